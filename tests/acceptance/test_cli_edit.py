@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import subprocess
 import sys
 from typing import Any
@@ -41,8 +42,7 @@ def test_rename_sets_and_removes_the_title(store: HistoryStore, on: Any) -> None
 def test_delete_asks_first(store: HistoryStore, on: Any) -> None:
     for name in ("a", "b"):
         store.append(name, user("x"))
-    assert on("delete", "a").returncode == 2
-    assert len(store.list_conversations()) == 2
+    assert on("delete", "a").returncode == 2, "nobody can be asked"
     done = on("delete", "a", "missing", "--yes", "--json")
     assert done.returncode == 1
     assert done.lines == [{"conversation_id": "a", "deleted": True}, {"conversation_id": "missing", "deleted": False}]
@@ -52,15 +52,13 @@ def test_delete_asks_first(store: HistoryStore, on: Any) -> None:
 def test_stats_counts_and_names_the_largest(store: HistoryStore, on: Any) -> None:
     store.append_many("large", [user("x" * 1000) for _ in range(50)])
     store.append("small", user("x"))
-    (told,) = on("stats", "-n", "1", "--json").lines
-    assert (told["conversations"], told["messages"], told["documents"]) == (2, 51, 51)
-    (largest,) = told["largest"]
+    (stats,) = on("stats", "-n", "1", "--json").lines
+    assert (stats["conversations"], stats["messages"], stats["documents"]) == (2, 51, 51)
+    (largest,) = stats["largest"]
     assert (largest["conversation_id"], largest["messages"]) == ("large", 50)
     assert 10_000 < largest["message_bytes"] < 200_000
     assert largest["log_bytes"] > 0
-    shown = on("stats").stdout
-    assert "large" in shown
-    assert "51 messages in the search index" in shown
+    assert re.search(r"51 messages in the search index\n.*\nlarge +50 ", on("stats").stdout)
 
 
 def test_ls_chooses_and_sorts(store: HistoryStore, on: Any) -> None:
@@ -68,16 +66,11 @@ def test_ls_chooses_and_sorts(store: HistoryStore, on: Any) -> None:
         store.create_conversation(Conversation(name, title=title))
         store.append_many(name, [user("x") for _ in range(count)])
 
-    def listed(*options: str) -> list[str]:
-        return [one["conversation_id"] for one in on("--json", "ls", *options).lines]
-
-    assert listed("--sort", "messages") == ["b", "c", "a"]
-    assert listed("--sort", "messages", "--limit", "1", "--offset", "1") == ["c"]
-    assert listed("--sort", "title") == ["c", "b", "a"]
-    assert listed("--sort", "created") == ["c", "b", "a"]
-    assert listed("--title", "APPLE") == ["b"]
-    assert listed("--since", "1h") == ["c", "b", "a"]
-    assert listed("--since", "0s") == []
+    for options, listed in {
+        "--sort messages": "bca", "--sort messages --limit 1 --offset 1": "c", "--sort title": "cba",
+        "--sort created": "cba", "--title APPLE": "b", "--since 1h": "cba", "--since 0s": "",
+    }.items():  # fmt: skip
+        assert "".join(one["conversation_id"] for one in on("--json", "ls", *options.split()).lines) == listed, options
     assert on("ls", "--since", "5.3").returncode == 2
 
 
