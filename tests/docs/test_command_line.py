@@ -48,7 +48,7 @@ def test_every_command_and_option_is_there() -> None:
 
 
 @pytest.mark.parametrize(("block", "line"), TYPED, ids=lambda one: name(one.page) if isinstance(one, Block) else None)
-def test_what_is_typed_is_understood(block: Block, line: str) -> None:
+def test_typed_commands_are_valid(block: Block, line: str) -> None:
     inner = re.findall(r"\$\(([^)]*)\)", line)
     outer = re.sub(r"\$\([^)]*\)", "x", line.partition("  #")[0])
     for call in re.findall(r"redis-history [^|]*", "|".join((outer, *inner))):
