@@ -12,55 +12,41 @@ from click.shell_completion import BashComplete
 
 from redis_history import HistoryStore, embedded, user
 from redis_history.cli import commands
-from tests.support.commands import environment, run, run_process
-from tests.support.servers import RealServer, Start, wait_until
+from tests.support.commands import environment, run
+from tests.support.servers import RealServer, wait_until
 
 
 def fill(store: HistoryStore, name: str, count: int) -> None:
     store.append_many(name, [user(f"Message {number} about the suitcase number {number}.") for number in range(count)])
 
 
-@pytest.fixture
-def long(store: HistoryStore) -> HistoryStore:
-    """A store with a long and a short conversation."""
+def test_compress(store: HistoryStore, on: Any) -> None:
     fill(store, "long", 50)
     fill(store, "short", 5)
-    return store
-
-
-def test_a_dry_run_shows_the_plan_and_changes_nothing(long: HistoryStore, on: Any) -> None:
-    done = on("compress", "--max-messages", "20", "--dry-run")
-    assert (done.returncode, "1 conversation would be compressed" in done.stdout, "long" in done.stdout) == (0, 1, 1)
-    (planned,) = on("--json", "compress", "--max-messages", "20", "--dry-run").lines
+    limit = ("compress", "--max-messages", "20")
+    assert "1 conversation would be compressed" in on(*limit, "--dry-run").stdout
+    (planned,) = on("--json", *limit, "--dry-run").lines
     assert (planned["kind"], planned["conversation_id"], planned["messages"] > 10) == ("planned", "long", True)
-    assert len(long.get("long")) == 50
-
-
-def test_once_compresses_long_conversations_and_ends(long: HistoryStore, on: Any) -> None:
-    done = on("compress", "--max-messages", "20", "--once")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("long: ")
+    done = on(*limit, "--once")
+    assert (done.returncode, done.stdout.startswith("long: ")) == (0, True), done.stderr
     assert "1 conversation compressed" in done.stdout
-    assert len(long.get("long")) <= 20
-    assert long.get("long")[0].is_summary
-    assert len(long.get("short")) == 5
-    (ended,) = on("--json", "compress", "--max-messages", "20", "--once").lines
+    assert len(store.get("long")) <= 20
+    assert store.get("long")[0].is_summary
+    assert len(store.get("short")) == 5
+    done = on("compress", "--max-messages", "3", "--keep-recent", "1", "--once", "--summarizer", "operator:add")
+    assert (done.returncode, "short: failed: SummaryError" in done.stderr, "failed" in done.stdout) == (1, True, True)
+    assert len(store.get("short")) == 5
+    (ended,) = on("--json", *limit, "--once").lines
     assert (ended["kind"], ended["compressed"], ended["sweeps"]) == ("ended", 0, 1)
 
 
-def test_url_and_namespace_of_the_environment(long: HistoryStore, server: RealServer) -> None:
-    settings = {"REDIS_HISTORY_URL": server.url, "REDIS_HISTORY_NAMESPACE": long.namespace}
-    done = run_process("compress", "--max-messages", "20", "--once", "--quiet", **settings)
+def test_compress_old_messages(store: HistoryStore, server: RealServer) -> None:
+    store.append_many("c", [user(f"old message number {n}", timestamp=f"2020-01-{n + 1:02}") for n in range(20)])
+    fill(store, "c", 5)
+    settings = {"REDIS_HISTORY_URL": server.url, "REDIS_HISTORY_NAMESPACE": store.namespace}
+    done = run("compress", "--older-than", "7d", "--keep-recent", "2", "--once", "--quiet", environment=settings)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert len(long.get("long")) <= 20
-
-
-def test_a_failure_is_reported_and_sets_the_exit_status(long: HistoryStore, on: Any) -> None:
-    done = on("compress", "--max-messages", "20", "--once", "--summarizer", "operator:add")
-    assert done.returncode == 1
-    assert "long: failed: SummaryError" in done.stderr
-    assert "1 failed" in done.stdout
-    assert len(long.get("long")) == 50
+    assert len(store.get("c")) == 6
 
 
 @pytest.mark.parametrize(
@@ -104,16 +90,6 @@ def test_without_the_extra(package: str, arguments: tuple[str, ...]) -> None:
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, env=environment(), check=False)
     assert done.returncode == 2
     assert done.stderr == "redis-history needs two more packages: pip install 'redis_history[cli]'\n"
-
-
-def test_older_than_compresses_old_messages(own_server: Start) -> None:
-    server = own_server()
-    with HistoryStore(server.url) as store:
-        store.append_many("c", [user(f"old message number {n}", timestamp=f"2020-01-{n + 1:02}") for n in range(20)])
-        fill(store, "c", 5)
-        done = run("--url", server.url, "compress", "--older-than", "7d", "--keep-recent", "2", "--once")
-        assert done.returncode == 0, done.stderr
-        assert len(store.get("c")) == 6
 
 
 def test_reindex_indexes_messages_stored_without_search(server: RealServer, namespace: str, on: Any) -> None:

@@ -84,5 +84,7 @@ def test_a_refused_connection_is_reported_at_once_at_a_terminal() -> None:
     argv = [sys.executable, "-c", code, "--url", f"redis://127.0.0.1:{free_port()}", "ls"]
     assert subprocess.run(argv, stderr=theirs, env=environment(), timeout=60, check=False).returncode == 3
     os.close(theirs)
-    assert b"nothing listens" in os.read(ours, 65_536)
+    shown = os.read(ours, 65_536)
+    assert b"nothing listens" in shown
+    assert b"--url embedded://" in shown, "the remedy"
     os.close(ours)

@@ -17,7 +17,6 @@ from redis_history import (
     Message,
     Participant,
     ReasoningPart,
-    RetryPolicy,
     Source,
     TextPart,
     assistant,
@@ -27,9 +26,8 @@ from redis_history import (
     tool_use,
     user,
 )
-from redis_history.cli import _stores
 from tests.support.commands import command, environment, run, run_process
-from tests.support.servers import RealServer, free_port
+from tests.support.servers import RealServer
 
 TERMINAL = {"FORCE_COLOR": "1", "TTY_COMPATIBLE": "1"}
 ANN = Participant(kind="user", id="u1", display_name="Ann")
@@ -180,7 +178,7 @@ def test_results_far_from_their_calls_and_long_ones(store: HistoryStore, on: Any
 
 
 def test_archived_messages_are_marked(store: HistoryStore, on: Any) -> None:
-    messages = [system("Stay."), *(user(f"Message {number}") for number in range(6))]
+    messages = [system("Stay."), *(user(f"Message {number} of a suitcase") for number in range(6))]
     store.append_many("c", messages)
     store.compact("c", through=messages[4].id, summary="Four were said.")
     shown = on("show", "c").stdout
@@ -191,6 +189,9 @@ def test_archived_messages_are_marked(store: HistoryStore, on: Any) -> None:
     assert re.findall(r"user\n  (Message \d)", shown) == ["Message 4", "Message 5"]
     assert "system\n  Stay." in shown
     assert len(on("--json", "show", "c", "--archived", "--all").lines) == 8
+    for options, found in (((), 6), (("--archived",), 6), (("--no-archived",), 2), (("--only-archived",), 4)):
+        assert len(on("--json", "search", "suitcase", *options).lines) == found
+    assert on("search", "suitcase", "--only-archived", "--no-archived").returncode == 2
 
 
 def harmless(text: str) -> bool:
@@ -268,15 +269,6 @@ def test_search_marks_the_words_and_filters(store: HistoryStore, on: Any) -> Non
     assert (nothing.returncode, nothing.stdout, nothing.stderr) == (1, "", "Nothing was found.\n")
 
 
-def test_archived_means_also_archived(store: HistoryStore, on: Any) -> None:
-    messages = [user(f"suitcase {number}") for number in range(3)]
-    store.append_many("c", messages)
-    store.compact("c", through=messages[1].id, summary="Two were said.")
-    for options, found in (((), 3), (("--archived",), 3), (("--no-archived",), 1), (("--only-archived",), 2)):
-        assert len(on("--json", "search", "suitcase", *options).lines) == found
-    assert on("search", "suitcase", "--only-archived", "--no-archived").returncode == 2
-
-
 def test_search_keeps_an_index_of_another_language(server: RealServer, namespace: str, on: Any) -> None:
     with HistoryStore(server.url, namespace=namespace, language="german") as store, server.client() as client:
         store.append("c", user("Die Koffer sind in Porto."))
@@ -303,14 +295,6 @@ def test_a_missing_conversation_is_reported(store: HistoryStore, namespace: str,
     assert "--namespace" in done.stderr
     store.append("real", user("x"))
     assert "redis-history ls" in on("show", "c").stderr
-
-
-def test_a_missing_server_is_reported_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_stores, "PATIENCE", RetryPolicy(deadline=0.1))
-    done = run("--url", f"redis://127.0.0.1:{free_port()}", "ls")
-    assert done.returncode == 3
-    assert "nothing listens" in done.stderr
-    assert "--url embedded://" in done.stderr
 
 
 def test_a_reader_that_leaves_early_is_not_an_error(store: HistoryStore, where: tuple[str, ...]) -> None:

@@ -9,12 +9,9 @@ import re
 import shlex
 import signal
 import subprocess
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
 import pytest
 
 from redis_history import AsyncHistoryStore, HistoryStore, Participant, user
@@ -27,8 +24,6 @@ from redis_history.formats import to_openai_chat
 from tests.support.commands import command, environment, run, run_process
 from tests.support.servers import RealServer
 
-SECONDS = 120
-
 
 @pytest.fixture
 def url(server: RealServer) -> Iterator[str]:
@@ -37,35 +32,6 @@ def url(server: RealServer) -> Iterator[str]:
     with server.client() as client:
         for key in client.scan_iter(match="rh2:{demo-*", count=1000):
             client.unlink(key)
-
-
-@contextmanager
-def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """The demo in a new process group, killed if it takes too long."""
-    with subprocess.Popen(
-        command("demo", *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        env=environment(),
-    ) as process:  # fmt: skip
-        watchdog = threading.Timer(SECONDS, process.kill)
-        watchdog.start()
-        try:
-            yield process
-        finally:
-            watchdog.cancel()
-            process.kill()
-            process.communicate()
-
-
-@pytest.mark.full
-def test_the_conversations_are_in_a_page_afterwards(url: str) -> None:
-    with running("--url", url, "--conversations", "1", "--serve") as process:
-        assert process.stdout is not None
-        page = next(line.strip() for line in process.stdout if line.startswith("http://"))
-        base, _, token = page.partition("?token=")
-        found = httpx.get(f"{base}v1/conversations", headers={"authorization": f"Bearer {token}"})
-        assert len(found.json()["conversations"]) == 2
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(SECONDS) == 0
 
 
 def test_the_conversations_are_there_afterwards(server: RealServer, url: str) -> None:
@@ -115,11 +81,6 @@ def test_wrong_arguments(arguments: str) -> None:
     assert run("demo", *arguments.split()).returncode == 2
 
 
-def wait_until_under_way(process: subprocess.Popen[str]) -> None:
-    assert process.stdout is not None
-    assert any(re.search(r"[1-9]\d* of \d+ messages stored", line) for line in process.stdout)
-
-
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.full)]
 )
@@ -128,31 +89,23 @@ def test_an_interrupted_demo_removes_its_conversations(
 ) -> None:
     with server.client() as client:
         before = set(client.scan_iter(b"rh2:*:c", count=1000))
-        with running("--url", url) as process:
-            wait_until_under_way(process)
+        with subprocess.Popen(
+            command("demo", "--url", url), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            start_new_session=True, env=environment(),
+        ) as process:  # fmt: skip
+            assert process.stdout is not None
+            assert any(re.search(r"[1-9]\d* of \d+ messages stored", line) for line in process.stdout)
             assert set(client.scan_iter(b"rh2:*:c", count=1000)) - before
             os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
-            _, err = process.communicate()  # returns when the agents have ended, too: they have the same stderr
+            _, err = process.communicate(timeout=120)  # ends with the agents, which have the same stderr
         assert process.returncode == status
         assert "Traceback" not in err
         assert not set(client.scan_iter(b"rh2:*:c", count=1000)) - before
 
 
 @pytest.mark.full
-def test_the_agents_end_when_the_demo_is_killed(url: str) -> None:
-    with running("--url", url) as process:
-        wait_until_under_way(process)
-        process.kill()
-        process.communicate()
-
-
-def replayed(server: RealServer, namespace: str) -> Replay:
-    return Replay(server.url, namespace, load(SAMPLE, 2, pytest.fail), agents=2)
-
-
-@pytest.mark.full
 async def test_a_deleted_message_counts_as_a_fault(server: RealServer, namespace: str) -> None:
-    one = replayed(server, namespace)
+    one = Replay(server.url, namespace, load(SAMPLE, 2, pytest.fail), agents=2)
     running = asyncio.create_task(one.run())
     async with AsyncHistoryStore(server.url, namespace=namespace, search="off") as store:
         first = one.conversations[0]
@@ -168,7 +121,7 @@ async def test_an_agent_that_fails_ends_the_demo(
 ) -> None:
     monkeypatch.setattr(replay, "_AGENT", "raise SystemExit(7)")
     with pytest.raises(RedisHistoryError, match=r"agent [12].* 7"):
-        await replayed(server, namespace).run()
+        await Replay(server.url, namespace, load(SAMPLE, 2, pytest.fail), agents=2).run()
 
 
 def test_hostile_text_is_shown_as_text() -> None:
