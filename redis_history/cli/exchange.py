@@ -63,30 +63,14 @@ def _limits(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @define("import")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option(
-    "--from",
-    "framework",
-    type=click.Choice(FRAMEWORKS),
-    help="Import what this framework's own class has stored in Redis. FILE is the URL of that server.",
-)
-@click.option(
-    "--key-prefix",
-    metavar="TEXT",
-    help="With --from: what the framework's keys begin with.  [default: that of the framework]",
-)
-@click.option(
-    "--format",
-    type=click.Choice(("auto", *FORMATS)),
-    default="auto",
-    help="The format of the files. auto: detect it from the first records.",
-)
-@click.option(
-    "--name",
-    "stdin_name",
-    default="stdin",
-    metavar="NAME",
-    help="The file name to use for - (standard input). Ids are derived from it.",
-)
+@click.option("--from", "framework", type=click.Choice(FRAMEWORKS),
+              help="Import what this framework's class stored in Redis. FILE is the URL of that server.")  # fmt: skip
+@click.option("--key-prefix",
+              help="With --from: what the framework's keys begin with.  [default: that of the framework]")  # fmt: skip
+@click.option("--format", type=click.Choice(("auto", *FORMATS)), default="auto",
+              help="The format of the files. auto: detect it from the first records.")  # fmt: skip
+@click.option("--name", "stdin_name", default="stdin", metavar="NAME",
+              help="The file name to use for - (standard input). Ids are derived from it.")  # fmt: skip
 @click.option("--batch", type=Number(1, 1000), default=200, help="How many messages to store at once.")
 @_limits
 @_options.language
@@ -103,85 +87,89 @@ def import_command(
     cannot be read at all, nothing is imported. Skipped records are reported, and make the exit status 1.
     """
     check_url(context)
-    problems = _Problems(context)
+    report = _Report(context, dry_run)
     if framework is not None:
         if len(files) > 1 or "://" not in files[0]:
             raise click.UsageError("--from takes one URL, such as redis://localhost:6379/0")
-        _import_framework(
-            context, problems, framework, files[0], key_prefix, batch, language, dry_run=dry_run, quiet=quiet
-        )
-        return
-    if key_prefix is not None:
-        raise click.UsageError("--key-prefix needs --from")
-    for file in files:
-        if "://" in file:
-            raise click.UsageError(f"{name(file)!r} is a URL: name the framework that wrote there with --from")
-        _PATH.convert(file, None, click.get_current_context())
-    checked = ImportLimits(**limits)
-    with _opened(files, stdin_name, checked) as sources:
+        counts = _import_framework(report, framework, files[0], key_prefix, batch, language, quiet)
+    else:
+        if key_prefix is not None:
+            raise click.UsageError("--key-prefix needs --from")
+        for file in files:
+            if "://" in file:
+                raise click.UsageError(f"{name(file)!r} is a URL: name the framework that wrote there with --from")
+            _PATH.convert(file, None, click.get_current_context())
+        counts = _import_files(report, files, format, stdin_name, batch, language, ImportLimits(**limits), quiet)
+    if counts.problems:
+        raise SystemExit(FAILED)
+
+
+def _import_files(
+    report: _Report, files: Sequence[str], format: str, stdin_name: str, batch: int, language: str | None,
+    limits: ImportLimits, quiet: bool,
+) -> Imported:  # fmt: skip
+    context = report.context
+    with _opened(files, stdin_name, limits) as sources:
         # Read the start of all files before storing anything.
         with progress("reading", context, quiet=quiet) as update:
-            done = [_read(one, format, checked, problems.of(one) if dry_run else None, update) for one in sources]
-        if not dry_run:
+            done = [
+                _read(one, format, limits, report.on_error(*one) if report.dry_run else None, update) for one in sources
+            ]
+        if not report.dry_run:
             with (
                 open_store(context, lasting=True, searches=language) as store,
                 progress("importing", context, quiet=quiet) as update,
             ):
-                for index, (source, kind, _) in enumerate(done):
-                    before = _sum(one.counts for one in done[:index])
+                for index, (source, (found, _)) in enumerate(zip(sources, done, strict=True)):
+                    before = _sum(counts for _, counts in done[:index])
 
                     def show(counts: Imported, before: Imported = before) -> None:
                         total = _sum((before, counts))
                         update(total.messages, None, counted(total.conversations, "conversation"))
 
                     counts = import_messages(
-                        source.path, store, format=format, batch=batch, limits=checked,
-                        on_error=problems.of(source), on_progress=show,
+                        source.path, store, format=format, batch=batch, limits=limits,
+                        on_error=report.on_error(*source), on_progress=show,
                     )  # fmt: skip
-                    done[index] = _Done(source, kind, counts)
-    for source, kind, counts in done:
-        text = f"{name(source.name)} ({kind or 'no conversations'}): {_describe(counts, dry_run)}"
-        context.say(text, kind="file", path=source.name, format=kind, dry_run=dry_run, **structs.asdict(counts))
-    problems.report_rest()
-    total = _sum(one.counts for one in done)
+                    done[index] = found, counts
+    for source, (found, counts) in zip(sources, done, strict=True):
+        report.print(source.name, found, counts, kind="file")
+    report.print_rest()
+    total = _sum(counts for _, counts in done)
     if context.json:
-        context.emit({"kind": "ended", "dry_run": dry_run, **structs.asdict(total)})
+        context.emit({"kind": "ended", "dry_run": report.dry_run, **structs.asdict(total)})
     elif len(done) > 1:
-        click.echo(f"Together: {_describe(total, dry_run)}")
-    if total.problems:
-        raise SystemExit(FAILED)
+        click.echo(f"Together: {report.describe(total)}")
+    return total
 
 
 def _import_framework(
-    context: Context, problems: _Problems, framework: str, url: str, key_prefix: str | None, batch: int,
-    language: str | None, *, dry_run: bool, quiet: bool,
-) -> None:  # fmt: skip
-    address = parse_url(url).address  # without the password
-    on_error = problems.of(_Source(address, Path(url)))
+    report: _Report, framework: str, url: str, key_prefix: str | None, batch: int, language: str | None, quiet: bool
+) -> Imported:
+    context, address = report.context, parse_url(url).address  # without the password
+    on_error = report.on_error(address, Path(url))
     with connect(context._replace(given_url=url)):  # reports an unreachable server soon
         pass
     source = FrameworkSource(framework, url, key_prefix=key_prefix, on_error=on_error)
     counts = Imported()
-    with progress("reading" if dry_run else "importing", context, quiet=quiet) as update:
+    with progress("reading" if report.dry_run else "importing", context, quiet=quiet) as update:
 
         def show(done: Imported) -> None:
             update(done.conversations, len(source), counted(done.messages, "message"))
 
-        if dry_run:
+        if report.dry_run:
             for transcript in source:
-                counts = Imported(counts.conversations + 1, counts.messages + len(transcript.messages))
+                counts = _sum((counts, Imported(1, len(transcript.messages))))
                 show(counts)
         else:
             with open_store(context, lasting=True, searches=language) as store:
                 counts = import_messages(source, store, batch=batch, on_error=on_error, on_progress=show)
-    counts = structs.replace(counts, problems=problems.count)
-    text = f"{address} ({framework}): {_describe(counts, dry_run)}"
-    context.say(text, kind="ended", path=address, format=framework, dry_run=dry_run, **structs.asdict(counts))
-    problems.report_rest()
+    counts = structs.replace(counts, problems=report.problems)
+    report.print(address, framework, counts, kind="ended")
+    report.print_rest()
     if not len(source):
         complain(f"no conversations of {framework} found there", "Name another database in the URL, or --key-prefix")
-    if problems.count:
-        raise SystemExit(FAILED)
+    return counts
 
 
 class _Source(NamedTuple):
@@ -191,41 +179,49 @@ class _Source(NamedTuple):
     path: Path
 
 
-class _Done(NamedTuple):
-    """The result of reading or importing a file. `format`: of its first conversation, if there is one."""
+class _Report:
+    """Prints results, and skipped records: all of them in JSON, otherwise the first ones."""
 
-    source: _Source
-    format: str | None
-    counts: Imported
+    def __init__(self, context: Context, dry_run: bool) -> None:
+        self.context = context
+        self.dry_run = dry_run
+        self.problems = 0
 
-
-class _Problems:
-    """Reports skipped records: all of them in JSON, otherwise the first ones."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self.count = 0
-
-    def of(self, source: _Source) -> OnError:
+    def on_error(self, name: str, path: Path) -> OnError:
         def report(problem: ImportProblem) -> None:
-            self.count += 1
-            path = problem.path.replace(str(source.path), source.name, 1)
-            if self._context.json:
-                self._context.emit({"kind": "problem", "path": path, "line": problem.line, "reason": problem.reason})
-            elif self.count <= _MAX_PROBLEMS:
-                click.echo(one_line(f"{path}:{problem.line}: skipped: {problem.reason}"), err=True)
+            self.problems += 1
+            shown = problem.path.replace(str(path), name, 1)
+            if self.context.json:
+                self.context.emit({"kind": "problem", "path": shown, "line": problem.line, "reason": problem.reason})
+            elif self.problems <= _MAX_PROBLEMS:
+                click.echo(one_line(f"{shown}:{problem.line}: skipped: {problem.reason}"), err=True)
 
         return report
 
-    def report_rest(self) -> None:
-        if self.count > _MAX_PROBLEMS and not self._context.json:
-            more = self.count - _MAX_PROBLEMS
+    def print(self, source: str, format: str | None, counts: Imported, *, kind: str) -> None:
+        text = f"{name(source)} ({format or 'no conversations'}): {self.describe(counts)}"
+        fields = {"path": source, "format": format, "dry_run": self.dry_run, **structs.asdict(counts)}
+        self.context.say(text, kind=kind, **fields)
+
+    def print_rest(self) -> None:
+        if self.problems > _MAX_PROBLEMS and not self.context.json:
+            more = self.problems - _MAX_PROBLEMS
             click.echo(f"… and {more:,} more problems; --json reports all of them", err=True)
 
+    def describe(self, counts: Imported) -> str:
+        text = f"{counted(counts.conversations, 'conversation')}, {counted(counts.messages, 'message')}"
+        if not self.dry_run:
+            text += f": {counts.new:,} new, {counts.duplicates:,} known"
+        return text + (f"; {counted(counts.problems, 'problem')}" if counts.problems else "")
 
-def _read(source: _Source, format: str, limits: ImportLimits, on_error: OnError | None, update: Update) -> _Done:
-    """Reads a file, or without `on_error` its first conversation. Raises InvalidInputError if it cannot be read."""
-    kind, counts, problems = None, Imported(), 0
+
+def _read(
+    source: _Source, format: str, limits: ImportLimits, on_error: OnError | None, update: Update
+) -> tuple[str | None, Imported]:
+    """Reads a file, or without `on_error` its first conversation. Returns the format of that, and the counts.
+
+    Raises InvalidInputError if it cannot be read."""
+    found, counts, problems = None, Imported(), 0
 
     def count(problem: ImportProblem) -> None:
         nonlocal problems
@@ -238,23 +234,16 @@ def _read(source: _Source, format: str, limits: ImportLimits, on_error: OnError 
     except InvalidInputError as error:
         raise InvalidInputError(str(error).replace(str(source.path), source.name)) from error
     for transcript in transcripts:
-        kind = kind or transcript.format
-        counts = Imported(counts.conversations + 1, counts.messages + len(transcript.messages))
+        found = found or transcript.format
+        counts = _sum((counts, Imported(1, len(transcript.messages))))
         update(counts.messages, None, one_line(source.name, 40))
         if on_error is None:
             break
-    return _Done(source, kind, structs.replace(counts, problems=problems))
+    return found, structs.replace(counts, problems=problems)
 
 
 def _sum(counts: Iterable[Imported]) -> Imported:
     return Imported(*map(sum, zip(*map(structs.astuple, counts), strict=True)))
-
-
-def _describe(counts: Imported, dry_run: bool) -> str:
-    text = f"{counted(counts.conversations, 'conversation')}, {counted(counts.messages, 'message')}"
-    if not dry_run:
-        text += f": {counts.new:,} new, {counts.duplicates:,} known"
-    return text + (f"; {counted(counts.problems, 'problem')}" if counts.problems else "")
 
 
 @contextmanager

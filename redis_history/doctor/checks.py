@@ -134,26 +134,26 @@ def where_is(url: str, database: int, backend: str = "redis") -> Where:
     )
 
 
-def check_server(found: Capabilities, answers: Answers, where: Where) -> Iterator[Finding]:
+def check_server(server: Capabilities, answers: Answers, where: Where) -> Iterator[Finding]:
     """Findings about everything but search."""
-    yield _version(found, where)
-    yield _role(found, answers)
-    yield _memory(found, answers, where)
-    yield from _disk(found, answers, where)
-    yield _durability(found, where)
+    yield _version(server, where)
+    yield _role(server, answers)
+    yield _memory(server, answers, where)
+    yield from _disk(server, answers, where)
+    yield _durability(server, where)
     yield _rights(answers, where)
-    yield _notifications(found, answers, where)
+    yield _notifications(server, answers, where)
 
 
-def _version(found: Capabilities, where: Where) -> Finding:
-    if found.version is None:
+def _version(server: Capabilities, where: Where) -> Finding:
+    if server.version is None:
         return Finding(
-            "version", "limited", f"{found.backend}, version unknown", "allow this user INFO: `+info`"
+            "version", "limited", f"{server.backend}, version unknown", "allow this user INFO: `+info`"
         )  # fmt: skip
-    version = tuple(int(number) for number in found.version.split("."))
-    product = found.backend.capitalize()
-    text = f"{product} {found.version}"
-    fixed = next((first for first in _FIXED.get(found.backend, ()) if first[:2] >= version[:2]), None)
+    version = tuple(int(number) for number in server.version.split("."))
+    product = server.backend.capitalize()
+    text = f"{product} {server.version}"
+    fixed = next((first for first in _FIXED.get(server.backend, ()) if first[:2] >= version[:2]), None)
     if fixed is None or (version >= fixed and version[:2] == fixed[:2]):
         return Finding("version", "ok", text)
     if where.private:
@@ -162,8 +162,8 @@ def _version(found: Capabilities, where: Where) -> Finding:
     return Finding("version", "limited", text, f"upgrade to {product} {'.'.join(map(str, fixed))} or newer")
 
 
-def _role(found: Capabilities, answers: Answers) -> Finding:
-    mode, replicas = found.mode or "standalone", found.replicas or 0
+def _role(server: Capabilities, answers: Answers) -> Finding:
+    mode, replicas = server.mode or "standalone", server.replicas or 0
     if any(info.get("role") == "slave" for info in answers.info):
         return Finding("servers", "problem", f"{mode}: this is a read-only replica", "use the URL of the primary")
     text = f"cluster of {len(answers.info)} primaries" if mode == "cluster" else mode
@@ -173,12 +173,12 @@ def _role(found: Capabilities, answers: Answers) -> Finding:
     return Finding("servers", "limited", f"{text}, but no replica could take over", "add replicas")
 
 
-def _memory(found: Capabilities, answers: Answers, where: Where) -> Finding:
+def _memory(server: Capabilities, answers: Answers, where: Where) -> Finding:
     used = max((int(info.get("used_memory", 0)) for info in answers.info), default=0)
     limits = [int(info.get("maxmemory", 0)) for info in answers.info]
     limit = min((one for one in limits if one), default=0)
-    text = f"{found.eviction or 'policy unknown'}, {size(used)} in use" + (f" of {size(limit)}" if limit else "")
-    if found.eviction not in (None, "noeviction"):
+    text = f"{server.eviction or 'policy unknown'}, {size(used)} in use" + (f" of {size(limit)}" if limit else "")
+    if server.eviction not in (None, "noeviction"):
         text += ": when memory is full, the server deletes conversations"
         return Finding("memory", "problem", text, where.config("maxmemory-policy", "noeviction"))
     if limit and used > _FULL * limit:
@@ -194,43 +194,43 @@ def size(count: int) -> str:
     return f"{count} bytes"
 
 
-def _disk(found: Capabilities, answers: Answers, where: Where) -> Iterator[Finding]:
+def _disk(server: Capabilities, answers: Answers, where: Where) -> Iterator[Finding]:
     statuses = ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status")
     failing = [name for info in answers.info for name in statuses if info.get(name, "ok") not in ("ok", "")]
     if failing:
         text = f"the server cannot write to its disk ({failing[0]})"
         yield Finding("disk", "problem", text, "read the server's log; is the disk full?")
-    if found.aof is None:
+    if server.aof is None:
         yield Finding("persistence", "limited", "unknown: the server does not report its settings for persistence")
         return
-    if not found.aof:
-        lost = "all since the last snapshot" if found.snapshots else "everything"
+    if not server.aof:
+        lost = "all since the last snapshot" if server.snapshots else "everything"
         text = f"no append-only file: a restart loses {lost}"
         yield Finding("persistence", "problem", text, where.config("appendonly", "yes"))
         return
-    if found.appendfsync == "no":
+    if server.appendfsync == "no":
         text = "append-only file, but never fsynced: a power failure loses data that the system has not written yet"
         yield Finding("persistence", "problem", text, where.config("appendfsync", "everysec"))
         return
     loss = {
         "always": "a power failure loses no confirmed write",
         "everysec": "a power failure loses about the last second",
-    }.get(found.appendfsync or "", "the server does not report how often it fsyncs")
-    text, fix = f"append-only file, appendfsync {found.appendfsync or 'unknown'}: {loss}", None
+    }.get(server.appendfsync or "", "the server does not report how often it fsyncs")
+    text, fix = f"append-only file, appendfsync {server.appendfsync or 'unknown'}: {loss}", None
     # Redis 7.4.1 may truncate a torn AOF within a transaction, and only logs it. The private server avoids this.
     not_rewritten = any(info.get("aof_last_rewrite_time_sec") == "-1" for info in answers.info)
-    if not_rewritten and found.backend == "redis" and not where.private:
+    if not_rewritten and server.backend == "redis" and not where.private:
         text += ". Not rewritten since the start: if the log says that the start truncated it, rewrite it now"
         fix = where.redis_cli("BGREWRITEAOF", admin=True)
     yield Finding("persistence", "ok", text, fix)
 
 
-def _durability(found: Capabilities, where: Where) -> Finding:
-    text = f"available: {', '.join(found.durability)}"
-    reason = why_not("fsync", 1, found)
-    if reason is None or not found.aof:  # without an append-only file: see persistence
+def _durability(server: Capabilities, where: Where) -> Finding:
+    text = f"available: {', '.join(server.durability)}"
+    reason = why_not("fsync", 1, server)
+    if reason is None or not server.aof:  # without an append-only file: see persistence
         return Finding("durability", "ok", text)
-    enough = why_not("fsync", 1, structs.replace(found, appendfsync="always")) is None
+    enough = why_not("fsync", 1, structs.replace(server, appendfsync="always")) is None
     fix = where.fsync_always() if enough else None
     return Finding("durability", "limited", f"{text}; not fsync: {reason}", fix)
 
@@ -251,12 +251,12 @@ def _rights(answers: Answers, where: Where) -> Finding:
     return Finding("rights", state, f"{user} lacks rights that are needed {needs}", fix)
 
 
-def _notifications(found: Capabilities, answers: Answers, where: Where) -> Finding:
+def _notifications(server: Capabilities, answers: Answers, where: Where) -> Finding:
     flags = merged_flags("") or "Kl"
     by_admin = f"ask an administrator to run: {where.config('notify-keyspace-events', flags, admin=True)}"
-    if found.notifications:
+    if server.notifications:
         return Finding("notifications", "ok", "on: subscribers see changes at once")
-    if found.notifications is None:
+    if server.notifications is None:
         text = (
             "unknown, because this user may not read the setting; if off, subscribers see changes within some seconds"
         )
@@ -269,24 +269,24 @@ def _notifications(found: Capabilities, answers: Answers, where: Where) -> Findi
     return Finding("notifications", "limited", text, by_admin)
 
 
-def check_search(found: Capabilities, answers: Answers, where: Where, *, stored: bool) -> Finding:
+def check_search(server: Capabilities, answers: Answers, where: Where, *, stored: bool) -> Finding:
     """`stored`: whether there are conversations in the namespace."""
-    index, module = answers.index, found.search_module or "search"
+    index, module = answers.index, server.search_module or "search"
 
     def limited(text: str, fix: str) -> Finding:
         return Finding("search", "limited", text, fix)
 
     if answers.unsearchable:
         return limited(f"this user may not use the index: {_CLIENT_SEARCH}", "see rights")
-    if found.search_module is None and index is None:
+    if server.search_module is None and index is None:
         load = "use Redis 8 or newer, or Redis Stack: `docker compose up -d`"
-        if found.backend == "valkey":
+        if server.backend == "valkey":
             load = "load valkey-search, which valkey/valkey-bundle contains"
         return limited(f"no search module: {_CLIENT_SEARCH}", f"{load}, or use --url embedded://")
     if where.database:
         text = f"there is no index on database {where.database}, only on 0: {_CLIENT_SEARCH}"
         return limited(text, "use database 0: the path /0 of the URL")
-    if found.search_module == "search 8.0.0":
+    if server.search_module == "search 8.0.0":
         return limited("search 8.0.0 has a bug: it sometimes returns no results", "upgrade to Redis 8.0.1 or newer")
     if index is None:
         if stored:

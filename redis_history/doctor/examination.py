@@ -46,9 +46,9 @@ def examine(store: HistoryStore, url: str) -> Iterator[Finding]:
     UnsupportedServerError.
     """
     backend: Any = store.backend
-    found = store.capabilities
+    server = store.capabilities
     keyspace = Keyspace(store.namespace)
-    where = where_is(url, backend._settings.database, found.backend)
+    where = where_is(url, backend._settings.database, server.backend)
     stored = False
     with suppress(BackendRefusedError):  # a missing right, which check_server reports
         stored = bool(store.list_conversations(limit=1))
@@ -64,8 +64,8 @@ def examine(store: HistoryStore, url: str) -> Iterator[Finding]:
     )
     answers = read_answers(keyspace, where.database, replies, cluster=where.several)
     yield Finding("server", "ok", f"answers at {where.address}")
-    yield from check_server(found, answers, where)
-    yield check_search(found, answers, where, stored=stored)
+    yield from check_server(server, answers, where)
+    yield check_search(server, answers, where, stored=stored)
     yield from _times(backend, answers.clock)
 
 
