@@ -16,7 +16,7 @@ from rich.text import Text
 from redis_history._ids import new_token
 from redis_history.backends.redis.urls import parse_url
 from redis_history.cli._options import Number
-from redis_history.cli._output import complain, console, name, one_line
+from redis_history.cli._output import complain, console, counted, name, one_line
 from redis_history.cli._stores import check_url, connect
 from redis_history.cli._timeline import author
 from redis_history.cli.commands import FAILED, TERMINATED, Context, define
@@ -43,8 +43,6 @@ def demo_command(context: Context, data: Path | None, agents: int, conversations
     """
     if serve and find_spec("starlette") is None:
         raise click.UsageError("--serve needs the extra web: pip install 'redis_history[cli,web]'")
-    if not context.json:
-        click.echo(f"{agents} agent processes write. A subscriber follows. A compressor keeps conversations short.")
     context = context._replace(given_url=context.given_url or "embedded://", namespace=f"demo-{new_token()[:6]}")
     check_url(context)
     problems: list[ImportProblem] = []
@@ -53,8 +51,11 @@ def demo_command(context: Context, data: Path | None, agents: int, conversations
         complain(f"left out: {problem}")
     with connect(context):
         if not context.json:
-            address = name(parse_url(context.url).address)
-            click.echo(f"Replaying {len(replay.conversations):,} conversations on {address}:")
+            address, number = name(parse_url(context.url).address), len(replay.conversations)
+            click.echo(
+                f"Replaying {counted(number, 'conversation')} on {address} with {counted(replay.agents, 'agent')}."
+            )
+            click.echo("A subscriber follows. A compressor keeps the conversations short.")
         try:
             asyncio.run(_play(replay, quiet=context.json))
         except asyncio.CancelledError:

@@ -7,11 +7,11 @@ import contextlib
 import json
 import pickle
 import sys
+import time
 from asyncio import StreamReader, StreamWriter
 from asyncio.subprocess import PIPE
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, cast
@@ -44,69 +44,56 @@ _TTL = 24 * 3600.0
 _LOG = 10_000  # changes kept for the subscriber, which is in the same process as the compressor
 _SMALL, _SHOWN_SECONDS = 500, 3.0  # a replay of fewer messages is slowed down, so that there is something to watch
 _REPEATED = 10  # every tenth message of a conversation is sent again, as after a lost reply
-_GRACE = 5.0  # seconds for an agent to end
 _PATIENCE = 20.0  # seconds without an event, after which the rest counts as not delivered
 
 # Isolated (-I): neither the current folder nor the environment decides what is imported.
 _AGENT = "import json, sys; sys.path += json.loads(sys.argv[1]); from redis_history.demo.replay import work; work()"
 
-#: Makes an agent append a message to a conversation. Returns whether that was a repeat.
-_Append = Callable[[str, Message], Awaitable[bool]]
-
 
 def work() -> None:
-    """The program of an agent process.
-
-    Reads, pickled, its name with the URL and the options of its store. Then, until the end of the input, reads
-    conversation ids with a message each, appends it, and prints 1 if it was stored before, else 0."""
-
-    def read() -> Any:
-        return pickle.load(sys.stdin.buffer)  # noqa: S301 -- the parent process wrote it
-
+    """The program of an agent process: appends conversations, message by message in turn, and for each message a report
+    to `SHARED`. Prints 1 for each append that was a repeat, else 0."""
+    name, url, options, conversations, pause = pickle.load(sys.stdin.buffer)  # noqa: S301 -- the parent process wrote it
+    agent, random = Participant(kind="agent", id=name), Random(name)  # noqa: S311
     try:
-        name, url, options = read()
-        agent = Participant(kind="agent", id=name)
         with HistoryStore(url, **options) as store:
-            while True:
-                conversation_id, message = read()
-                appended = store.append(conversation_id, message)
-                if not appended.duplicate:
-                    report = f"I added message {appended.message.sequence} to {conversation_id}."
-                    store.append(SHARED, assistant(report, participant=agent))
-                print(int(appended.duplicate), flush=True)
-    except EOFError:
-        pass
+            for conversation in conversations:
+                store.create_conversation(Conversation(conversation.conversation_id, title=conversation.title))
+            for number in range(max(len(conversation.messages) for conversation in conversations)):
+                for conversation in conversations:
+                    for message in conversation.messages[number : number + 1]:
+                        time.sleep(random.uniform(0, 2 * pause))
+                        for _ in range(2 if number % _REPEATED == 1 else 1):
+                            appended = store.append(conversation.conversation_id, message)
+                            if not appended.duplicate:
+                                report = f"I added message {number + 1} to {conversation.conversation_id}."
+                                store.append(SHARED, assistant(report, participant=agent))
+                            print(int(appended.duplicate), flush=True)
     except RedisHistoryError as error:
         sys.exit(str(error))
 
 
-@asynccontextmanager
-async def _agent(name: str, url: str, options: dict[str, Any]) -> AsyncIterator[_Append]:
-    """Start an agent process."""
+async def run_agent(
+    name: str, url: str, options: dict[str, Any], conversations: Sequence[Transcript], pause: float = 0
+) -> AsyncGenerator[bool, None]:
+    """Run an agent process. Yields for each append whether it was a repeat. Raises RedisHistoryError if it fails."""
     argv = [sys.executable, "-I", "-c", _AGENT, json.dumps(import_path())]
     # In a new session, so that Ctrl-C reaches only this process, which then ends the agents.
     process = await asyncio.create_subprocess_exec(*argv, stdin=PIPE, stdout=PIPE, start_new_session=True)
-    stdin, stdout, turn = cast("StreamWriter", process.stdin), cast("StreamReader", process.stdout), asyncio.Lock()
-
-    async def append(conversation_id: str, message: Message) -> bool:
-        async with turn:
-            with contextlib.suppress(ConnectionError):
-                stdin.write(pickle.dumps((conversation_id, message)))
-                await stdin.drain()
-            if answer := await stdout.readline():
-                return answer == b"1\n"
-            raise RedisHistoryError(f"{name} ended with status {await process.wait()}")
-
-    stdin.write(pickle.dumps((name, url, options)))
+    stdin, stdout = cast("StreamWriter", process.stdin), cast("StreamReader", process.stdout)
     try:
-        yield append
+        with contextlib.suppress(ConnectionError):
+            stdin.write(pickle.dumps((name, url, options, conversations, pause)))
+            await stdin.drain()
+        async for line in stdout:
+            yield line == b"1\n"
+        if status := await process.wait():
+            raise RedisHistoryError(f"{name} ended with status {status}")
     finally:
         stdin.close()
-        try:
-            await asyncio.wait_for(process.wait(), _GRACE)
-        except TimeoutError:
+        with contextlib.suppress(ProcessLookupError):
             process.kill()
-            await process.wait()
+        await process.wait()
 
 
 def load(path: Path, limit: int | None, on_error: OnError) -> list[Transcript]:
@@ -125,24 +112,24 @@ def load(path: Path, limit: int | None, on_error: OnError) -> list[Transcript]:
 class Replay:
     """A replay of conversations, and its counts so far.
 
-    All conversations grow at once, each message by message, and each message comes from any of the agents. For each,
-    the agent also appends a report to the conversation `SHARED`. `stored` of `total` messages are stored and
-    `delivered` have reached the subscriber; `repeats` were sent again and ignored. `faults` counts changes that the
-    subscriber got twice, out of order or not at all, and conversations that are not stored as they were sent. `news`
-    are the latest messages that reached the subscriber, with their conversation ids.
+    Each agent writes some of the conversations at once, and for each message also a report to the conversation
+    `SHARED`. `stored` of `total` messages are stored and `delivered` have reached the subscriber; `repeats` were sent
+    again and ignored. `faults` counts changes that the subscriber got twice, out of order or not at all, and
+    conversations that are not stored as they were sent. `news` are the latest messages that reached the subscriber,
+    with their conversation ids.
     """
 
     def __init__(self, url: str, namespace: str, conversations: Sequence[Transcript], agents: int) -> None:
         self.conversations = conversations
+        self.agents = min(agents, len(conversations))
         lengths = [len(conversation.messages) for conversation in conversations]
         self.total = 2 * sum(lengths)
+        longest = max(sum(lengths[number :: self.agents]) for number in range(self.agents))
+        self._pause = min(0.3, _SHOWN_SECONDS / longest) if sum(lengths) < _SMALL else 0.0
         self.stored = self.repeats = self.delivered = self.summaries = self.faults = 0
         self.news: deque[tuple[str, Message]] = deque(maxlen=100)
         self._url = url
         self._options: dict[str, Any] = {"namespace": namespace, "ttl": _TTL, "search": "off", "log_length": _LOG}
-        self._names = [f"agent {number}" for number in range(1, agents + 1)]
-        self._random = Random(1)  # noqa: S311
-        self._pause = min(0.3, _SHOWN_SECONDS / max(lengths)) if sum(lengths) < _SMALL else 0.0
         self._revisions: Counter[str] = Counter()
         self._arrived = asyncio.Event()
 
@@ -182,7 +169,9 @@ class Replay:
         async with store.subscribe_all() as changes, asyncio.TaskGroup() as tasks:
             endless = [tasks.create_task(one) for one in (self._follow(changes), *displays)]
             compressing = tasks.create_task(compressor.run())
-            await self._write(store)
+            async with asyncio.TaskGroup() as agents:
+                for number in range(self.agents):
+                    agents.create_task(self._write(number))
             compressor.stop()
             await compressing
             await compressor.run_once()
@@ -190,22 +179,13 @@ class Replay:
             for task in endless:
                 task.cancel()
 
-    async def _write(self, store: AsyncHistoryStore) -> None:
-        async with AsyncExitStack() as stack:
-            starting = (_agent(name, self._url, self._options) for name in self._names)
-            agents = [await stack.enter_async_context(agent) for agent in starting]
-            async with asyncio.TaskGroup() as tasks:
-                for conversation in self.conversations:
-                    tasks.create_task(self._write_one(store, agents, conversation))
-
-    async def _write_one(self, store: AsyncHistoryStore, agents: list[_Append], conversation: Transcript) -> None:
-        await store.create_conversation(Conversation(conversation.conversation_id, title=conversation.title))
-        for number, message in enumerate(conversation.messages):
-            await asyncio.sleep(self._random.uniform(0, 2 * self._pause))
-            for _ in range(2 if number % _REPEATED == 1 else 1):
-                known = await self._random.choice(agents)(conversation.conversation_id, message)
-                self.repeats += known
-                self.stored += 0 if known else 2  # with its report
+    async def _write(self, number: int) -> None:
+        conversations = self.conversations[number :: self.agents]
+        agent = run_agent(f"agent {number + 1}", self._url, self._options, conversations, self._pause)
+        async with contextlib.aclosing(agent) as repeats:
+            async for repeat in repeats:
+                self.repeats += repeat
+                self.stored += 0 if repeat else 2  # with its report
 
     async def _follow(self, changes: AsyncNamespaceSubscription) -> None:
         async for event in changes:

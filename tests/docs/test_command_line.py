@@ -33,20 +33,6 @@ def test_the_generated_part_is_that_of_the_code(page: Path, generate: str) -> No
     assert text == SCRIPT["between_marks"](text, SCRIPT[generate]), "run scripts/help"
 
 
-def test_every_command_and_option_is_there() -> None:
-    """By what click knows, not by what the script writes."""
-    found = sections(PAGE)
-    for path, command in SCRIPT["commands"](commands.cli, "redis-history"):
-        section = found[path]
-        assert command.help
-        for option in command.params:
-            if isinstance(option, click.Option) and (option.expose_value or command is commands.cli):
-                assert option.help, f"{path} {option.opts}"
-                assert all(f"`{spelling}`" in section for spelling in (*option.opts, *option.secondary_opts)), path
-    for setting in ("REDIS_HISTORY_URL", "REDIS_HISTORY_NAMESPACE"):
-        assert setting in found["redis-history"]
-
-
 @pytest.mark.parametrize(("block", "line"), TYPED, ids=lambda one: name(one.page) if isinstance(one, Block) else None)
 def test_typed_commands_are_valid(block: Block, line: str) -> None:
     inner = re.findall(r"\$\(([^)]*)\)", line)
