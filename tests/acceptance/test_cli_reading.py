@@ -1,4 +1,4 @@
-"""`redis-history ls`, `show` and `search`: what people see, what programs get, and what cannot do harm."""
+"""`redis-history ls`, `show` and `search`: for people and for programs, and harmless to terminals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from redis_history import (
     Participant,
     ReasoningPart,
     Source,
-    TextPart,
     assistant,
     system,
     tool,
@@ -42,29 +41,17 @@ def plain(text: str) -> str:
 
 def suitcase() -> list[Message]:
     calls = (tool_use("c1", "find_bag", {"flight": "KL 4711"}), tool_use("c1", "find_bag", {"flight": "TP 1"}))
+    claim = AttachmentPart(name="claim.pdf", mime_type="application/pdf", size=12345, reference="s3://b/claim.pdf")
     return [
         system("You are a desk.", timestamp="2026-01-30T10:00:00Z"),
         user("I lost my green suitcase.\nFlight KL 4711.", participant=ANN, timestamp="2026-01-31T10:00:00Z"),
-        Message(
-            role="assistant",
-            parts=(ReasoningPart(text="Look it up."), TextPart(text="Let me look."), *calls),
-            participant=DESK,
-            timestamp="2026-01-31T10:00:01Z",
-        ),
+        assistant(ReasoningPart(text="Look it up."), "Let me look.", *calls, participant=DESK,
+                  timestamp="2026-01-31T10:00:01Z"),
         tool(tool_result("c1", "Nothing.", is_error=True), timestamp="2026-01-31T10:00:02Z"),
         tool(tool_result("c1", "Tag seen in Porto.\nBelt 4"), timestamp="2026-01-31T10:00:03Z"),
-        Message(
-            role="assistant",
-            parts=(
-                TextPart(text="It is in Porto."),
-                AttachmentPart(name="claim.pdf", mime_type="application/pdf", size=12345, reference="s3://b/claim.pdf"),
-            ),
-            participant=DESK,
-            scope="thread",
-            sources=(Source(document_name="Handbook"),),
-            timestamp="2026-01-31T10:00:04Z",
-        ),
-    ]
+        assistant("It is in Porto.", claim, participant=DESK, scope="thread", sources=(Source(document_name="Handbook"),),
+                  timestamp="2026-01-31T10:00:04Z"),
+    ]  # fmt: skip
 
 
 def test_ls_prints_lines_to_pipes_and_a_table_to_terminals(store: HistoryStore, on: Any) -> None:
@@ -108,29 +95,32 @@ def test_show_is_a_timeline_with_results_beside_their_calls(store: HistoryStore,
     head, facts, _, *body = done.stdout.splitlines()
     assert head == "bag  Lost suitcase"
     assert facts.startswith("6 messages · ")
-    assert "\n".join(body) == (
-        "── 2026-01-30 ──\n"
-        "10:00:00  system\n"
-        "  You are a desk.\n"
-        "\n"
-        "── 2026-01-31 ──\n"
-        "10:00:00  Ann  user\n"
-        "  I lost my green suitcase.\n"
-        "  Flight KL 4711.\n"
-        "\n"
-        "10:00:01  Desk  assistant\n"
-        "  Look it up.\n"
-        "  Let me look.\n"
-        '  → find_bag(flight="KL 4711")\n'
-        "    ← Tag seen in Porto.\n"
-        "      Belt 4\n"
-        '  → find_bag(flight="TP 1")\n'
-        "    ✗ Nothing.\n"
-        "\n"
-        "10:00:04  Desk  assistant  thread\n"
-        "  It is in Porto.\n"
-        "  ▤ claim.pdf  application/pdf, 12,345 bytes, s3://b/claim.pdf\n"
-        "  sources: Handbook\n"
+    assert (
+        "\n".join(body)
+        == """\
+── 2026-01-30 ──
+10:00:00  system
+  You are a desk.
+
+── 2026-01-31 ──
+10:00:00  Ann  user
+  I lost my green suitcase.
+  Flight KL 4711.
+
+10:00:01  Desk  assistant
+  Look it up.
+  Let me look.
+  → find_bag(flight="KL 4711")
+    ← Tag seen in Porto.
+      Belt 4
+  → find_bag(flight="TP 1")
+    ✗ Nothing.
+
+10:00:04  Desk  assistant  thread
+  It is in Porto.
+  ▤ claim.pdf  application/pdf, 12,345 bytes, s3://b/claim.pdf
+  sources: Handbook
+"""
     )
 
 
@@ -204,17 +194,14 @@ def harmless(text: str) -> bool:
 @pytest.mark.parametrize("settings", [{}, TERMINAL], ids=["pipe", "terminal"])
 def test_hostile_text_cannot_control_the_terminal(store: HistoryStore, on: Any, settings: dict[str, str]) -> None:
     identity = HOSTILE[:60]
-    person = Participant(kind="user", id=HOSTILE, display_name=HOSTILE)
     store.create_conversation(Conversation(identity, title=HOSTILE, user_id=HOSTILE, agent_name=HOSTILE))
-    parts = (
-        TextPart(text=f"suitcase {HOSTILE}"),
-        ReasoningPart(text=HOSTILE),
-        tool_use(HOSTILE, HOSTILE, {HOSTILE: HOSTILE}),
-        tool_result("c", HOSTILE, is_error=True),
-        AttachmentPart(name=HOSTILE, mime_type=HOSTILE, reference=HOSTILE),
-    )
-    sources = (Source(document_name=HOSTILE),)
-    store.append(identity, Message(role="user", parts=parts, participant=person, sources=sources))
+    message = user(
+        f"suitcase {HOSTILE}", ReasoningPart(text=HOSTILE), tool_use(HOSTILE, HOSTILE, {HOSTILE: HOSTILE}),
+        tool_result("c", HOSTILE, is_error=True), AttachmentPart(name=HOSTILE, mime_type=HOSTILE, reference=HOSTILE),
+        participant=Participant(kind="user", id=HOSTILE, display_name=HOSTILE),
+        sources=(Source(document_name=HOSTILE),),
+    )  # fmt: skip
+    store.append(identity, message)
     commands = [("ls",), ("show", identity), ("tail", identity), ("search", "suitcase")]
     commands.append(("search", "suitcase", "-c", identity))
     for words in commands:
@@ -259,11 +246,7 @@ def test_search_marks_the_words_and_filters(store: HistoryStore, on: Any) -> Non
     assert hit["message"]["text"] == "Tag seen in Porto.\nBelt 4"
     (fragment,) = hit["highlights"]
     assert [fragment["text"][start:end] for start, end in fragment["ranges"]] == ["Porto"]
-    for since, count in (
-        (hit["message"]["timestamp"], 0),
-        ("2026-01-31T10:00:02.999", 1),
-        (hit["message"]["position"], 0),
-    ):
+    for since, count in {hit["message"]["position"]: 0, "2026-01-31T10:00:02.999": 1}.items():
         assert len(on("--json", "search", "belt", "-c", "bag", "--role", "tool", "--since", since).lines) == count
     nothing = on("search", "elephant")
     assert (nothing.returncode, nothing.stdout, nothing.stderr) == (1, "", "Nothing was found.\n")
