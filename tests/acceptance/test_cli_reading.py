@@ -49,8 +49,8 @@ def suitcase() -> list[Message]:
                   timestamp="2026-01-31T10:00:01Z"),
         tool(tool_result("c1", "Nothing.", is_error=True), timestamp="2026-01-31T10:00:02Z"),
         tool(tool_result("c1", "Tag seen in Porto.\nBelt 4"), timestamp="2026-01-31T10:00:03Z"),
-        assistant("It is in Porto.", claim, participant=DESK, scope="thread", sources=(Source(document_name="Handbook"),),
-                  timestamp="2026-01-31T10:00:04Z"),
+        assistant("It is in Porto.", claim, participant=DESK, scope="thread", timestamp="2026-01-31T10:00:04Z",
+                  sources=(Source(document_name="Handbook"),)),
     ]  # fmt: skip
 
 
