@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import Any, get_args
 
 import click
@@ -142,11 +143,12 @@ def _memory(store: HistoryStore, conversation_id: str) -> dict[str, int | None]:
 
 def _documents(store: HistoryStore) -> int | None:
     """The number of messages in the search index, if there is one."""
-    [[reply], *_] = _backend(store).ask([[b"FT.INFO", Keyspace(store.namespace).index]])
-    try:
-        return None if isinstance(reply, Exception) else read_index_info(reply).documents
-    except CorruptDataError:
-        return None
+    parts = Keyspace(store.namespace).index_parts(cluster=store.capabilities.mode == "cluster")
+    counts = []
+    for replies in _backend(store).ask([[b"FT.INFO", part.name] for part in parts]):  # of each node
+        with suppress(CorruptDataError):
+            counts += [read_index_info(one).documents for one in replies if not isinstance(one, Exception)]
+    return sum(counts) if counts else None
 
 
 def _backend(store: HistoryStore) -> Any:

@@ -9,8 +9,11 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
+
 from redis_history import Conversation, HistoryStore, user
-from tests.support.commands import environment
+from tests.conftest import Servers
+from tests.support.commands import environment, run
 from tests.support.servers import free_port
 
 
@@ -49,16 +52,20 @@ def test_delete_asks_first(store: HistoryStore, on: Any) -> None:
     assert [one.conversation_id for one in store.list_conversations()] == ["b"]
 
 
-def test_stats_counts_and_names_the_largest(store: HistoryStore, on: Any) -> None:
-    store.append_many("large", [user("x" * 1000) for _ in range(50)])
-    store.append("small", user("x"))
-    (stats,) = on("stats", "-n", "1", "--json").lines
+@pytest.mark.parametrize("kind", ["redis", "cluster"])
+def test_stats_counts_and_names_the_largest(server_of: Servers, namespace: str, kind: str) -> None:
+    url = server_of(kind).url
+    with HistoryStore(url, namespace=namespace) as store:
+        store.append_many("large", [user("x" * 1000) for _ in range(50)])
+        store.append("small", user("x"))
+    where = ("--url", url, "--namespace", namespace)
+    (stats,) = run(*where, "stats", "-n", "1", "--json").lines
     assert (stats["conversations"], stats["messages"], stats["documents"]) == (2, 51, 51)
     (largest,) = stats["largest"]
     assert (largest["conversation_id"], largest["messages"]) == ("large", 50)
     assert 10_000 < largest["message_bytes"] < 200_000
     assert largest["log_bytes"] > 0
-    assert re.search(r"51 messages in the search index\n.*\nlarge +50 ", on("stats").stdout)
+    assert re.search(r"51 messages in the search index\n.*\nlarge +50 ", run(*where, "stats").stdout)
 
 
 def test_ls_chooses_and_sorts(store: HistoryStore, on: Any) -> None:
