@@ -55,7 +55,7 @@ _SHOWN = 200  # characters of a message next to a hit
 @click.option("--since", type=_options.time,
               help="Only conversations that changed after a time, such as 2026-01-31T12:00 or 2h.")  # fmt: skip
 @click.option("--sort", type=click.Choice(tuple(_SORTS)), default="changed",
-              help="The order: the newest, largest or first in the alphabet first.")  # fmt: skip
+              help="Sort by this: the newest or largest first, titles in alphabetical order.")  # fmt: skip
 def ls_command(
     context: Context, limit: int, offset: int, everything: bool, title: str | None, since: datetime | None, sort: str,
     **owner: Any,
@@ -99,7 +99,7 @@ def _row(one: Conversation) -> list[str]:
 
 
 def _table(found: Sequence[Conversation], width: int) -> Table:
-    """Titles give way to ids; a narrow terminal shows fewer columns."""
+    """Titles are cut before ids; a narrow terminal shows fewer columns."""
     rows = [[*_row(one)[:4], _age(one.updated_at), *_row(one)[5:]] for one in found]
     wanted = _HEADINGS if width >= _NARROW else _HEADINGS[:2]
     columns = {
@@ -107,11 +107,16 @@ def _table(found: Sequence[Conversation], width: int) -> Table:
         for heading, *cells in zip(_HEADINGS, *rows, strict=True)
         if heading == "ID" or (any(cells) and heading in wanted)
     }
-    taken = sum(max(map(cell_len, (heading, *cells))) + 2 for heading, cells in columns.items() if heading != "TITLE")
+    widths = {heading: max(map(cell_len, (heading, *cells))) + 2 for heading, cells in columns.items()}
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for heading in columns:
         if heading == "TITLE":
-            table.add_column(heading, overflow="ellipsis", no_wrap=True, max_width=max(12, width - taken))
+            table.add_column(
+                heading,
+                overflow="ellipsis",
+                no_wrap=True,
+                max_width=max(12, width - sum(widths.values()) + widths[heading]),
+            )
         elif heading in ("MESSAGES", "TOKENS", "CHANGED"):
             table.add_column(heading, justify="right", no_wrap=True, style="dim" if heading == "CHANGED" else "")
         else:
@@ -185,7 +190,7 @@ def _print_record(screen: Console, record: Conversation) -> None:
 
 
 def _archive_of(store: HistoryStore, conversation_id: str) -> Callable[[Message], bool]:
-    """Returns a function that says whether a message is archived: those up to the summary, without system messages."""
+    """Returns whether a message is archived: all up to the summary are, except system messages."""
     first = next((one for one in store.iter(conversation_id, batch=50) if one.is_summary or one.role != "system"), None)
     if first is None or not first.is_summary:
         return lambda message: False

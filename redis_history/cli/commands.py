@@ -31,7 +31,7 @@ _COMMANDS = {
     "search": ("browse", "Search messages by their text, best matches first."),
     "say": ("edit", "Append a message to a conversation."),
     "rename": ("edit", "Set the title of a conversation."),
-    "delete": ("edit", "Delete conversations with all their messages, also archived ones."),
+    "delete": ("edit", "Delete conversations with all their messages, including archived ones."),
     "stats": ("edit", "Show how much a namespace contains, and its largest conversations."),
     "import": ("exchange", "Import conversations from files, or from the keys of an agent framework."),
     "export": ("exchange", "Export conversations, or a whole namespace, to a file."),

@@ -39,7 +39,7 @@ def demo_command(context: Context, data: Path | None, agents: int, conversations
 
     Agent processes replay conversations on a real server: on the private one without --url. They repeat some appends,
     as after a lost reply. The conversations stay for a day in a namespace of their own, so that you can look at them
-    afterwards. Exit status 1 if anything is missing, doubled or out of order.
+    afterwards. Exit status 1 if anything is missing, duplicated or out of order.
     """
     if serve and find_spec("starlette") is None:
         raise click.UsageError("--serve needs the extra web: pip install 'redis_history[cli,web]'")

@@ -68,15 +68,15 @@ def rename_command(context: Context, conversation: str, title: str) -> None:
 
 @define("delete")
 @click.argument("conversations", nargs=-1, required=True, **_options.CONVERSATION_ID | {"metavar": "ID..."})
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 def delete_command(context: Context, conversations: tuple[str, ...], yes: bool) -> None:
-    """Delete conversations with all their messages, also archived ones.
+    """Delete conversations with all their messages, including archived ones.
 
-    Asks first; where nobody can be asked, give --yes. Exit status 1 if one did not exist.
+    Asks for confirmation, which needs a terminal or --yes. Exit status 1 if a conversation does not exist.
     """
     if not yes:
         if sys.stdin is None or not sys.stdin.isatty():
-            raise click.UsageError("nobody can be asked whether to delete: give --yes")
+            raise click.UsageError("cannot ask for confirmation without a terminal: give --yes")
         shown = ", ".join(map(name, conversations[:5])) + (" …" if len(conversations) > 5 else "")
         click.confirm(f"Delete {counted(len(conversations), 'conversation')} ({shown})?", abort=True, err=True)
     missing = False
@@ -96,8 +96,8 @@ def delete_command(context: Context, conversations: tuple[str, ...], yes: bool) 
 def stats_command(context: Context, limit: int) -> None:
     """Show how much a namespace contains, and its largest conversations.
 
-    Bytes are those of MEMORY USAGE: of the messages, the change log, and the rest of a conversation. Archived messages
-    and search documents are not in them.
+    Sizes are those of MEMORY USAGE, for the messages, the change log and the rest of a conversation, without
+    archived messages and search documents.
     """
     with open_store(context) as store:
         found = store.list_conversations(limit=_ALL)

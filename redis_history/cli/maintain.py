@@ -79,7 +79,9 @@ def _summarizer(kind: str, model: str | None, base_url: str | None, tokens: int 
 @click.option("--sweep-interval", type=duration, default="5m", help="Time between checks of all conversations.")
 @click.option("--grace", type=duration, default="20s",
               help="Time for running work to finish after SIGTERM or SIGINT.")  # fmt: skip
-@click.option("--once", is_flag=True, help="Compress what is too long now, and exit. Exit status 1 if some failed.")
+@click.option(
+    "--once", is_flag=True, help="Compress conversations over the limits and exit, with status 1 if some failed."
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be compressed, change nothing, and exit.")
 @click.option("--quiet", "-q", is_flag=True, help="Report only failures.")
 def compress_command(

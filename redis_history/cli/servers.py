@@ -99,8 +99,8 @@ _FOLDER = click.argument("folder", required=False, metavar="[FOLDER]", type=clic
 def embedded_command() -> None:
     """Manage the private server of this user.
 
-    It is what embedded:// leads to: it starts with its first user and ends soon after the last, and keeps its data in a
-    folder, by default ~/.local/share/redis_history/default. Another FOLDER is embedded:///that/folder.
+    This is the server of embedded://. It starts with its first user and stops soon after the last. Its data is in a
+    folder, by default ~/.local/share/redis_history/default. For another FOLDER, the URL is embedded:///that/folder.
     """
 
 
@@ -108,9 +108,9 @@ def embedded_command() -> None:
 @_FOLDER
 @click.option("--durability", type=click.Choice(get_args(Durability)), default="everysec",
               help="When writes are on disk: within a second, or before they are confirmed.")  # fmt: skip
-@click.option("--foreground", is_flag=True, help="Stay, and keep it up until SIGINT or SIGTERM.")
+@click.option("--foreground", is_flag=True, help="Run in the foreground until SIGINT or SIGTERM.")
 def start(context: Context, folder: str | None, durability: Durability, foreground: bool) -> None:
-    """Start the server, and keep it up until `embedded stop`, also without users."""
+    """Start the server, and keep it running until `embedded stop`, even without users."""
     if foreground:
         with embedded.EmbeddedServer(folder, durability=durability) as server:
             _print_urls(context, folder, "runs here until SIGINT or SIGTERM")
@@ -130,7 +130,7 @@ def _print_urls(context: Context, folder: str | None, state: str) -> None:
 @define("stop", shared=("json",))
 @_FOLDER
 def stop(context: Context, folder: str | None) -> None:
-    """Keep the server up no longer. It ends when its last user does, which may be at once."""
+    """Stop the server as soon as it has no users."""
     kept = embedded.let_go(folder)
     found = embedded.status(folder)
     if not found.running:
@@ -144,9 +144,9 @@ def stop(context: Context, folder: str | None) -> None:
 @define("status", shared=("json",))
 @_FOLDER
 def status(context: Context, folder: str | None) -> None:
-    """Show what runs, what would be started, and why not another.
+    """Show the running server, the one that would be started, and why others cannot be used.
 
-    Exit status 1 if nothing runs and nothing could be started.
+    Exit status 1 if no server runs and none can be started.
     """
     found = embedded.status(folder)
     context.say(visible(str(found)), running=found.running, **dataclasses.asdict(found))

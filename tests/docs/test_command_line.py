@@ -65,7 +65,7 @@ def test_the_fields_of_json() -> None:
 
 def test_the_checks_of_the_doctor(server: RealServer, namespace: str) -> None:
     documented = {
-        found for row in rows(sections(PAGE)["See what a server lacks"]) for found in re.findall(r"`([\w ]+)`", row[0])
+        found for row in rows(sections(PAGE)["Diagnose a server"]) for found in re.findall(r"`([\w ]+)`", row[0])
     }
     where = ("--url", server.url, "--namespace", namespace, "--json")
     done = run(*where, "doctor", "--write")
