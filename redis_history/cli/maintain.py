@@ -80,7 +80,7 @@ def _summarizer(kind: str, model: str | None, base_url: str | None, tokens: int 
 @click.option("--grace", type=duration, default="20s",
               help="Time for running work to finish after SIGTERM or SIGINT.")  # fmt: skip
 @click.option(
-    "--once", is_flag=True, help="Compress conversations over the limits and exit, with status 1 if some failed."
+    "--once", is_flag=True, help="Compress conversations over the limits and exit, with status 1 if some fail."
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be compressed, change nothing, and exit.")
 @click.option("--quiet", "-q", is_flag=True, help="Report only failures.")
