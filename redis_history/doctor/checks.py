@@ -134,57 +134,63 @@ def where_is(url: str, database: int, backend: str = "redis") -> Where:
     )
 
 
+#: The state, the detail and the fix of a finding.
+_Result = tuple[State, str, str | None]
+
+
 def check_server(server: Capabilities, answers: Answers, where: Where) -> Iterator[Finding]:
     """Findings about everything but search."""
-    yield _version(server, where)
-    yield _role(server, answers)
-    yield _memory(server, answers, where)
-    yield from _disk(server, answers, where)
-    yield _durability(server, where)
-    yield _rights(answers, where)
-    yield _notifications(server, answers, where)
+    yield Finding("version", *_version(server, where))
+    yield Finding("servers", *_role(server, answers))
+    yield Finding("memory", *_memory(server, answers, where))
+    statuses = ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status")
+    for failing in [one for info in answers.info for one in statuses if info.get(one, "ok") not in ("ok", "")][:1]:
+        text = f"the server cannot write to its disk ({failing})"
+        yield Finding("disk", "problem", text, "read the server's log; is the disk full?")
+    yield Finding("persistence", *_persistence(server, answers, where))
+    yield Finding("durability", *_durability(server, where))
+    yield Finding("rights", *_rights(answers, where))
+    yield Finding("notifications", *_notifications(server, answers, where))
 
 
-def _version(server: Capabilities, where: Where) -> Finding:
+def _version(server: Capabilities, where: Where) -> _Result:
     if server.version is None:
-        return Finding(
-            "version", "limited", f"{server.backend}, version unknown", "allow this user INFO: `+info`"
-        )  # fmt: skip
+        return "limited", f"{server.backend}, version unknown", "allow this user INFO: `+info`"
     version = tuple(int(number) for number in server.version.split("."))
     product = server.backend.capitalize()
     text = f"{product} {server.version}"
     fixed = next((first for first in _FIXED.get(server.backend, ()) if first[:2] >= version[:2]), None)
     if fixed is None or (version >= fixed and version[:2] == fixed[:2]):
-        return Finding("version", "ok", text)
+        return "ok", text, None
     if where.private:
-        return Finding("version", "ok", f"{text}; only you could exploit its script vulnerability (CVE-2025-49844)")
+        return "ok", f"{text}; only you could exploit its script vulnerability (CVE-2025-49844)", None
     text += " has a vulnerability that lets a script leave its sandbox (CVE-2025-49844)"
-    return Finding("version", "limited", text, f"upgrade to {product} {'.'.join(map(str, fixed))} or newer")
+    return "limited", text, f"upgrade to {product} {'.'.join(map(str, fixed))} or newer"
 
 
-def _role(server: Capabilities, answers: Answers) -> Finding:
+def _role(server: Capabilities, answers: Answers) -> _Result:
     mode, replicas = server.mode or "standalone", server.replicas or 0
     if any(info.get("role") == "slave" for info in answers.info):
-        return Finding("servers", "problem", f"{mode}: this is a read-only replica", "use the URL of the primary")
+        return "problem", f"{mode}: this is a read-only replica", "use the URL of the primary"
     text = f"cluster of {len(answers.info)} primaries" if mode == "cluster" else mode
     if replicas or mode == "standalone":
         each = " each" if mode == "cluster" else ""
-        return Finding("servers", "ok", f"{text}, {replicas} replica{'' if replicas == 1 else 's'}{each}")
-    return Finding("servers", "limited", f"{text}, but no replica could take over", "add replicas")
+        return "ok", f"{text}, {replicas} replica{'' if replicas == 1 else 's'}{each}", None
+    return "limited", f"{text}, but no replica could take over", "add replicas"
 
 
-def _memory(server: Capabilities, answers: Answers, where: Where) -> Finding:
+def _memory(server: Capabilities, answers: Answers, where: Where) -> _Result:
     used = max((int(info.get("used_memory", 0)) for info in answers.info), default=0)
     limits = [int(info.get("maxmemory", 0)) for info in answers.info]
     limit = min((one for one in limits if one), default=0)
     text = f"{server.eviction or 'policy unknown'}, {size(used)} in use" + (f" of {size(limit)}" if limit else "")
     if server.eviction not in (None, "noeviction"):
         text += ": when memory is full, the server deletes conversations"
-        return Finding("memory", "problem", text, where.config("maxmemory-policy", "noeviction"))
+        return "problem", text, where.config("maxmemory-policy", "noeviction")
     if limit and used > _FULL * limit:
         text += ": memory is nearly full; when it is full, the server rejects writes"
-        return Finding("memory", "limited", text, where.config("maxmemory", f"{2 * limit}"))
-    return Finding("memory", "ok", text)
+        return "limited", text, where.config("maxmemory", f"{2 * limit}")
+    return "ok", text, None
 
 
 def size(count: int) -> str:
@@ -194,24 +200,16 @@ def size(count: int) -> str:
     return f"{count} bytes"
 
 
-def _disk(server: Capabilities, answers: Answers, where: Where) -> Iterator[Finding]:
-    statuses = ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status")
-    failing = [name for info in answers.info for name in statuses if info.get(name, "ok") not in ("ok", "")]
-    if failing:
-        text = f"the server cannot write to its disk ({failing[0]})"
-        yield Finding("disk", "problem", text, "read the server's log; is the disk full?")
+def _persistence(server: Capabilities, answers: Answers, where: Where) -> _Result:
     if server.aof is None:
-        yield Finding("persistence", "limited", "unknown: the server does not report its settings for persistence")
-        return
+        return "limited", "unknown: the server does not report its settings for persistence", None
     if not server.aof:
         lost = "all since the last snapshot" if server.snapshots else "everything"
         text = f"no append-only file: a restart loses {lost}"
-        yield Finding("persistence", "problem", text, where.config("appendonly", "yes"))
-        return
+        return "problem", text, where.config("appendonly", "yes")
     if server.appendfsync == "no":
         text = "append-only file, but never fsynced: a power failure loses data that the system has not written yet"
-        yield Finding("persistence", "problem", text, where.config("appendfsync", "everysec"))
-        return
+        return "problem", text, where.config("appendfsync", "everysec")
     loss = {
         "always": "a power failure loses no confirmed write",
         "everysec": "a power failure loses about the last second",
@@ -222,85 +220,80 @@ def _disk(server: Capabilities, answers: Answers, where: Where) -> Iterator[Find
     if not_rewritten and server.backend == "redis" and not where.private:
         text += ". Not rewritten since the start: if the log says that the start truncated it, rewrite it now"
         fix = where.redis_cli("BGREWRITEAOF", admin=True)
-    yield Finding("persistence", "ok", text, fix)
+    return "ok", text, fix
 
 
-def _durability(server: Capabilities, where: Where) -> Finding:
+def _durability(server: Capabilities, where: Where) -> _Result:
     text = f"available: {', '.join(server.durability)}"
     reason = why_not("fsync", 1, server)
     if reason is None or not server.aof:  # without an append-only file: see persistence
-        return Finding("durability", "ok", text)
+        return "ok", text, None
     enough = why_not("fsync", 1, structs.replace(server, appendfsync="always")) is None
     fix = where.fsync_always() if enough else None
-    return Finding("durability", "limited", f"{text}; not fsync: {reason}", fix)
+    return "limited", f"{text}; not fsync: {reason}", fix
 
 
-def _rights(answers: Answers, where: Where) -> Finding:
+def _rights(answers: Answers, where: Where) -> _Result:
     user = answers.user or where.user or "default"
     if answers.refusal is not None:
         fix = where.redis_cli("ACL", "SETUSER", user, "+eval", "+evalsha", admin=True)
-        return Finding("rights", "problem", f"Lua scripts cannot run: {answers.refusal}", fix)
+        return "problem", f"Lua scripts cannot run: {answers.refusal}", fix
     if answers.missing is None:
-        return Finding("rights", "ok", "scripts run; this server cannot report single rights (Redis can since 7.0)")
+        return "ok", "scripts run; this server cannot report single rights (Redis can since 7.0)", None
     if not answers.missing:
-        return Finding("rights", "ok", f"scripts run; {user} has all rights that are needed")
+        return "ok", f"scripts run; {user} has all rights that are needed", None
     state = min((_PURPOSES[purpose][0] for purpose in answers.missing), key=("problem", "limited", "ok").index)
     needs = "; ".join(f"{_PURPOSES[purpose][1]}: {', '.join(names)}" for purpose, names in answers.missing.items())
     rules = dict.fromkeys(f"+{name}" for names in answers.missing.values() for name in names)
     fix = where.redis_cli("ACL", "SETUSER", user, *answers.lacking, *rules, admin=True)
-    return Finding("rights", state, f"{user} lacks rights that are needed {needs}", fix)
+    return state, f"{user} lacks rights that are needed {needs}", fix
 
 
-def _notifications(server: Capabilities, answers: Answers, where: Where) -> Finding:
-    flags = merged_flags("") or "Kl"
-    by_admin = f"ask an administrator to run: {where.config('notify-keyspace-events', flags, admin=True)}"
+def _notifications(server: Capabilities, answers: Answers, where: Where) -> _Result:
+    setting = ("notify-keyspace-events", merged_flags("") or "Kl")
     if server.notifications:
-        return Finding("notifications", "ok", "on: subscribers see changes at once")
-    if server.notifications is None:
-        text = (
-            "unknown, because this user may not read the setting; if off, subscribers see changes within some seconds"
-        )
-        return Finding("notifications", "limited", text, by_admin)
-    if answers.settable:
+        return "ok", "on: subscribers see changes at once", None
+    if server.notifications is False and answers.settable:
         text = "off; the first subscriber turns them on until the server restarts"
-        fix = None if where.private else where.config("notify-keyspace-events", flags)
-        return Finding("notifications", "ok", text, fix)
+        return "ok", text, None if where.private else where.config(*setting)
     text = "off, and this user may not turn them on: subscribers see changes within some seconds"
-    return Finding("notifications", "limited", text, by_admin)
+    if server.notifications is None:
+        text = "unknown, as this user may not read the setting; if off, subscribers see changes within some seconds"
+    return "limited", text, f"ask an administrator to run: {where.config(*setting, admin=True)}"
 
 
 def check_search(server: Capabilities, answers: Answers, where: Where, *, stored: bool) -> Finding:
     """`stored`: whether there are conversations in the namespace."""
+    return Finding("search", *_search(server, answers, where, stored))
+
+
+def _search(server: Capabilities, answers: Answers, where: Where, stored: bool) -> _Result:
     index, module = answers.index, server.search_module or "search"
-
-    def limited(text: str, fix: str) -> Finding:
-        return Finding("search", "limited", text, fix)
-
     if answers.unsearchable:
-        return limited(f"this user may not use the index: {_CLIENT_SEARCH}", "see rights")
+        return "limited", f"this user may not use the index: {_CLIENT_SEARCH}", "see rights"
     if server.search_module is None and index is None:
         load = "use Redis 8 or newer, or Redis Stack: `docker compose up -d`"
         if server.backend == "valkey":
             load = "load valkey-search, which valkey/valkey-bundle contains"
-        return limited(f"no search module: {_CLIENT_SEARCH}", f"{load}, or use --url embedded://")
+        return "limited", f"no search module: {_CLIENT_SEARCH}", f"{load}, or use --url embedded://"
     if where.database:
         text = f"there is no index on database {where.database}, only on 0: {_CLIENT_SEARCH}"
-        return limited(text, "use database 0: the path /0 of the URL")
+        return "limited", text, "use database 0: the path /0 of the URL"
     if server.search_module == "search 8.0.0":
-        return limited("search 8.0.0 has a bug: it sometimes returns no results", "upgrade to Redis 8.0.1 or newer")
+        return "limited", "search 8.0.0 has a bug: it sometimes returns no results", "upgrade to Redis 8.0.1 or newer"
     if index is None:
         if stored:
-            return limited(f"{module}, but no index: searches find nothing", "redis-history reindex")
-        return Finding("search", "ok", f"{module}; the first message that is stored creates the index")
+            return "limited", f"{module}, but no index: searches find nothing", "redis-history reindex"
+        return "ok", f"{module}; the first message that is stored creates the index", None
     text = f"{module}, {index.documents:,} messages in the index ({_describe(answers.form)})"
     if not index.complete:
         text += f", still being built: {100 * index.share:.0f} %"
-        return limited(text, "wait: until then, search in all conversations may fail")
+        return "limited", text, "wait: until then, search in all conversations may fail"
     if answers.failures:
-        return limited(f"{text}; {answers.failures:,} could not be indexed", "redis-history reindex")
+        return "limited", f"{text}; {answers.failures:,} could not be indexed", "redis-history reindex"
     if stored and not index.documents:
-        return limited(f"{text}, though there are conversations", "redis-history reindex")
-    return Finding("search", "ok", text)
+        return "limited", f"{text}, though there are conversations", "redis-history reindex"
+    return "ok", text, None
 
 
 def _describe(form: Searching | None) -> str:
