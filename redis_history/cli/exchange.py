@@ -120,18 +120,13 @@ def _import_files(
                 open_store(context, lasting=True, searches=language) as store,
                 progress("importing", context, quiet=quiet) as update,
             ):
-                for index, (source, (found, _)) in enumerate(zip(sources, done, strict=True)):
-                    before = _sum(counts for _, counts in done[:index])
-
-                    def show(counts: Imported, before: Imported = before) -> None:
-                        total = _sum((before, counts))
-                        update(total.messages, None, counted(total.conversations, "conversation"))
-
+                for index, source in enumerate(sources):
                     counts = import_messages(
                         source.path, store, format=format, batch=batch, limits=limits,
-                        on_error=report.on_error(*source), on_progress=show,
+                        on_error=report.on_error(*source),
+                        on_progress=lambda now: update(now.messages, None, counted(now.conversations, "conversation")),
                     )  # fmt: skip
-                    done[index] = found, counts
+                    done[index] = done[index][0], counts
     for source, (found, counts) in zip(sources, done, strict=True):
         report.print(source.name, found, counts, kind="file")
     report.print_rest()

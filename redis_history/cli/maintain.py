@@ -6,6 +6,7 @@ import asyncio
 import pkgutil
 import signal
 import sys
+from functools import partial
 from typing import Any
 
 import click
@@ -99,9 +100,7 @@ def compress_command(
         raise click.UsageError("no limit is given: use --max-tokens, --max-messages or --older-than")
     summarize = _summarizer(summarizer, model, base_url, summary_tokens, language)
 
-    def report(progress: CompressionProgress) -> None:
-        if not dry_run:
-            _report(context, progress, quiet)
+    report = None if dry_run else partial(_report, context, quiet)
 
     def compressor_of(**searching: Any) -> tuple[AsyncHistoryStore, AsyncCompressor]:
         store = AsyncHistoryStore(context.url, namespace=context.namespace, **searching)
@@ -137,7 +136,7 @@ def compress_command(
         sys.exit(FAILED)
 
 
-def _report(context: Context, progress: CompressionProgress, quiet: bool) -> None:
+def _report(context: Context, quiet: bool, progress: CompressionProgress) -> None:
     failed = progress.kind in ("failed", "lease_lost")
     if quiet and not failed:
         return
