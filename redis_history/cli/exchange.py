@@ -9,12 +9,14 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 from msgspec import structs
 
+from redis_history._sync.store import HistoryStore
 from redis_history.backends.redis.urls import parse_url
 from redis_history.cli import _options
 from redis_history.cli._options import Number
@@ -87,11 +89,11 @@ def import_command(
     cannot be read at all, nothing is imported. Skipped records are reported, and make the exit status 1.
     """
     check_url(context)
-    report = _Report(context, dry_run)
+    work = _Import(context, format, batch, language, ImportLimits(**limits), dry_run, quiet)
     if framework is not None:
         if len(files) > 1 or "://" not in files[0]:
             raise click.UsageError("--from takes one URL, such as redis://localhost:6379/0")
-        counts = _import_framework(report, framework, files[0], key_prefix, batch, language, quiet)
+        counts = work.framework(framework, files[0], key_prefix)
     else:
         if key_prefix is not None:
             raise click.UsageError("--key-prefix needs --from")
@@ -99,72 +101,9 @@ def import_command(
             if "://" in file:
                 raise click.UsageError(f"{name(file)!r} is a URL: name the framework that wrote there with --from")
             _PATH.convert(file, None, click.get_current_context())
-        counts = _import_files(report, files, format, stdin_name, batch, language, ImportLimits(**limits), quiet)
+        counts = work.files(files, stdin_name)
     if counts.problems:
         raise SystemExit(FAILED)
-
-
-def _import_files(
-    report: _Report, files: Sequence[str], format: str, stdin_name: str, batch: int, language: str | None,
-    limits: ImportLimits, quiet: bool,
-) -> Imported:  # fmt: skip
-    context = report.context
-    with _opened(files, stdin_name, limits) as sources:
-        # Read the start of all files before storing anything.
-        with progress("reading", context, quiet=quiet) as update:
-            done = [
-                _read(one, format, limits, report.on_error(*one) if report.dry_run else None, update) for one in sources
-            ]
-        if not report.dry_run:
-            with (
-                open_store(context, lasting=True, searches=language) as store,
-                progress("importing", context, quiet=quiet) as update,
-            ):
-                for index, source in enumerate(sources):
-                    counts = import_messages(
-                        source.path, store, format=format, batch=batch, limits=limits,
-                        on_error=report.on_error(*source),
-                        on_progress=lambda now: update(now.messages, None, counted(now.conversations, "conversation")),
-                    )  # fmt: skip
-                    done[index] = done[index][0], counts
-    for source, (found, counts) in zip(sources, done, strict=True):
-        report.print(source.name, found, counts, kind="file")
-    report.print_rest()
-    total = _sum(counts for _, counts in done)
-    if context.json:
-        context.emit({"kind": "ended", "dry_run": report.dry_run, **structs.asdict(total)})
-    elif len(done) > 1:
-        click.echo(f"Together: {report.describe(total)}")
-    return total
-
-
-def _import_framework(
-    report: _Report, framework: str, url: str, key_prefix: str | None, batch: int, language: str | None, quiet: bool
-) -> Imported:
-    context, address = report.context, parse_url(url).address  # without the password
-    on_error = report.on_error(address, Path(url))
-    with connect(context._replace(given_url=url)):  # reports an unreachable server soon
-        pass
-    source = FrameworkSource(framework, url, key_prefix=key_prefix, on_error=on_error)
-    counts = Imported()
-    with progress("reading" if report.dry_run else "importing", context, quiet=quiet) as update:
-
-        def show(done: Imported) -> None:
-            update(done.conversations, len(source), counted(done.messages, "message"))
-
-        if report.dry_run:
-            for transcript in source:
-                counts = _sum((counts, Imported(1, len(transcript.messages))))
-                show(counts)
-        else:
-            with open_store(context, lasting=True, searches=language) as store:
-                counts = import_messages(source, store, batch=batch, on_error=on_error, on_progress=show)
-    counts = structs.replace(counts, problems=report.problems)
-    report.print(address, framework, counts, kind="ended")
-    report.print_rest()
-    if not len(source):
-        complain(f"no conversations of {framework} found there", "Name another database in the URL, or --key-prefix")
-    return counts
 
 
 class _Source(NamedTuple):
@@ -174,67 +113,122 @@ class _Source(NamedTuple):
     path: Path
 
 
-class _Report:
-    """Prints results, and skipped records: all of them in JSON, otherwise the first ones."""
+@dataclass
+class _Import:
+    """Imports, and prints results and skipped records: all of them in JSON, otherwise the first ones."""
 
-    def __init__(self, context: Context, dry_run: bool) -> None:
-        self.context = context
-        self.dry_run = dry_run
-        self.problems = 0
+    context: Context
+    format: str
+    batch: int
+    language: str | None
+    limits: ImportLimits
+    dry_run: bool
+    quiet: bool
+    problems: int = 0
 
-    def on_error(self, name: str, path: Path) -> OnError:
+    def files(self, files: Sequence[str], stdin_name: str) -> Imported:
+        with _opened(files, stdin_name, self.limits) as sources:
+            # Read the start of all files before storing anything.
+            with progress("reading", self.context, quiet=self.quiet) as update:
+                done = [self._read(source, update) for source in sources]
+            if not self.dry_run:
+                with self._importing() as (store, update):
+                    for index, source in enumerate(sources):
+                        counts = import_messages(
+                            source.path, store, format=self.format, batch=self.batch, limits=self.limits,
+                            on_error=self._on_error(source),
+                            on_progress=lambda now: update(
+                                now.messages, None, counted(now.conversations, "conversation")
+                            ),
+                        )  # fmt: skip
+                        done[index] = done[index][0], counts
+        for source, (format, counts) in zip(sources, done, strict=True):
+            self._print(source.name, format, counts, kind="file")
+        self._print_rest()
+        total = _sum(counts for _, counts in done)
+        if self.context.json:
+            self.context.emit({"kind": "ended", "dry_run": self.dry_run, **structs.asdict(total)})
+        elif len(done) > 1:
+            click.echo(f"Together: {self._describe(total)}")
+        return total
+
+    def framework(self, framework: str, url: str, key_prefix: str | None) -> Imported:
+        address = parse_url(url).address  # without the password
+        on_error = self._on_error(_Source(address, Path(url)))
+        with connect(self.context._replace(given_url=url)):  # reports an unreachable server soon
+            pass
+        source = FrameworkSource(framework, url, key_prefix=key_prefix, on_error=on_error)
+        counts = Imported()
+        if self.dry_run:
+            for transcript in source:
+                counts = _sum((counts, Imported(1, len(transcript.messages))))
+        else:
+            with self._importing() as (store, update):
+                counts = import_messages(
+                    source, store, batch=self.batch, on_error=on_error,
+                    on_progress=lambda now: update(now.conversations, len(source), counted(now.messages, "message")),
+                )  # fmt: skip
+        counts = structs.replace(counts, problems=self.problems)
+        self._print(address, framework, counts, kind="ended")
+        self._print_rest()
+        if not len(source):
+            complain(
+                f"no conversations of {framework} found there", "Name another database in the URL, or --key-prefix"
+            )
+        return counts
+
+    @contextmanager
+    def _importing(self) -> Iterator[tuple[HistoryStore, Update]]:
+        with (
+            open_store(self.context, lasting=True, searches=self.language) as store,
+            progress("importing", self.context, quiet=self.quiet) as update,
+        ):
+            yield store, update
+
+    def _read(self, source: _Source, update: Update) -> tuple[str | None, Imported]:
+        """Reads a file in a dry run, otherwise its first conversation. Returns the format of that, and the counts.
+
+        Raises InvalidInputError if it cannot be read."""
+        format, counts, before = None, Imported(), self.problems
+        on_error = self._on_error(source) if self.dry_run else lambda problem: None
+        try:
+            transcripts = read_transcripts(source.path, format=self.format, on_error=on_error, limits=self.limits)
+        except InvalidInputError as error:
+            raise InvalidInputError(str(error).replace(str(source.path), source.name)) from error
+        for transcript in transcripts:
+            format = format or transcript.format
+            counts = _sum((counts, Imported(1, len(transcript.messages))))
+            update(counts.messages, None, one_line(source.name, 40))
+            if not self.dry_run:
+                break
+        return format, structs.replace(counts, problems=self.problems - before)
+
+    def _on_error(self, source: _Source) -> OnError:
         def report(problem: ImportProblem) -> None:
             self.problems += 1
-            shown = problem.path.replace(str(path), name, 1)
+            path = problem.path.replace(str(source.path), source.name, 1)
             if self.context.json:
-                self.context.emit({"kind": "problem", "path": shown, "line": problem.line, "reason": problem.reason})
+                self.context.emit({"kind": "problem", "path": path, "line": problem.line, "reason": problem.reason})
             elif self.problems <= _MAX_PROBLEMS:
-                click.echo(one_line(f"{shown}:{problem.line}: skipped: {problem.reason}"), err=True)
+                click.echo(one_line(f"{path}:{problem.line}: skipped: {problem.reason}"), err=True)
 
         return report
 
-    def print(self, source: str, format: str | None, counts: Imported, *, kind: str) -> None:
-        text = f"{name(source)} ({format or 'no conversations'}): {self.describe(counts)}"
+    def _print(self, source: str, format: str | None, counts: Imported, *, kind: str) -> None:
+        text = f"{name(source)} ({format or 'no conversations'}): {self._describe(counts)}"
         fields = {"path": source, "format": format, "dry_run": self.dry_run, **structs.asdict(counts)}
         self.context.say(text, kind=kind, **fields)
 
-    def print_rest(self) -> None:
+    def _print_rest(self) -> None:
         if self.problems > _MAX_PROBLEMS and not self.context.json:
             more = self.problems - _MAX_PROBLEMS
             click.echo(f"… and {more:,} more problems; --json reports all of them", err=True)
 
-    def describe(self, counts: Imported) -> str:
+    def _describe(self, counts: Imported) -> str:
         text = f"{counted(counts.conversations, 'conversation')}, {counted(counts.messages, 'message')}"
         if not self.dry_run:
             text += f": {counts.new:,} new, {counts.duplicates:,} known"
         return text + (f"; {counted(counts.problems, 'problem')}" if counts.problems else "")
-
-
-def _read(
-    source: _Source, format: str, limits: ImportLimits, on_error: OnError | None, update: Update
-) -> tuple[str | None, Imported]:
-    """Reads a file, or without `on_error` its first conversation. Returns the format of that, and the counts.
-
-    Raises InvalidInputError if it cannot be read."""
-    found, counts, problems = None, Imported(), 0
-
-    def count(problem: ImportProblem) -> None:
-        nonlocal problems
-        problems += 1
-        if on_error is not None:
-            on_error(problem)
-
-    try:
-        transcripts = read_transcripts(source.path, format=format, on_error=count, limits=limits)
-    except InvalidInputError as error:
-        raise InvalidInputError(str(error).replace(str(source.path), source.name)) from error
-    for transcript in transcripts:
-        found = found or transcript.format
-        counts = _sum((counts, Imported(1, len(transcript.messages))))
-        update(counts.messages, None, one_line(source.name, 40))
-        if on_error is None:
-            break
-    return found, structs.replace(counts, problems=problems)
 
 
 def _sum(counts: Iterable[Imported]) -> Imported:
