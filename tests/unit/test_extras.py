@@ -7,7 +7,7 @@ import subprocess
 import sys
 from importlib.metadata import metadata
 
-from redis_history.doctor import examine_here
+from redis_history.doctor import examine_installation
 
 #: A package that each module needs, and the extra that installs it.
 NEEDED = {
@@ -45,6 +45,6 @@ def test_a_missing_package_is_reported_with_its_extra() -> None:
 
 
 def test_the_doctor_lists_the_extras() -> None:
-    extras = {finding.check: finding for finding in examine_here()}["extras"]
+    extras = {finding.check: finding for finding in examine_installation()}["extras"]
     for name in set(metadata("redis_history").get_all("Provides-Extra", ())) - {"dev"}:
         assert re.search(rf"[ ,]{name}(,|;|$)", extras.detail), name
