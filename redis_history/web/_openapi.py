@@ -13,7 +13,6 @@ _TEXT: Final = {"type": "string"}
 _MAYBE: Final = {"type": ["string", "null"]}
 _COUNT: Final = {"type": "integer", "minimum": 0}
 _FLAG: Final = {"type": "string", "enum": ["1", "0"]}
-_ANY: Final[dict[str, Any]] = {}
 _ROLE: Final = {"type": "string", "enum": list(get_args(Role))}
 _STATUS: Final = {"type": "string", "enum": list(get_args(Status))}
 _POSITION: Final = {"type": "string", "description": "`microseconds.sequence`"}
@@ -40,6 +39,7 @@ _CONVERSATION: Final = {
     "revision": _COUNT, "metadata": {"type": "object"},
 }  # fmt: skip
 _SCHEMAS: Final = {
+    "Any": {},
     "Problem": _object({"type": _TEXT, "title": _TEXT, "status": {"type": "integer"}, "detail": _TEXT, "code": _TEXT}),
     "Status": _object({
         "version": _TEXT, "namespace": _TEXT, "address": _MAYBE, "read_only": {"type": "boolean"},
@@ -88,55 +88,45 @@ _PARAMETERS: Final[dict[str, dict[str, Any]]] = {
 _FIELDS: Final[dict[str, dict[str, Any]]] = {
     "text": _TEXT, "id": _TEXT, "role": _ROLE, "participant": _PARTICIPANT, "title": _MAYBE,
 }  # fmt: skip
-#: The successful answers of an endpoint, by the name of its function: the statuses, and the schema of the body.
-_ANSWERS: Final[dict[str, tuple[tuple[int, ...], str | None]]] = {
-    "status": ((200,), "Status"), "conversations": ((200,), "Conversations"), "openapi": ((200,), "Any"),
-    "conversation": ((200, 304), "Conversation"), "update_conversation": ((200,), "Conversation"),
-    "delete_conversation": ((204,), None), "messages": ((200, 304), "Messages"), "append": ((200, 201), "Appended"),
-    "message": ((200,), "Message"), "delete_message": ((204,), None), "originals": ((200,), "Messages"),
-    "expand": ((200,), "Expanded"), "events": ((200,), "Event"), "search": ((200,), "Hits"),
-}  # fmt: skip
 
 
 def document(api: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """The document of these endpoints, by path and method."""
-    paths = {
-        path: {method.lower(): _operation(path, method, endpoint) for method, endpoint in by.items()}
-        for path, by in api.items()
-    }
     return {
         "openapi": "3.1.0",
         "info": {"title": "redis_history", "version": __version__},
-        "paths": paths,
-        "components": {
-            "schemas": {**_SCHEMAS, "Any": _ANY},
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        "paths": {
+            path: {method.lower(): _operation(path, method, endpoint) for method, endpoint in endpoints.items()}
+            for path, endpoints in api.items()
         },
+        "components": {"schemas": _SCHEMAS, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
         "security": [{"token": []}],
     }
 
 
 def _operation(path: str, method: str, endpoint: Any) -> dict[str, Any]:
-    name = endpoint.run.__name__
-    statuses, schema = _ANSWERS[name]
-    kind = "text/event-stream" if name == "events" else "application/json"
-    body = {} if schema is None else {"content": {kind: {"schema": _ref(schema)}}}
-    answers = {str(one): {"description": "done", **({} if one == 304 else body)} for one in statuses}
-    problem = {"application/problem+json": {"schema": _ref("Problem")}}
-    inside = [one[1:-1] for one in path.split("/") if one.startswith("{")]
-    parameters = [{"name": one, "in": "path", "required": True, "schema": _PARAMETERS[one]} for one in inside]
-    parameters += [{"name": one, "in": "query", "schema": _PARAMETERS[one]} for one in endpoint.parameters]
+    name, schema = endpoint.run.__name__, endpoint.answer
+    ids = [segment[1:-1] for segment in path.split("/") if segment.startswith("{")]
+    kind = "text/event-stream" if schema == "Event" else "application/json"
+    done = {"description": "done", **({"content": {kind: {"schema": _ref(schema)}}} if schema else {})}
+    statuses = {"Appended": ("200", "201"), None: ("204",)}.get(schema, ("200",))
+    responses = {
+        **dict.fromkeys(statuses, done),
+        "default": {"description": "an error", "content": {"application/problem+json": {"schema": _ref("Problem")}}},
+    }
+    if name in ("conversation", "messages"):  # their answers have an ETag
+        responses["304"] = {"description": "done"}
     operation = {
-        "operationId": name if inside or name != "events" else "list_events",
-        "parameters": parameters,
-        "responses": {**answers, "default": {"description": "an error", "content": problem}},
+        "operationId": name if ids or name != "events" else "list_events",
+        "parameters": [
+            *({"name": one, "in": "path", "required": True, "schema": _PARAMETERS[one]} for one in ids),
+            *({"name": one, "in": "query", "schema": _PARAMETERS[one]} for one in endpoint.parameters),
+        ],
+        "responses": responses,
     }
     if method in ("POST", "PATCH"):
-        fields = (*endpoint.fields, *endpoint.as_fields)
-        schema_of_body = {
-            **_object({one: _FIELDS[one] for one in fields if one in ("text", "title")}),
-            "additionalProperties": False,
-        }
-        schema_of_body["properties"] = {one: _FIELDS[one] for one in fields}
-        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema_of_body}}}
+        fields = {one: _FIELDS[one] for one in (*endpoint.fields, *endpoint.as_fields)}
+        required = [one for one in fields if one in ("text", "title")]
+        body = {"type": "object", "required": required, "properties": fields, "additionalProperties": False}
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
     return operation

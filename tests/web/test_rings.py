@@ -30,15 +30,15 @@ def names(ring: Ring, place: int) -> list[str]:
 
 def test_a_ring_is_limited_by_count_and_bytes() -> None:
     ring = Ring("begin", count=3, size=100)
-    assert (ring.place_of("begin"), names(ring, 0)) == (0, [])
+    assert (ring.index_after("begin"), names(ring, 0)) == (0, [])
     for name in "abcde":
         ring.add(entry(name))
     assert (ring.start, ring.end, names(ring, ring.start)) == (2, 5, ["c", "d", "e"])
-    assert [ring.place_of(name) for name in ("begin", "a", "b", "e")] == [None, None, 2, 5]
+    assert [ring.index_after(name) for name in ("begin", "a", "b", "e")] == [None, None, 2, 5]
     ring.add(entry("f", 95))
     assert names(ring, ring.start) == ["f"]
     ring.add(entry("large", 1000))
-    assert (names(ring, ring.start), ring.place_of("f"), ring.place_of("large")) == (["large"], 6, 7)
+    assert (names(ring, ring.start), ring.index_after("f"), ring.index_after("large")) == (["large"], 6, 7)
     ring.add(entry("g"))
     ring.add(entry("h"))
     assert names(ring, ring.start) == ["g", "h"], "the room that was taken is given back"
@@ -56,10 +56,10 @@ def test_a_repeated_cursor_has_its_last_place() -> None:
     ring = Ring("zero", count=2)
     for name in ("a", "zero", "b"):
         ring.add(entry(name))
-    assert (ring.start, ring.place_of("zero"), names(ring, 2)) == (1, 2, ["b"])
+    assert (ring.start, ring.index_after("zero"), names(ring, 2)) == (1, 2, ["b"])
     ring.add(entry("c"))
     ring.add(entry("d"))
-    assert ring.place_of("zero") is None
+    assert ring.index_after("zero") is None
 
 
 @pytest.mark.proves("fan-out")
