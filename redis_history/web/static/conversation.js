@@ -227,7 +227,7 @@ export class Conversation {
     const unknown = messages.filter((message) => !this.byId.has(message.id));
     const added = unknown.filter((message) => this.place(message));
     if (this.newer) this.missed += unknown.length - added.length;
-    this.onChange({ kind: "appended", told: unknown, removed: gone });
+    this.onChange({ kind: "appended", added: unknown, removed: gone });
   }
 
   on_updated({ message }) {
