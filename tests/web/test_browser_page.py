@@ -320,23 +320,6 @@ async def test_search_filters_and_groups_by_conversation(windows: Windows, serve
         await windows.close()
 
 
-async def test_without_a_search_module_one_conversation_is_searched(
-    windows: Windows, server_of: Servers, namespace: str
-) -> None:
-    url = server_of("plain").url
-    with HistoryStore(url, namespace=namespace) as store, serve(url, namespace) as served:
-        store.append("c", user("A quixotic plan."))
-        window = await windows(served.url)
-        page = await window.open()
-        await page.get_by_label("Search messages").fill("quixotic")
-        await expect(page.locator("#search-note")).to_contain_text("open a conversation")
-        await page.keyboard.press("Escape")
-        await window.follow("c")
-        await page.get_by_label("Search messages").fill("quixotic")
-        await expect(page.locator(".hit mark")).to_have_text("quixotic")
-        await windows.close()
-
-
 async def test_search_finds_archived_messages(window: Window, site: Site) -> None:
     name = site.name("archive")
     site.store.append_many(name, [user(f"Point {number}.", id=f"m{number}") for number in range(30)])

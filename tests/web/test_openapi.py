@@ -92,22 +92,6 @@ def served(server: RealServer, namespace: str) -> Any:
             yield view
 
 
-def test_curl_with_a_token_makes_every_call(served: Any) -> None:
-    for path, options, status in (
-        ("conversations", [], 200),
-        ("conversations/c/messages", [], 200),
-        ("conversations/a%2Fb/messages", [], 200),
-        ("search?q=hello", [], 200),
-        ("conversations/c/messages", ["--json", '{"text": "hi", "id": "m"}'], 201),
-        ("conversations/c", ["-X", "PATCH", "--json", '{"title": "T"}'], 200),
-        ("conversations/c/messages/m0", ["-X", "DELETE"], 204),
-        ("conversations/c", ["-X", "DELETE"], 204),
-    ):
-        command = ["curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "-H", f"Authorization: Bearer {TOKEN}"]
-        command += [*options, f"{served.base}v1/{path}"]
-        assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == str(status), path
-
-
 @pytest.mark.proves("http-document")
 def test_a_generated_client_lists_appends_searches_and_follows(
     served: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -8,7 +8,6 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
-import orjson
 import pytest
 from hypothesis import given, settings
 
@@ -16,7 +15,7 @@ from redis_history import AsyncHistoryStore, Message, user
 from redis_history.web import _hub
 from redis_history.web._events import Entry, Ring, frame
 from redis_history.web._hub import Hub
-from redis_history.web._shape import dumps, message_shape
+from redis_history.web._shape import message_shape
 from tests.property.strategies import messages
 
 
@@ -113,9 +112,3 @@ def test_any_message_is_one_line_of_json(message: Message) -> None:
         head, line, *rest = data.split(b"\n")[1:]
         assert (head, line[:6], rest) == (b"event: appended", b"data: ", [b"", b""])
         assert b"\r" not in data
-
-
-def test_values_without_a_json_form() -> None:
-    shape = message_shape(user("x", metadata={"n": {1: {b"k": b"\xff"}}}))
-    keyed = {"&map": [[1, {"&map": [[{"&bytes": "aw=="}, {"&bytes": "/w=="}]]}]]}
-    assert orjson.loads(dumps(shape))["metadata"] == {"n": keyed}

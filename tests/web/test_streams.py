@@ -183,6 +183,10 @@ async def test_the_list(make: Any, store: Any) -> None:
         kind, data = await stream.event()
         assert (data["conversation"], data["kind"], data["title"]) == ("known", "conversation", "T")
         assert (data["last"]["name"], data["last"]["text"]) == ("user", "1")
+        await store.update_message("new", user("[redacted]", id=(await store.get("new"))[0].id))
+        assert (await stream.event())[1]["last"]["text"] == "[redacted]"
+        await store.clear("new")
+        assert (await stream.event())[1]["last"] is None
         await store.delete_conversation("known")
         assert await stream.event() == ("gone", {"conversation": "known"})
         for number in range(300):
@@ -268,9 +272,8 @@ async def test_a_reply_grows_for_each_reader_from_its_beginning(make: Any, store
                     kind, data = await late.event()
                     assert (kind, data["delta"], data["whole"]) == ("grew", "one \ntwo", True)
                     assert [part["type"] for part in data["parts"]] == ["text", "tool_use", "text"]
+        ended = [await early.event()]
         async with Stream(port, at("c", "events", after=cursor)) as late:
-            for stream in (early, late):
-                kind, data = await stream.event()
-                assert (kind, data["message"]["status"], data["message"]["text"]) == (
-                    "updated", "complete", "one \ntwo"
-                )  # fmt: skip
+            ended.append(await late.event())
+        for kind, data in ended:
+            assert (kind, data["message"]["status"], data["message"]["text"]) == ("updated", "complete", "one \ntwo")
