@@ -172,7 +172,7 @@ export class Timeline {
 
   appended(added) {
     if (!added.length) return;
-    this.conversation.letGo(this.list.pinned ? "older" : "newer");
+    this.conversation.trim(this.list.pinned ? "older" : "newer");
     if (!this.atEnd) {
       this.below += added.length;
       if (document.hidden) this.firstUnread ??= added[0].id;
