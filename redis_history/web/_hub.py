@@ -52,12 +52,6 @@ class _Watch:
     async def _run(self) -> None:
         """Add events to the ring until the subscription ends."""
 
-    def end(self) -> None:
-        if self.ending is not None:
-            self.ending.cancel()
-        self.ring.close()
-        self.task.cancel()
-
 
 class ConversationWatch(_Watch):
     """The changes of one conversation after a cursor."""
@@ -268,7 +262,10 @@ class Hub:
                 watch.ending = asyncio.get_running_loop().call_later(self._grace, self._end, name, watch)
 
     def _end(self, name: str | None, watch: _Watch) -> None:
-        watch.end()
+        if watch.ending is not None:
+            watch.ending.cancel()
+        watch.ring.close()
+        watch.task.cancel()
         if self._watches.get(name) is watch:
             del self._watches[name]
 

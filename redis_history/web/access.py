@@ -26,8 +26,6 @@ SignedIn = Callable[[Request], Participant | Awaitable[Participant | None] | Non
 #: Key in a request's scope: the time to renew its cookie, in seconds since 1970.
 SIGNED_IN_UNTIL: Final = "redis_history.signed_in_until"
 
-_MAX_CACHED: Final = 10_000
-
 
 async def allow_all(request: Request, conversation_id: str | None, action: Action) -> bool:
     """An `authorize` that allows everything to everyone who can reach the view."""
@@ -47,21 +45,3 @@ async def call(function: Callable[..., Any], *arguments: Any) -> Any:
         return await function(*arguments)
     result = await asyncio.to_thread(function, *arguments)
     return await result if isinstance(result, Awaitable) else result
-
-
-class ReadRights:
-    """Whether one client may read a conversation. Caches the answers of `allows(request, id, "read")` for `seconds`."""
-
-    def __init__(self, allows: Callable[..., Awaitable[bool]], request: Request, seconds: float) -> None:
-        self._allows, self._request, self._seconds = allows, request, seconds
-        self._cache: dict[str, tuple[bool, float]] = {}  # with the time when the answer expires
-
-    async def __call__(self, conversation_id: str) -> bool:
-        now = time.monotonic()
-        cached = self._cache.get(conversation_id)
-        if cached is None or cached[1] <= now:
-            while len(self._cache) >= _MAX_CACHED:
-                del self._cache[next(iter(self._cache))]
-            allowed = await self._allows(self._request, conversation_id, "read")
-            cached = self._cache[conversation_id] = (allowed, now + self._seconds)
-        return cached[0]

@@ -35,7 +35,7 @@ from redis_history.web._events import frame
 from redis_history.web._http import HEADERS, ApiRequest, EventStream, Refused, answer, bad_input, failure
 from redis_history.web._hub import Hub
 from redis_history.web._openapi import document
-from redis_history.web.access import Action, Authorize, ReadRights, SignedIn, allow_all, call, holder
+from redis_history.web.access import Action, Authorize, SignedIn, allow_all, call, holder
 
 _logger = logging.getLogger("redis_history")
 
@@ -44,6 +44,8 @@ STATIC: Final = Path(__file__).parent / "static"
 _OPENING: Final = b"retry: 2000\n: open\n\n"
 #: Seconds after SIGINT or SIGTERM without new streams: browsers reconnect at once, which would delay the shutdown.
 _ENDING: Final = 5.0
+#: Read rights of one client that are cached.
+_MAX_CACHED: Final = 10_000
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -146,8 +148,19 @@ class LiveView:
         return await call(self._authorize, request, conversation_id, action) is True
 
     def read_rights(self, request: Request) -> Callable[[str], Awaitable[bool]]:
-        """Whether the client may read a conversation. The answers are cached for a while."""
-        return ReadRights(self.allows, request, self.limits.reauthorize)
+        """A function that returns whether the client may read a conversation, and caches its answers for a while."""
+        cache: dict[str, tuple[bool, float]] = {}  # with the time when the answer expires
+
+        async def may_read(conversation_id: str) -> bool:
+            allowed, expires = cache.get(conversation_id, (False, 0.0))
+            if expires <= time.monotonic():
+                while len(cache) >= _MAX_CACHED:
+                    del cache[next(iter(cache))]
+                allowed = await self.allows(request, conversation_id, "read")
+                cache[conversation_id] = allowed, time.monotonic() + self.limits.reauthorize
+            return allowed
+
+        return may_read
 
     async def signed_in(self, request: Request) -> Participant | None:
         """The signed-in user, as the author of messages that this request appends."""
