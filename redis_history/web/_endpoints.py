@@ -22,7 +22,7 @@ from redis_history.web._http import MOST, ApiRequest, answer, bad_input
 from redis_history.web._shape import conversation_shape, dumps, hit_shape, message_preview, message_shape
 
 if TYPE_CHECKING:
-    from redis_history.web.routing import LiveView
+    from redis_history.web.routing import View
 
 _MOST_HITS: Final = 100
 #: How many conversations one response examines, if a filter or missing rights may exclude some.
@@ -36,7 +36,7 @@ _FULL: Final = 8_000_000
 _FURTHER_PAGES: Final = 3
 
 
-async def status(view: LiveView, request: ApiRequest) -> Response:
+async def status(view: View, request: ApiRequest) -> Response:
     found = await view.store.capabilities
     return answer(
         {
@@ -51,7 +51,7 @@ async def status(view: LiveView, request: ApiRequest) -> Response:
     )
 
 
-async def conversations(view: LiveView, request: ApiRequest) -> Response:
+async def conversations(view: View, request: ApiRequest) -> Response:
     limit, offset = request.number("limit", 50, 1, MOST), request.number("cursor", 0, 0, _LIST_END)
     user_id, agent = request.text("user_id"), request.text("agent_name")
     owner = None if user_id is None else owner_of(user_id)
@@ -76,7 +76,7 @@ async def conversations(view: LiveView, request: ApiRequest) -> Response:
     return answer({"conversations": shapes, "next": str(end) if more else None, "total": total})
 
 
-async def conversation(view: LiveView, request: ApiRequest) -> Response:
+async def conversation(view: View, request: ApiRequest) -> Response:
     name = request.path["conversation"]
     cursor = (await view.store.snapshot(name, limit=1)).cursor
     found = await view.store.get_conversation(name)
@@ -92,7 +92,7 @@ async def conversation(view: LiveView, request: ApiRequest) -> Response:
     return request.answer_with_etag(shape, cursor)
 
 
-async def search(view: LiveView, request: ApiRequest) -> Response:
+async def search(view: View, request: ApiRequest) -> Response:
     name, query = request.conversation_id, request.text("q") or ""
     limit = request.number("limit", 20, 1, _MOST_HITS)
     options: dict[str, Any] = {"since": request.text("since"), "before": request.text("before"), "token_cap": None}
@@ -111,7 +111,7 @@ async def search(view: LiveView, request: ApiRequest) -> Response:
     return answer({"hits": list(map(hit_shape, hits[:limit])), "total": hits.total})
 
 
-async def messages(view: LiveView, request: ApiRequest) -> Response:
+async def messages(view: View, request: ApiRequest) -> Response:
     name, store = request.path["conversation"], view.store
     limit = request.number("limit", 200, 1, MOST)
     before, since = request.position("before"), request.position("since")
@@ -137,7 +137,7 @@ async def messages(view: LiveView, request: ApiRequest) -> Response:
     return answer(page) if cursor is None else request.answer_with_etag(page, cursor)
 
 
-async def message(view: LiveView, request: ApiRequest) -> Response:
+async def message(view: View, request: ApiRequest) -> Response:
     name, message_id = request.path["conversation"], request.path["message"]
     found = await view.store.get_message(name, message_id)
     if found is None:
@@ -145,7 +145,7 @@ async def message(view: LiveView, request: ApiRequest) -> Response:
     return answer(message_shape(found, whole=True))
 
 
-async def originals(view: LiveView, request: ApiRequest) -> Response:
+async def originals(view: View, request: ApiRequest) -> Response:
     """The originals of a summary: the archived messages up to its position, including earlier summaries."""
     name, message_id = request.path["conversation"], request.path["message"]
     limit, before = request.number("limit", MOST, 1, MOST), request.position("before")
@@ -169,7 +169,7 @@ async def originals(view: LiveView, request: ApiRequest) -> Response:
     return answer({"messages": shapes, "more": more, "before": str(place) if more else None})
 
 
-async def append(view: LiveView, request: ApiRequest) -> Response:
+async def append(view: View, request: ApiRequest) -> Response:
     """Append a message, with the role and participant of the body (needs the right `append_as`), or else with role
     `user` and the signed-in participant. A repeated request with the same id stores the message once."""
     fields = {key: value for key, value in request.body.items() if value is not None and key != "text"}
@@ -186,26 +186,26 @@ async def append(view: LiveView, request: ApiRequest) -> Response:
     )
 
 
-async def update_conversation(view: LiveView, request: ApiRequest) -> Response:
+async def update_conversation(view: View, request: ApiRequest) -> Response:
     title = request.body.get("title", UNSET)
     return answer(conversation_shape(await view.store.update_conversation(request.path["conversation"], title=title)))
 
 
-async def delete_conversation(view: LiveView, request: ApiRequest) -> Response:
+async def delete_conversation(view: View, request: ApiRequest) -> Response:
     name = request.path["conversation"]
     if not await view.store.delete_conversation(name):
         raise _unknown_conversation(name)
     return Response(status_code=204)
 
 
-async def delete_message(view: LiveView, request: ApiRequest) -> Response:
+async def delete_message(view: View, request: ApiRequest) -> Response:
     message_id = request.path["message"]
     if not await view.store.delete_messages(request.path["conversation"], [message_id]):
         raise _unknown_message(message_id)
     return Response(status_code=204)
 
 
-async def expand(view: LiveView, request: ApiRequest) -> Response:
+async def expand(view: View, request: ApiRequest) -> Response:
     done = await view.store.expand(request.path["conversation"], request.path["message"])
     return answer({"revision": done.revision, "count": done.count})
 

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NamedTuple
@@ -70,21 +71,8 @@ class Limits(Struct, frozen=True, kw_only=True):
             check_seconds(getattr(self, name), name, 0, above=name != "grace")
 
 
-class LiveView:
-    """The live view of a store as an application to mount: `Mount("/history", LiveView(store, authorize=...))`.
-
-    `authorize(request, conversation_id, action)`, plain or async, returns whether the request may do the action; see
-    `Action`. It is called for every request, for every conversation in a list, and regularly during a stream.
-    `allow_all` allows everything. `read_only=False` enables changes of conversations. `participant(request)` returns
-    the signed-in user, the author of appended messages. `page=False` serves no page and no static files. `address`:
-    the address of the store to show on the page.
-
-    Streams end with `aclose`, and when the process gets SIGINT or SIGTERM. Pass `lifespan` to the application, or use
-    `async with` in its lifespan; otherwise open streams delay servers that stop without a signal.
-
-    The caller closes the store. Raises ConfigurationError for a HistoryStore, which would block the event loop, for
-    any other store than an AsyncHistoryStore, and for an `authorize` or `participant` that is not callable.
-    """
+class View:
+    """The state of a live view, and how it answers requests."""
 
     def __init__(
         self,
@@ -117,34 +105,10 @@ class LiveView:
         self._closed = False
         self._signaled = -_ENDING  # the time of the last SIGINT or SIGTERM
         self._signals = _EndSignals(self._end_streams)
-        routes = [Route("/", _index, methods=["GET"]), Mount("/static", StaticFiles(directory=STATIC))]
-        self._pages = Router(routes if page else [], lifespan=self.lifespan)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and _segments(scope)[:1] == [b"v1"]:
-            await self._serve_api(scope, receive, _http.with_headers(send, HEADERS))
-        else:  # a browser revalidates its copy each time
-            await self._pages(scope, receive, _http.with_headers(send, HEADERS | {"cache-control": "no-cache"}))
-
-    async def __aenter__(self) -> LiveView:
-        self._closed = False
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self.aclose()
-
-    @asynccontextmanager
-    async def lifespan(self, app: object = None) -> AsyncIterator[None]:
-        """A `lifespan` for an application that has none."""
-        async with self:
-            yield
-
-    async def aclose(self) -> None:
-        """End all streams, and reject new ones. Other requests are still answered."""
-        self._closed = True
-        await self._hub.aclose()
+        self._page = page
 
     async def allows(self, request: Request, conversation_id: str | None, action: Action) -> bool:
+        """Whether `authorize` allows the action."""
         return await call(self._authorize, request, conversation_id, action) is True
 
     def read_rights(self, request: Request) -> Callable[[str], Awaitable[bool]]:
@@ -287,6 +251,52 @@ class LiveView:
         self._ending = asyncio.create_task(self._hub.aclose())
 
 
+class LiveView(View):
+    """The live view of a store as an application to mount: `Mount("/history", LiveView(store, authorize=...))`.
+
+    `authorize(request, conversation_id, action)`, plain or async, returns whether the request may do the action; see
+    `Action`. It is called for every request, for every conversation in a list, and regularly during a stream.
+    `allow_all` allows everything. `read_only=False` enables changes of conversations. `participant(request)` returns
+    the signed-in user, the author of appended messages. `page=False` serves no page and no static files. `address`:
+    the address of the store to show on the page. `limits`: see `Limits`.
+
+    Streams end with `aclose`, and when the process gets SIGINT or SIGTERM. Pass `lifespan` to the application, or use
+    `async with` in its lifespan; otherwise open streams delay servers that stop without a signal.
+
+    The caller closes the store. Raises ConfigurationError for a HistoryStore, which would block the event loop, for
+    any other store than an AsyncHistoryStore, and for an `authorize` or `participant` that is not callable.
+    """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and _segments(scope)[:1] == [b"v1"]:
+            await self._serve_api(scope, receive, _http.with_headers(send, HEADERS))
+        else:  # a browser revalidates its copy each time
+            await self._pages(scope, receive, _http.with_headers(send, HEADERS | {"cache-control": "no-cache"}))
+
+    @cached_property
+    def _pages(self) -> Router:
+        routes = [Route("/", _index, methods=["GET"]), Mount("/static", StaticFiles(directory=STATIC))]
+        return Router(routes if self._page else [], lifespan=self.lifespan)
+
+    async def __aenter__(self) -> LiveView:
+        self._closed = False
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.aclose()
+
+    @asynccontextmanager
+    async def lifespan(self, app: object = None) -> AsyncIterator[None]:
+        """A `lifespan` for an application that has none."""
+        async with self:
+            yield
+
+    async def aclose(self) -> None:
+        """End all streams, and reject new ones. Other requests are still answered."""
+        self._closed = True
+        await self._hub.aclose()
+
+
 class Endpoint(NamedTuple):
     """The function of a path and method, its requirements, and the schema of its answer.
 
@@ -295,7 +305,7 @@ class Endpoint(NamedTuple):
     nothing. `as_fields`: fields that need the right "append_as" instead of `right`.
     """
 
-    run: Callable[[LiveView, ApiRequest], Awaitable[Response]]
+    run: Callable[[View, ApiRequest], Awaitable[Response]]
     right: Action
     answer: str | None
     parameters: tuple[str, ...] = ()
@@ -303,7 +313,7 @@ class Endpoint(NamedTuple):
     as_fields: tuple[str, ...] = ()
 
 
-async def openapi(view: LiveView, request: ApiRequest) -> Response:
+async def openapi(view: View, request: ApiRequest) -> Response:
     """The OpenAPI document of the HTTP interface."""
     return answer(document(API))
 
@@ -334,8 +344,8 @@ API: Final[dict[str, dict[str, Endpoint]]] = {
     },
     f"{_MESSAGE}/originals": {"GET": Endpoint(_endpoints.originals, "read", "Messages", ("limit", "before"))},
     f"{_MESSAGE}/expand": {"POST": Endpoint(_endpoints.expand, "delete", "Expanded", (), ())},
-    f"{_CONVERSATION}/events": {"GET": Endpoint(LiveView.events, "read", "Event", ("after",))},
-    "/v1/events": {"GET": Endpoint(LiveView.events, "list", "Event")},
+    f"{_CONVERSATION}/events": {"GET": Endpoint(View.events, "read", "Event", ("after",))},
+    "/v1/events": {"GET": Endpoint(View.events, "list", "Event")},
     "/v1/search": {"GET": Endpoint(_endpoints.search, "list", "Hits", _SEARCH)},
 }
 _PATTERNS: Final = {tuple(path.split("/")[2:]): endpoints for path, endpoints in API.items()}
