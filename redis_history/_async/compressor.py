@@ -1,8 +1,7 @@
 """The compressor: it finds conversations that are too long, and replaces their older messages by summaries.
 
-Its knowledge of the conversations is only a hint. A lease decides which process may compress a conversation; it
-expires, so a killed process is replaced. The store rejects a summary if the summarised messages have changed or the
-lease has ended.
+A lease decides which process may compress a conversation; it expires, so a killed process is replaced. The store
+rejects a summary if the summarised messages have changed or the lease has ended.
 """
 
 from __future__ import annotations
@@ -12,40 +11,69 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-from redis_history._async._compressing import AsyncCompressing
-from redis_history._async._listing import scan_conversations
-from redis_history._async._runtime import Job, Signal, ending, in_thread, spawn
+from msgspec.structs import replace
+
+from redis_history import requests
+from redis_history._async._runtime import Job, Signal, SummarizerCall, in_thread, is_cancelled, spawn
+from redis_history._async._steps import follows_all, scan_conversations
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._ids import rng
-from redis_history.backends.base import AsyncFollowsAll, PendingWakeups
-from redis_history.compaction.policy import KEEP_RECENT
-from redis_history.compaction.summaries import Summarizer, describe_error, is_interrupt
+from redis_history._validation import check_function, check_integer
+from redis_history.backends import rules
+from redis_history.backends.base import PendingWakeups
+from redis_history.compaction.extractive import within
+from redis_history.compaction.policy import KEEP_RECENT, Plan, due_at, older_at, wider
+from redis_history.compaction.summaries import (
+    NoGainError,
+    Summarizer,
+    SummaryTooLongError,
+    check_summarizer,
+    describe_error,
+    is_interrupt,
+    read_summary,
+    summary_limit,
+    usable,
+)
 from redis_history.compaction.worker import (
     CompressionProgress,
-    CompressorOptions,
     CompressorStats,
+    Timing,
+    Work,
+    compressor_policy,
+    is_over,
 )
 from redis_history.errors import (
     CapabilityError,
+    ConfigurationError,
+    ConflictError,
     InvalidInputError,
+    LeaseLostError,
     RedisHistoryError,
     StoreClosedError,
+    SummaryError,
+    TornPairError,
 )
-from redis_history.model import Conversation
+from redis_history.model import Conversation, Message
 from redis_history.model.ranges import stays
-from redis_history.operations import ListConversations, ReadConversation, ReadPage
-from redis_history.paging import PAGE
+from redis_history.operations import (
+    KeepLease,
+    Lease,
+    ListConversations,
+    Precondition,
+    ReadConversation,
+    ReadPage,
+    TakeLease,
+)
+from redis_history.paging import PAGE, next_page
 from redis_history.tokens import message_tokens
 
 _logger = logging.getLogger("redis_history")
 
-#: Maximum seconds between checks whether to stop.
-_LOOK: Final = 1.0
-#: Minimum seconds between reads of conversations whose changes were notified.
-_NOTIFIED: Final = 1.0
-#: Number of conversations in the first read for changes; more if all of them have changed.
+#: Maximum seconds between checks whether to stop, and minimum seconds between reads of notified changes.
+_CHECK: Final = 1.0
+#: Number of conversations in the first read for changes; `_KNOWN` if more have changed.
 _FIRST_LOOK: Final = 32
 #: Number of recently changed conversations to remember, so that a read need not go further back.
 _KNOWN: Final = 1_000
@@ -53,7 +81,11 @@ _KNOWN: Final = 1_000
 _OLDEST: Final = 32
 
 
-class AsyncCompressor(AsyncCompressing):
+class _StoppedError(Exception):
+    """The compressor ended before the summary was ready."""
+
+
+class AsyncCompressor:
     """Keeps the conversations of a store short: `await compressor.run()`, in one or several processes.
 
     A conversation is compressed when it has more than `max_tokens` or `max_messages`, or messages `older_than` (seconds
@@ -90,22 +122,19 @@ class AsyncCompressor(AsyncCompressing):
         grace: float = 20.0,
         on_progress: Callable[[CompressionProgress], object] | None = None,
     ) -> None:
-        options = CompressorOptions(
-            max_tokens,
-            max_messages,
-            older_than,
-            target,
-            keep_recent,
-            concurrency,
-            timeout,
-            lease,
-            look_interval,
-            sweep_interval,
-            first_wait,
-            longest_wait,
-            grace,
-        )
-        super().__init__(store, summarizer, options, on_progress)
+        if not isinstance(store, AsyncHistoryStore):
+            raise ConfigurationError(f"a compressor needs an {AsyncHistoryStore.__name__}, not {store!r}")
+        check_summarizer(summarizer)
+        check_function(on_progress, "on_progress")
+        check_integer(concurrency, "concurrency", 1)
+        self._policy = compressor_policy(max_tokens, max_messages, older_than, target, keep_recent)
+        self._timing = Timing(timeout, lease, look_interval, sweep_interval, first_wait, longest_wait, grace)
+        self._store = store
+        self._summarizer = summarizer
+        self._on_progress = on_progress
+        self._concurrency = concurrency
+        self._work = Work(first_wait, longest_wait)
+        self._stop_at: float | None = None
         self._signals: list[Signal] = []
         self._workers: set[Signal] = set()
         self._running = False
@@ -118,22 +147,21 @@ class AsyncCompressor(AsyncCompressing):
         return self._work.stats
 
     async def run(self) -> CompressorStats:
-        """Work until `stop`, and return what was done. Failures of the server are logged and retried.
-
-        Raises StoreClosedError if the store is closed meanwhile, and CapabilityError."""
-        return await self._go(self._keep_looking)
+        """Work until `stop`, and return what was done. Failures of the server are logged and retried. Raises
+        StoreClosedError if the store is closed meanwhile, and CapabilityError."""
+        return await self._run(self._keep_looking)
 
     async def run_once(self) -> CompressorStats:
         """Compress what is too long now, and return what was done. Skips conversations that fail or that another
         process compresses. Raises the error of a failed search for conversations."""
-        return await self._go(self._look_once)
+        return await self._run(self._look_once)
 
     def stop(self) -> None:
         """End `run`, or the next one if none runs. No new attempt begins, and running ones have `grace` seconds; after
         a second call none. May be called from signal handlers and any thread."""
         now = time.monotonic()
-        self._stop_at = now if self._stop_at is not None else now + self._options.grace
-        self._work.drop()
+        self._stop_at = now if self._stop_at is not None else now + self._timing.grace
+        self._work.clear()
         self._wake()
 
     async def preview(self) -> list[CompressionProgress]:
@@ -141,26 +169,28 @@ class AsyncCompressor(AsyncCompressing):
         planned: dict[str, CompressionProgress] = {}
         async for page in scan_conversations(self._store.backend):
             for conversation in await self._too_long([one for one in page if one.conversation_id not in planned]):
-                messages = await self._store.get(conversation.conversation_id)
-                found = await in_thread(partial(self._policy.plan, messages))
-                if found is not None:
-                    progress = CompressionProgress(
-                        "planned", conversation.conversation_id, len(found.seen), sum(map(message_tokens, found.seen))
-                    )
-                    planned[conversation.conversation_id] = progress
-                    self._report(progress)
+                name = conversation.conversation_id
+                messages = await self._store.get(name)
+                plan = await in_thread(partial(self._policy.plan, messages))
+                if plan is not None:
+                    planned[name] = CompressionProgress("planned", name, len(plan.seen), plan.tokens)
+                    self._report(planned[name])
         return [*planned.values()]
+
+    @property
+    def _stopping(self) -> bool:
+        return self._stop_at is not None
 
     # Finding work
 
-    async def _go(self, look: Callable[[Signal], Any]) -> CompressorStats:
+    async def _run(self, look: Callable[[Signal], Any]) -> CompressorStats:
         if self._running:
             raise InvalidInputError("this compressor runs already")
         self._store._check_compacts()
         self._running = True
         self._ended_by = None
         control = Signal()
-        signals = [Signal() for _ in range(self._options.concurrency)]
+        signals = [Signal() for _ in range(self._concurrency)]
         self._workers = set(signals)
         self._signals = [control, *signals]
         jobs: list[Job] = [spawn(self._worker(one, control), "redis_history-compress") for one in signals]
@@ -169,7 +199,7 @@ class AsyncCompressor(AsyncCompressing):
             if not self._stopping:
                 self.stop()
             while self._workers:
-                await control.wait(_LOOK)
+                await control.wait(_CHECK)
                 control.clear()
             self._check_workers()
         finally:
@@ -183,61 +213,51 @@ class AsyncCompressor(AsyncCompressing):
         return self.stats
 
     async def _look_once(self, control: Signal) -> None:
-        self._work.rested()
+        self._work.take_rested()
         while await self._sweep(rested=False) and not self._stopping:
             while not self._work.idle and not self._stopping:
                 self._check_workers()
-                await control.wait(_LOOK)
+                await control.wait(_CHECK)
                 control.clear()
 
     async def _keep_looking(self, control: Signal) -> None:
         wakeups = PendingWakeups(control.set)
-        backend = self._store.backend
+        backend = follows_all(self._store.backend)
         try:
-            if isinstance(backend, AsyncFollowsAll):
-                try:
-                    await backend.watch_all(wakeups.add)
-                except RedisHistoryError as error:  # it still reads changes every `look_interval`
-                    _logger.warning("a compressor gets no notifications of changes: %s", error)
-            await self._keep_looking_at(control, wakeups)
+            try:
+                await backend.watch_all(wakeups.add)
+            except RedisHistoryError as error:  # it still reads changes every `look_interval`
+                _logger.warning("a compressor gets no notifications of changes: %s", error)
+            await self._look_repeatedly(control, wakeups)
         finally:
-            if isinstance(backend, AsyncFollowsAll):
-                await backend.unwatch_all(wakeups.add)
+            await backend.unwatch_all(wakeups.add)
 
-    async def _keep_looking_at(self, control: Signal, wakeups: PendingWakeups) -> None:
-        sweep_at = look_at = looked = listen_at = time.monotonic()
-        notified: set[str] = set()
-        while not self._stopping and not ending():
+    async def _look_repeatedly(self, control: Signal, wakeups: PendingWakeups) -> None:
+        timing = self._timing
+        sweep_at = look_at = looked = time.monotonic()
+        while not self._stopping and not is_cancelled():
             self._check_workers()
             control.clear()  # before taking wake-ups: a later one sets it again
             now = time.monotonic()
-            ids, anything = wakeups.take()
-            notified.update(ids)
-            if anything or len(notified) > _FIRST_LOOK:
-                look_at = min(look_at, looked + min(_NOTIFIED, self._options.look_interval))
+            if any(wakeups.take()):
+                look_at = min(look_at, looked + min(_CHECK, timing.look_interval))
             try:
                 if now >= sweep_at:
-                    sweep_at = now + self._options.sweep_interval * rng.uniform(0.9, 1.1)
-                    look_at, looked = now + self._options.look_interval, now
+                    sweep_at = now + timing.sweep_interval * rng.uniform(0.9, 1.1)
+                    look_at, looked = now + timing.look_interval, now
                     await self._sweep()
                 elif now >= look_at:
-                    looked = now
-                    look_at = now + self._options.look_interval
+                    look_at, looked = now + timing.look_interval, now
                     await self._look()
-                    notified.clear()
-                elif notified and now >= listen_at:
-                    listen_at = now + min(_NOTIFIED, self._options.look_interval)
-                    await self._look_at([*notified])
-                    notified.clear()
-                await self._look_at(self._work.rested())
+                await self._look_at(self._work.take_rested())
             except (StoreClosedError, CapabilityError):  # no later attempt can succeed
                 raise
             except RedisHistoryError as error:
                 _logger.warning("looking for conversations to compress: %s", error)
                 sweep_at = look_at
-            rested = self._work.next_rested
-            wait = min(sweep_at, look_at, listen_at if notified else look_at) - time.monotonic()
-            await control.wait(max(0.0, wait if rested is None else min(wait, rested)))
+            wait = min(sweep_at, look_at) - time.monotonic()
+            retry = self._work.seconds_to_retry
+            await control.wait(max(0.0, wait if retry is None else min(wait, retry)))
 
     async def _sweep(self, *, rested: bool = True) -> int:
         """Check all conversations; how many are too long."""
@@ -251,25 +271,24 @@ class AsyncCompressor(AsyncCompressing):
         return new
 
     async def _look(self) -> None:
-        """Check the conversations that have changed since the last time, at most `_KNOWN`. The next sweep finds the
-        others."""
-        limit = _FIRST_LOOK
-        while True:
-            found = await self._list(limit)
-            new = [self._known.get(one.conversation_id) != one.revision for one in found]
-            if len(found) < limit or limit >= _KNOWN or not any(new[limit // 2 :]):
-                break
-            limit = min(4 * limit, _KNOWN)
-        changed = [one for one, is_new in zip(found, new, strict=True) if is_new]
+        """Check the newest `_KNOWN` conversations if they have changed. The next sweep finds the others."""
+
+        def is_new(one: Conversation) -> bool:
+            return self._known.get(one.conversation_id) != one.revision
+
+        found = await self._list(_FIRST_LOOK)
+        if any(map(is_new, found[_FIRST_LOOK // 2 :])):
+            found = await self._list(_KNOWN)
+        changed = list(filter(is_new, found))
         self._remember(changed)
         await self._found(changed)
         self._work.count(looks=1)
 
     async def _look_at(self, conversation_ids: Sequence[str]) -> None:
         found = [await self._store.backend.execute(ReadConversation(name)) for name in conversation_ids]
-        there = [one for one in found if one is not None]
-        self._remember(there)
-        await self._found(there)
+        existing = [one for one in found if one is not None]
+        self._remember(existing)
+        await self._found(existing)
 
     async def _list(self, limit: int) -> list[Conversation]:
         return await self._store.backend.execute(ListConversations(None, None, limit, 0))
@@ -289,49 +308,43 @@ class AsyncCompressor(AsyncCompressing):
         return new
 
     async def _too_long(self, conversations: Sequence[Conversation]) -> list[Conversation]:
-        over = [one for one in conversations if self._options.is_over(one) or await self._is_old(one)]
+        over = [one for one in conversations if is_over(self._policy, one) or await self._is_old(one)]
         rng.shuffle(over)  # so that processes do not all begin with the same one
         return over
 
     async def _is_old(self, conversation: Conversation) -> bool:
         """Whether the oldest message that may be compressed is too old. If not, remember until when."""
-        age = self._options.age
-        if age is None or not conversation.message_count or self._work.is_young(conversation):
+        age = self._policy.older_than
+        if not isinstance(age, timedelta) or not conversation.message_count or conversation in self._work.young:
             return False
-        after, size = None, _OLDEST
-        while True:
-            page = await self._store.backend.execute(
-                ReadPage(conversation.conversation_id, size, newest=False, after=after)
-            )
+        gets_old: datetime | None = None
+        op: ReadPage | None = ReadPage(conversation.conversation_id, _OLDEST, newest=False)
+        while op is not None and gets_old is None:
+            page = await self._store.backend.execute(op)
             for message in page.messages:
                 if not stays(message) and not message.is_summary and message.timestamp is not None:
-                    gets_old = message.timestamp + timedelta(seconds=age)
-                    if gets_old < datetime.now(UTC):
-                        return True
-                    self._work.young(conversation, gets_old)
-                    return False
-            if len(page.messages) + page.unreadable < size:
-                self._work.young(conversation, None)
-                return False
-            if page.messages:
-                after, size = page.messages[-1].position, min(4 * size, PAGE)
-            else:  # none of them is readable
-                size *= 4
+                    gets_old = message.timestamp + age
+                    break
+            op = next_page(op, page, min(4 * op.limit, PAGE))
+        if gets_old is not None and gets_old < datetime.now(UTC):
+            return True
+        self._work.young.add(conversation.conversation_id, conversation.revision, gets_old)
+        return False
 
     def _worker(self, signal: Signal, control: Signal) -> Callable[[], Any]:
         async def work() -> None:
             try:
-                while not self._stopping and not ending():
+                while not self._stopping and not is_cancelled():
                     signal.clear()
                     job = self._work.take()
                     if job is None:
-                        await signal.wait(_LOOK)
+                        await signal.wait(_CHECK)
                         continue
-                    await self._one(*job, signal)
+                    await self._compress(*job, signal)
                     control.set()
             except BaseException as error:
                 self._ended_by = self._ended_by or error  # `_check_workers` raises it
-                if ending() or is_interrupt(error):
+                if is_cancelled() or is_interrupt(error):
                     raise
             finally:
                 self._workers.discard(signal)
@@ -341,9 +354,146 @@ class AsyncCompressor(AsyncCompressing):
 
     def _check_workers(self) -> None:
         """Raises RuntimeError if a worker has ended by an error."""
-        if self._ended_by is not None and not ending():
+        if self._ended_by is not None and not is_cancelled():
             raise RuntimeError(f"compressing ended: {describe_error(self._ended_by)}") from self._ended_by
 
     def _wake(self) -> None:
         for signal in list(self._signals):
             signal.set()
+
+    # Compressing one conversation
+
+    async def _compress(self, conversation_id: str, revision: int, signal: Signal) -> None:
+        """Compress one conversation. Its errors are reported; they do not stop the worker."""
+        started = time.monotonic()
+        lease: Lease | None = None
+        rest: float | None = None
+        try:
+            try:
+                lease = await self._store.backend.execute(TakeLease(conversation_id, self._timing.lease))
+                if lease is None:
+                    self._work.count(busy=1)
+                    rest = self._timing.lease
+                    return
+                progress = await self._attempt(lease, revision, signal)
+            except _StoppedError:
+                self._work.succeeded(conversation_id)
+                return
+            except Exception as error:  # noqa: BLE001 -- it is reported, and other conversations go on
+                progress = await self._failure(conversation_id, lease, error)
+                lease = None if isinstance(error, ConflictError) else lease
+            rest = progress.wait or None
+            self._report(replace(progress, seconds=time.monotonic() - started))
+        except BaseException:  # this worker ends
+            self._work.release(conversation_id)
+            raise
+        finally:
+            try:
+                if lease is not None:
+                    # Other processes also wait; a little less, so that this one is first.
+                    await self._keep(lease, 0.9 * (rest or 0.0))
+            finally:
+                if rest is not None:  # only now, or this process would meet its own lease
+                    self._work.release(conversation_id, rest)
+
+    async def _failure(self, conversation_id: str, lease: Lease | None, error: Exception) -> CompressionProgress:
+        kind: Literal["lease_lost", "conflict", "failed"] = "failed"
+        if isinstance(error, ConflictError):
+            # After losing the lease, the write may conflict with that of the next holder before it misses the lease.
+            lost = isinstance(error, LeaseLostError) or (lease is not None and not await self._keep(lease, 0.0))
+            kind = "lease_lost" if lost else "conflict"
+            self._work.count(**{"leases_lost" if lost else "conflicts": 1})
+            wait = self._timing.first_wait
+        else:
+            self._work.count(failed=1)
+            wait = self._work.failed(conversation_id)
+            _logger.warning("compressing %r failed: %s", conversation_id[:80], describe_error(error))
+        return CompressionProgress(kind, conversation_id, wait=wait, error=describe_error(error))
+
+    async def _keep(self, lease: Lease, seconds: float) -> bool:
+        """Let the lease end after `seconds`; whether it was still held."""
+        try:
+            return await self._store.backend.execute(KeepLease(lease, seconds))
+        except RedisHistoryError as error:  # the lease expires
+            _logger.info("the lease on %r was not released: %s", lease.conversation_id[:80], error)
+            return True
+
+    async def _attempt(self, lease: Lease, revision: int, signal: Signal) -> CompressionProgress:
+        conversation_id = lease.conversation_id
+        messages = await self._store.get(conversation_id)
+        now = datetime.now(UTC)
+        plans = wider(self._policy, lambda policy: policy.plan(messages, now=now))
+        plan = await in_thread(lambda: next(plans, None))
+        if plan is None:
+            self._work.count(nothing=1)
+            due = await in_thread(lambda: due_at(messages, self._policy, now))
+            self._work.succeeded(conversation_id)
+            self._work.settled.add(conversation_id, revision, due)
+            return CompressionProgress("nothing", conversation_id)
+        summary: Message | None = None
+        self._report(CompressionProgress("started", conversation_id, len(plan.seen), plan.tokens))
+        try:
+            while summary is None:
+                try:
+                    summary = await self._summarize(plan, messages, lease, signal)
+                except SummaryTooLongError as error:
+                    plan = await in_thread(partial(plans.send, error))
+        except NoGainError as error:
+            # Do not retry at this revision; after a change only after a while, because a summary costs money.
+            self._work.count(nothing=1)
+            wait = self._work.failed(conversation_id)
+            self._work.settled.add(conversation_id, revision, older_at(messages, self._policy, now))
+            return CompressionProgress(
+                "nothing", conversation_id, len(plan.seen), plan.tokens, wait=wait, error=describe_error(error)
+            )
+        except SummaryTooLongError as error:
+            raise SummaryError(str(error)) from error
+        last = plan.through.position
+        assert last is not None  # noqa: S101 -- it was read from the store
+        op = requests.compact(conversation_id, last, summary, plan.seen, expected_revision=None)
+        try:  # if the summarised messages are unchanged and the lease is still held
+            await self._store._write(replace(op, precondition=Precondition(lease=lease)))
+        except TornPairError as error:  # a tool result arrived since the plan
+            raise rules.compaction_conflict(conversation_id, str(error)) from error
+        count, after = len(plan.seen), message_tokens(summary)
+        self._work.count(compressed=1, messages=count, tokens_before=plan.tokens, tokens_after=after)
+        self._work.succeeded(conversation_id)
+        return CompressionProgress("compressed", conversation_id, count, plan.tokens, after)
+
+    async def _summarize(self, plan: Plan, messages: list[Message], lease: Lease, signal: Signal) -> Message:
+        """Call the summariser, and keep the lease meanwhile."""
+        timing = self._timing
+        kept = time.monotonic()
+        ends = kept + timing.timeout
+        limit = summary_limit(messages, plan.seen, self._policy.max_tokens)
+        previous = None if plan.previous is None else read_summary(plan.previous)
+        call = SummarizerCall(within(self._summarizer, limit), (list(plan.messages), previous), signal)
+        try:
+            while True:
+                signal.clear()
+                if call.done:
+                    break
+                now = time.monotonic()
+                if now >= ends:
+                    raise SummaryError(f"the summariser took longer than {timing.timeout:g} seconds")
+                if self._stop_at is not None and now >= self._stop_at:
+                    raise _StoppedError
+                if now >= kept + timing.lease / 3:
+                    if not await self._store.backend.execute(KeepLease(lease, timing.lease)):
+                        raise LeaseLostError(
+                            f"the lease on {lease.conversation_id[:80]!r} ended while it was being summarised"
+                        )
+                    kept = now
+                until = min(ends, kept + timing.lease / 3, ends if self._stop_at is None else self._stop_at)
+                await signal.wait(max(0.001, until - now))
+            answer = call.result()
+        finally:
+            await call.abandon()
+        return usable(answer, plan.seen, limit)
+
+    def _report(self, progress: CompressionProgress) -> None:
+        if self._on_progress is not None:
+            try:
+                self._on_progress(progress)
+            except Exception:
+                _logger.exception("on_progress failed")

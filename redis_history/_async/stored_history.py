@@ -3,35 +3,70 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Final, Self, TypeVar, Unpack
 
-from redis_history._async._runtime import Job, Signal, at_exit, ending, reset_after_fork, spawn
-from redis_history._async._saving import AsyncSaver
+from msgspec.structs import replace
+
+from redis_history import requests
+from redis_history._async._runtime import Job, Lock, OwnerLoop, Signal, at_exit, is_cancelled, reset_after_fork, spawn
+from redis_history._async._steps import run_steps
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._ids import check_conversation_id
-from redis_history.errors import BackendUnavailableError, InvalidInputError, RedisHistoryError, StoreClosedError
-from redis_history.events import Cursor
+from redis_history.backends import rules
+from redis_history.backends.base import features
+from redis_history.errors import (
+    BackendUnavailableError,
+    CapabilityError,
+    CompactionConflictError,
+    InvalidInputError,
+    MessageConflictError,
+    MessageNotFoundError,
+    OutcomeUnknownError,
+    RedisHistoryError,
+    RevisionConflictError,
+    StoreClosedError,
+    TornPairError,
+)
+from redis_history.history._outbox import Add, Compaction, Rewrite
+from redis_history.history._replica import read_whole
 from redis_history.history._syncer import Syncer
 from redis_history.history.history import History, HistoryOptions
 from redis_history.model import Message
+from redis_history.operations import Clear, Restore
 
+T = TypeVar("T")
 _logger = logging.getLogger("redis_history")
 
 #: Seconds between attempts to save while they fail.
-_FIRST_WAIT = 0.1
-_LONGEST_WAIT = 5.0
-#: Seconds after which saving looks again, even without a wake-up.
-_LOOK = 60.0
+_FIRST_WAIT: Final = 0.1
+_LONGEST_WAIT: Final = 5.0
+#: Seconds after which saving checks for changes even without a wake-up.
+_CHECK: Final = 60.0
+#: Seconds in which the server certainly recognises a repeated call.
+_RECOGNISED: Final = 60.0
+#: Failures kept for `flush`.
+_FAILURES: Final = 100
+#: Errors that no later attempt can prevent.
+_FINAL: Final = (
+    MessageConflictError,
+    RevisionConflictError,
+    CompactionConflictError,
+    MessageNotFoundError,
+    InvalidInputError,
+)
 
 
 class AsyncRedisHistory(History):
     """A `History` that is loaded from a store and saved to it: by `load` and `save`, or by itself after `autosave`.
 
-    `client_or_store` is a redis-py client, an AsyncHistoryStore, or a URL as a store takes it. A store and a client
-    stay the caller's to close; `namespace` is for a client or a URL. `max_unsaved` is how many messages may wait for
-    the server while the history saves by itself, together with 64 MB. Other options are those of `History`;
-    `max_length` and `max_tokens` limit what is here, and take nothing from the store.
+    `client_or_store` is a redis-py client, an AsyncHistoryStore, or a URL as a store takes it. The caller closes stores
+    and clients; `namespace` is for a client or a URL. While the history saves by itself, at most `max_unsaved`
+    messages, and 64 MB, may wait for the server. Other options are those of `History`; `max_length` and `max_tokens`
+    limit what is held here, and remove nothing from the store.
 
     Event `error`: with the error, for every failure in the background.
     """
@@ -56,24 +91,27 @@ class AsyncRedisHistory(History):
             self._store = AsyncHistoryStore(client=client_or_store, namespace=namespace)
         confirms = self._store._options.durability != "server"
         self._syncer = Syncer(self, max_unsaved, self._wake, confirms=confirms)
-        self._saver = AsyncSaver(self._store, self._syncer, self._listeners)
-        self._signal: Signal | None = None
+        self._sending, self._reading = Lock(), Lock()
+        self._sender: OwnerLoop | None = None  # where the holder of `_sending` runs
+        self._unanswered: tuple[list[Add], requests.Batch, float] | None = None
+        self._failures: deque[RedisHistoryError] = deque(maxlen=_FAILURES)
+        self._signal: Signal | None = None  # there is something to send
         self._closing: Signal | None = None
         self._heard: Signal | None = None  # set by the doorbell of the conversation
         self._jobs: list[Job] = []
-        self._not_at_exit: Any = None
+        self._not_at_exit: Callable[[], None] | None = None
         self._closed = False
         self._fork = _Fork(self)
         reset_after_fork(self._fork)
 
     @property
     def conversation_id(self) -> str | None:
-        """The conversation that it was loaded from or saved to; None before."""
+        """The conversation it was loaded from or saved to, or None."""
         return self._syncer.conversation_id
 
     @property
     def unsaved(self) -> list[Message]:
-        """Messages added here that the store has not acknowledged; of a history that was never saved, all."""
+        """Added messages that the store has not acknowledged; all messages if the history was never saved."""
         return self._syncer.unsaved
 
     @property
@@ -82,11 +120,10 @@ class AsyncRedisHistory(History):
         return self._syncer.following
 
     async def load(self, conversation_id: str) -> None:
-        """Read a conversation, in place of what was loaded before. One that is unknown is empty.
+        """Load a conversation, and replace the present entries. An unknown conversation is empty.
 
-        Unsaved additions stay, behind it; but a system message that is there already, word for word,
-        is not added again. Rewrites that were not saved are given up. Raises InvalidInputError if unsaved messages
-        belong to another conversation.
+        Unsaved additions follow it; a system message is not added again if the conversation has one with the same text.
+        Unsaved rewrites are given up. Raises InvalidInputError if unsaved messages belong to another conversation.
         """
         self._check(conversation_id)
         if self.conversation_id not in (None, conversation_id) and self.unsaved:
@@ -94,37 +131,38 @@ class AsyncRedisHistory(History):
                 f"{len(self.unsaved):,} messages are not saved to {str(self.conversation_id)[:80]!r} yet: "
                 "save them, or make another history"
             )
-        await self._saver.exclusively(lambda: self._saver.load(conversation_id))
+        await self._exclusively(lambda: self._load(conversation_id))
 
     async def save(self, conversation_id: str | None = None) -> int:
-        """Send what the store does not have yet; how many messages were new to it.
+        """Send the unsaved changes, and read those of others. Returns how many messages were new
+        to the store.
 
-        Messages saved by others stay, and are here afterwards. `clear`, `restore`, `reset` and `reduce` are done there
-        only if nobody has changed the conversation since it was loaded; else RevisionConflictError, nothing is
-        overwritten, and `load` reads what is there. Another conversation than the one loaded gets all entries. Any
-        error leaves what was not acknowledged to the next call, which may repeat it safely. More than 1,000 messages,
-        or 4 MB, are several changes. Raises as `append_many`, and InvalidInputError without a conversation.
+        `clear`, `restore`, `reset` and `reduce` are applied only if nobody has changed the conversation since it was
+        loaded; otherwise RevisionConflictError is raised, nothing is overwritten, and `load` reads the present state.
+        Another conversation than the loaded one gets all entries. After any error, the next call sends the rest; it
+        repeats nothing. More than 1,000 messages, or 4 MB, are several changes. Raises as `append_many`, and
+        InvalidInputError without a conversation.
         """
-        wanted = self._wanted(conversation_id)
-        return await self._saver.exclusively(lambda: self._saver.save(wanted))
+        chosen = self._chosen(conversation_id)
+        return await self._exclusively(lambda: self._save(chosen))
 
     async def autosave(self, conversation_id: str | None = None) -> None:
         """From now on, save each addition in the background, in order, and apply the changes of others.
 
         Loads the conversation first, if it is not loaded. Ends with `aclose`, which saves the rest, as does the end of
-        the interpreter. While the server is away messages wait, up to `max_unsaved`; then adding raises
-        UnsavedLimitError. Each failure in the background is an event `error`. If no later attempt can succeed (a
-        rewrite that came too late, a message whose id has other content), `flush` raises it too.
+        the interpreter. During an outage messages wait, up to `max_unsaved`; then adding raises UnsavedLimitError. Each
+        failure in the background is an event `error`. If no later attempt can succeed (a rewrite that came too late, a
+        message whose id has other content), `flush` raises it too.
         """
-        wanted = self._wanted(conversation_id)
+        chosen = self._chosen(conversation_id)
         if self.autosaving:
             return
-        if wanted != self.conversation_id or self._cursor is None:
-            await self.load(wanted)
+        if chosen != self.conversation_id or self._syncer.cursor is None:
+            await self.load(chosen)
         self._signal, self._closing, self._heard = Signal(), Signal(), Signal()
-        await self._store.backend.watch(wanted, self._heard.set)
+        await self._store.backend.watch(chosen, self._heard.set)
         self._syncer.following = True
-        self._not_at_exit = at_exit(self._saver.send_rest)
+        self._not_at_exit = at_exit(self._send_rest)
         self._wake()
         self._jobs = [
             spawn(self._keep_saving, "redis_history-autosave"),
@@ -132,25 +170,24 @@ class AsyncRedisHistory(History):
         ]
 
     async def flush(self) -> None:
-        """Return when all that was added has been acknowledged.
+        """Return when the store has acknowledged all additions.
 
-        Raises what prevents that (the messages go on waiting), or what has been lost since the last call: see
-        `autosave`.
+        Raises the error that prevents this; the messages go on waiting. Also raises an error of autosave since the last
+        call that lost something.
         """
         if self.conversation_id is None:
             return
-        await self._saver.exclusively(self._saver.send_all)
-        failures = self._saver.failures
-        if failures:
-            error = failures.popleft()
-            if failures:
-                error.add_note(f"and {len(failures)} further failures, see the event 'error'")
-            failures.clear()
+        await self._exclusively(self._send_all)
+        if self._failures:
+            error = self._failures.popleft()
+            if self._failures:
+                error.add_note(f"and {len(self._failures)} further failures, see the event 'error'")
+            self._failures.clear()
             raise error
 
     async def aclose(self) -> None:
-        """Save what autosave has not saved yet, and end it. Raises as `flush`, when it has ended: `unsaved` has the
-        rest. More than once does no harm."""
+        """Save the rest, and end autosave. Raises as `flush`, after the end; `unsaved` then has the rest. Further calls
+        do nothing."""
         if self._closed:
             return
         try:
@@ -164,8 +201,8 @@ class AsyncRedisHistory(History):
             for signal in (self._signal, self._closing, self._heard):
                 if signal is not None:
                     signal.set()
-            if self._heard is not None and self._heard.home.here:
-                await self._unwatch()
+            if self._heard is not None and self._heard.owner.is_current and self.conversation_id is not None:
+                await self._store.backend.unwatch(self.conversation_id, self._heard.set)
             for job in self._jobs:
                 await job.stop()
             if self._owned:
@@ -179,16 +216,12 @@ class AsyncRedisHistory(History):
     ) -> None:
         await self.aclose()
 
-    @property
-    def _cursor(self) -> Cursor | None:
-        return self._syncer.cursor
-
-    def _wanted(self, conversation_id: str | None) -> str:
-        wanted = self.conversation_id if conversation_id is None else conversation_id
-        if wanted is None:
+    def _chosen(self, conversation_id: str | None) -> str:
+        chosen = self.conversation_id if conversation_id is None else conversation_id
+        if chosen is None:
             raise InvalidInputError("conversation_id is required, unless a conversation was loaded")
-        self._check(wanted)
-        return wanted
+        self._check(chosen)
+        return chosen
 
     def _check(self, conversation_id: str) -> None:
         check_conversation_id(conversation_id)
@@ -206,54 +239,185 @@ class AsyncRedisHistory(History):
         if self._signal is not None:
             self._signal.set()
 
+    def _report(self, error: RedisHistoryError, *, lost: bool = False) -> None:
+        """Post a failure as an event. `lost`: `flush` raises it too, because no later attempt can succeed."""
+        if lost:
+            self._failures.append(error)
+        if self._listeners.wants("error"):
+            self._listeners.post("error", error)
+        else:
+            _logger.warning("saving or following %r: %s", str(self.conversation_id)[:80], error)
+
+    # In the background
+
     async def _keep_saving(self) -> None:
         assert self._signal is not None  # noqa: S101
         assert self._closing is not None  # noqa: S101
         wait = _FIRST_WAIT
         try:
-            while not self._closed and not ending():
-                await self._signal.wait(_LOOK)
+            while not self._closed and not is_cancelled():
+                await self._signal.wait(_CHECK)
                 self._signal.clear()
                 if self._closed:
                     break
                 try:
-                    await self._saver.exclusively(self._saver.send_all)
+                    await self._exclusively(self._send_all)
                     wait = _FIRST_WAIT
                 except RedisHistoryError as error:
-                    self._saver.report(error)
+                    self._report(error)
                     self._listeners.deliver()
                     await self._closing.wait(wait)
                     wait = min(2 * wait, _LONGEST_WAIT)
                     self._signal.set()
         finally:
             if not self._closed:  # the event loop ends
-                await self._saver.send_rest()
+                await self._send_rest()
 
     async def _keep_following(self) -> None:
         heard = self._heard
         assert heard is not None  # noqa: S101
-        while not self._closed and not ending():
+        while not self._closed and not is_cancelled():
             heard.clear()  # before reading: a later change sets it again
             try:
-                await self._saver.catch_up()
+                await self._catch_up()
             except StoreClosedError:
                 break
             except BackendUnavailableError as error:
                 _logger.warning("following %r waits for the server: %s", str(self.conversation_id)[:80], error)
             except RedisHistoryError as error:
                 if not self._closed:
-                    self._saver.report(error)
+                    self._report(error)
             self._listeners.deliver()
             await heard.wait(self._store._poll_interval)
 
-    async def _unwatch(self) -> None:
-        assert self._heard is not None  # noqa: S101
-        assert self.conversation_id is not None  # noqa: S101
-        await self._store.backend.unwatch(self.conversation_id, self._heard.set)
+    async def _send_rest(self) -> None:
+        """Send the pending changes when the interpreter or the event loop ends."""
+        if self._sender is not None and self._sender.stopped:  # its task would hold the lock forever
+            self._sending = Lock()
+        try:
+            await self._exclusively(self._send_all)
+        except RedisHistoryError as error:
+            self._report(error, lost=True)
+            self._listeners.deliver()
+
+    # One call sends at a time, and replies are applied in the order of reading
+
+    async def _exclusively(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do this while nothing else is sent. Then call the handlers, which may send something themselves."""
+        try:
+            async with self._sending:
+                self._sender = OwnerLoop()
+                return await work()
+        finally:
+            self._listeners.deliver()
+
+    async def _catch_up(self) -> None:
+        async with self._reading:
+            await run_steps(self._store.backend, self._syncer.changes_by_others())
+
+    async def _load(self, conversation_id: str) -> None:
+        async with self._reading:
+            self._syncer.load(conversation_id, await run_steps(self._store.backend, read_whole(conversation_id)))
+
+    async def _save(self, conversation_id: str) -> int:
+        if conversation_id != self.conversation_id:
+            self._syncer.bind(conversation_id)
+        sent = await self._send_all()
+        if not self.autosaving:
+            await self._catch_up()
+        return sent
+
+    async def _send_all(self) -> int:
+        """Send all pending changes. Returns how many messages were new to the store."""
+        sent = 0
+        while (change := self._syncer.next()) is not None:
+            try:
+                if isinstance(change, Rewrite):
+                    await self._rewrite(change)
+                else:
+                    sent += await self._append(change)
+            except (*_FINAL, CapabilityError) as error:
+                possible = features(self._store.backend).compacts or not isinstance(change, Compaction)
+                if isinstance(error, CapabilityError) and possible:
+                    raise  # the server may get the replicas that it lacks
+                if not await self._was_made(change, error):
+                    if not self.autosaving:
+                        if isinstance(change, Compaction):  # nothing is lost: the entries are as they were
+                            self._syncer.rejected([change])
+                        raise
+                    await self._give_up(change, error)
+            except BaseException:  # also a cancelled task
+                if isinstance(change, Rewrite):
+                    change.uncertain = True
+                raise
+        return sent
+
+    async def _append(self, adds: list[Add]) -> int:
+        """Send messages. If the last attempt got no reply, repeat the same call, so that messages that others deleted
+        since are not stored again. After `_RECOGNISED` seconds, send a new call."""
+        unanswered, self._unanswered = self._unanswered, None
+        since = time.monotonic()
+        again = (
+            unanswered is not None
+            and since - unanswered[2] < _RECOGNISED
+            and adds[: len(unanswered[0])] == unanswered[0]
+        )
+        if unanswered is not None and again:
+            adds, batch, since = unanswered
+        elif adds := self._syncer.without_deleted(adds):
+            batch = requests.append(self._syncer.bound_id, [add.message for add in adds], expected_revision=None)
+        else:
+            return 0
+        try:
+            outcomes = await self._store._write(batch.op)
+        except _FINAL:
+            raise
+        except BaseException as error:  # also a cancelled task
+            forgotten = isinstance(error, OutcomeUnknownError) and error.forgotten
+            if forgotten and again:
+                return await self._append(adds)
+            if not forgotten:
+                self._unanswered = adds, batch, since
+            raise
+        return self._syncer.appended(adds, [outcomes[index] for index in batch.order])
+
+    async def _rewrite(self, change: Rewrite) -> None:
+        conversation_id = self._syncer.bound_id
+        if isinstance(change, Compaction):
+            try:
+                done = await self._store.compact(
+                    conversation_id, through=change.replaced[-1].id, summary=change.summary, seen=change.replaced
+                )
+            except TornPairError as error:  # a tool result arrived since it was planned
+                raise rules.compaction_conflict(conversation_id, str(error)) from error
+            self._syncer.rewritten(change, done.revision, changed=done.changed)
+            return
+        op: Clear | Restore = Clear(conversation_id, precondition=requests.precondition(change.seen))
+        if change.target:
+            op = requests.restore(conversation_id, change.target, expected_revision=change.seen)
+        revision = await self._store._write(replace(op, token=change.token))
+        self._syncer.rewritten(change, revision, changed=revision != change.seen)
+
+    async def _was_made(self, change: list[Add] | Rewrite, error: Exception) -> bool:
+        """Whether a rewrite was rejected because an earlier attempt without a reply had made it."""
+        if not (isinstance(change, Rewrite) and change.uncertain and isinstance(error, RevisionConflictError)):
+            return False
+        await self._catch_up()
+        return change not in self._syncer.outbox  # it left when its own event was read
+
+    async def _give_up(self, change: list[Add] | Rewrite, error: RedisHistoryError) -> None:
+        """Report what autosave can never save, and go on with the rest."""
+        changes = [change] if isinstance(change, Rewrite) else change
+        if isinstance(error, MessageConflictError) and isinstance(change, list):
+            changes = [add for add in change if add.message.id == error.message_id] or change
+        self._syncer.rejected(changes)
+        self._report(error, lost=True)
+        if isinstance(change, Rewrite):
+            await self._catch_up()
 
 
 class _Fork:
-    """Ends autosave in a forked child: it is the parent's."""
+    """Ends autosave in a forked child, because it belongs to the parent."""
 
     def __init__(self, history: AsyncRedisHistory) -> None:
         self._history = history
@@ -261,7 +425,7 @@ class _Fork:
     def forget(self) -> None:
         history = self._history
         history._renew_locks()
-        history._saver.renew_locks()
+        history._sending, history._reading = Lock(), Lock()
         history._syncer.following = False
         history._jobs = []
         history._heard = None

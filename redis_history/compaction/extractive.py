@@ -1,13 +1,10 @@
-"""An extractive summariser: it quotes the sentences that tell most, without a model.
+"""An extractive summariser: it quotes the most informative sentences, without a model.
 
-A sentence is worth the words that no quoted sentence has yet, for its length. A word is worth more if the conversation
-comes back to it, if few sentences have it, and if it is a name or a number. So the summary covers what questions will
-be about, and does not repeat itself. Sentences are taken greedily, the best value for the room first; a part of the
-conversation that already has much of the room gets less. `scripts/benchmarks/summaries.py` measures it.
-
-Sentences of the previous summary compete with new ones for a share of the space, so a rolling summary forgets slowly. A
-share of the space lists tool calls (tool, number of calls, inputs), so that agents which only call tools also get a
-summary.
+The value of a sentence is that of the words that no quoted sentence has yet, divided by its length. A word is worth
+more if it is frequent in the conversation, if few sentences have it, and if it is a name or a number. Sentences are
+chosen greedily; those from a part of the conversation that already has much of the room are worth less. Sentences of
+the previous summary compete for a share of the room. Another share lists tool calls (tool, number of calls, inputs).
+`scripts/benchmarks/summaries.py` measures the quality.
 """
 
 from __future__ import annotations
@@ -48,7 +45,7 @@ _FREQUENCY: Final = 0.35
 _RARITY: Final = 1.5
 _NAME: Final = 2.0
 _NUMBER: Final = 1.5
-#: Factors of sentences: questions, tool results, what is hardly prose, what users ask of an agent.
+#: Factors of sentences: questions, tool results, listings, questions of users to an agent, and other text of users.
 _QUESTION: Final = 0.4
 _TOOL: Final = 0.4
 _LISTING: Final = 0.3
@@ -126,37 +123,28 @@ class ExtractiveSummarizer:
         return "\n".join(lines)
 
     def _sentences(self, messages: Sequence[Message], previous_summary: str | None) -> list[_Sentence]:
-        found: list[_Sentence] = []
-        seen: set[tuple[str, str]] = set()
         earlier = (previous_summary or "")[-_LONGEST_TEXT:].splitlines()[-_SENTENCES:]
-        lines = [("", line, -1, 1.0) for line in earlier]
         newest = list(islice(_newest_sentences(messages), _SENTENCES))
-        for who, text, number, factor in [*lines, *reversed(newest)]:
+        found: dict[tuple[str, str], _Sentence] = {}
+        for who, text, number, factor in [*(("", line, -1, 1.0) for line in earlier), *reversed(newest)]:
             text = clipped(" ".join(text.split()), _LONGEST)
-            if text and (who, text) not in seen:
-                seen.add((who, text))
-                found.append(_Sentence(who, text, self._terms(text), number, factor))
-        telling = [sentence for sentence in found if len(sentence.terms) >= _TELLING]
-        return telling or found
+            if text and (who, text) not in found:
+                found[who, text] = _Sentence(who, text, self._terms(text), number, factor)
+        telling = [sentence for sentence in found.values() if len(sentence.terms) >= _TELLING]
+        return telling or [*found.values()]
 
     def _worth(self, sentences: Sequence[_Sentence]) -> dict[str, float]:
-        """The worth of each term."""
-        having = Counter(term for sentence in sentences for term in sentence.terms)
-        names: set[str] = set()
-        speakers: set[str] = set()
-        for who in {sentence.who for sentence in sentences}:
-            speakers |= self._terms(who)
-        for sentence in sentences:
-            for word in _CAPITALISED.findall(sentence.text):
-                names |= self._terms(word)
+        """The value of each term. Names of speakers have none."""
+        counts = Counter(term for sentence in sentences for term in sentence.terms)
+        capitalised = " ".join(word for sentence in sentences for word in _CAPITALISED.findall(sentence.text))
+        names = self._terms(capitalised)
         worth = {}
-        for term, count in having.items():
+        for term, count in counts.items():
             value = count**_FREQUENCY * math.log1p(len(sentences) / count) ** _RARITY
-            if term in names:
-                value *= _NAME
-            if any(map(str.isdigit, term)):
-                value *= _NUMBER
-            worth[term] = 0.0 if term in speakers else value
+            value *= _NAME if term in names else 1.0
+            worth[term] = value * (_NUMBER if any(map(str.isdigit, term)) else 1.0)
+        for who in {sentence.who for sentence in sentences}:
+            worth |= dict.fromkeys(self._terms(who) & worth.keys(), 0.0)
         return worth
 
     def _terms(self, line: str) -> frozenset[str]:
@@ -240,8 +228,8 @@ def _chosen(sentences: Sequence[_Sentence], worth: dict[str, float], room: int) 
 
     def value(at: int) -> tuple[float, int]:
         one = sentences[at]
-        known = one.message in quoted or not one.who
-        size = len(one.text) + 1 + (0 if known else len(one.who) + 2)
+        speaker_known = one.message in quoted or not one.who
+        size = len(one.text) + 1 + (0 if speaker_known else len(one.who) + 2)
         new = sum(worth[term] for term in one.terms if term not in covered)
         crowd = 1 + _SPREAD * _PARTS * used[one.message * _PARTS // last] / room
         return new * one.factor / size / crowd, size
@@ -254,7 +242,7 @@ def _chosen(sentences: Sequence[_Sentence], worth: dict[str, float], room: int) 
         one = sentences[at]
         if now <= 0 or size > left or (one.message < 0 and size > left_for_earlier):
             continue
-        if heap and now < -heap[0][0] - _TIE:  # worth less than it was: another may be better now
+        if heap and now < -heap[0][0] - _TIE:  # worth less than when it was added: another may be better now
             heappush(heap, (-now, at))
             continue
         chosen.add(at)

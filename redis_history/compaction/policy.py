@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from redis_history._time import Instant, cutoff
 from redis_history._validation import check_function, check_integer, check_share
-from redis_history.compaction.summaries import SummaryTooLongError, shortest_tokens
+from redis_history.compaction.summaries import SUMMARY_TOKENS, SummaryTooLongError, shortest_tokens
 from redis_history.errors import InvalidInputError
 from redis_history.model import Message, ToolResultPart
 from redis_history.model.ranges import good_ends, stays
 from redis_history.tokens import TokenCounter, message_tokens
 
-T = TypeVar("T")
-
 #: Messages that stay if the limits allow it, without system messages. About three turns with a tool call each.
 KEEP_RECENT: Final = 10
-#: The expected size of a summary, in tokens.
-SUMMARY_TOKENS: Final = 500
 
 
 class Plan(Struct, frozen=True):
@@ -31,7 +27,7 @@ class Plan(Struct, frozen=True):
     the other `messages`. The new summary replaces both.
 
     `reason` says in words which limit is exceeded. `enough`: whether the limits hold afterwards if the summary has the
-    expected size. If False, the messages that must stay already exceed a limit.
+    expected size. If False, the messages that must stay already exceed a limit. `tokens`: tokens of the messages.
 
     To execute the plan: `store.compact(conversation_id, through=plan.through, summary=..., seen=plan.seen)`.
     """
@@ -39,6 +35,7 @@ class Plan(Struct, frozen=True):
     seen: tuple[Message, ...]
     reason: str
     enough: bool
+    tokens: int = 0
 
     @property
     def through(self) -> Message:
@@ -101,70 +98,103 @@ class Policy(Struct, frozen=True, kw_only=True):
         `messages` are all live messages, ascending. If `older_than` is an age, it counts back from `now`.
         """
         messages = list(messages)
-        tokens = [message_tokens(message, self.counter) for message in messages]
-        bounds = _Bounds.of(self, now)
-        seen = oldest_to_replace(self, messages, tokens, now)
-        if not seen:
-            return None
-        total = sum(tokens)
-        reasons = []
-        if self.max_tokens is not None and total > self.max_tokens:
-            reasons.append(f"{total:,} tokens, {self.max_tokens:,} allowed")
-        if self.max_messages is not None and len(messages) > self.max_messages:
-            reasons.append(f"{len(messages):,} messages, {self.max_messages:,} allowed")
-        if any(bounds.older(message) for message in seen if not message.is_summary):
-            reasons.append("some are older than allowed")
-        leaving = [index for index, message in enumerate(messages) if not stays(message)]
-        gone = sum(tokens[index] for index in leaving[: len(seen)])
-        after = _Choice(len(seen), len(messages) - len(seen) + 1, total - gone + self.summary_tokens, 0, False)
-        old_left = any(bounds.older(messages[index]) for index in leaving[len(seen) : len(seen) + 1])
-        return Plan(tuple(seen), "; ".join(reasons), after.meets(bounds, 1) and not old_left)
+        return make_plan(self, messages, [message_tokens(message, self.counter) for message in messages], now)
 
 
-def oldest_to_replace(
+def make_plan(
     policy: Policy, messages: Sequence[Message], tokens: Sequence[int], now: datetime | None = None
-) -> list[Message]:
-    """The oldest messages that a summary must replace so that the limits of the policy hold. Empty if they already
-    hold, or if replacing messages cannot help. `tokens` has the tokens of each message.
+) -> Plan | None:
+    """`Policy.plan`; `tokens` has the tokens of each message."""
+    max_tokens, max_messages = policy.max_tokens, policy.max_messages
+    older_than = None if policy.older_than is None else cutoff(policy.older_than, now)
 
-    The result has no system messages, but contains an earlier summary. If no choice meets the limits, as many messages
-    as possible are replaced.
-    """
-    bounds = _Bounds.of(policy, now)
-    gain = min(policy.summary_tokens, shortest_tokens(policy.counter))
+    def is_old(message: Message) -> bool:
+        return older_than is not None and message.timestamp is not None and message.timestamp < older_than
+
     leaving = [index for index, message in enumerate(messages) if not stays(message)]
-    total = sum(tokens)
+    present = _Choice(0, len(messages), sum(tokens), 0, False)
+    choices = list(_choices(policy, messages, tokens, leaving, is_old))
+    chosen = max((choice for choice in choices if choice.only_old), default=present)
+    if not present.meets(policy):
+        best = _best(policy, present, choices, len(leaving))
+        chosen = max(chosen, best)
+    if chosen is present:
+        return None
+    reasons = []
+    if max_tokens is not None and present.tokens > max_tokens:
+        reasons.append(f"{present.tokens:,} tokens, {max_tokens:,} allowed")
+    if max_messages is not None and present.messages > max_messages:
+        reasons.append(f"{present.messages:,} messages, {max_messages:,} allowed")
+    seen = tuple(messages[index] for index in leaving[: chosen.number])
+    if any(is_old(message) for message in seen if not message.is_summary):
+        reasons.append("some are older than allowed")
+    old_left = any(is_old(messages[index]) for index in leaving[chosen.number : chosen.number + 1])
+    gone = sum(tokens[index] for index in leaving[: chosen.number])
+    return Plan(seen, "; ".join(reasons), chosen.meets(policy) and not old_left, gone)
+
+
+class _Choice(NamedTuple):
+    """The choice to replace the oldest `number` messages. `messages` and `tokens`: size of the conversation afterwards.
+    `new`: tokens of the replaced messages without an earlier summary. `only_old`: whether all of these are too old."""
+
+    number: int
+    messages: int
+    tokens: int
+    new: int
+    only_old: bool
+
+    def meets(self, policy: Policy, share: float = 1) -> bool:
+        """Whether the conversation then fits into this share of the limits."""
+        return (policy.max_tokens is None or self.tokens <= policy.max_tokens * share) and (
+            policy.max_messages is None or self.messages <= max(1, policy.max_messages * share)
+        )
+
+
+def _choices(
+    policy: Policy,
+    messages: Sequence[Message],
+    tokens: Sequence[int],
+    leaving: Sequence[int],
+    is_old: Callable[[Message], bool],
+) -> Iterator[_Choice]:
+    """All possible choices. Each includes the earlier summary, because there is at most one."""
     ends, turn = good_ends(messages), turn_in_progress(messages)
     earlier = max((n for n, index in enumerate(leaving, 1) if messages[index].is_summary), default=0)
-    choices: list[_Choice] = []
-    spoken = False
-    old, gone, new = bounds.older_than is not None, 0, 0
+    total, gone, new = sum(tokens), 0, 0
+    only_old, has_new = True, False
     for number, index in enumerate(leaving, 1):
         message = messages[index]
         gone += tokens[index]
         if not message.is_summary:
-            spoken = True
+            has_new = True
             new += tokens[index]
-            old = old and bounds.older(message)
-        has_new = number > 1 or not message.is_summary
-        if ends[index] and index < turn and number >= earlier and has_new:
+            only_old = only_old and is_old(message)
+        if ends[index] and index < turn and number >= earlier and (has_new or number > 1):
             after = total - gone + policy.summary_tokens
-            choices.append(_Choice(number, len(messages) - number + 1, after, new, old and spoken))
-    chosen = max((choice.number for choice in choices if choice.old), default=0)
-    present = _Choice(0, len(messages), total, 0, False)
-    if not present.meets(bounds, 1):
-        aimed = [choice for choice in choices if choice.meets(bounds, policy.target)]
-        meeting = [choice for choice in choices if choice.meets(bounds, 1)]
-        polite = [choice for choice in choices if choice.number <= len(leaving) - policy.keep_recent]
-        helping = [choice for choice in choices if choice.helps(bounds, present, gain)]
-        if aimed and aimed[0] in polite:
-            best = aimed[0]
-        elif meeting and polite and polite[-1] in meeting:
-            best = polite[-1]
-        else:
-            best = next(iter(aimed or meeting or helping[-1:]), present)
-        chosen = max(chosen, best.number)
-    return [messages[index] for index in leaving[:chosen]]
+            yield _Choice(number, len(messages) - number + 1, after, new, only_old and has_new)
+
+
+def _best(policy: Policy, present: _Choice, choices: Sequence[_Choice], count: int) -> _Choice:
+    """The best choice if a limit is exceeded: it meets the target and leaves `keep_recent` of `count` messages if it
+    can. If no choice meets the limits, as many messages as possible are replaced."""
+    aimed = [choice for choice in choices if choice.meets(policy, policy.target)]
+    meeting = [choice for choice in choices if choice.meets(policy)]
+    keeping = [choice for choice in choices if choice.number <= count - policy.keep_recent]
+    if aimed and aimed[0] in keeping:
+        return aimed[0]
+    if meeting and keeping and keeping[-1] in meeting:
+        return keeping[-1]
+    if aimed or meeting:
+        return (aimed or meeting)[0]
+    too_many = policy.max_messages is not None and present.messages > policy.max_messages
+    too_long = policy.max_tokens is not None and present.tokens > policy.max_tokens
+    gain = min(policy.summary_tokens, shortest_tokens(policy.counter))
+    helping = [
+        choice
+        for choice in choices
+        if (too_many and choice.messages < present.messages) or (too_long and choice.new > gain)
+    ]
+    return helping[-1] if helping else present
 
 
 def turn_in_progress(messages: Sequence[Message]) -> int:
@@ -181,9 +211,9 @@ def turn_in_progress(messages: Sequence[Message]) -> int:
     if newest.role == "assistant" and all(part.id in answered for part in newest.tool_uses):
         return len(messages)
     for index in reversed(spoken):
-        if messages[index].role == "user" and not _only_results(messages[index]):
+        if messages[index].role == "user" and not only_results(messages[index]):
             return index
-    return next((index for index in reversed(spoken) if not _only_results(messages[index])), spoken[0])
+    return next((index for index in reversed(spoken) if not only_results(messages[index])), spoken[0])
 
 
 def due_at(messages: Sequence[Message], policy: Policy, now: datetime) -> datetime | None:
@@ -213,60 +243,19 @@ def _ages(messages: Sequence[Message], policy: Policy, now: datetime) -> list[da
     return times[bisect_left(times, now) :]
 
 
-class _Bounds(NamedTuple):
-    """Bounds of a conversation; None means no bound. `older_than` is an instant."""
-
-    max_tokens: int | None
-    max_messages: int | None
-    older_than: datetime | None
-
-    @staticmethod
-    def of(policy: Policy, now: datetime | None) -> _Bounds:
-        older_than = None if policy.older_than is None else cutoff(policy.older_than, now)
-        return _Bounds(policy.max_tokens, policy.max_messages, older_than)
-
-    def older(self, message: Message) -> bool:
-        time = message.timestamp
-        return self.older_than is not None and time is not None and time < self.older_than
-
-
-class _Choice(NamedTuple):
-    """The choice to replace the oldest `number` messages. `entries` and `tokens`: size of the conversation afterwards.
-    `new`: tokens of the replaced messages, without an earlier summary. `old`: whether all of these are too old."""
-
-    number: int
-    entries: int
-    tokens: int
-    new: int
-    old: bool
-
-    def meets(self, bounds: _Bounds, share: float) -> bool:
-        """Whether the conversation then fits into this share of the bounds."""
-        return (bounds.max_tokens is None or self.tokens <= bounds.max_tokens * share) and (
-            bounds.max_messages is None or self.entries <= max(1, bounds.max_messages * share)
-        )
-
-    def helps(self, bounds: _Bounds, now: _Choice, gain: int) -> bool:
-        """Whether the choice reduces the excess over a bound."""
-        too_many = bounds.max_messages is not None and now.entries > bounds.max_messages
-        too_long = bounds.max_tokens is not None and now.tokens > bounds.max_tokens
-        return (too_many and self.entries < now.entries) or (too_long and self.new > gain)
-
-
-def wider(
-    policy: Policy, choose: Callable[[Policy], T | None], size: Callable[[T], int]
-) -> Generator[T, SummaryTooLongError, None]:
-    """The messages to replace, if any. If their summary is too long, send the error: the next choice replaces more
-    messages, for which it may fit. Raises the error if there are no more."""
-    found = choose(policy)
-    while found:
-        error = yield found
+def wider(policy: Policy, choose: Callable[[Policy], Plan | None]) -> Generator[Plan, SummaryTooLongError, None]:
+    """The plan, if there is one. If its summary is too long, send the error: the next plan replaces more messages, for
+    which it may fit. Raises the error if there are no more."""
+    plan = choose(policy)
+    while plan is not None:
+        error = yield plan
         policy = replace(policy, summary_tokens=max(policy.summary_tokens, error.tokens))
         more = choose(policy)
-        if not more or size(more) <= size(found):
+        if more is None or len(more.seen) <= len(plan.seen):
             raise error
-        found = more
+        plan = more
 
 
-def _only_results(message: Message) -> bool:
+def only_results(message: Message) -> bool:
+    """Whether a message has nothing but results of tools."""
     return bool(message.parts) and all(isinstance(part, ToolResultPart) for part in message.parts)

@@ -39,7 +39,7 @@ def render(message: Message, most: int) -> str:
 
 def said(message: Message, most: int) -> str:
     """A message on one line of at most `most` characters: "Ann (user): …". Empty if it has no text."""
-    pieces = [piece for part in message.parts if (piece := _piece(part, 4 * most).strip())]
+    pieces = [line for part in message.parts if (line := _as_line(_record(part, 4 * most)))]
     return " ".join(f"{speaker(message)}: {' '.join(pieces)}".split())[:most].rstrip() if pieces else ""
 
 
@@ -55,22 +55,20 @@ def _name(message: Message) -> str:
     return plain_name(participant.display_name) if participant is not None and participant.display_name else ""
 
 
-def chunks(messages: Iterable[Message], characters: int) -> Iterator[tuple[list[Message], str]]:
-    """Split messages into portions of at most `characters` characters of JSON lines. Yields messages and lines."""
-    portion: list[Message] = []
-    texts: list[str] = []
+def chunks(messages: Iterable[Message], characters: int) -> Iterator[str]:
+    """The JSON lines of messages, in portions of at most `characters` characters."""
+    lines: list[str] = []
     size = 0
     for message in messages:
-        text = render(message, characters)
-        if texts and size + len(text) + 1 > characters:
-            yield portion, "\n".join(texts)
-            portion, texts, size = [], [], 0
-        portion.append(message)
-        if text:
-            texts.append(text)
-            size += len(text) + 1
-    if texts:
-        yield portion, "\n".join(texts)
+        line = render(message, characters)
+        if lines and size + len(line) + 1 > characters:
+            yield "\n".join(lines)
+            lines, size = [], 0
+        if line:
+            lines.append(line)
+            size += len(line) + 1
+    if lines:
+        yield "\n".join(lines)
 
 
 def clipped(text: str, most: int) -> str:
@@ -83,35 +81,35 @@ def clipped(text: str, most: int) -> str:
     return text[:head] + mark + text[len(text) - (room - head) :] if room else text[:most]
 
 
-def _record(part: Part, most: int) -> dict[str, Any]:
+def _record(part: Part, most: int) -> dict[str, str]:
+    limit = min(most, _TOOL_CHARACTERS)
     if isinstance(part, ToolUsePart):
-        return {"calls": part.name[:_TOOL_CHARACTERS], "with": clipped(as_text(part.input), _TOOL_CHARACTERS)}
+        return {"calls": part.name[:limit], "with": clipped(as_text(part.input), limit)}
     if isinstance(part, ToolResultPart):
-        found = content_text(part.content) or as_text(part.content)
-        what = "error" if part.is_error else "result"
-        return {"tool": (part.name or "")[:_TOOL_CHARACTERS], what: clipped(found, _TOOL_CHARACTERS)}
+        outcome = content_text(part.content) or as_text(part.content)
+        return {"tool": (part.name or "")[:limit], "error" if part.is_error else "result": clipped(outcome, limit)}
     if isinstance(part, AttachmentPart):
-        return {"file": _file(part)[:_TOOL_CHARACTERS]}
-    text = _piece(part, most).strip()
+        return {"file": (part.name or part.reference or part.id or "unnamed")[:limit]}
+    if isinstance(part, ReasoningPart):
+        return {}
+    text = part.text if isinstance(part, TextPart) else str(part.data.get("text") or "")
+    text = clipped(text, most).strip()
     return {"text": text} if text else {}
 
 
-def _piece(part: Part, most: int) -> str:
-    if isinstance(part, TextPart):
-        return clipped(part.text, most)
-    if isinstance(part, ToolUsePart):
-        return clipped(f"[calls {part.name}({as_text(part.input)})]", most)
-    if isinstance(part, ToolResultPart):
-        what = "fails with" if part.is_error else "gives"
-        found = content_text(part.content) or as_text(part.content)
-        return clipped(f"[{part.name or 'the tool'} {what}: {found}]", most)
-    if isinstance(part, AttachmentPart):
-        return f"[file: {_file(part)}]"[:most]
-    return "" if isinstance(part, ReasoningPart) else clipped(str(part.data.get("text") or ""), most)
-
-
-def _file(part: AttachmentPart) -> str:
-    return part.name or part.reference or part.id or "unnamed"
+def _as_line(record: dict[str, str]) -> str:
+    match record:
+        case {"text": text}:
+            return text
+        case {"calls": name, "with": arguments}:
+            return f"[calls {name}({arguments})]"
+        case {"tool": name, "result": outcome}:
+            return f"[{name or 'the tool'} gives: {outcome}]"
+        case {"tool": name, "error": outcome}:
+            return f"[{name or 'the tool'} fails with: {outcome}]"
+        case {"file": name}:
+            return f"[file: {name}]"
+    return ""
 
 
 def as_text(value: Any) -> str:

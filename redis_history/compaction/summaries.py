@@ -7,7 +7,7 @@ import contextlib
 import contextvars
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from redis_history.errors import ConfigurationError, SummaryError
@@ -20,7 +20,9 @@ SUMMARY_START: Final = "[Earlier conversation summary:"
 
 #: Maximum size of every summary, because each later turn includes it.
 MAX_SUMMARY_TOKENS: Final = 8_000
-#: See `always_allowed`.
+#: The expected size of a summary, in tokens.
+SUMMARY_TOKENS: Final = 500
+#: Tokens that a summary may always have if `max_tokens` holds without it.
 _ALWAYS_SHORT: Final = 100
 #: The shortest useful summary.
 _SHORTEST: Final = "They said one thing and another."
@@ -94,25 +96,41 @@ def shortest_tokens(counter: TokenCounter | None = None) -> int:
     return message_tokens(summary_message(_SHORTEST), counter)
 
 
-def summary_limit(before: int, most: int | None, least: int = 0) -> int:
-    """Maximum tokens of a summary that replaces `before` tokens: at most `most`, but at least `least`."""
-    return max(0, min(max(before - 1, least), MAX_SUMMARY_TOKENS, MAX_SUMMARY_TOKENS if most is None else most))
+def expected_tokens(max_tokens: int | None, counter: TokenCounter | None = None) -> int:
+    """The expected size of a summary in a conversation of at most `max_tokens` tokens."""
+    share = SUMMARY_TOKENS if max_tokens is None else min(SUMMARY_TOKENS, max_tokens // 4)
+    return max(shortest_tokens(counter), share)
 
 
-def always_allowed(total: int, max_tokens: int | None) -> int:
-    """Tokens that a summary may always have. 0 if a conversation of `total` tokens exceeds `max_tokens`. Otherwise a
-    summary may be longer than the few words it replaces, because the other bounds do not depend on tokens."""
-    return _ALWAYS_SHORT if max_tokens is None or total <= max_tokens else 0
+def summary_limit(
+    messages: Iterable[Message],
+    replaced: Iterable[Message],
+    max_tokens: int | None,
+    tokens_of: Callable[[Message], int] = message_tokens,
+    shortest: int | None = None,
+) -> int:
+    """Maximum tokens of a summary of the `replaced` ones of all `messages`, so that `max_tokens` holds.
+
+    If no useful summary can make it hold, any that is shorter than the replaced messages will do. If it holds already,
+    a summary may be longer than the few words it replaces, because the other bounds do not depend on tokens.
+    """
+    total, before = sum(map(tokens_of, messages)), sum(map(tokens_of, replaced))
+    if max_tokens is None:
+        return min(max(before - 1, _ALWAYS_SHORT), MAX_SUMMARY_TOKENS)
+    room = max_tokens - (total - before)
+    if room < (shortest_tokens() if shortest is None else shortest):
+        room = MAX_SUMMARY_TOKENS
+    return max(0, min(max(before - 1, _ALWAYS_SHORT if total <= max_tokens else 0), MAX_SUMMARY_TOKENS, room))
 
 
 def usable(
     answer: object,
     replaced: Sequence[Message],
-    most: int | None = None,
+    limit: int | None = None,
     tokens_of: Callable[[Message], int] = message_tokens,
-    least: int = 0,
 ) -> Message:
-    """Convert the answer of a summariser to a message. The answer must be text of at most `summary_limit` tokens.
+    """Convert the answer of a summariser to a message of at most `limit` tokens; see `summary_limit`. Without a limit,
+    it must be shorter than the replaced messages.
 
     Raises SummaryError if it is not text, SummaryTooLongError if it is too long, and NoGainError if it is not shorter
     than the replaced messages, because then the conversation would grow with each compaction.
@@ -128,7 +146,8 @@ def usable(
         raise SummaryError(f"the summariser returned text that is not valid UTF-8: {error}") from error
     message = summary_message(text)
     before = sum(map(tokens_of, replaced))
-    limit = summary_limit(before, most, least)
+    if limit is None:
+        limit = min(before - 1, MAX_SUMMARY_TOKENS)
     # A tokenizer would need minutes for an extremely long answer.
     endless = len(text) > 16 * MAX_SUMMARY_TOKENS
     after = estimate_tokens(len(text)) if endless else tokens_of(message)
@@ -165,9 +184,6 @@ def is_interrupt(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
 
 
-# Calling slow functions from a coroutine without blocking the event loop
-
-
 async def call_summarizer(summarizer: Summarizer, messages: Sequence[Message], previous_summary: str | None) -> object:
     """Call a summariser: a coroutine function in this event loop, a plain function in a thread."""
     if is_coroutine_function(summarizer):
@@ -200,6 +216,8 @@ async def try_in_thread(function: Callable[..., Any], *arguments: Any) -> tuple[
     def tell(given: Any, error: BaseException | None) -> None:
         if not done.done():
             done.set_result((given, error))
+        elif inspect.iscoroutine(given):  # nobody will await it
+            given.close()
 
     def run() -> None:
         try:

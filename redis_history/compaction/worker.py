@@ -1,28 +1,28 @@
-"""Options, progress and state of a compressor. Pure; the compressor itself is in _async/compressor.py."""
+"""Options, progress and state of a compressor, without I/O; the compressor itself is in _async/compressor.py."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from redis_history._ids import rng
-from redis_history._time import cutoff
-from redis_history._validation import check_integer, check_seconds, check_share
-from redis_history.compaction.policy import SUMMARY_TOKENS, Plan, Policy
-from redis_history.compaction.summaries import shortest_tokens
-from redis_history.errors import ConfigurationError, InvalidTimestampError
-from redis_history.model import Conversation, Message
-from redis_history.tokens import message_tokens
+from redis_history._validation import check_seconds
+from redis_history.compaction.policy import Policy
+from redis_history.compaction.summaries import expected_tokens
+from redis_history.errors import ConfigurationError, InvalidInputError
+from redis_history.model import Conversation
 
 #: One day. After that, another worker must be able to replace a stalled one.
 _LONGEST_LEASE: Final = 86_400
-#: Maximum number of remembered conversations that have nothing to compress.
-_SETTLED: Final = 100_000
+#: Maximum number of conversations of `Facts`.
+_MAX_FACTS: Final = 100_000
 
 
 class CompressionProgress(Struct, frozen=True):
@@ -78,15 +78,41 @@ class CompressorStats(Struct, frozen=True):
     resting: int = 0
 
 
-class CompressorOptions(Struct, frozen=True):
+def compressor_policy(
+    max_tokens: int | None,
+    max_messages: int | None,
+    older_than: float | timedelta | None,
+    target: float,
+    keep_recent: int,
+) -> Policy:
+    """The policy of a compressor. `older_than` is an age. Raises ConfigurationError."""
+    try:
+        if older_than is not None:
+            seconds = older_than.total_seconds() if isinstance(older_than, timedelta) else older_than
+            check_seconds(seconds, "older_than")
+            older_than = timedelta(seconds=seconds)
+        policy = Policy(
+            max_tokens=max_tokens,
+            max_messages=max_messages,
+            older_than=older_than,
+            keep_recent=keep_recent,
+            target=target,
+        )
+    except (InvalidInputError, OverflowError) as error:
+        raise ConfigurationError(f"compressor: {error}") from error
+    return replace(policy, summary_tokens=expected_tokens(max_tokens))
+
+
+def is_over(policy: Policy, conversation: Conversation) -> bool:
+    """Whether a conversation exceeds `max_tokens` or `max_messages`; its record does not contain its age."""
+    return (policy.max_tokens is not None and conversation.tokens > policy.max_tokens) or (
+        policy.max_messages is not None and conversation.message_count > policy.max_messages
+    )
+
+
+class Timing(Struct, frozen=True):
     """See `AsyncCompressor`. Raises ConfigurationError."""
 
-    max_tokens: int | None
-    max_messages: int | None
-    older_than: float | timedelta | None
-    target: float
-    keep_recent: int
-    concurrency: int
     timeout: float
     lease: float
     look_interval: float
@@ -96,103 +122,56 @@ class CompressorOptions(Struct, frozen=True):
     grace: float
 
     def __post_init__(self) -> None:
-        if self.max_tokens is None and self.max_messages is None and self.older_than is None:
-            raise ConfigurationError("a compressor requires max_tokens, max_messages or older_than")
-        for name in ("max_tokens", "max_messages"):
-            check_integer(getattr(self, name), name, 1, optional=True)
-        if self.older_than is not None:
-            check_seconds(self.age, "older_than")
-            try:
-                cutoff(timedelta(seconds=self.age or 0))
-            except (OverflowError, InvalidTimestampError) as error:
-                raise ConfigurationError(f"older_than reaches too far back: {self.older_than!r}") from error
-        check_share(self.target, "target")
-        check_integer(self.keep_recent, "keep_recent")
-        check_integer(self.concurrency, "concurrency", 1)
         for name in ("timeout", "look_interval", "sweep_interval", "first_wait"):
             check_seconds(getattr(self, name), name)
         check_seconds(self.lease, "lease", 0.1, _LONGEST_LEASE)
         check_seconds(self.longest_wait, "longest_wait", self.first_wait)
         check_seconds(self.grace, "grace", 0)
 
-    @property
-    def age(self) -> float | None:
-        """`older_than` in seconds."""
-        return self.older_than.total_seconds() if isinstance(self.older_than, timedelta) else self.older_than
 
-    def is_over(self, conversation: Conversation) -> bool:
-        """Whether a conversation exceeds `max_tokens` or `max_messages`; its record does not tell its age."""
-        return (self.max_tokens is not None and conversation.tokens > self.max_tokens) or (
-            self.max_messages is not None and conversation.message_count > self.max_messages
-        )
+class Facts:
+    """Facts that hold for a conversation at one revision, until a time (None: forever). Thread-safe."""
 
-    @property
-    def policy(self) -> Policy:
-        """The policy with these options."""
-        return Policy(
-            max_tokens=self.max_tokens,
-            max_messages=self.max_messages,
-            older_than=None if self.age is None else timedelta(seconds=self.age),
-            keep_recent=self.keep_recent,
-            target=self.target,
-            summary_tokens=max(shortest_tokens(), summary_share(self.max_tokens)),
-        )
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._until: OrderedDict[str, tuple[int, datetime | None]] = OrderedDict()
 
+    def add(self, conversation_id: str, revision: int, until: datetime | None) -> None:
+        with self._lock:
+            self._until.pop(conversation_id, None)
+            self._until[conversation_id] = revision, until
+            while len(self._until) > _MAX_FACTS:
+                self._until.popitem(last=False)
 
-def summary_share(max_tokens: int | None) -> int:
-    """The expected tokens of a summary, in a conversation of at most `max_tokens` tokens."""
-    return SUMMARY_TOKENS if max_tokens is None else min(SUMMARY_TOKENS, max_tokens // 4)
-
-
-def summary_room(messages: Iterable[Message], plan: Plan, max_tokens: int | None) -> int | None:
-    """Maximum tokens of a summary so that `max_tokens` holds. None without a limit, or if the messages that stay leave
-    no space for a summary."""
-    seen = {message.id for message in plan.seen}
-    rest = sum(message_tokens(message) for message in messages if message.id not in seen)
-    return None if max_tokens is None or rest + shortest_tokens() > max_tokens else max_tokens - rest
-
-
-#: By conversation id: the revision at which a fact holds, and until when (None: forever).
-_Until = OrderedDict[str, tuple[int, datetime | None]]
-
-
-def _remember(known: _Until, conversation_id: str, revision: int, until: datetime | None) -> None:
-    known.pop(conversation_id, None)
-    known[conversation_id] = revision, until
-    while len(known) > _SETTLED:
-        known.popitem(last=False)
-
-
-def _holds(known: _Until, conversation: Conversation) -> bool:
-    revision, until = known.get(conversation.conversation_id, (None, None))
-    return revision == conversation.revision and (until is None or datetime.now(UTC) < until)
+    def __contains__(self, conversation: Conversation) -> bool:
+        revision, until = self._until.get(conversation.conversation_id, (None, None))
+        return revision == conversation.revision and (until is None or datetime.now(UTC) < until)
 
 
 class Work:
     """The conversations that wait for compression, are being compressed, or rest after a failure. Thread-safe."""
 
-    def __init__(self, first_wait: float, longest_wait: float, clock: Callable[[], float]) -> None:
+    def __init__(self, first_wait: float, longest_wait: float) -> None:
         self._first_wait = first_wait
         self._longest_wait = longest_wait
-        self._clock = clock
         self._lock = threading.Lock()
         self._waiting: OrderedDict[str, int] = OrderedDict()
         self._working: set[str] = set()
         self._resting: dict[str, float] = {}
         self._failures: Counter[str] = Counter()
-        self._settled: _Until = OrderedDict()  # nothing can be compressed
-        self._young: _Until = OrderedDict()  # no message is too old
+        self.settled = Facts()  # nothing can be compressed
+        self.young = Facts()  # no message is too old
         self._counts: Counter[str] = Counter()
 
     def offer(self, found: Iterable[Conversation], *, rested: bool = True) -> int:
         """Add conversations that are too long, and return how many were added. `rested=False` skips conversations that
         failed before, even if their wait is over."""
         new = 0
-        now = self._clock()
+        now = time.monotonic()
         with self._lock:
             for conversation in found:
                 name = conversation.conversation_id
-                if name in self._working or name in self._waiting or _holds(self._settled, conversation):
+                if name in self._working or name in self._waiting or conversation in self.settled:
                     continue
                 if name in self._resting:
                     if not rested or self._resting[name] > now:
@@ -211,27 +190,12 @@ class Work:
             self._working.add(name)
             return name, revision
 
-    def done(self, conversation_id: str) -> None:
+    def succeeded(self, conversation_id: str) -> None:
         """The work on the conversation has ended without a failure."""
         with self._lock:
             self._working.discard(conversation_id)
-            for known in (self._resting, self._failures, self._settled):
-                known.pop(conversation_id, None)
-
-    def settle(self, conversation_id: str, revision: int, until: datetime | None) -> None:
-        """Do not retry at this revision until `until` (None: never)."""
-        with self._lock:
-            _remember(self._settled, conversation_id, revision, until)
-
-    def is_young(self, conversation: Conversation) -> bool:
-        """Whether no message of the conversation is known to be too old."""
-        with self._lock:
-            return _holds(self._young, conversation)
-
-    def young(self, conversation: Conversation, until: datetime | None) -> None:
-        """At this revision, no message is too old before `until` (None: none ever will be)."""
-        with self._lock:
-            _remember(self._young, conversation.conversation_id, conversation.revision, until)
+            self._resting.pop(conversation_id, None)
+            self._failures.pop(conversation_id, None)
 
     def failed(self, conversation_id: str) -> float:
         """Count a failure, and return the seconds to wait before a retry. The wait doubles with each failure."""
@@ -241,14 +205,14 @@ class Work:
         wait: float = min(self._longest_wait, self._first_wait * 2**doublings)
         return wait * rng.uniform(0.75, 1.25)  # workers must not all retry at once
 
-    def leave(self, conversation_id: str, rest: float | None = None) -> None:
+    def release(self, conversation_id: str, rest: float | None = None) -> None:
         """The work on the conversation has ended. With `rest`, do not retry it for so many seconds."""
         with self._lock:
             self._working.discard(conversation_id)
             if rest is not None:
-                self._resting[conversation_id] = self._clock() + rest
+                self._resting[conversation_id] = time.monotonic() + rest
 
-    def drop(self) -> None:
+    def clear(self) -> None:
         """Forget all waiting conversations."""
         with self._lock:
             self._waiting.clear()
@@ -264,14 +228,14 @@ class Work:
         return not self._waiting and not self._working
 
     @property
-    def next_rested(self) -> float | None:
+    def seconds_to_retry(self) -> float | None:
         """Seconds until the next retry of a resting conversation; None if no conversation rests."""
         with self._lock:
-            return max(0.0, min(self._resting.values()) - self._clock()) if self._resting else None
+            return max(0.0, min(self._resting.values()) - time.monotonic()) if self._resting else None
 
-    def rested(self) -> list[str]:
+    def take_rested(self) -> list[str]:
         """Conversations whose wait is over. Each is returned once."""
-        now = self._clock()
+        now = time.monotonic()
         with self._lock:
             found = [name for name, until in self._resting.items() if until <= now]
             for name in found:

@@ -1,7 +1,7 @@
-"""Handlers of events: called one at a time, in the order of the events, with no lock held.
+"""Handlers of events: called one at a time, in the order of the events, without a lock.
 
-Code that changes something posts events, then delivers them. If another call is delivering, that one delivers these
-too: a handler that changes the history causes no recursion, and several threads cause no disorder.
+Code that changes something posts events, then delivers them. If another call is already delivering, it also delivers
+these. So a handler that changes the history causes no recursion, and threads cannot reorder events.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from redis_history._validation import check_function
 from redis_history.errors import InvalidInputError
 
 _logger = logging.getLogger("redis_history")
-_running: set[asyncio.Task[None]] = set()
+_tasks: set[asyncio.Task[None]] = set()
 
 
-def run_aside(work: Awaitable[Any], failed: Callable[[Exception], None]) -> None:
-    """Run a coroutine: as a task in a running event loop; without one, here and to its end."""
+def run_in_background(work: Awaitable[Any], failed: Callable[[Exception], None]) -> None:
+    """Run a coroutine: as a task in a running event loop; without one, to its end."""
 
     async def run() -> None:
         try:
@@ -36,25 +36,33 @@ def run_aside(work: Awaitable[Any], failed: Callable[[Exception], None]) -> None
     except RuntimeError:
         asyncio.run(coroutine)
     else:
-        _running.add(task)  # a loop holds its tasks only weakly
-        task.add_done_callback(_running.discard)
+        _tasks.add(task)  # a loop holds its tasks only weakly
+        task.add_done_callback(_tasks.discard)
 
 
 class Listeners:
-    """The handlers of each event, and what is to be delivered to them."""
+    """The handlers of each event, and the events to deliver."""
 
     def __init__(self, events: tuple[str, ...]) -> None:
         self._handlers: dict[str, list[Callable[..., object]]] = {event: [] for event in events}
         self._posted: deque[Callable[[], None]] = deque()
-        self._delivering = False
+        self.renew_lock()
+
+    def renew_lock(self) -> None:
         self._lock = threading.Lock()
+        self._delivering = False
 
     def on(self, event: str, handler: Callable[..., object]) -> Callable[[], None]:
-        """Call `handler` from now on, with as many of the event's arguments as it takes; the outcome ends that."""
+        """Call `handler` from now on, with as many of the event's arguments as it takes. Returns a function that ends
+        this."""
         if event not in self._handlers:
             raise InvalidInputError(f"there is no event {event!r}; there are {', '.join(self._handlers)}")
         check_function(handler, "handler", optional=False, error=InvalidInputError)
-        called = _adapted(handler)
+        count = _count_parameters(handler)
+
+        def called(*arguments: Any) -> object:
+            return handler(*arguments[:count])
+
         with self._lock:
             self._handlers[event] = [*self._handlers[event], called]
 
@@ -64,17 +72,13 @@ class Listeners:
 
         return unsubscribe
 
-    def renew_lock(self) -> None:
-        self._lock = threading.Lock()
-        self._delivering = False
-
     def wants(self, event: str) -> bool:
         return bool(self._handlers[event])
 
     def post(self, event: str, *arguments: Any) -> None:
-        """Deliver this event with the next `deliver`. An argument that is `Late` is evaluated then."""
+        """Deliver this event with the next `deliver`."""
         if self._handlers[event]:
-            self.post_call(lambda: self._call(event, arguments))
+            self.post_call(lambda: self.call(event, *arguments))
 
     def post_call(self, call: Callable[[], None]) -> None:
         self._posted.append(call)
@@ -92,34 +96,25 @@ class Listeners:
             finally:
                 self._delivering = False
 
-    def _call(self, event: str, arguments: tuple[Any, ...]) -> None:
+    def call(self, event: str, *arguments: Any) -> None:
+        def failed(error: Exception) -> None:
+            _logger.error("a handler of %r failed", event, exc_info=error)
+
         for handler in self._handlers[event]:
             try:
-                outcome = handler(*(one.value() if isinstance(one, Late) else one for one in arguments))
+                outcome = handler(*arguments)
                 if inspect.isawaitable(outcome):
-                    run_aside(outcome, lambda error: self._failed(event, error))
-            except Exception as error:  # noqa: BLE001 -- a handler's error must not reach who changed the history
-                self._failed(event, error)
-
-    @staticmethod
-    def _failed(event: str, error: Exception) -> None:
-        _logger.error("a handler of %r failed", event, exc_info=error)
+                    run_in_background(outcome, failed)
+            except Exception as error:  # noqa: BLE001 -- a handler's error must not reach the code that made the change
+                failed(error)
 
 
-class Late:
-    """An argument that is evaluated at delivery."""
-
-    def __init__(self, value: Callable[[], Any]) -> None:
-        self.value = value
-
-
-def _adapted(handler: Callable[..., object]) -> Callable[..., object]:
-    """A function that passes on as many arguments as the handler takes."""
+def _count_parameters(handler: Callable[..., object]) -> int | None:
+    """How many positional arguments a handler takes; None for any number."""
     try:
         parameters = inspect.signature(handler).parameters.values()
     except (TypeError, ValueError):  # not all built-in functions have a signature
-        return lambda *arguments: handler(*arguments)
+        return None
     if any(one.kind is one.VAR_POSITIONAL for one in parameters):
-        return lambda *arguments: handler(*arguments)
-    count = sum(one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in parameters)
-    return lambda *arguments: handler(*arguments[:count])
+        return None
+    return sum(one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in parameters)

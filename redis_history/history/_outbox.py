@@ -1,4 +1,4 @@
-"""Changes made to a history here that are still to be saved, or to be seen in the change log. Pure."""
+"""Local changes of a history that are not saved yet, or whose events have not arrived. Pure."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ MAX_UNSAVED_BYTES = 64_000_000
 
 
 class PendingChange:
-    """`revision` is that of the change in the store; None: not acknowledged. `arrived`: its event was seen, so that
-    what is stored has it already. `size` is in bytes."""
+    """A local change. `revision` is its revision in the store; None: not acknowledged. `arrived`: its event was read,
+    so the replica contains it. `size` is in bytes."""
 
     revision: int | None = None
     arrived = False
@@ -35,9 +35,9 @@ class Add(PendingChange):
 
 
 class Rewrite(PendingChange):
-    """Other entries in place of all, if the store is still at revision `seen`.
+    """Replaces all entries, if the store is still at revision `seen`.
 
-    `token` names the change in the change log, however often it is sent. `uncertain`: an attempt got no answer.
+    `token` identifies the change in the change log, even if it is sent again. `uncertain`: an attempt got no reply.
     """
 
     uncertain = False
@@ -48,27 +48,25 @@ class Rewrite(PendingChange):
         self.size = size
         self.token = new_token()
 
-    def over(self, entries: list[Message]) -> list[Message]:
-        """The entries with this change."""
+    def apply(self, entries: list[Message]) -> list[Message]:
+        """The entries after this change."""
         return list(self.target)
 
 
 class Compaction(Rewrite):
-    """A summary in place of the oldest entries, if the store still has exactly these. Later entries do not matter."""
+    """Replaces the oldest entries by a summary, if the store still has exactly these. Later entries do not matter."""
 
     def __init__(self, seen: int, summary: Message, replaced: Sequence[Message], size: int) -> None:
         super().__init__(seen, (), size)
         self.summary = summary
         self.replaced = tuple(replaced)
-        self.removed = tuple(message.id for message in replaced)
-        self.stored: Message | None = None  # the summary with its position in the store
 
-    def over(self, entries: list[Message]) -> list[Message]:
-        gone = set(self.removed)
-        last = max((index for index, entry in enumerate(entries) if entry.id in gone), default=None)
+    def apply(self, entries: list[Message]) -> list[Message]:
+        ids = {message.id for message in self.replaced}
+        last = max((index for index, entry in enumerate(entries) if entry.id in ids), default=None)
         if last is None:
             return entries
-        return [*(entry for entry in entries[:last] if entry.id not in gone), self.summary, *entries[last + 1 :]]
+        return [*(entry for entry in entries[:last] if entry.id not in ids), self.summary, *entries[last + 1 :]]
 
 
 class Outbox:
@@ -94,11 +92,11 @@ class Outbox:
 
     @property
     def newest_revision(self) -> int:
-        """The newest acknowledged revision whose event is still to come; 0 without one."""
+        """The newest acknowledged revision whose event has not arrived; 0 without one."""
         return max((change.revision or 0 for change in self._changes), default=0)
 
     def check_room(self, size: int) -> None:
-        """Raises UnsavedLimitError if another change of `size` bytes is too much."""
+        """Raises UnsavedLimitError if another change of `size` bytes exceeds a limit."""
         if self.count >= self._max_unsaved or self.size + size > MAX_UNSAVED_BYTES:
             raise UnsavedLimitError(
                 f"{self.count:,} messages and rewrites of {self.size:,} bytes already wait for the server; this one "
@@ -107,26 +105,26 @@ class Outbox:
 
     def put(self, change: PendingChange) -> None:
         self._changes.append(change)
-        self._waits(change, 1)
+        self._count(change, 1)
 
     def remove(self, change: PendingChange) -> None:
         if change in self._changes:
             self._changes.remove(change)
             if change.revision is None:
-                self._waits(change, -1)
+                self._count(change, -1)
 
     def acknowledge(self, change: PendingChange, revision: int | None) -> None:
-        """The store has made the change; None: it has lost it again."""
+        """The store has made the change at this revision; None: it has lost it."""
         if change in self._changes:
-            self._waits(change, (revision is None) - (change.revision is None))
+            self._count(change, (revision is None) - (change.revision is None))
         change.revision, change.arrived = revision, False
 
-    def _waits(self, change: PendingChange, more: int) -> None:
+    def _count(self, change: PendingChange, more: int) -> None:
         self.count += more
         self.size += more * change.size
 
     def next(self) -> list[Add] | Rewrite | None:
-        """The next to send: as many messages as one change may hold, or a rewrite."""
+        """The next change to send: as many messages as one batch may hold, or a rewrite."""
         batch: list[Add] = []
         size = 0
         for change in self._changes:
@@ -141,17 +139,17 @@ class Outbox:
             batch.append(change)
         return batch or None
 
-    def over(self, stored: Sequence[Message], known: Container[str]) -> list[Message]:
-        """The stored messages, whose ids are `known`, with the pending changes."""
+    def apply(self, stored: Sequence[Message], ids: Container[str]) -> list[Message]:
+        """The stored messages, which have these ids, after the pending changes."""
         entries = list(stored)
         added: set[str] = set()
         for change in self._changes:
             if change.arrived:
                 continue
             if isinstance(change, Rewrite):
-                entries = change.over(entries)
-                known, added = {entry.id for entry in entries}, set()
-            elif isinstance(change, Add) and change.message.id not in known and change.message.id not in added:
+                entries = change.apply(entries)
+                ids, added = {entry.id for entry in entries}, set()
+            elif isinstance(change, Add) and change.message.id not in ids and change.message.id not in added:
                 entries.append(change.message)
                 added.add(change.message.id)
         return entries
@@ -169,23 +167,21 @@ def summary_and_replaced(before: Sequence[Message], after: Sequence[Message]) ->
     if same and not new:
         return None, []
     if same and len(new) == 1 and new[0].role != "system" and not (new[0].tool_uses or new[0].tool_results):
-        place = after.index(new[0])
-        end = before.index(after[place + 1]) if place + 1 < len(after) else len(before)
+        index = after.index(new[0])
+        end = before.index(after[index + 1]) if index + 1 < len(after) else len(before)
         replaced = [entry for entry in before[:end] if entry.id not in left and not stays(entry)]
-        if replaced and all(map(stays, after[:place])):
+        if replaced and all(map(stays, after[:index])):
             return new[0], replaced
     raise InvalidInputError(
-        "reduce: a plugin of a stored history may leave entries out and put one new entry, not of role system, in "
-        "place of the oldest; this one made other changes. To change what readers see, use `transform`; to rewrite the "
-        "conversation, `restore`"
+        "reduce: a plugin of a stored history may only leave entries out and replace the oldest ones by one new entry "
+        "that is not a system message. To change what readers see, use `transform`; to rewrite the conversation, "
+        "`restore`"
     )
 
 
 def stamped(messages: Sequence[Message]) -> list[Message]:
-    """The messages, in which one without a time before others gets the time of the next: so the store keeps this order.
-
-    Messages without a time at the end get the server's.
-    """
+    """The messages, where each one without a time gets the time of the next one that has a time, so that the store
+    keeps this order. Messages without a time at the end get the server's."""
     found: list[Message] = []
     following = None
     for message in reversed(messages):

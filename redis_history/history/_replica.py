@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from redis_history.events import (
@@ -26,52 +26,52 @@ from redis_history.model.ranges import stays
 from redis_history.operations import ReadChanges, ReadHead, ReadPage, Snapshot
 from redis_history.paging import PAGE, Reads, next_page
 
-#: How often a long conversation is read again because the log did not reach over the time of reading.
+#: How often a long conversation is read again because the log no longer has all changes made during the reading.
 _ATTEMPTS: Final = 5
 
 
 class Replica:
-    """Messages as stored, ascending by position, without replies that are being written.
+    """Stored messages in ascending order, without replies that are being written.
 
-    `cursor` is the last change that was applied (None: not read yet). `whole`: all messages are here.
+    `cursor`: the last applied change; None: not read yet. `whole`: no message is missing.
     """
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self.cursor: Cursor | None = None
         self.whole = False
-        self._ids: dict[str, Message] = {}
+        self._ids: set[str] = set()
 
     def __contains__(self, message_id: object) -> bool:
         return message_id in self._ids
 
     def begin(self, messages: Iterable[Message], cursor: Cursor, *, whole: bool) -> None:
         self.messages = [message for message in messages if message.status != "streaming"]
-        self._ids = {message.id: message for message in self.messages}
+        self._ids = {message.id for message in self.messages}
         self.cursor = cursor
         self.whole = whole
 
-    def place(self, message: Message) -> None:
-        """Put a stored message at its position, in place of the one with its id."""
-        known = self._ids.get(message.id)
-        if known is not None:
+    def put(self, message: Message) -> None:
+        """Insert a stored message at its position, or replace the one with its id."""
+        if message.id in self._ids:
             self.remove([message.id])
-        self._ids[message.id] = message
+        self._ids.add(message.id)
         if not self.messages or position_in_store(self.messages[-1]) < position_in_store(message):
             self.messages.append(message)
         else:
             self.messages.insert(bisect_left(self.messages, position_in_store(message), key=position_in_store), message)
 
-    def remove(self, message_ids: Iterable[str]) -> None:
-        """Remove messages; ids that are not here are ignored."""
-        gone = {name for name in message_ids if self._ids.pop(name, None) is not None}
-        if gone:
-            self.messages = [message for message in self.messages if message.id not in gone]
+    def remove(self, message_ids: Iterable[str]) -> bool:
+        """Remove messages; unknown ids are ignored. Whether any was removed."""
+        ids = self._ids.intersection(message_ids)
+        if ids:
+            self._ids -= ids
+            self.messages = [message for message in self.messages if message.id not in ids]
+        return bool(ids)
 
-    def forget(self, message_ids: Collection[str]) -> None:
+    def forget(self, message_ids: Iterable[str]) -> None:
         """Remove messages that stay in the store."""
-        if any(name in self._ids for name in message_ids):
-            self.remove(message_ids)
+        if self.remove(message_ids):
             self.whole = False
 
     def apply(self, event: Event) -> bool:
@@ -89,48 +89,39 @@ class Replica:
             return event.revision <= known.revision
         if event.revision <= known.revision:
             return event.revision < known.revision or event.cursor == known
-        if event.revision != known.revision + 1 or type(event) not in _KNOWN:
+        if event.revision != known.revision + 1:
             return False
-        if isinstance(event, MessagesAppended):
-            for message in event.messages:
-                if message.status != "streaming":
-                    self.place(message)
-            self.remove(event.removed_ids)
-        elif isinstance(event, MessagesDeleted):
-            self.remove(event.message_ids)
-        elif isinstance(event, MessageUpdated):
-            if event.message is not None and event.message_id in self._ids:
-                self.place(event.message)
-        elif isinstance(event, ReplyEnded):
-            if event.message is not None:
-                self.place(event.message)
-        elif isinstance(event, HistoryRestored):
-            self.begin(sorted(event.messages, key=position_in_store), event.cursor, whole=True)
-            self.remove(event.removed_ids)
-        elif isinstance(event, HistoryCompacted):
-            replaced = [one for one in self.messages if position_in_store(one) <= event.through and not stays(one)]
-            self.remove([message.id for message in replaced])
-            if event.summary is not None:
-                self.place(event.summary)
-        elif isinstance(event, HistoryCleared | ConversationDeleted):
-            self.begin([], event.cursor, whole=True)
+        match event:
+            case MessagesAppended():
+                for message in event.messages:
+                    if message.status != "streaming":
+                        self.put(message)
+                self.remove(event.removed_ids)
+            case MessagesDeleted():
+                self.remove(event.message_ids)
+            case MessageUpdated():
+                if event.message is not None and event.message_id in self:
+                    self.put(event.message)
+            case ReplyEnded():
+                if event.message is not None:
+                    self.put(event.message)
+            case HistoryRestored():
+                self.begin(sorted(event.messages, key=position_in_store), event.cursor, whole=True)
+                self.remove(event.removed_ids)
+            case HistoryCompacted():
+                self.remove(
+                    [one.id for one in self.messages if position_in_store(one) <= event.through and not stays(one)]
+                )
+                if event.summary is not None:
+                    self.put(event.summary)
+            case HistoryCleared() | ConversationDeleted():
+                self.begin([], event.cursor, whole=True)
+            case ConversationUpdated():
+                pass
+            case _:
+                return False
         self.cursor = event.cursor
         return True
-
-
-_KNOWN = frozenset(
-    {
-        MessagesAppended,
-        MessagesDeleted,
-        MessageUpdated,
-        ReplyEnded,
-        HistoryRestored,
-        HistoryCleared,
-        HistoryCompacted,
-        ConversationDeleted,
-        ConversationUpdated,
-    }
-)
 
 
 def position_in_store(message: Message) -> Position:
@@ -142,15 +133,15 @@ def position_in_store(message: Message) -> Position:
 def read_whole(conversation_id: str) -> Reads[Snapshot]:
     """All messages, and the cursor of exactly that state.
 
-    A long conversation is read in pages, so that no single read holds the server, and the changes made meanwhile are
-    applied to it. If others always change more than the log holds, the last pages are returned with the cursor from
-    before them: the messages may be newer then, until the changes after the cursor are applied.
+    A long conversation is read in pages, so that no single read holds the server, and then the changes made meanwhile
+    are applied. If others always change more than the log holds, the last pages are returned with the cursor from
+    before them. The messages may then be newer, until the changes after the cursor are applied.
     """
     for _ in range(_ATTEMPTS):
         head = yield ReadHead(conversation_id, PAGE)
         if head.message_count == len(head.newest.messages):
             return Snapshot(head.newest.messages, head.cursor, head.message_count)
-        # By id: a message deleted and appended again meanwhile may be found at both of its places.
+        # By id: a message deleted and appended again meanwhile may be found at both positions.
         found: dict[str, Message] = {}
         op: ReadPage | None = ReadPage(conversation_id, PAGE, newest=False)
         while op is not None:

@@ -1,17 +1,16 @@
-"""Keep a history the same as a stored conversation. No I/O: a driver sends, reads, and passes on what it gets.
+"""Keep a history the same as a stored conversation. No I/O: a driver sends and reads, and passes the replies on.
 
-The entries of the history are what the store has (the replica) with the changes made here since (the outbox). A change
-leaves the outbox when its event has been seen. So entries never jump back, in whatever order replies and events arrive.
-If the store confirms its writes (`durability`), the change must be acknowledged, too: an event says only that the
+The entries of the history are the stored messages (the replica) with the local changes applied (the outbox). A change
+leaves the outbox when its event arrives, so entries never jump back, in whatever order replies and events arrive. If
+the store confirms its writes (`durability`), the change must also be acknowledged, because an event only shows that the
 server has it.
 
-Methods only post events; the driver delivers them, with no lock held.
+Methods only post events; the driver delivers them, without a lock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal
 
 from msgspec.structs import replace
 
@@ -37,15 +36,13 @@ from redis_history.model.wire import encode_body
 from redis_history.operations import Appended, ReadChanges, Snapshot
 from redis_history.paging import Reads
 
-#: Reasons of a Reset that say that the conversation, as it was known, has ended.
+#: Reasons of a Reset after which the conversation as it was known no longer exists.
 _ENDED = ("conversation_missing", "conversation_replaced")
 
 
 class Syncer:
-    """The state of one history and its conversation. `wake` is called when something is to be sent. `confirms`: the
-    store confirms its writes.
-
-    `following`: the history saves and follows by itself. `stale`: others have made a change that is not here.
+    """The state of one history and its conversation. `wake` is called when there is something to send. `confirms`: the
+    store confirms its writes. `following`: the history saves and follows in the background.
     """
 
     def __init__(
@@ -61,18 +58,18 @@ class Syncer:
         self._history = history
         self._wake = wake
         self._confirms = confirms
-        self.replica = Replica()
         self.outbox = Outbox(max_unsaved)
-        self._begin_anew()
+        self._begin(None)
         history._recorder = self
 
-    def _begin_anew(self) -> None:
+    def _begin(self, conversation_id: str | None) -> None:
+        self.conversation_id = conversation_id
+        self.replica = Replica()
         self.outbox.clear()
         self._hidden: set[str] = set()  # removed by the limits of the history, and not stored yet
         self._left_out: set[str] = set()  # left out by a reduction; the store keeps them
-        self._seen = 0  # up to this revision the entries are what the store has, own changes included
-        self._own: set[int] = set()  # revisions of own changes beyond that
-        self.stale = False
+        self._seen = 0  # up to this revision, own changes included, the entries are those of the store
+        self._own: set[int] = set()  # revisions of own changes after `_seen`
 
     @property
     def unsaved(self) -> list[Message]:
@@ -97,19 +94,41 @@ class Syncer:
             self._put(Add(message, size))
             self._left_out.discard(message.id)
 
-    def rewriting(self, how: Literal["replace", "reduce"], entries: list[Message]) -> None:
+    def replacing(self, entries: list[Message]) -> None:
         if self.conversation_id is not None:
-            change = self._replacement(entries) if how == "replace" else self._reduction(entries)
-            if change is not None:
-                self._put(change)
-            names = {entry.id for entry in entries}
-            self._hidden -= names
-            self._left_out -= names
+            target = stamped(entries)
+            op = requests.restore(self.bound_id, target)  # raises if it would not fit
+            self._put(Rewrite(self._seen, target, sum(len(entry.body) for entry in op.entries)))
+            self._hidden.difference_update(entry.id for entry in entries)
+            self._left_out.difference_update(entry.id for entry in entries)
 
-    def trimmed(self, gone: list[Message]) -> None:
-        self.replica.forget([entry.id for entry in gone])
+    def reducing(self, entries: list[Message]) -> None:
+        """A summary moves entries to the archive of the store. Entries that a plugin only left out stay stored, and are
+        not shown here."""
+        if self.conversation_id is None:
+            return
+        before = self._history._entries
+        summary, replaced = summary_and_replaced(before, entries)
+        left_out = {entry.id for entry in before}.difference(entry.id for entry in (*entries, *replaced))
+        if summary is not None:
+            if not self.replica.whole:
+                raise InvalidInputError(
+                    "this history holds only the newest part of its conversation, so a plugin cannot rewrite it: "
+                    "load it without max_length and max_tokens"
+                )
+            if not summary.is_summary:
+                summary = replace(summary, metadata={**summary.metadata, "is_summary": True})
+            stored = self.outbox.apply(self.replica.messages, self.replica)  # with entries that are not shown
+            last = next(index for index, entry in enumerate(stored) if entry.id == replaced[-1].id)
+            seen = [entry for entry in stored[: last + 1] if not stays(entry)]
+            self._put(Compaction(self._seen, summary, seen, len(encode_body(summary))))
+        self._left_out |= left_out
+
+    def limited(self, removed: list[Message]) -> None:
+        """The limits of the history have removed its oldest entries."""
+        self.replica.forget([entry.id for entry in removed])
         waiting = {change.message.id for change in self.outbox if isinstance(change, Add)}
-        self._hidden.update(entry.id for entry in gone if entry.id in waiting)
+        self._hidden.update(entry.id for entry in removed if entry.id in waiting)
 
     def _put(self, change: PendingChange) -> None:
         if self.following:
@@ -117,36 +136,9 @@ class Syncer:
         self.outbox.put(change)
         self._wake()
 
-    def _replacement(self, entries: list[Message]) -> Rewrite:
-        target = stamped(entries)
-        op = requests.restore(self.bound_id, target)  # raises if it would not fit
-        return Rewrite(self._seen, target, sum(len(entry.body) for entry in op.entries))
-
-    def _reduction(self, entries: list[Message]) -> Compaction | None:
-        """The store keeps everything: a summary moves entries to the archive, and entries that a plugin only left out
-        stay stored and are not shown here."""
-        before = self._history._entries
-        summary, replaced = summary_and_replaced(before, entries)
-        gone = {entry.id for entry in before} - {entry.id for entry in entries}
-        if summary is None:
-            self._left_out |= gone
-            return None
-        if not self.replica.whole:
-            raise InvalidInputError(
-                "this history holds only the newest part of its conversation, so a plugin cannot rewrite it: "
-                "load it without max_length and max_tokens"
-            )
-        if not summary.is_summary:
-            summary = replace(summary, metadata={**summary.metadata, "is_summary": True})
-        self._left_out |= gone.difference(entry.id for entry in replaced)
-        stored = self.outbox.over(self.replica.messages, self.replica)  # with entries that are not shown
-        last = next(index for index, entry in enumerate(stored) if entry.id == replaced[-1].id)
-        seen = [entry for entry in stored[: last + 1] if not stays(entry)]
-        return Compaction(self._seen, summary, seen, len(encode_body(summary)))
-
     def _compose(self) -> None:
-        """Show what is stored, with the pending changes, without what is not shown."""
-        entries = self.outbox.over(self.replica.messages, self.replica)
+        """Show the stored messages after the pending changes, without those that are not shown."""
+        entries = self.outbox.apply(self.replica.messages, self.replica)
         if self._hidden or self._left_out:
             self._left_out.intersection_update([entry.id for entry in entries])
             entries = [one for one in entries if one.id not in self._hidden and one.id not in self._left_out]
@@ -167,15 +159,14 @@ class Syncer:
     # Loading
 
     def load(self, conversation_id: str, snapshot: Snapshot) -> None:
-        """Show the conversation, and behind it what was added here and is not there.
+        """Show the conversation, followed by local additions that it does not contain.
 
-        A system message that is there already, word for word, is not added again.
+        A system message is not added again if the conversation has one with the same text.
         """
         with self._history._lock:
             unsaved, sent = self.unsaved, self.conversation_id is not None
-            self._begin_anew()
-            self.conversation_id = conversation_id
-            self._read(snapshot)
+            self._begin(conversation_id)
+            self._use(snapshot)
             prompts = {message.text for message in snapshot.messages if message.role == "system"}
             for message in unsaved:
                 change = Add(message, len(encode_body(message)))
@@ -192,22 +183,19 @@ class Syncer:
     def bind(self, conversation_id: str) -> None:
         """Save to a conversation that was not read: all entries are new to it."""
         with self._history._lock:
-            self._begin_anew()
-            self.conversation_id = conversation_id
-            self.replica = Replica()
+            self._begin(conversation_id)
             for message in self._history._entries:
                 self.outbox.put(Add(message, len(encode_body(message))))
 
-    def _read(self, snapshot: Snapshot) -> None:
+    def _use(self, snapshot: Snapshot) -> None:
         self.replica.begin(snapshot.messages, snapshot.cursor, whole=len(snapshot.messages) == snapshot.message_count)
         self._seen = snapshot.cursor.revision
         self._own.clear()
-        self.stale = False
 
     # Following
 
     def changes_by_others(self) -> Reads[None]:
-        """Read what others have changed: the changes after the last known one, or everything if that is not enough."""
+        """Read the changes after the last known one, or the whole conversation if they are not enough."""
         conversation_id = self.bound_id
         while (cursor := self.cursor) is not None:
             with self._history._lock:
@@ -217,16 +205,13 @@ class Syncer:
             if event is not None:
                 reason = event.reason if isinstance(event, Reset) else None
                 if (yield from self._read_whole(reason)):
-                    break
+                    return
             elif not changes.more:
                 known = self.cursor
                 if known is not None and acknowledged > known.revision:  # the conversation was deleted since
                     yield from self._read_whole("conversation_missing")
-                break
-        else:
-            yield from self._read_whole()
-        with self._history._lock:
-            self.stale = False
+                return
+        yield from self._read_whole()
 
     def _read_whole(self, reason: str | None = None) -> Reads[bool]:
         with self._history._lock:
@@ -237,40 +222,36 @@ class Syncer:
     def read_again(
         self, snapshot: Snapshot, reason: str | None = None, acknowledged: Sequence[PendingChange] | None = None
     ) -> bool:
-        """Use a snapshot in place of what is known of the store; unsaved changes stay. `reason` is that of a Reset.
+        """Replace the replica by a snapshot; unsaved changes stay. `reason` is that of a Reset.
 
         `acknowledged`: the changes that the store had acknowledged before the snapshot was read; None: all of them.
-        False, and nothing has changed, if newer changes are applied already, unless a Reset says the server lost them.
+        False, and no change, if newer changes are applied already, unless a Reset says that the server lost them.
         """
         history, revision = self._history, snapshot.cursor.revision
         with history._lock:
             known = self.replica.cursor
-            goes_on = (
-                known is not None
-                and known.epoch == snapshot.cursor.epoch
-                and reason != "server_rewound"
-                and reason not in _ENDED
+            ended = reason in _ENDED
+            continues = (
+                known is not None and known.epoch == snapshot.cursor.epoch and reason != "server_rewound" and not ended
             )
-            if goes_on and known is not None and revision < known.revision:
+            if continues and known is not None and revision < known.revision:
                 return False
             shown = history._ids | self._left_out
             seen, own = self._seen, set(self._own)
-            self._read(snapshot)
-            if goes_on and seen > revision:  # own changes since; their events are still to come
+            self._use(snapshot)
+            if continues and seen > revision:  # own changes whose events have not arrived
                 self._seen = seen
                 self._own |= {one for one in own if one > seen}
             for change in self.outbox:
-                if self._shows(snapshot.cursor, change):
+                if self._contains(snapshot.cursor, change):
                     self._arrived(change)
                 elif reason == "server_rewound":  # the server may have lost it: it is sent again
                     self.outbox.acknowledge(change, None)
-                elif change.arrived and reason in _ENDED:
+                elif change.arrived and ended:
                     self._remove(change)
                 elif change.revision is None:
                     continue
-                elif change.revision <= revision or (
-                    reason in _ENDED and (acknowledged is None or change in acknowledged)
-                ):
+                elif change.revision <= revision or (ended and (acknowledged is None or change in acknowledged)):
                     self._remove(change)  # unless it was made in a new conversation after the snapshot
             history._void_reductions()
             for message in snapshot.messages:
@@ -280,14 +261,14 @@ class Syncer:
             self._wake()
         return True
 
-    def _shows(self, head: Cursor, change: PendingChange) -> bool:
-        """Whether the state of the store that was read has a change."""
+    def _contains(self, head: Cursor, change: PendingChange) -> bool:
+        """Whether the state of the store that was read contains a change."""
         if isinstance(change, Add):
             return change.message.id in self.replica
         return isinstance(change, Rewrite) and is_of_call(head, change.token)
 
     def apply(self, events: Iterable[Event]) -> Event | None:
-        """Apply events; return the one after which the conversation must be read again, if there is one."""
+        """Apply events. Returns the one after which the conversation must be read again, if there is one."""
         with self._history._lock:
             for event in events:
                 if not self._apply(event):
@@ -301,27 +282,8 @@ class Syncer:
             return False
         if self.replica.cursor is before:  # applied already
             return True
-        own = False
-        arrived = {message.id for message in event.messages} if isinstance(event, MessagesAppended) else set()
-        by_others = set(arrived)
-        for change in self.outbox:
-            if change.arrived:
-                continue
-            if isinstance(change, Add) and change.message.id in arrived:
-                by_others.discard(change.message.id)
-                own = not by_others or change.revision == event.revision
-            elif isinstance(change, Compaction) and isinstance(event, HistoryCompacted):
-                if event.summary_id != change.summary.id:
-                    continue
-                own = True
-            elif isinstance(change, Rewrite) and is_of_call(event.cursor, change.token):
-                own = True
-            elif change.revision is not None and change.revision <= event.revision:
-                own = own or change.revision == event.revision
-            else:
-                continue
-            self._arrived(change)
-        if own:
+        is_own = self._remove_arrived(event)
+        if is_own:
             self._acknowledged(event.revision)
         known = event.revision <= self._seen
         self._own.discard(event.revision)
@@ -329,12 +291,36 @@ class Syncer:
         while self._seen + 1 in self._own:
             self._own.remove(self._seen + 1)
             self._seen += 1
-        if not known and not own:
+        if not known and not is_own:
             self._post(event)
         return True
 
+    def _remove_arrived(self, event: Event) -> bool:
+        """Take the changes that arrive with an event out of the outbox. Whether the event is that of an own change."""
+        is_own = False
+        arrived = {message.id for message in event.messages} if isinstance(event, MessagesAppended) else set()
+        by_others = set(arrived)
+        for change in self.outbox:
+            if change.arrived:
+                continue
+            if isinstance(change, Add) and change.message.id in arrived:
+                by_others.discard(change.message.id)
+                is_own = not by_others or change.revision == event.revision
+            elif isinstance(change, Compaction) and isinstance(event, HistoryCompacted):
+                if event.summary_id != change.summary.id:
+                    continue
+                is_own = True
+            elif isinstance(change, Rewrite) and is_of_call(event.cursor, change.token):
+                is_own = True
+            elif change.revision is not None and change.revision <= event.revision:
+                is_own = is_own or change.revision == event.revision
+            else:
+                continue
+            self._arrived(change)
+        return is_own
+
     def _post(self, event: Event) -> None:
-        """Post what others did."""
+        """Post a change by others."""
         post = self._history._listeners.post
         if isinstance(event, MessagesAppended):
             for message in event.messages:
@@ -353,38 +339,26 @@ class Syncer:
         with self._history._lock:
             return self.outbox.next()
 
-    def still_there(self, adds: Iterable[Add]) -> list[Add]:
-        """Those to send in a new call: a message that the store had, and that others have removed since, is not."""
+    def without_deleted(self, adds: Iterable[Add]) -> list[Add]:
+        """The messages to send in a new call: not those that the store had, and that others have removed since."""
         with self._history._lock:
-            gone = [add for add in adds if add.arrived and add.message.id not in self.replica and self.replica.whole]
-            for add in gone:
+            deleted = [add for add in adds if add.arrived and add.message.id not in self.replica and self.replica.whole]
+            for add in deleted:
                 self._remove(add)
-            return [add for add in adds if add not in gone]
+            return [add for add in adds if add not in deleted]
 
     def appended(self, adds: Sequence[Add], outcomes: Sequence[Appended]) -> int:
-        """The store has acknowledged messages; how many of them were new to it."""
+        """The store has acknowledged messages. Returns how many of them were new to it."""
         with self._history._lock:
-            fresh = {outcome.revision for outcome in outcomes if not outcome.duplicate}
-            for revision in fresh:
+            for revision in {outcome.revision for outcome in outcomes if not outcome.duplicate}:
                 self._acknowledged(revision)
-            cursor = self.replica.cursor
-            applied = 0 if cursor is None else cursor.revision
-            if (not fresh and cursor is None) or max(one.revision for one in outcomes) > self._seen:
-                self.stale = True
-            if not self.following and fresh and max(fresh) <= applied:
-                self.stale = True  # revisions count anew: the conversation began anew, or the server was rewound
+            applied = 0 if self.replica.cursor is None else self.replica.cursor.revision
             for add, outcome in zip(adds, outcomes, strict=True):
-                if add not in self.outbox:  # its event was faster
-                    continue
-                self.outbox.acknowledge(add, outcome.revision)
-                add.message = outcome.message
-                if outcome.revision <= applied:
-                    self._remove(add)  # the replica is newer: if the message is not there, it was removed again
-                elif not (self.following or self.stale):
-                    self._remove(add)
-                    self.replica.place(outcome.message)
-            if not self.following and not self.stale and self.replica.cursor is None:
-                self.replica.whole = True  # the first change of the conversation was this one
+                if add in self.outbox:  # otherwise its event was faster
+                    self.outbox.acknowledge(add, outcome.revision)
+                    add.message = outcome.message
+                    if outcome.revision <= applied:
+                        self._remove(add)  # the replica is newer: if it lacks the message, others have removed it
             self._compose()
         return sum(not outcome.duplicate for outcome in outcomes)
 
@@ -395,36 +369,21 @@ class Syncer:
             if changed:
                 self._acknowledged(revision)
             cursor = self.replica.cursor
-            if change not in self.outbox:
-                pass
-            elif not changed or (cursor is not None and revision <= cursor.revision):
+            if not changed or (cursor is not None and revision <= cursor.revision):
                 self._remove(change)
-            elif not self.following:
-                if isinstance(change, Compaction):
-                    self._remove(change)
-                    self.replica.remove(change.removed)
-                    if change.stored is not None:
-                        self.replica.place(change.stored)
-                elif change.target:
-                    self.stale = True  # only the store knows the positions of these messages
-                else:
-                    self._remove(change)
-                    self.replica.remove([one.id for one in self.replica.messages])
             self._compose()
 
     def _acknowledged(self, revision: int) -> None:
         for change in self.outbox:
-            if not isinstance(change, Rewrite) or change.revision is not None or change.arrived:
-                continue
-            if change.seen == revision - 1:
+            waits = change.revision is None and not change.arrived
+            if isinstance(change, Rewrite) and waits and change.seen == revision - 1:
                 change.seen = revision
         if revision == self._seen + 1:
             self._seen = revision
         elif revision > self._seen:
             self._own.add(revision)
-            self.stale = True
 
-    def refused(self, changes: Iterable[PendingChange]) -> None:
+    def rejected(self, changes: Iterable[PendingChange]) -> None:
         """Give up changes that can never be made."""
         with self._history._lock:
             for change in changes:

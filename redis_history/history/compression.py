@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import threading
 from collections.abc import Awaitable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from redis_history._time import Instant
 from redis_history._validation import check_integer, check_seconds, check_share
 from redis_history.compaction.extractive import within
-from redis_history.compaction.policy import KEEP_RECENT, Policy, oldest_to_replace, wider
+from redis_history.compaction.policy import KEEP_RECENT, Policy, make_plan, wider
 from redis_history.compaction.summaries import (
     Summarizer,
     SummaryTooLongError,
-    always_allowed,
+    call_summarizer,
     check_summarizer,
-    is_coroutine_function,
-    is_interrupt,
+    expected_tokens,
     read_summary,
     shortest_tokens,
     summary_error,
     summary_limit,
-    try_in_thread,
     usable,
 )
-from redis_history.compaction.worker import summary_share
 from redis_history.errors import ConfigurationError, InvalidInputError, SummaryError
 from redis_history.history._limits import ReduceOptions, reduce_options
 from redis_history.history.history import History, Plugin
@@ -37,7 +32,6 @@ from redis_history.model import Message
 
 #: When to reduce by itself: bounds, or a function that looks at the history.
 ReduceWhen = ReduceOptions | Mapping[str, int | Instant | timedelta | None]
-_NAMES = frozenset({"max_tokens", "max_entries", "older_than"})
 #: How often a reduction is started anew because the history was rewritten during it.
 _ATTEMPTS = 5
 
@@ -66,9 +60,9 @@ class Compression(Plugin):
         self._when = auto_reduce_when
         self._history: History | None = None
         self._lock = threading.Lock()
-        self._busy = False  # a reduction that it started by itself is under way
-        self._check_again = False  # something was added since the limits were checked
-        self._own_bounds: ReduceOptions | None = None  # of the reduction that it started by itself
+        self._busy = False  # an automatic reduction is under way
+        self._check_again = False  # something was added during it
+        self._own_bounds: ReduceOptions | None = None
 
     def on_registered(self, history: History) -> None:
         if self._history is not None and self._history is not history:
@@ -76,46 +70,33 @@ class Compression(Plugin):
         self._history = history
 
     def after_add(self, history: History) -> Awaitable[object] | None:
-        if self._when is None:
-            return None
         with self._lock:
-            self._check_again = True
             if self._busy:
-                return None  # the reduction under way checks once more when it ends
-            self._busy = True
-        try:
+                self._check_again = True
+                return None
             bounds = self._exceeded_bounds(history)
-        except BaseException:
-            self._busy = False
-            raise
+            self._busy = bounds is not None
         return None if bounds is None else self._reduce_by_itself(history, bounds)
-
-    def _exceeded_bounds(self, history: History) -> ReduceOptions | None:
-        """The bounds, if the history exceeds them. If not, None, and the next addition may start a reduction."""
-        assert self._when is not None  # noqa: S101
-        while True:
-            with self._lock:
-                if not self._check_again:
-                    self._busy = False
-                    return None
-                self._check_again = False
-            bounds = _bounds(self._when)
-            if self._is_over(history, bounds):
-                return bounds
 
     async def _reduce_by_itself(self, history: History, bounds: ReduceOptions | None) -> None:
         voids = 0
         try:
             while bounds is not None:
-                self._own_bounds = bounds
+                self._own_bounds, self._check_again = bounds, False
                 _, void = await history._reduce_by(bounds)
                 voids += void
-                if void and voids < _ATTEMPTS:
-                    self._check_again = True
-                bounds = self._exceeded_bounds(history)
+                with self._lock:
+                    again = self._check_again or (void and voids < _ATTEMPTS)
+                    bounds = self._exceeded_bounds(history) if again else None
+                    self._busy = bounds is not None
         except BaseException:
             self._busy = False
             raise
+
+    def _exceeded_bounds(self, history: History) -> ReduceOptions | None:
+        """The bounds of `auto_reduce_when`, if the history exceeds them."""
+        bounds = ReduceOptions() if self._when is None else _bounds(self._when)
+        return bounds if _is_over(history, bounds) else None
 
     async def reduce(self, entries: Sequence[Message], options: ReduceOptions) -> Sequence[Message]:
         history = self._history
@@ -123,82 +104,49 @@ class Compression(Plugin):
             raise InvalidInputError("the compression plugin has no history yet: call history.use(plugin) first")
         if options == ReduceOptions():
             return entries
+        bound = None if options.max_tokens is None else max(1, options.max_tokens)
         target = self._target if options is self._own_bounds else 1.0
-        bound = options.max_tokens
         counter = history._tokens.counter
-        shortest = shortest_tokens(counter)
         policy = Policy(
-            max_tokens=None if bound is None else max(1, bound),
+            max_tokens=bound,
             max_messages=None if options.max_entries is None else max(1, options.max_entries),
             older_than=options.older_than,
             keep_recent=self._keep_recent,
             target=target,
-            summary_tokens=max(shortest, summary_share(None if bound is None else int(bound * target))),
+            summary_tokens=expected_tokens(None if bound is None else int(bound * target), counter),
             counter=counter,
         )
-        timed = [
-            entry if entry.timestamp is not None else replace(entry, timestamp=history._time_of(entry))
-            for entry in entries
-        ]
-        tokens = dict(zip([entry.id for entry in entries], map(history.count_tokens, entries), strict=True))
-        total = sum(tokens.values())
-        choices = wider(policy, lambda policy: oldest_to_replace(policy, timed, [*tokens.values()]), len)
-        found = next(choices, None)
-        if found is None:
+        timed = [replace(entry, timestamp=entry.timestamp or history._time_of(entry)) for entry in entries]
+        tokens = list(map(history.count_tokens, entries))
+        plans = wider(policy, lambda policy: make_plan(policy, timed, tokens))
+        plan = next(plans, None)
+        if plan is None:
             return entries
         while True:
-            gone = {message.id for message in found}
-            seen = [entry for entry in entries if entry.id in gone]
-            before = sum(tokens[one] for one in gone)
-            room = None if bound is None else bound - (total - before)
-            if room is not None and room < shortest:
-                room = None  # no summary meets the limit, so any that helps will do
-            least = always_allowed(total, bound)
-            answer = await self._summarize(seen, summary_limit(before, room, least))
+            leaving = {message.id for message in plan.seen}
+            seen = [entry for entry in entries if entry.id in leaving]
+            limit = summary_limit(entries, seen, options.max_tokens, history.count_tokens, shortest_tokens(counter))
             try:
-                summary = usable(answer, seen, room, history.count_tokens, least)
+                summary = usable(await self._summarize(seen, limit), seen, limit, history.count_tokens)
                 break
             except SummaryTooLongError as too_long:
-                found = choices.send(too_long)
-        last = max(index for index, entry in enumerate(entries) if entry.id in gone)
-        return [*(entry for entry in entries[:last] if entry.id not in gone), summary, *entries[last + 1 :]]
+                plan = plans.send(too_long)
+        last = entries.index(seen[-1])
+        return [*(entry for entry in entries[:last] if entry.id not in leaving), summary, *entries[last + 1 :]]
 
-    async def _summarize(self, seen: Sequence[Message], most: int) -> object:
-        function = within(self._summarizer, most)
+    async def _summarize(self, seen: Sequence[Message], limit: int) -> object:
         previous = next((message for message in seen if message.is_summary), None)
-        arguments = (
-            [message for message in seen if message is not previous],
-            None if previous is None else read_summary(previous),
-        )
-        task = asyncio.current_task()
+        messages = [message for message in seen if message is not previous]
+        text = None if previous is None else read_summary(previous)
         try:
             async with asyncio.timeout(self._timeout):
-                if is_coroutine_function(function):
-                    return await function(*arguments)  # type: ignore[misc]
-                given, error = await try_in_thread(function, *arguments)
-                if error is not None:
-                    raise summary_error(error)
-                return await given if inspect.isawaitable(given) else given
+                return await call_summarizer(within(self._summarizer, limit), messages, text)
         except SummaryError:
             raise
         except TimeoutError as error:
             raise SummaryError(f"the summariser took longer than {self._timeout:g} seconds") from error
-        except BaseException as error:
-            if _ends_task(error, task):
-                raise
+        except Exception as error:
             raise summary_error(error) from error
-
-    def _is_over(self, history: History, bounds: ReduceOptions) -> bool:
-        if bounds.max_entries is not None and len(history) > bounds.max_entries:
-            return True
-        if bounds.max_tokens is not None and history.total_estimated_tokens > bounds.max_tokens:
-            return True
-        cutoff = bounds.older_than
-        return cutoff is not None and any(
-            (time := history._time_of(entry)) is not None and time < cutoff
-            for entry in history
-            if entry.role != "system" and not entry.is_summary
-        )
 
 
 def compression(
@@ -209,49 +157,43 @@ def compression(
     target: float = 0.5,
     timeout: float = 120.0,
 ) -> Compression:
-    """A plugin by which `history.reduce` replaces the oldest entries by a summary.
+    """A plugin with which `history.reduce` replaces the oldest entries by a summary.
 
     There is at most one summary: the next one includes it. The summary is `[Earlier conversation summary: …]`, of role
     user, with `metadata["is_summary"]`. If the summariser fails, takes longer than `timeout` seconds, or returns
-    nothing usable, `reduce` raises SummaryError and the history is unchanged. A summary that is too long for
-    `max_tokens` is asked for again, of more entries, as long as there are more.
+    nothing usable, `reduce` raises SummaryError and the history is unchanged. If a summary is too long for
+    `max_tokens`, the summariser is called again with more entries, as long as there are more.
 
-    The bounds hold afterwards whenever a summary can make them hold. These always stay: system entries, the turn in
-    progress (from the newest message of a user on, until the assistant has answered without a tool call), and calls
-    that wait for their results. How many other recent entries stay is what the bounds allow.
+    The bounds hold afterwards whenever a summary can achieve this. These always stay: system entries, the turn in
+    progress (from the newest user message until the assistant answers without a tool call), and calls that wait for
+    their results. `keep_recent` entries stay if the bounds allow it.
 
     `auto_reduce_when` are bounds, as `reduce` takes them: `{"max_tokens": 8000}`. An addition that exceeds them starts
-    a reduction to `target` times the bounds, in the background where an event loop runs; a failure is a
-    `plugin_error`. One runs at a time. `keep_recent` entries stay if the bounds allow it, even if the target is missed.
+    a reduction to `target` times the bounds, in the background if an event loop runs; a failure is a `plugin_error`.
+    One runs at a time. To keep `keep_recent` entries, it may miss the target.
 
-    With a stored history it is a compaction of the stored conversation, done by the next `save` or by autosave: others
-    see it, and what was replaced can be read and brought back there.
+    With a stored history, the next `save` or autosave compacts the stored conversation: others see the summary, and the
+    replaced entries can be read and restored.
     """
     return Compression(summarizer, auto_reduce_when, keep_recent, target, timeout)
 
 
 def _bounds(when: ReduceWhen) -> ReduceOptions:
     """The bounds; an age counts from now. Raises ConfigurationError."""
-    if isinstance(when, ReduceOptions):
-        when = {"max_tokens": when.max_tokens, "max_entries": when.max_entries, "older_than": when.older_than}
-    if not isinstance(when, Mapping) or not _NAMES.issuperset(when) or all(value is None for value in when.values()):
-        raise ConfigurationError(
-            f"auto_reduce_when has bounds by name ({', '.join(sorted(_NAMES))}), such as {{'max_tokens': 8000}}, "
-            f"not {when!r}"
-        )
     try:
-        return reduce_options(when.get("max_tokens"), when.get("max_entries"), when.get("older_than"))  # type: ignore[arg-type]
-    except InvalidInputError as error:
-        raise ConfigurationError(f"auto_reduce_when: {error}") from error
+        bounds = reduce_options(**(asdict(when) if isinstance(when, ReduceOptions) else when))
+    except (TypeError, InvalidInputError) as error:
+        raise ConfigurationError(f"auto_reduce_when must be bounds such as {{'max_tokens': 8000}}: {error}") from error
+    if bounds == ReduceOptions():
+        raise ConfigurationError("auto_reduce_when must have at least one bound, such as {'max_tokens': 8000}")
+    return bounds
 
 
-def _ends_task(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
-    """Whether the error is meant for this task, not for the summariser: its cancellation, its end, or Ctrl-C."""
-    if isinstance(error, asyncio.CancelledError):
-        return task is None or task.cancelling() > 0
-    if isinstance(error, GeneratorExit):
-        try:
-            return asyncio.current_task() is not task
-        except RuntimeError:  # closed without any loop
-            return True
-    return is_interrupt(error)
+def _is_over(history: History, bounds: ReduceOptions) -> bool:
+    if bounds.max_entries is not None and len(history) > bounds.max_entries:
+        return True
+    if bounds.max_tokens is not None and history.total_estimated_tokens > bounds.max_tokens:
+        return True
+    times = [history._time_of(entry) for entry in history if entry.role != "system" and not entry.is_summary]
+    older_than = bounds.older_than
+    return older_than is not None and any(time is not None and time < older_than for time in times)

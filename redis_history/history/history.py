@@ -9,55 +9,60 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, Protocol, Self, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, cast
 
 from redis_history import json_form
 from redis_history._time import Instant
 from redis_history._validation import check_function, check_integer
-from redis_history.errors import InvalidInputError, InvalidMessageError, MessageConflictError
+from redis_history.errors import CompactionConflictError, InvalidInputError, InvalidMessageError, MessageConflictError
 from redis_history.history import selectors
-from redis_history.history._limits import ReduceOptions, Reduction, Tokens, check_late, drop_oldest, reduce_options
-from redis_history.history._listeners import Late, Listeners, run_aside
-from redis_history.model import Message, Part, Role, TextPart, ToolResultPart
+from redis_history.history._limits import ReduceOptions, Reduction, TokenCounts, drop_oldest, reduce_options
+from redis_history.history._listeners import Listeners, run_in_background
+from redis_history.model import Message, Part, Role, TextPart
+from redis_history.model.ranges import tears
 from redis_history.model.wire import encode_body
 from redis_history.tokens import TokenCounter, count_characters
 
+if TYPE_CHECKING:
+    from redis_history.history._syncer import Syncer
+
 _logger = logging.getLogger("redis_history")
 
-#: The history whose `reduce` this code runs in: its plugins are not called for what they add themselves.
+#: The history that is being reduced by this code: its plugins are not called for their own additions.
 _reducing_history: ContextVar[Any] = ContextVar("reducing_history", default=None)
 
 
 class Plugin:
-    """Base of plugins: override the hooks you need. Any object with any of these methods also works.
+    """Base of plugins: override the hooks you need. Any object with at least one of these methods also works.
 
-    Hooks of several plugins run in the order of their registration. They are called without a lock.
+    Hooks of several plugins run in the order of registration, without a lock.
     """
 
     def on_registered(self, history: History) -> None:
-        """Called once, inside `history.use`. An error reaches its caller, and the plugin is not registered."""
+        """Called once by `history.use`. If it raises, the plugin is not registered, and the caller gets the error."""
 
     def after_add(self, history: History) -> Awaitable[object] | None:
-        """Called after each local addition, after the handlers of its events. Plain, or a coroutine function.
+        """Called after each local addition, after the handlers of its events. A plain or a coroutine function.
 
-        Not called for what was loaded, restored or written by others, nor for what a plugin adds while `reduce` runs.
-        Errors go to `plugin_error`, never to the code that added. A coroutine runs as a task where an event loop runs,
-        and otherwise to its end before the addition returns.
+        Not called for loaded or restored messages, for messages of others, or for additions by a plugin during
+        `reduce`. Errors go to `plugin_error`, not to the code that added. A coroutine runs as a task if an event loop
+        runs, otherwise to its end before the addition returns.
         """
         return None
 
     async def reduce(self, entries: Sequence[Message], options: ReduceOptions) -> Sequence[Message]:
-        """Return the entries that `history.reduce` should leave; `entries` are as stored. May be a coroutine function.
+        """Return the entries that should stay; `entries` are as stored. May be a coroutine function.
 
-        Entries that are returned as they were keep their identity; others should have new ids. Messages
-        that are added meanwhile stay, at the end. An error reaches the caller of `reduce`, and changes nothing.
+        Return unchanged entries themselves; give others new ids. Messages that are added meanwhile stay at the end. If
+        it raises, nothing changes, and the caller of `history.reduce` gets the error.
         """
         return entries
 
     def transform(self, entries: list[Message]) -> Sequence[Message]:
-        """The entries as readers should see them. Called at every `get_entries`; must be quick and change no state.
+        """Return the entries as readers should see them. Called by every `get_entries`; must be quick and change no
+        state.
 
-        An error reaches the caller: to show what a failing plugin would have hidden is worse.
+        The caller gets its errors, because unfiltered entries would be worse.
         """
         return entries
 
@@ -85,27 +90,20 @@ class HistoryOptions(TypedDict, total=False):
     token_counter: TokenCounter | None
 
 
-class _Recorder(Protocol):
-    """Gets the local changes of a history before they are made, with its lock held; raises to refuse one."""
-
-    def adding(self, message: Message, size: int) -> None: ...
-    def rewriting(self, how: Literal["replace", "reduce"], entries: list[Message]) -> None: ...
-    def trimmed(self, gone: list[Message]) -> None: ...
-
-
 class History:
-    """A conversation as one process holds it. Thread-safe.
+    """A conversation in the memory of one process. Thread-safe.
 
-    `entries` are messages to begin with. `max_length` and `max_tokens` limit it: with each addition the oldest entries
-    leave, tool calls together with their results; system entries and the newest entry stay. `token_counter` counts the
-    tokens of a text; by default a quarter of its characters. `on_plugin_error` is called with the error, the plugin and
-    the name of the hook. `transient` says that an agent begins each run with an empty history that is never saved.
+    `entries` are the first messages. `max_length` and `max_tokens` limit the history: each addition removes the oldest
+    entries, tool calls together with their results; system entries and the newest entry stay. `token_counter` counts
+    the tokens of a text; the default is a quarter of its characters. `on_plugin_error` is called with the error, the
+    plugin and the name of the hook. `transient` marks a history that is never saved, for one run of an agent.
 
-    Events, by `on`: `entry` (with the message), `clear`, `restore` (with the messages), `change` (with the snapshot),
-    `plugin_error` (with error, plugin and name of the hook). A handler is called with as many of these as it takes,
-    after the change, in the order of changes, and one at a time; its errors are logged. Subclasses may have more.
+    Events of `on`: `entry` (with the message), `clear`, `restore` (with the messages), `change` (with the snapshot),
+    `plugin_error` (with the error, the plugin and the name of the hook). Handlers are called after the change, in the
+    order of changes, one at a time, with as many of these arguments as they take. Their errors are logged. Subclasses
+    may have more events.
 
-    Raises InvalidMessageError for an invalid message, ConfigurationError for invalid options.
+    Raises InvalidMessageError for an invalid message, ConfigurationError for an invalid option.
     """
 
     _EVENTS: tuple[str, ...] = ("entry", "clear", "restore", "change", "plugin_error")
@@ -134,44 +132,44 @@ class History:
         self._lock = threading.RLock()
         self._listeners = Listeners(self._EVENTS)
         self._plugins: tuple[Plugin, ...] = ()
-        self._recorder: _Recorder | None = None
-        self._tokens = Tokens(token_counter)
+        self._recorder: Syncer | None = None  # gets the local changes before they are made, and raises to reject one
+        self._tokens = TokenCounts(token_counter)
         self._reducing = False
-        self._generation = 0  # counts what makes a reduction that is under way void
+        self._generation = 0  # a change of it makes a running reduction void
         self._entries: list[Message] = []
         self._ids: set[str] = set()
         self._added_at: dict[str, datetime] = {}
         self._snapshot: tuple[Message, ...] | None = None
         for entry in entries:
-            self._add(entry, quietly=True)
+            self._add(entry, initial=True)
 
     # Adding
 
     def add_text(self, role: Role, content: str) -> Message:
-        """Add a message of one text; as it was added."""
+        """Add a message with one text, and return it."""
         if not isinstance(content, str):
             raise InvalidMessageError(f"add_text takes text, not {type(content).__name__}; see add_message")
         return self.add_entry(Message(role=role, parts=(TextPart(text=content),)))
 
     def add_message(self, role: Role, parts: Part | str | Iterable[Part | str]) -> Message:
-        """Add a message of several parts; as it was added."""
+        """Add a message with several parts, and return it."""
         return self.add_entry(Message(role=role, parts=cast(tuple[Part, ...], parts)))  # it takes all of these
 
     def add_system(self, content: str) -> Message:
-        """Add a system message; as it was added."""
+        """Add a system message, and return it."""
         return self.add_text("system", content)
 
     def add_entry(self, entry: Message | dict[str, Any]) -> Message:
-        """Add a message, or one from a dict of its fields, where `content` may stand for `parts`; as it was added.
+        """Add a message, or a dict of its fields with `parts` or `content`, and return the message.
 
-        The same id and content again changes nothing. Raises MessageConflictError (the id is there with other content)
-        and InvalidMessageError (it could not be stored).
+        A repeated message is ignored. Raises MessageConflictError if the id exists with other content, and
+        InvalidMessageError if the message could not be stored.
         """
         added = self._add(entry)
         self._listeners.deliver()
         return added
 
-    def _add(self, entry: Message | dict[str, Any], *, quietly: bool = False) -> Message:
+    def _add(self, entry: Message | dict[str, Any], *, initial: bool = False) -> Message:
         message = json_form.message_of(entry)
         body = encode_body(message)
         with self._lock:
@@ -189,7 +187,7 @@ class History:
             self._added_at[message.id] = datetime.now(UTC)
             self._snapshot = None
             self._keep_limits()
-            if not quietly:
+            if not initial:
                 self._listeners.post("entry", message)
                 self._changed()
                 if _reducing_history.get() is not self:
@@ -200,14 +198,14 @@ class History:
     # Reading
 
     def get_snapshot(self) -> tuple[Message, ...]:
-        """All entries as they were added. The same object until something changes."""
+        """All entries as they were added: the same tuple until something changes."""
         with self._lock:
             if self._snapshot is None:
                 self._snapshot = tuple(self._entries)
             return self._snapshot
 
     def get_entries(self) -> list[Message]:
-        """The entries as a model should see them: through `transform` of each plugin, in the order of registration."""
+        """The entries as a model should see them: as `transform` of each plugin returns them."""
         entries: Sequence[Message] = list(self.get_snapshot())
         for transform in self._hooks("transform"):
             entries = transform(list(entries))
@@ -215,7 +213,7 @@ class History:
 
     @property
     def entries(self) -> list[Message]:
-        """All entries, oldest first, as they were added: no plugin has changed them. A new list each time."""
+        """All entries as they were added, oldest first: a new list each time."""
         return list(self.get_snapshot())
 
     def __len__(self) -> int:
@@ -225,21 +223,21 @@ class History:
         return iter(self.get_snapshot())
 
     def __bool__(self) -> bool:
-        return True  # an empty history is a history
+        return True  # even if empty
 
     @property
     def size(self) -> int:
-        """Characters of all entries: texts, reasoning, names and inputs of tools, results, names of attachments."""
+        """Characters of all entries: text, reasoning, tool names, inputs and results, attachment names."""
         return sum(map(count_characters, self.get_snapshot()))
 
     @property
     def total_estimated_tokens(self) -> int:
         """Tokens of all entries, by `token_counter`."""
-        return sum(map(self._tokens.of, self.get_snapshot()))
+        return sum(map(self._tokens.count_entry, self.get_snapshot()))
 
     def count_tokens(self, message: Message) -> int:
         """Tokens of a message, by `token_counter`."""
-        return self._tokens.shown(message)
+        return self._tokens.count(message)
 
     def last_entry(self) -> Message | None:
         """The newest entry, or None."""
@@ -255,17 +253,17 @@ class History:
         return [entry for entry in self.get_entries() if entry.role != "system"]
 
     def get_tool_result(self, tool_use_id: str, occurrence: int | None = None) -> Any:
-        """The content of a tool result as it was added, whatever plugins show; None if there is none.
+        """The content of a tool result as it was added, even if a plugin masks it; None if there is none.
 
-        Where an id came back, the newest; or which `occurrence` of it, from 1.
+        If the id is repeated, the newest result, or the given `occurrence`, counted from 1.
         """
-        parts = [part for entry in self.get_snapshot() for part in entry.parts if type(part) is ToolResultPart]
-        found = [part.content for part in parts if part.tool_use_id == tool_use_id]
+        results = [part for entry in self.get_snapshot() for part in entry.tool_results]
+        found = [part.content for part in results if part.tool_use_id == tool_use_id]
         chosen = [content for number, content in enumerate(found, 1) if occurrence in (None, number)]
         return chosen[-1] if chosen else None
 
     def last_user(self) -> Message | None:
-        """The newest message of role user that is more than results of tools, or None."""
+        """The newest user message with more than tool results, or None."""
         return selectors.last_user(self.get_entries())
 
     def last_assistant(self) -> Message | None:
@@ -284,8 +282,9 @@ class History:
         return selectors.recent(self.get_entries(), count)
 
     def by_tokens(self, max_tokens: int) -> list[Message]:
-        """The newest messages that fit into so many tokens, oldest first. No tool result without its call."""
-        return selectors.by_tokens(self.get_entries(), max_tokens, self._tokens.shown)
+        """The newest messages with at most `max_tokens` tokens, oldest first, without results whose call does not
+        fit."""
+        return selectors.by_tokens(self.get_entries(), max_tokens, self._tokens.count)
 
     def recent_text(self, count: int) -> str:
         """The `count` newest messages as lines: `User: …`, `File: report.pdf`, `Assistant: …`."""
@@ -304,7 +303,7 @@ class History:
         return History(json_form.load_messages(text), **options)
 
     def clone(self, **options: Any) -> History:
-        """A separate history with the same entries and options (or those given), without plugins and handlers."""
+        """A separate history with the same entries, and the same options unless given; without plugins and handlers."""
         return History(self.get_snapshot(), **{**self._options, **options})
 
     # Rewriting
@@ -318,14 +317,14 @@ class History:
         self.clear()
 
     def restore(self, messages: Iterable[Message | dict[str, Any]]) -> None:
-        """Put these messages in place of all entries. Raises as `add_entry`; then nothing has changed."""
+        """Replace all entries by these messages. Raises as `add_entry`; then nothing has changed."""
         entries = json_form.messages_of(messages)
         self._replace(entries, "restore", entries)
 
     def _replace(self, entries: list[Message], event: str, *arguments: Any) -> None:
         with self._lock:
             if self._recorder is not None:
-                self._recorder.rewriting("replace", entries)
+                self._recorder.replacing(entries)
             self._void_reductions()
             self._put(entries)
             self._keep_limits()
@@ -340,13 +339,15 @@ class History:
         max_entries: int | None = None,
         older_than: Instant | timedelta | None = None,
     ) -> Reduction:
-        """Let the plugins that reduce make the history smaller, in the order of registration. Without one, do nothing.
+        """Let the plugins that reduce make the history smaller, in the order of registration. Does nothing without one.
 
-        `max_tokens` and `max_entries` count all entries; `older_than` is an instant, or an age. In an event loop, await
-        the outcome. Elsewhere the reduction is done when this returns, and awaiting does no harm. A call during another
-        reduction does nothing. The store keeps all: replaced entries move to its archive, entries that a plugin leaves
-        out stay there. Raises InvalidInputError, CompactionConflictError (a tool call that a plugin replaces got its
-        result meanwhile), and what a plugin raises: then nothing has changed.
+        `max_tokens` and `max_entries` count all entries; `older_than` is an instant or an age. In an event loop, await
+        the outcome; elsewhere the reduction is done when this returns. A call during another reduction does nothing.
+        The store keeps everything: replaced entries move to its archive, and entries that a plugin leaves out stay
+        there.
+
+        Raises InvalidInputError, CompactionConflictError (a replaced tool call got its result meanwhile), and the
+        errors of plugins; then nothing has changed.
         """
         options = reduce_options(max_tokens, max_entries, older_than)
         if not self._hooks("reduce"):
@@ -359,7 +360,7 @@ class History:
         return Reduction(None, work)
 
     async def _reduce_by(self, options: ReduceOptions) -> tuple[int, bool]:
-        """How many entries left, and whether the reduction was void because entries were replaced meanwhile."""
+        """The number of removed entries, and whether the reduction was void because entries were replaced meanwhile."""
         with self._lock:
             if self._reducing:
                 return 0, False
@@ -385,11 +386,15 @@ class History:
                 if entry.id not in then or entry.id in now
             ]
             late = [entry for entry in self._entries if entry.id not in then]
-            check_late(before, left, late)
+            leaving = then.keys() - {entry.id for entry in left}
+            if late and tears([*before, *late], leaving) and not tears(before, leaving):
+                raise CompactionConflictError(
+                    "the history was not reduced: a tool call that would leave got its result meanwhile; reduce again"
+                )
             left += late
             if left != self._entries:
                 if self._recorder is not None:
-                    self._recorder.rewriting("reduce", left)
+                    self._recorder.reducing(left)
                 self._put(left)
                 self._changed()
             removed = sum(one.id not in self._ids for one in before)
@@ -399,8 +404,8 @@ class History:
     # Plugins and handlers
 
     def use(self, plugin: Plugin) -> Self:
-        """Register a plugin; the history itself, so that calls can be chained. Raises InvalidInputError for an object
-        without any of the hooks, and the error of its `on_registered`."""
+        """Register a plugin, and return the history, so that calls can be chained. Raises InvalidInputError for an
+        object without hooks, and the error of its `on_registered`."""
         if isinstance(plugin, type) or not (isinstance(plugin, Plugin) or any(_hook(plugin, one) for one in _HOOKS)):
             raise InvalidInputError(f"{plugin!r} is not a plugin: it has none of {', '.join(_HOOKS)}")
         if (registered := _hook(plugin, "on_registered")) is not None:
@@ -414,14 +419,15 @@ class History:
         event: Literal["entry", "clear", "restore", "change", "plugin_error", "error"],
         handler: Callable[..., object],
     ) -> Unsubscribe:
-        """Call a handler, plain or a coroutine function, with each such event; the outcome ends that.
+        """Call a plain or coroutine function with each event of this kind. Returns a function that ends this.
 
         Raises InvalidInputError for an unknown event.
         """
         return self._listeners.on(event, handler)
 
     def subscribe(self, listener: Callable[..., object]) -> Unsubscribe:
-        """Call `listener` after each change, with the snapshot if it takes one; the outcome ends that."""
+        """Call `listener` after each change, with the snapshot if it takes an argument. Returns a function that ends
+        this."""
         return self._listeners.on("change", listener)
 
     def _hooks(self, name: str) -> list[Callable[..., Any]]:
@@ -444,8 +450,8 @@ class History:
             try:
                 outcome = after_add(self)
                 if inspect.isawaitable(outcome):
-                    run_aside(outcome, failed)
-            except Exception as error:  # noqa: BLE001 -- whatever a plugin raises is its own; it is reported
+                    run_in_background(outcome, failed)
+            except Exception as error:  # noqa: BLE001 -- it is reported, and must not reach the code that added
                 failed(error)
 
     def _renew_locks(self) -> None:
@@ -456,7 +462,7 @@ class History:
     # For the syncer; called with the lock held
 
     def _show(self, entries: list[Message]) -> None:
-        """Put the entries in place of all, as a change that was not made here."""
+        """Replace all entries, because the store has changed."""
         if entries != self._entries:
             self._put(entries)
             self._keep_limits()
@@ -477,16 +483,17 @@ class History:
         max_tokens, max_length = self._options["max_tokens"], self._options["max_length"]
         if max_tokens is None and (max_length is None or len(self._entries) <= max_length):
             return
-        kept = drop_oldest(self._entries, max_tokens, max_length, self._tokens.of)
+        kept = drop_oldest(self._entries, max_tokens, max_length, self._tokens.count_entry)
         if len(kept) < len(self._entries):
-            left = {entry.id for entry in kept}
-            gone = [entry for entry in self._entries if entry.id not in left]
+            names = {entry.id for entry in kept}
+            removed = [entry for entry in self._entries if entry.id not in names]
             self._put(kept)
             if self._recorder is not None:
-                self._recorder.trimmed(gone)
+                self._recorder.limited(removed)
 
     def _changed(self) -> None:
-        self._listeners.post("change", Late(self.get_snapshot))
+        if self._listeners.wants("change"):
+            self._listeners.post_call(lambda: self._listeners.call("change", self.get_snapshot()))
 
     def _time_of(self, message: Message) -> datetime | None:
         return message.timestamp or self._added_at.get(message.id)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 import orjson
@@ -83,46 +84,35 @@ class ToolResultMasking(Plugin):
         self._history = self.retrieve_tool._history = history
 
     def transform(self, entries: list[Message]) -> Sequence[Message]:
-        candidates: list[tuple[int, int, str, int]] = []
-        repeated: set[str] = set()
-        for index, place, part, name, occurrence in _results(entries):
-            if occurrence > 1:
-                repeated.add(part.tool_use_id)
-            if name in self._exclude or (self._include is not None and name not in self._include):
-                continue
-            if self._least is not None and self._tokens(part) < self._least:
-                continue
-            candidates.append((index, place, part.tool_use_id, occurrence))
-        masked = candidates[: max(0, len(candidates) - self._keep)]
-        if not masked:
-            return entries
+        counts = Counter(part.tool_use_id for message in entries for part in message.tool_results)
+        seen: Counter[str] = Counter()
+        candidates: list[tuple[int, int, str]] = []  # message, part, marker
+        call_of = pairs_of(entries).call_of
+        for index, message in enumerate(entries):
+            for at, part in enumerate(message.parts):
+                if type(part) is not ToolResultPart:
+                    continue
+                seen[part.tool_use_id] += 1
+                occurrence = f", occurrence: {seen[part.tool_use_id]}" if counts[part.tool_use_id] > 1 else ""
+                call = call_of.get((index, at))
+                name = part.name or "" if call is None else cast(ToolUsePart, entries[call[0]].parts[call[1]]).name
+                if self._masks(name, part):
+                    candidates.append((index, at, f"[MASKED - ref: {part.tool_use_id}{occurrence}]"))
         shown = list(entries)
-        for index, place, identity, occurrence in masked:
-            where = f", occurrence: {occurrence}" if identity in repeated else ""
-            message = shown[index]
-            parts: list[Part] = list(message.parts)
-            parts[place] = replace(cast(ToolResultPart, parts[place]), content=f"[MASKED - ref: {identity}{where}]")
-            shown[index] = replace(message, parts=tuple(parts))
+        for index, at, marker in candidates[: max(0, len(candidates) - self._keep)]:
+            parts: list[Part] = list(shown[index].parts)
+            parts[at] = replace(cast(ToolResultPart, parts[at]), content=marker)
+            shown[index] = replace(shown[index], parts=tuple(parts))
         return shown
 
-    def _tokens(self, part: ToolResultPart) -> int:
+    def _masks(self, name: str, part: ToolResultPart) -> bool:
+        if name in self._exclude or (self._include is not None and name not in self._include):
+            return False
+        if self._least is None:
+            return True
         message = Message(id="-", role="tool", parts=(part,))
-        return message_tokens(message) if self._history is None else self._history.count_tokens(message)
-
-
-def _results(messages: Sequence[Message]) -> Iterator[tuple[int, int, ToolResultPart, str, int]]:
-    """Every tool result, oldest first: index of its message, index of its part, itself, the name of its tool, and which
-    of the results of this id it is, from 1."""
-    call_of = pairs_of(messages).call_of
-    seen: dict[str, int] = {}
-    for index, message in enumerate(messages):
-        for place, part in enumerate(message.parts):
-            if type(part) is ToolResultPart:
-                seen[part.tool_use_id] = seen.get(part.tool_use_id, 0) + 1
-                name = part.name or ""
-                if (at := call_of.get((index, place))) is not None:
-                    name = cast(ToolUsePart, messages[at[0]].parts[at[1]]).name
-                yield index, place, part, name, seen[part.tool_use_id]
+        tokens = message_tokens(message) if self._history is None else self._history.count_tokens(message)
+        return tokens >= self._least
 
 
 def tool_result_masking(
@@ -132,11 +122,12 @@ def tool_result_masking(
     include: Iterable[str] | None = None,
     min_tokens_to_mask: int | None = None,
 ) -> ToolResultMasking:
-    """A plugin that shows all tool results but the newest as `[MASKED - ref: <id>]`; what is stored stays whole.
+    """A plugin that shows older tool results as `[MASKED - ref: <id>]`, all but the newest `keep_recent_results`.
+    Stored entries do not change.
 
-    `exclude` names tools whose results are always shown, `include` those that alone are masked; both together raise
-    ConfigurationError. Results of fewer than `min_tokens_to_mask` tokens are always shown. These results do not
-    count as `keep_recent_results`. The tool of a result is that of the call it answers; where ids
-    repeat, the marker tells which occurrence it is. Give `.retrieve_tool` to the model.
+    `exclude` names tools whose results are never masked; `include` names the only tools whose results are masked. Both
+    together raise ConfigurationError. Results of fewer than `min_tokens_to_mask` tokens are never masked. Results that
+    are never masked do not count for `keep_recent_results`. If an id is repeated, the marker contains the occurrence.
+    Give `.retrieve_tool` to the model.
     """
     return ToolResultMasking(keep_recent_results, exclude, include, min_tokens_to_mask)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from redis_history._validation import check_integer
+from redis_history.compaction.policy import only_results
 from redis_history.errors import InvalidInputError
 from redis_history.model import AttachmentPart, Message, TextPart, ToolResultPart
 from redis_history.model.message import content_text
@@ -13,8 +14,8 @@ from redis_history.tokens import message_tokens
 
 
 def last_user(messages: Sequence[Message]) -> Message | None:
-    """The newest message of role user that is more than results of tools, or None."""
-    return next((one for one in reversed(messages) if one.role == "user" and not _only_results(one)), None)
+    """The newest user message with more than tool results, or None."""
+    return next((one for one in reversed(messages) if one.role == "user" and not only_results(one)), None)
 
 
 def last_assistant(messages: Sequence[Message]) -> Message | None:
@@ -44,10 +45,8 @@ def recent(messages: Sequence[Message], count: int) -> list[Message]:
 def by_tokens(
     messages: Sequence[Message], max_tokens: int, tokens_of: Callable[[Message], int] = message_tokens
 ) -> list[Message]:
-    """The newest messages that fit into so many tokens, oldest first, without a gap.
-
-    It does not begin inside of a tool call: results whose call does not fit are left out with it.
-    """
+    """The newest messages with at most `max_tokens` tokens, oldest first, without a gap and without results whose call
+    does not fit."""
     check_integer(max_tokens, "max_tokens", error=InvalidInputError)
     start, left = len(messages), max_tokens
     while start > 0 and (left := left - tokens_of(messages[start - 1])) >= 0:
@@ -72,7 +71,3 @@ def recent_text(messages: Sequence[Message], count: int) -> str:
             elif isinstance(part, AttachmentPart):
                 lines.append(f"File: {part.name or part.id or part.reference or 'unnamed'}")
     return "\n".join(lines)
-
-
-def _only_results(message: Message) -> bool:
-    return bool(message.parts) and all(isinstance(part, ToolResultPart) for part in message.parts)

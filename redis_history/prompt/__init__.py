@@ -1,11 +1,6 @@
 """Assemble the prompt of an agent from a conversation."""
 
-from redis_history.prompt.assemble import (
-    AsyncReads,
-    Reads,
-    assemble_messages,
-    assemble_prompt,
-)
+from redis_history.prompt.assemble import AsyncReads, Reads, assemble_messages, assemble_prompt
 from redis_history.prompt.options import (
     Addressed,
     AddressedReason,

@@ -1,19 +1,40 @@
-"""`assemble_prompt`: reads a store once, sync or async, and assembles the prompt."""
+"""Assemble the prompt of one agent: from a store, which is read once, or from messages.
+
+`Assembly` is pure: the same messages give the same prompt. A summarizer may run between its two steps.
+"""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol, TypeVar, overload
 
 from redis_history._ids import check_conversation_id
-from redis_history._validation import check_function
-from redis_history.compaction.summaries import Summarizer, call_summarizer, in_thread
+from redis_history._time import cutoff
+from redis_history._validation import check_function, check_integer, check_text
+from redis_history.compaction.summaries import (
+    Summarizer,
+    call_summarizer,
+    in_thread,
+    read_summary,
+    summary_text,
+    without_frame,
+)
 from redis_history.errors import InvalidInputError
-from redis_history.model import Message, Scope
-from redis_history.prompt.assembly import Selection, compose, select, summary_message
-from redis_history.prompt.options import AssembledPrompt, PromptOptions, check_agent, prompt_options
-from redis_history.tokens import count_characters
+from redis_history.model import Message, Scope, system
+from redis_history.prompt.addressing import Addressing
+from redis_history.prompt.options import (
+    Addressed,
+    AssembledPrompt,
+    LeftOut,
+    LeftOutReason,
+    PromptOptions,
+    PromptReport,
+    prompt_options,
+)
+from redis_history.prompt.projection import Names, Turn, Voice, as_summary, project_turn, turns_of
+from redis_history.tokens import count_characters, message_tokens, texts
 
 T = TypeVar("T")
 
@@ -69,15 +90,13 @@ def assemble_prompt(
     Raises InvalidInputError, ConfigurationError, and the errors of the store and the summarizer.
     """
     check_conversation_id(conversation_id)
-    check_agent(agent_id, agent_name)
-    check_function(summarizer, "summarizer", "a function of messages", error=InvalidInputError)
-    chosen = prompt_options(options)
+    chosen = _checked(agent_id, agent_name, options, summarizer)
     get = getattr(store, "get", None)
     if get is None or isinstance(store, Mapping):
         raise InvalidInputError(f"store must be a HistoryStore or AsyncHistoryStore, not {type(store).__name__}")
     found = get(conversation_id, limit=chosen.max_turns_to_load, scope=chosen.scope)
     if inspect.isawaitable(found):
-        return _finish(found, agent_id, agent_name, chosen, summarizer)
+        return _assemble_async(found, agent_id, agent_name, chosen, summarizer)
     if inspect.iscoroutinefunction(summarizer):
         raise InvalidInputError("an asynchronous summarizer needs an AsyncHistoryStore")
     return assemble_messages(found, agent_id, agent_name, chosen, summarizer)
@@ -92,21 +111,18 @@ def assemble_messages(
 ) -> AssembledPrompt:
     """Like `assemble_prompt`, for messages that are already loaded, in ascending order. Uses the newest
     `max_turns_to_load` of them."""
-    check_agent(agent_id, agent_name)
-    check_function(summarizer, "summarizer", "a function of messages", error=InvalidInputError)
-    chosen = prompt_options(options)
-    selection = select(list(messages), agent_id, agent_name, chosen)
+    assembly = Assembly(messages, agent_id, agent_name, _checked(agent_id, agent_name, options, summarizer))
     summary: object = None
-    if summarizer is not None and selection.older:
-        summary = summarizer(*selection.to_summarise)
+    if summarizer is not None and assembly.older:
+        summary = summarizer(*assembly.to_summarise)
         if inspect.isawaitable(summary):
             if inspect.iscoroutine(summary):
                 summary.close()
             raise InvalidInputError("an asynchronous summarizer needs an AsyncHistoryStore")
-    return compose(selection, summary_message(summary), chosen)
+    return assembly.compose(summary)
 
 
-async def _finish(
+async def _assemble_async(
     found: Awaitable[Sequence[Message]],
     agent_id: str,
     agent_name: str | None,
@@ -119,8 +135,169 @@ async def _finish(
     async def run(function: Callable[..., T], *arguments: Any) -> T:
         return function(*arguments) if short else await in_thread(function, *arguments)
 
-    selection: Selection = await run(select, messages, agent_id, agent_name, options)
+    assembly: Assembly = await run(Assembly, messages, agent_id, agent_name, options)
     summary: object = None
-    if summarizer is not None and selection.older:
-        summary = await call_summarizer(summarizer, *selection.to_summarise)
-    return await run(compose, selection, summary_message(summary), options)
+    if summarizer is not None and assembly.older:
+        summary = await call_summarizer(summarizer, *assembly.to_summarise)
+    return await run(assembly.compose, summary)
+
+
+def _checked(agent_id: object, agent_name: object, options: Any, summarizer: object) -> PromptOptions:
+    check_text(agent_id, "agent_id", error=InvalidInputError)
+    check_text(agent_name, "agent_name", optional=True, error=InvalidInputError)
+    check_function(summarizer, "summarizer", "a function of messages", error=InvalidInputError)
+    return prompt_options(options)
+
+
+class Assembly:
+    """Selects the messages for a prompt, without regard to the budget; `compose` builds the prompt.
+
+    `older`: the turns that a summarizer replaces, together with the stored summaries.
+    """
+
+    def __init__(
+        self, messages: Iterable[Message], agent_id: str, agent_name: str | None, options: PromptOptions
+    ) -> None:
+        self._options = options
+        self._outside: list[LeftOut] = []
+        #: By the index of the message.
+        self._left_out: dict[int, LeftOut] = {}
+        self._addressed: dict[int, Addressed] = {}
+        loaded: list[Message] = []
+        for message in messages:
+            if options.scope is not None and message.scope != options.scope:  # a store has already filtered by scope
+                self._outside.append(LeftOut(message.id, "scope"))
+            elif message.status == "streaming":
+                self._outside.append(LeftOut(message.id, "streaming"))
+            else:
+                loaded.append(message)
+        loaded = loaded[-options.max_turns_to_load :]
+        self._loaded = len(loaded)
+        own_ids = frozenset((agent_id, *options.agent_aliases))
+        self._names = Names(loaded, own_ids, filter(None, (agent_id, agent_name, *options.agent_aliases)))
+        every = turns_of(loaded, own_ids, self._left_out)
+        self._summaries = [turn for turn in every if turn.is_summary]
+        self._leading = [turn for turn in every if turn.leading and not turn.is_summary]
+        turns = [turn for turn in every if not (turn.leading or turn.is_summary)]
+        if options.time_window_minutes is not None:
+            now = datetime.now(UTC) if options.now is None else cutoff(options.now)
+            since = now - timedelta(minutes=options.time_window_minutes)
+            turns = self._filter(turns, "time_window", lambda turn: (at := turn.newest.timestamp) is None or at > since)
+        if options.addressed_only_mode:
+            turns = self._filter_addressed(turns, Addressing(agent_id, agent_name, options))
+        self.older, self._recent = _split(turns, options.rolling_summary_threshold)
+
+    @property
+    def to_summarise(self) -> tuple[list[Message], str | None]:
+        """The arguments for a summarizer: the older messages as stored, and the text of the stored summaries."""
+        texts = [read_summary(turn.sources[0]).strip() for turn in self._summaries]
+        return [message for turn in self.older for message in turn.sources], "\n\n".join(filter(None, texts)) or None
+
+    def compose(self, summary: object) -> AssembledPrompt:
+        """Build the prompt. `summary` is the answer of the summarizer, if there was one; the budget decides about the
+        older messages if it is blank. Raises InvalidInputError unless it is text or None."""
+        options = self._options
+        instructions = [system(options.system_prompt, id="system_prompt")] if options.system_prompt else []
+        instructions += [message for turn in self._leading for message in self._project(turn)]
+        summaries, turns = self._summarised(summary)
+        system_tokens = sum(map(self._count, instructions))
+        summary_tokens = sum(map(self._count, summaries))
+        tokens = system_tokens + summary_tokens
+        chosen: dict[int, tuple[Message, ...]] = {}
+        newest_first = sorted(turns, key=lambda turn: turn.last, reverse=True)
+        for number, turn in enumerate(newest_first):
+            shown = self._project(turn)
+            if not shown:
+                continue
+            size = sum(map(self._count, shown))
+            if chosen and options.token_budget is not None and tokens + size > options.token_budget:
+                for other in newest_first[number:]:
+                    self._leave_out(other, "budget")
+                break
+            tokens += size
+            chosen[turn.first] = shown
+        return AssembledPrompt(
+            (*instructions, *summaries, *(message for first in sorted(chosen) for message in chosen[first])),
+            PromptReport(
+                self._loaded,
+                (*self._outside, *(self._left_out[index] for index in sorted(self._left_out))),
+                tokens,
+                options.token_budget,
+                system_tokens,
+                summary_tokens,
+                tuple(self._addressed[index] for index in sorted(self._addressed)),
+            ),
+        )
+
+    def _summarised(self, summary: object) -> tuple[list[Message], list[Turn]]:
+        """The summaries of the prompt, and its other turns."""
+        if summary is not None and not isinstance(summary, str):
+            raise InvalidInputError(f"the summarizer must return text or None, not {type(summary).__name__}")
+        if text := without_frame(summary or ""):
+            for turn in (*self._summaries, *self.older):
+                self._leave_out(turn, "summarised")
+            return [system(summary_text(text), id="summary", metadata={"is_summary": True})], self._recent
+        summaries = self._filter(self._summaries, "empty", lambda turn: bool(turn.shown[0].text.strip()))
+        return [as_summary(turn.shown[0]) for turn in summaries], self.older + self._recent
+
+    def _filter_addressed(self, turns: list[Turn], addressing: Addressing) -> list[Turn]:
+        others = {
+            None if (who := turn.sources[0].participant) is None else (who.kind, who.id)
+            for turn in turns
+            if turn.voice is Voice.USER or turn.voice is Voice.OTHER
+        }
+
+        def addressed(turn: Turn) -> bool:
+            reason = "summary" if turn.is_summary else addressing.reason(turn, len(others) == 1)
+            if reason is not None:
+                for index, message in zip(turn.indices, turn.sources, strict=True):
+                    self._addressed[index] = Addressed(message.id, reason)
+            return reason is not None
+
+        self._summaries = self._filter(self._summaries, "not_addressed", addressed)
+        self._leading = self._filter(self._leading, "not_addressed", addressed)
+        return self._filter(turns, "not_addressed", addressed)
+
+    def _filter(self, turns: list[Turn], reason: LeftOutReason, fits: Callable[[Turn], bool]) -> list[Turn]:
+        kept = []
+        for turn in turns:
+            if fits(turn):
+                kept.append(turn)
+            else:
+                self._leave_out(turn, reason)
+        return kept
+
+    def _leave_out(self, turn: Turn, reason: LeftOutReason) -> None:
+        for index, message in zip(turn.indices, turn.sources, strict=True):
+            self._left_out[index] = LeftOut(message.id, reason)
+
+    def _project(self, turn: Turn) -> tuple[Message, ...]:
+        shown = project_turn(turn, self._names)
+        if not shown:
+            self._leave_out(turn, "empty")
+        return shown
+
+    def _count(self, message: Message) -> int:
+        """Tokens of a message: of its whole text by `token_counter`, or estimated."""
+        counter = self._options.token_counter
+        if counter is None:
+            return message_tokens(message)
+        tokens = counter("\n".join(filter(None, texts(message))))
+        check_integer(tokens, "the result of token_counter", error=InvalidInputError)
+        return tokens
+
+
+def _split(turns: list[Turn], threshold: int | None) -> tuple[list[Turn], list[Turn]]:
+    """Split into older and recent turns. System messages are neither summarised nor counted."""
+    said = [turn for turn in turns if turn.voice is not Voice.SYSTEM]
+    if threshold is None or sum(len(turn.sources) for turn in said) <= threshold:
+        return [], turns
+    recent: set[int] = set()
+    room = threshold
+    for turn in sorted(said, key=lambda turn: turn.last, reverse=True):
+        room -= len(turn.sources)
+        if room < 0 and recent:
+            break
+        recent.add(turn.first)
+    older = [turn for turn in said if turn.first not in recent]
+    return older, [turn for turn in turns if turn.voice is Voice.SYSTEM or turn.first in recent]

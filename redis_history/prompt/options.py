@@ -18,9 +18,8 @@ from redis_history._validation import (
     check_names,
     check_number,
     check_text,
-    refuse,
 )
-from redis_history.errors import ConfigurationError, InvalidInputError
+from redis_history.errors import ConfigurationError
 from redis_history.model import Message, Scope
 
 _MAX_TURNS = 100_000
@@ -64,15 +63,7 @@ class PromptOptions(Struct, frozen=True, kw_only=True):
         check_integer(self.rolling_summary_threshold, "rolling_summary_threshold", 1, optional=True)
         check_integer(self.max_turns_to_load, "max_turns_to_load", 1, _MAX_TURNS)
         check_choice(self.addressed_only_mode, "addressed_only_mode", (True, False, "strict"))
-        check_number(
-            self.time_window_minutes,
-            "time_window_minutes",
-            0,
-            _MAX_MINUTES,
-            above=True,
-            kind="a number of minutes",
-            optional=True,
-        )
+        check_number(self.time_window_minutes, "time_window_minutes", 0, _MAX_MINUTES, above=True, optional=True)
         force_setattr(self, "agent_aliases", check_names(self.agent_aliases, "agent_aliases"))
         for alias in self.agent_aliases:
             check_text(alias, "an item of agent_aliases")
@@ -85,22 +76,13 @@ class PromptOptions(Struct, frozen=True, kw_only=True):
 
 def prompt_options(options: PromptOptions | Mapping[str, Any] | None) -> PromptOptions:
     """PromptOptions from PromptOptions, a mapping or None (the defaults). Raises ConfigurationError."""
-    if options is None:
-        return PromptOptions()
     if isinstance(options, PromptOptions):
         return options
-    if not isinstance(options, Mapping):
-        refuse(options, "options", "None, PromptOptions or a dict")
-    known = PromptOptions.__struct_fields__
-    if unknown := [str(name)[:40] for name in options if name not in known]:
-        raise ConfigurationError(f"unknown option {', '.join(unknown[:5])}; known options: {', '.join(known)}")
-    return PromptOptions(**options)
-
-
-def check_agent(agent_id: str, agent_name: str | None) -> None:
-    """Raises InvalidInputError for a blank id or name. The name may be None."""
-    check_text(agent_id, "agent_id", error=InvalidInputError)
-    check_text(agent_name, "agent_name", optional=True, error=InvalidInputError)
+    try:
+        return PromptOptions(**({} if options is None else options))
+    except TypeError as error:  # no mapping, or an unknown option
+        known = ", ".join(PromptOptions.__struct_fields__)
+        raise ConfigurationError(f"options must be PromptOptions or a dict of {known}: {error}") from error
 
 
 AddressedReason = Literal["own", "mention", "summary", "system", "dm", "two_party", "named", "also_addressed"]

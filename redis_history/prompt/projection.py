@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from enum import Enum, auto
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import force_setattr, replace
@@ -48,7 +48,10 @@ _COLONS: Final = ":\uff1a\ufe13\ufe55"
 #: Text before a colon at the beginning of a line.
 _SPEAKER: Final = re.compile(f"(?:^|(?<=[{_BREAKS}]))[^{_BREAKS}{_COLONS}]{{1,200}}(?=[{_COLONS}])")
 
-_PRIVATE = (ToolUsePart, ToolResultPart, ReasoningPart)
+_TOOLS = (ToolUsePart, ToolResultPart)
+_PRIVATE = (*_TOOLS, ReasoningPart)
+#: Unknown parts of another agent belong to its model.
+_OF_OTHERS = (*_PRIVATE, UnknownPart)
 
 
 class Voice(Enum):
@@ -131,81 +134,59 @@ def _folded(name: str) -> str:
     return " ".join(visible.casefold().split()).strip("*_`#\"' ")
 
 
-def project(message: Message, voice: Voice, names: Names) -> Message | None:
-    """The message in the view of this agent's model; None if nothing in it is for the model."""
-    message = with_hints(message)
+def project_turn(turn: Turn, names: Names) -> tuple[Message, ...]:
+    """The messages of a turn in the view of this agent's model; empty if nothing in it is for the model."""
+    first = _project(turn.shown[0], turn.voice, names)
+    if first is None:
+        return ()
+    results = [_with_hints(one) for one in turn.shown[1:]]
+    return (first, *(one if one.role in ("tool", "user") else _changed(one, one.parts, "tool") for one in results))
+
+
+def _project(message: Message, voice: Voice, names: Names) -> Message | None:
+    message = _with_hints(message)
     if voice is Voice.SYSTEM or voice is Voice.SELF:
         if not _readable(message.parts):
             return None
-        if voice is Voice.SYSTEM or message.role == "assistant":
-            return message
-        return _changed(message, "assistant", message.parts, {})
+        return message if voice is Voice.SYSTEM else _changed(message, message.parts, "assistant")
+    hidden = _PRIVATE if voice is Voice.USER else _OF_OTHERS
+    parts = [part for part in message.parts if type(part) not in hidden]
+    if not _readable(parts):
+        return None
     prefix = names.prefix(message.participant, voice)
-    parts = message.parts
-    if len(parts) == 1 and type(only := parts[0]) is TextPart and only.provider_meta is None and only.extra is None:
-        if not only.text or only.text.isspace():
-            return None
-        text = prefix + names.quoted(only.text, follows=bool(prefix))
-        shown: tuple[Part, ...] = parts if text == only.text else (TextPart(text),)
-    else:
-        kept = [part for part in parts if type(part) not in _PRIVATE]
-        if voice is Voice.OTHER:
-            # Drop provider_meta: it belongs to the other agent's model, and here the text is a user message.
-            kept = [TextPart(part.text) if type(part) is TextPart else part for part in kept]
-            kept = [part for part in kept if type(part) is not UnknownPart]
-        if not _readable(kept):
-            return None
-        shown = _prefixed(kept, prefix, names)
-    return _changed(message, "user", shown, message.provider_meta if message.role == "user" else {})
+    shown: list[Part] = []
+    for part in parts:
+        if type(part) is TextPart:
+            text = prefix + names.quoted(part.text, follows=bool(prefix))
+            prefix = ""
+            if voice is Voice.OTHER or (part.provider_meta is None and part.extra is None):
+                part = TextPart(text)  # provider_meta belongs to the model of the other agent
+            elif text != part.text:
+                part = replace(part, text=text)
+        shown.append(part)
+    return _changed(message, (TextPart(prefix.rstrip()), *shown) if prefix else tuple(shown), "user")
+
+
+def _readable(parts: Iterable[Part]) -> bool:
+    for part in parts:  # noqa: SIM110 -- faster than any(), and it runs for every message of a prompt
+        if type(part) is not TextPart or (part.text and not part.text.isspace()):
+            return True
+    return False
 
 
 def as_summary(message: Message) -> Message:
     """A stored summary in its frame. A summary with role `system` stays unchanged."""
     if message.role == "system" or message.text.startswith(SUMMARY_START):
         return message
-    return _changed(message, "user", (TextPart(summary_text(message.text)),), {})
+    return _changed(message, (TextPart(summary_text(message.text)),), "user")
 
 
-def with_parts(message: Message, parts: Iterable[Part]) -> Message:
-    """The message with other parts."""
-    return _changed(message, message.role, tuple(parts), message.provider_meta)
-
-
-def with_hints(message: Message) -> Message:
+def _with_hints(message: Message) -> Message:
     """The message with each attachment that has no reference replaced by text, because it cannot be sent."""
-    if not any(type(part) is AttachmentPart and part.reference is None for part in message.parts):
-        return message
-    return with_parts(message, map(_hinted, message.parts))
-
-
-def with_role(message: Message, role: Role) -> Message:
-    """The message with another role."""
-    return _changed(message, role, message.parts, {})
-
-
-def _changed(message: Message, role: Role, parts: tuple[Part, ...], meta: dict[str, Any]) -> Message:
-    if role == message.role and parts is message.parts and meta is message.provider_meta:
-        return message
-    # `replace` would validate all fields again, which takes half the time of a prompt. They were validated when read.
-    changed: Message = message.__copy__()  # type: ignore[attr-defined] # of every struct, for `copy.copy`
-    force_setattr(changed, "parts", parts)
-    if role != message.role:
-        force_setattr(changed, "role", role)
-    if meta is not message.provider_meta:
-        force_setattr(changed, "provider_meta", meta)
-    return changed
-
-
-def _prefixed(parts: list[Part], prefix: str, names: Names) -> tuple[Part, ...]:
-    shown: list[Part] = []
-    for part in parts:
-        if isinstance(part, TextPart):
-            text = prefix + names.quoted(part.text, follows=bool(prefix))
-            shown.append(part if text == part.text else replace(part, text=text))
-            prefix = ""
-        else:
-            shown.append(part)
-    return (TextPart(prefix.rstrip()), *shown) if prefix else tuple(shown)
+    for part in message.parts:
+        if type(part) is AttachmentPart and part.reference is None:
+            return _changed(message, tuple(map(_hinted, message.parts)))
+    return message
 
 
 def _hinted(part: Part) -> Part:
@@ -215,52 +196,62 @@ def _hinted(part: Part) -> Part:
     return TextPart(f"File: {plain_name(part.name or '') or part.modality or 'unnamed'}")
 
 
-def _readable(parts: Iterable[Part]) -> bool:
-    return any(type(part) is not TextPart or (part.text and not part.text.isspace()) for part in parts)
+def _changed(message: Message, parts: tuple[Part, ...], role: Role | None = None) -> Message:
+    """The message with these parts, and in another role without `provider_meta`, which belongs to the former role."""
+    if parts == message.parts and (role is None or role == message.role):
+        return message
+    # `replace` would validate all fields again, which takes half the time of a prompt. They were validated when read.
+    changed: Message = message.__copy__()  # type: ignore[attr-defined] # of every struct, for `copy.copy`
+    force_setattr(changed, "parts", parts)
+    if role is not None and role != message.role:
+        force_setattr(changed, "role", role)
+        force_setattr(changed, "provider_meta", {})
+    return changed
 
 
 # Turns
 
 
 class Turn(Struct, gc=False):
-    """Messages that stay together in a prompt.
+    """Messages that stay together in a prompt: a call and its results, or one message.
 
-    `first`, `last`: indices of the first and last message. `sources`: its messages as stored; `indices`: their indices
-    if there are several. `shown`: the messages for the prompt before projection, with results directly after their
-    call. `leading`: a system message before all other messages.
+    `sources`: the messages as stored, and `indices`: their indices. `shown`: the messages for the prompt before
+    projection, with results directly after their call. `leading`: a system message before all other messages.
     """
 
-    first: int
-    last: int
     voice: Voice
+    indices: tuple[int, ...]
     sources: tuple[Message, ...]
     shown: tuple[Message, ...]
-    indices: tuple[int, ...] = ()
     leading: bool = False
+    is_summary: bool = False
 
-    def add(self, index: int, message: Message, shown: Message) -> None:
-        """Add a result to the turn."""
-        self.indices = (*(self.indices or (self.first,)), index)
-        self.sources = (*self.sources, message)
-        self.shown = (*self.shown, shown)
-        self.last = max(self.last, index)
+    @property
+    def first(self) -> int:
+        return self.indices[0]
+
+    @property
+    def last(self) -> int:
+        return max(self.indices)
+
+    @property
+    def newest(self) -> Message:
+        return self.sources[-1]
 
 
 def turns_of(messages: Sequence[Message], own_ids: frozenset[str], left_out: dict[int, LeftOut]) -> list[Turn]:
     """The turns, ordered by their first message. Adds messages that cannot be shown to `left_out`, by index."""
     turns: list[Turn] = []
-    tooled: Pairs | None = None
+    pairs: Pairs | None = None
     leading = True
     for index, message in enumerate(messages):
         voice = voice_of(message, own_ids)
         if message.metadata and message.is_summary:
-            told = [part for part in message.parts if not isinstance(part, ToolUsePart | ToolResultPart)]
-            shown = message if len(told) == len(message.parts) else with_parts(message, told)
-            turn = Turn(index, index, voice, (message,), (shown,))
+            spoken = tuple(part for part in message.parts if type(part) not in _TOOLS)
+            turn = Turn(voice, (index,), (message,), (_changed(message, spoken),), is_summary=True)
         elif has_tools(message):
-            if tooled is None:
-                tooled = pairs_of(messages)
-            found = _tool_turn(messages, index, voice, tooled, left_out, own_ids)
+            pairs = pairs or pairs_of(messages)
+            found = _tool_turn(messages, index, voice, pairs, left_out, own_ids)
             if found is None:
                 continue
             turn = found
@@ -268,10 +259,8 @@ def turns_of(messages: Sequence[Message], own_ids: frozenset[str], left_out: dic
             left_out[index] = LeftOut(message.id, "pair")
             continue
         else:
-            one = (message,)
-            turn = Turn(index, index, voice, one, one)
-        if voice is not Voice.SYSTEM:
-            leading = leading and message.is_summary
+            turn = Turn(voice, (index,), (message,), (message,))
+        leading = leading and (voice is Voice.SYSTEM or turn.is_summary)
         turn.leading = leading and voice is Voice.SYSTEM
         turns.append(turn)
     return turns
@@ -289,7 +278,7 @@ def _tool_turn(
     message = messages[index]
     kept: list[Part] = []
     reason: LeftOutReason | None = None
-    calls = carried = False
+    calls = answers = False  # answers: it has a result of an earlier call, which is shown with that call
     for at, part in enumerate(message.parts):
         if type(part) is ToolUsePart:
             if voice is Voice.SELF and (index, at) in pairs.answered:
@@ -306,34 +295,31 @@ def _tool_turn(
             elif call[0] == index:  # the provider ran the tool itself
                 kept.append(part)
             else:
-                carried = True
+                answers = True
         else:
             kept.append(part)
-    own = calls or (bool(kept) and not carried and message.role != "tool")
+    begins_turn = calls or (bool(kept) and not answers and message.role != "tool")
     if reason is not None:
-        left_out[index] = LeftOut(message.id, reason, partial=own or carried)
-    if not own:
+        left_out[index] = LeftOut(message.id, reason, partial=begins_turn or answers)
+    if not begins_turn:
         return None
-    shown = message if len(kept) == len(message.parts) else with_parts(message, kept)
-    turn = Turn(index, index, voice, (message,), (shown,))
+    turn = Turn(voice, (index,), (message,), (_changed(message, tuple(kept)),))
     if calls:
-        _add_results(turn, messages, index, pairs)
+        _add_results(turn, messages, pairs)
     return turn
 
 
-def _add_results(turn: Turn, messages: Sequence[Message], call: int, pairs: Pairs) -> None:
+def _add_results(turn: Turn, messages: Sequence[Message], pairs: Pairs) -> None:
     by_message: dict[int, set[int]] = {}
-    for index, at in pairs.results[call]:
-        if index != call:
+    for index, at in pairs.results[turn.first]:
+        if index != turn.first:
             by_message.setdefault(index, set()).add(at)
-    for index, places in by_message.items():
+    for index, results in by_message.items():
         message = messages[index]
         # Other parts of the message go with its last result, unless the message also calls tools.
-        last = max(at for at in range(len(message.parts)) if (index, at) in pairs.call_of) in places
+        last = max(at for at in range(len(message.parts)) if (index, at) in pairs.call_of) in results
         rest = last and not any((index, at) in pairs.answered for at in range(len(message.parts)))
-        parts = [
-            part
-            for at, part in enumerate(message.parts)
-            if at in places or (rest and type(part) is not ToolResultPart and type(part) is not ToolUsePart)
-        ]
-        turn.add(index, message, message if len(parts) == len(message.parts) else with_parts(message, parts))
+        parts = [part for at, part in enumerate(message.parts) if at in results or (rest and type(part) not in _TOOLS)]
+        turn.indices = (*turn.indices, index)
+        turn.sources = (*turn.sources, message)
+        turn.shown = (*turn.shown, _changed(message, tuple(parts)))

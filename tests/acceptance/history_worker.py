@@ -1,17 +1,18 @@
-"""A process with a history: told what to do by lines of JSON, and answering so; or saving until it is killed."""
+"""A process with a history that a test starts: `history_worker <mode> <url> <name> <count>`."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from typing import Any
 
-from redis_history import HistoryStore, RedisHistory, RetryPolicy
+from redis_history import AsyncRedisHistory, HistoryStore, RedisHistory, RetryPolicy
 from redis_history.errors import RedisHistoryError
 
 
 def rounds(url: str, name: str, count: int) -> None:
-    """Load, add and save; then, at a word, tell the order."""
+    """Load, add and save; after the next line of input, print the texts."""
     with HistoryStore(url) as store:
         say("ready")
         sys.stdin.readline()
@@ -27,7 +28,7 @@ def rounds(url: str, name: str, count: int) -> None:
 
 
 def killed(url: str, name: str, count: int) -> None:
-    """Go on where the stored conversation ends; tell each number when it is acknowledged."""
+    """Continue where the stored conversation ends; print each number when it is acknowledged."""
     with HistoryStore(url) as store:
         history = RedisHistory(store)
         history.load("c")
@@ -40,39 +41,36 @@ def killed(url: str, name: str, count: int) -> None:
 
 
 def served(url: str, name: str, count: int) -> None:
-    """Autosave, by command."""
+    """Autosave, controlled by lines of JSON. Only open, flush, entries and close are answered."""
     store = HistoryStore(url, poll_interval=0.2, retry=RetryPolicy(deadline=1.0, longest_wait=0.2))
     history: Any = None
     for line in sys.stdin:
         command, *arguments = json.loads(line)
-        if command == "open":
-            history = RedisHistory(store)
-            history.on("error", lambda error: None)
-            history.autosave(arguments[0])
-        elif command == "add":
-            history.add_text("user", arguments[0])
-            continue  # no answer: the next command follows at once
-        elif command == "clear":
-            history.clear()
-            continue
-        elif command == "restore":
-            history.restore(history.entries[-arguments[0] :])
-            continue
-        elif command == "reduce":
-            history.reduce(max_entries=arguments[0])
-            continue
-        elif command == "flush":
-            try:
-                history.flush()
-            except RedisHistoryError as error:
-                say(type(error).__name__)
-                continue
-        elif command == "entries":
-            say([entry.text for entry in history.get_snapshot()])
-            continue
-        elif command == "close":
-            history.close()
-        say("ok")
+        match command:
+            case "open":
+                history = RedisHistory(store)
+                history.on("error", lambda error: None)
+                history.autosave(arguments[0])
+                say("ok")
+            case "add":
+                history.add_text("user", arguments[0])
+            case "clear":
+                history.clear()
+            case "restore":
+                history.restore(history.entries[-arguments[0] :])
+            case "reduce":
+                history.reduce(max_entries=arguments[0])
+            case "flush":
+                try:
+                    history.flush()
+                    say("ok")
+                except RedisHistoryError as error:
+                    say(type(error).__name__)
+            case "entries":
+                say([entry.text for entry in history.get_snapshot()])
+            case "close":
+                history.close()
+                say("ok")
     store.close()
 
 
@@ -80,43 +78,38 @@ def exits(url: str, name: str, count: int) -> None:
     """Ends without closing anything."""
     history = RedisHistory(url)
     history.autosave("c")
-    for number in range(count):
-        history.add_text("user", f"{name}-{number}")
+    add(history, name, count)
 
 
 def exits_async(url: str, name: str, count: int) -> None:
     """The same, in an event loop."""
-    import asyncio
-
-    from redis_history import AsyncRedisHistory
 
     async def main() -> None:
         history = AsyncRedisHistory(url)
         await history.autosave("c")
-        for number in range(count):
-            history.add_text("user", f"{name}-{number}")
+        add(history, name, count)
 
     asyncio.run(main())
 
 
 def exits_abandoned(url: str, name: str, count: int) -> None:
     """The same, and the event loop was left in the middle of a save."""
-    import asyncio
-
-    from redis_history import AsyncRedisHistory
-
     history = AsyncRedisHistory(url)
     loop = asyncio.new_event_loop()
     loop.run_until_complete(history.autosave("c"))
-    save = loop.create_task(history._saver.exclusively(lambda: asyncio.sleep(3600)))
+    save = loop.create_task(history._exclusively(lambda: asyncio.sleep(3600)))
     loop.run_until_complete(asyncio.sleep(0))
     assert not save.done()
+    add(history, name, count)
+
+
+def add(history: Any, name: str, count: int) -> None:
     for number in range(count):
         history.add_text("user", f"{name}-{number}")
 
 
-def say(what: object) -> None:
-    print(json.dumps(what), flush=True)
+def say(answer: object) -> None:
+    print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

@@ -204,21 +204,6 @@ def test_nothing_is_left_of_what_was_cleared(own_server: Start, monkeypatch: Any
             store.delete_conversation("c")
 
 
-def test_what_cannot_be_read_moves_along(own_server: Start) -> None:
-    server = own_server("plain")
-    with HistoryStore(server.url) as store, server.client() as client:
-        _fill(store, 20)
-        for rank in (3, 9):
-            [(member, score)] = client.zrange(KEYS.messages, rank, rank, withscores=True)
-            client.zrem(KEYS.messages, member)
-            client.zadd(KEYS.messages, {member[:19] + b"\xc1": score})
-        before = client.zrange(KEYS.messages, 0, -1, withscores=True)
-        assert store.compact("c", through="old 8", summary=_summary("s")).count == 8
-        assert [message.id for message in store.get("c")] == ["s", *(f"old {number}" for number in range(10, 20))]
-        store.expand("c", "s")
-        assert client.zrange(KEYS.messages, 0, -1, withscores=True) == before
-
-
 def _just_before(store: HistoryStore, script: str, act: Callable[[], Any], time: int = 1) -> None:
     """Call `act` once, right before the store sends a script for the first (second, ...) time."""
     backend: Any = store._backend
@@ -449,3 +434,18 @@ def test_each_page_of_a_copy_may_lose_its_reply(server: RealServer, namespace: s
         store.expand("c", "s")
         assert len(sent) == 6, "the copy was not begun again"
         assert store.get("c") == before
+
+
+def test_what_cannot_be_read_moves_along(own_server: Start) -> None:
+    server = own_server("plain")
+    with HistoryStore(server.url) as store, server.client() as client:
+        _fill(store, 20)
+        for rank in (3, 9):
+            [(member, score)] = client.zrange(KEYS.messages, rank, rank, withscores=True)
+            client.zrem(KEYS.messages, member)
+            client.zadd(KEYS.messages, {member[:19] + b"\xc1": score})
+        before = client.zrange(KEYS.messages, 0, -1, withscores=True)
+        assert store.compact("c", through="old 8", summary=_summary("s")).count == 8
+        assert [message.id for message in store.get("c")] == ["s", *(f"old {number}" for number in range(10, 20))]
+        store.expand("c", "s")
+        assert client.zrange(KEYS.messages, 0, -1, withscores=True) == before

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from redis_history import HistoryStore
-from tests.support.servers import RealServer, wait_until
+from tests.support.servers import RealServer, Start, wait_until
 
 ALWAYS = ("--appendonly", "yes", "--appendfsync", "always")
 
@@ -33,28 +33,31 @@ class Worker:
             text=True,
         )
 
-    def tell(self, *command: object) -> None:
+    def send(self, *command: object) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(command) + "\n")
         self.process.stdin.flush()
 
-    def hear(self) -> Any:
+    def receive(self) -> Any:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, f"{self.name} ended with {self.process.wait(20)}"
         return json.loads(line)
 
     def ask(self, *command: object) -> Any:
-        self.tell(*command)
-        return self.hear()
+        self.send(*command)
+        return self.receive()
 
     def close(self) -> None:
         self.process.kill()
         self.process.communicate()
 
 
+Workers = Callable[..., Worker]
+
+
 @pytest.fixture
-def workers() -> Iterator[Callable[..., Worker]]:
+def workers() -> Iterator[Workers]:
     made: list[Worker] = []
 
     def start(*arguments: Any) -> Worker:
@@ -69,17 +72,17 @@ def workers() -> Iterator[Callable[..., Worker]]:
 @pytest.mark.proves("histories")
 @pytest.mark.parametrize("processes", [2, pytest.param(8, marks=pytest.mark.full)])
 def test_processes_that_load_add_and_save_keep_everything(
-    own_server: Callable[..., RealServer], workers: Callable[..., Worker], processes: int, full: bool
+    own_server: Start, workers: Workers, processes: int, full: bool
 ) -> None:
     rounds = 80 if full else 40 // processes
     url = own_server("plain").url
     running = [workers("rounds", url, str(index), rounds) for index in range(processes)]
     for step in ("ready", "done"):
         for worker in running:
-            assert worker.hear() == step
+            assert worker.receive() == step
         for worker in running:
-            worker.tell("go")
-    read = [worker.hear() for worker in running]  # the texts that each process reads in the end
+            worker.send("go")
+    read = [worker.receive() for worker in running]  # the texts that each process reads in the end
     assert sorted(read[0]) == sorted(f"{name}-{number}" for name in range(processes) for number in range(rounds))
     assert all(other == read[0] for other in read)
     for name in range(processes):
@@ -90,7 +93,7 @@ def test_processes_that_load_add_and_save_keep_everything(
 
 
 @pytest.mark.proves("histories")
-def test_killed_while_saving(own_server: Callable[..., RealServer], workers: Callable[..., Worker], full: bool) -> None:
+def test_killed_while_saving(own_server: Start, workers: Workers, full: bool) -> None:
     url = own_server("plain").url
     kills, count = (20, 600) if full else (4, 140)
     chance = random.Random(5)
@@ -124,9 +127,7 @@ def test_killed_while_saving(own_server: Callable[..., RealServer], workers: Cal
 
 
 @pytest.mark.parametrize("mode", ["exits", "exits_async", "exits_abandoned"])
-def test_the_end_of_the_interpreter_saves_the_rest(
-    own_server: Callable[..., RealServer], workers: Callable[..., Worker], mode: str
-) -> None:
+def test_the_end_of_the_interpreter_saves_the_rest(own_server: Start, workers: Workers, mode: str) -> None:
     url = own_server("plain", tcp=True).url
     worker = workers(mode, url, "m", 300)
     assert worker.process.wait(60) == 0
@@ -147,9 +148,7 @@ COMMANDS = st.one_of(
 
 @pytest.mark.proves("autosave")
 @pytest.mark.parametrize("commands", [ADDS, COMMANDS], ids=["additions", "everything"])
-def test_two_autosaving_histories_converge(
-    own_server: Callable[..., RealServer], workers: Callable[..., Worker], commands: Any, full: bool
-) -> None:
+def test_two_autosaving_histories_converge(own_server: Start, workers: Workers, commands: Any, full: bool) -> None:
     server = own_server("plain", options=ALWAYS)
     both = {name: workers("served", server.url, name) for name in "ab"}
     numbers = counter()
@@ -175,7 +174,7 @@ def test_two_autosaving_histories_converge(
                 if command == "flush":
                     refused.append(both[name].ask(command))
                 else:
-                    both[name].tell(command, *arguments)
+                    both[name].send(command, *arguments)
 
         play(before)
         if during:

@@ -162,9 +162,9 @@ async def test_a_conversation_without_documents_gets_them(stores: Any) -> None:
 
 
 async def test_the_archive_is_exported_if_asked_for_and_gzipped_by_name(store: Any, tmp_path: Any) -> None:
-    said = [user(f"Message {number}") for number in range(4)]
-    await store.append_many("c", said)
-    await store.compact("c", through=said[2].id, summary="Three.")
+    messages = [user(f"Message {number}") for number in range(4)]
+    await store.append_many("c", messages)
+    await store.compact("c", through=messages[2].id, summary="Three.")
     every = await store.get("c", include_archived=True)
     assert len(every) == 5
     path, seen = tmp_path / "a.jsonl.gz", []

@@ -24,7 +24,6 @@ from redis_history import (
 from redis_history.errors import (
     CompactionConflictError,
     InvalidInputError,
-    MessageConflictError,
     MessageNotFoundError,
     RevisionConflictError,
 )
@@ -79,18 +78,6 @@ async def test_the_end_of_the_range_is_a_message_its_position_or_its_id(store: A
     assert _ids(await store.get("c")) == ["s", "d", "e", "f"]
     with pytest.raises(MessageNotFoundError, match="nobody"):
         await store.compact("c", through="nobody", summary="x")
-
-
-async def test_everything_may_be_replaced(store: Any) -> None:
-    before = await _filled(store)
-    await store.compact("c", through="f", summary=summary(id="s"))
-    assert _ids(await store.get("c")) == ["s"]
-    assert await _totals(store) == await _expected_totals(store)
-    appended = await store.append("c", user("g", id="g"))
-    assert appended.message.sequence == 7
-    assert _ids(await store.get("c", include_archived=True)) == [*"abcdef", "s", "g"]
-    assert await store.expand("c", "s") == Expanded(4, 6)
-    assert await store.get("c") == [*before, appended.message]
 
 
 async def test_the_place_is_exact_among_equal_times(store: Any) -> None:
@@ -160,23 +147,6 @@ async def test_one_summary_rolls_on_and_absorbs_the_one_before(store: Any) -> No
     assert await _totals(store) == await _expected_totals(store)
 
 
-async def test_many_rounds(store: Any) -> None:
-    """Each original is in the archive once, and all of it comes back."""
-    before: list[Message] = []
-    for number in range(12):
-        appended = await store.append_many("c", [user(f"{number}", id=f"{number} {k}") for k in range(5)])
-        before += [one.message for one in appended]
-        await store.compact("c", through=before[-3], summary=summary(f"{number}", id=f"s{number}"))
-    everything = await store.get("c", include_archived=True)
-    assert [message for message in everything if not message.is_summary] == before
-    assert len([message for message in await store.get("c") if message.is_summary]) == 1
-    for number in (0, 17, 33, 57, 59):
-        assert await store.get_message("c", before[number].id) == before[number]
-    for number in reversed(range(12)):
-        await store.expand("c", f"s{number}")
-    assert await store.get("c") == before
-
-
 async def test_reading_all_in_pages(store: Any) -> None:
     for number in range(6):
         await store.append_many(
@@ -226,14 +196,6 @@ async def test_the_same_summary_again_changes_nothing(store: Any) -> None:
     assert (await store.snapshot("c")).cursor.revision == 3
 
 
-async def test_the_id_of_a_summary_must_be_new(store: Any) -> None:
-    await _filled(store)
-    for name in "ea":
-        with pytest.raises(MessageConflictError, match=f"'{name}'"):
-            await store.compact("c", through="b", summary=summary(id=name))
-    assert (await store.snapshot("c")).cursor.revision == 1
-
-
 @pytest.mark.proves("compaction")
 async def test_a_summary_of_other_messages_is_refused(store: Any) -> None:
     before = await _filled(store)
@@ -258,19 +220,6 @@ async def test_a_summary_of_other_messages_is_refused(store: Any) -> None:
     await is_refused("'b'|'c'")
 
 
-async def test_an_unexpected_revision_is_refused(store: Any) -> None:
-    await _filled(store)
-    for revision in (0, 2):
-        with pytest.raises(RevisionConflictError):
-            await store.compact("c", through="c", summary="x", expected_revision=revision)
-    done = await store.compact("c", through="c", summary="x", expected_revision=1)
-    with pytest.raises(RevisionConflictError):
-        await store.expand("c", done.summary.id, expected_revision=1)
-    with pytest.raises(RevisionConflictError):
-        await store.compact("c", through="c", summary="y", expected_revision=1)
-    assert await store.expand("c", done.summary.id, expected_revision=2) == Expanded(3, 3)
-
-
 async def test_a_summary_behind_the_range_is_not_left_alone(store: Any) -> None:
     await _filled(store, timestamp="2024-01-01")
     await store.compact("c", through="d", summary=summary(id="s"))
@@ -283,71 +232,57 @@ async def test_a_summary_behind_the_range_is_not_left_alone(store: Any) -> None:
     assert _ids(await store.get("c")) == ["x", "y", "s", "e", "f"]
 
 
-def _tools() -> list[Message]:
-    return [
-        user("q", id="q"),
-        assistant(tool_use("1", "f"), tool_use("2", "f"), id="a1"),
-        tool(tool_result("2", "r"), id="t2"),
-        tool(tool_result("1", "r"), id="t1"),
-        assistant(tool_use("1", "f"), id="a2"),
-        tool(tool_result("1", "r"), id="t3"),
-        user("w", id="w"),
-    ]
-
-
-async def test_a_call_is_not_torn_from_its_result(store: Any) -> None:
-    await store.append_many("c", _tools())
-    for through, better in (("a1", "q"), ("t2", "q"), ("a2", "t1")):
-        with pytest.raises(InvalidInputError, match=f"through='{better}'"):
-            await store.compact("c", through=through, summary="x")
-    assert (await store.snapshot("c")).cursor.revision == 1
-    await store.compact("c", through="t1", summary=summary(id="s"))
-    assert _ids(await store.get("c")) == ["s", "a2", "t3", "w"]
-    with pytest.raises(InvalidInputError, match="through='t3'"):
-        await store.compact("c", through="a2", summary="x")
-
-
-async def test_a_call_that_waits_stays_until_it_is_given_up(store: Any) -> None:
-    await store.append_many("c", [user("q", id="q"), assistant(tool_use("1", "f"), id="a")])
-    with pytest.raises(InvalidInputError, match="through='q'"):
-        await store.compact("c", through="a", summary="x")
-    await store.append("c", user("are you there?", id="u"))
-    with pytest.raises(InvalidInputError, match="through='q'"):
-        await store.compact("c", through="u", summary="x")
-    await store.append("c", assistant("yes", id="b"))
-    await store.compact("c", through="u", summary=summary(id="s"))
-    assert _ids(await store.get("c")) == ["s", "b"]
+ANN, BOB = Participant("agent", "ann"), Participant("agent", "bob")
+_WAITS = [user("q", id="q"), assistant(tool_use("1", "f"), id="a")]
+_GIVEN_UP = [*_WAITS, user("are you there?", id="u"), assistant("yes", id="b")]
+#: Messages, the last good end before other ends, and a good end.
+PAIRS: dict[str, tuple[list[Message], dict[str, str], str]] = {
+    "repeated ids": (
+        [
+            user("q", id="q"),
+            assistant(tool_use("1", "f"), tool_use("2", "f"), id="a1"),
+            tool(tool_result("2", "r"), id="t2"),
+            tool(tool_result("1", "r"), id="t1"),
+            assistant(tool_use("1", "f"), id="a2"),
+            tool(tool_result("1", "r"), id="t3"),
+        ],
+        {"a1": "q", "t2": "q", "a2": "t1"},
+        "t1",
+    ),
+    "a call that waits": ([*_WAITS, user("are you there?", id="u")], {"a": "q", "u": "q"}, "q"),
+    "a call that was given up": (_GIVEN_UP, {}, "u"),
+    "a result after all": (
+        [*_GIVEN_UP, user("w", id="w"), tool(tool_result("1", "r"), id="t"), user("z", id="z")],
+        dict.fromkeys("aubw", "q"),
+        "t",
+    ),
+    "agents that number their calls alike": (
+        [
+            user("q", id="q"),
+            assistant(tool_use("1", "f"), id="a", participant=ANN),
+            assistant(tool_use("1", "g"), id="b", participant=BOB),
+            tool(tool_result("1", "r"), id="r1"),
+            user("w", id="w"),
+            tool(tool_result("1", "s"), id="r2"),
+        ],
+        dict.fromkeys(("a", "b", "r1", "w"), "q"),
+        "r2",
+    ),
+}
 
 
 @pytest.mark.proves("pairs")
-async def test_a_result_that_came_after_all_keeps_its_call(store: Any) -> None:
-    """The agent had gone on without it."""
-    given_up = [assistant(tool_use("1", "f"), id="a"), user("are you there?", id="u"), assistant("yes", id="b")]
-    await store.append_many("c", [user("q", id="q"), *given_up, user("w", id="w")])
-    await store.append("c", tool(tool_result("1", "r"), id="t"))
-    await store.append("c", user("z", id="z"))
-    for through in ("a", "u", "b", "w"):
-        with pytest.raises(InvalidInputError, match="through='q'"):
+@pytest.mark.parametrize("case", PAIRS)
+async def test_a_call_is_not_separated_from_its_result(store: Any, case: str) -> None:
+    messages, bad, good = PAIRS[case]
+    await store.append_many("c", messages)
+    for through, better in bad.items():
+        with pytest.raises(InvalidInputError, match=f"through='{better}'"):
             await store.compact("c", through=through, summary="x")
-    assert (await store.snapshot("c")).cursor.revision == 3
-    await store.compact("c", through="t", summary=summary(id="s"))
-    assert _ids(await store.get("c")) == ["s", "z"]
-
-
-async def test_calls_of_one_id_have_results_of_their_own(store: Any) -> None:
-    """Agents number their calls alike."""
-    ann, bob = Participant("agent", "ann"), Participant("agent", "bob")
-    calls = [
-        assistant(tool_use("1", "f"), id="a", participant=ann),
-        assistant(tool_use("1", "g"), id="b", participant=bob),
-    ]
-    results = [tool(tool_result("1", "r"), id="r1"), user("w", id="w"), tool(tool_result("1", "s"), id="r2")]
-    await store.append_many("c", [user("q", id="q"), *calls, *results, user("z", id="z")])
-    for through in ("a", "b", "r1", "w"):
-        with pytest.raises(InvalidInputError, match="through='q'"):
-            await store.compact("c", through=through, summary="x")
-    await store.compact("c", through="r2", summary=summary(id="s"))
-    assert _ids(await store.get("c")) == ["s", "z"]
+    assert (await store.snapshot("c")).cursor.revision == 1
+    await store.compact("c", through=good, summary=summary(id="s"))
+    ids = _ids(messages)
+    assert _ids(await store.get("c")) == ["s", *ids[ids.index(good) + 1 :]]
 
 
 async def test_a_result_that_comes_while_it_is_compacted_is_not_torn_from_its_call(stores: Any) -> None:
@@ -358,19 +293,19 @@ async def test_a_result_that_comes_while_it_is_compacted_is_not_torn_from_its_ca
         calls = [assistant(tool_use(str(k), "f"), id=f"a{k}") for k in range(4)]
         await store.append_many(name, [user("q", id="q"), *calls, user("?", id="u"), assistant("I go on", id="b")])
 
-        async def answers(who: Any, k: int, name: str = name) -> Any:
+        async def append_result(who: Any, k: int, name: str = name) -> Any:
             await who.append(name, user("by the way", id=f"w{k}"))
             return await who.append(name, tool(tool_result(str(k), "r"), id=f"r{k}"))
 
-        *told, compacted = await asyncio.gather(
-            *(answers(who, k) for k, who in enumerate([*others, store])),
+        *answers, compacted = await asyncio.gather(
+            *(append_result(who, k) for k, who in enumerate([*others, store])),
             store.compact(name, through="b", summary=summary(id="s")),
             return_exceptions=True,
         )
         live = set(_ids(await store.get(name)))
         if isinstance(compacted, Compacted):
             assert live == {"s", *(f"{kind}{k}" for kind in "wr" for k in range(4))}
-            assert all(answer.revision > compacted.revision for answer in told)
+            assert all(answer.revision > compacted.revision for answer in answers)
         else:
             assert isinstance(compacted, InvalidInputError)
             assert "s" not in live

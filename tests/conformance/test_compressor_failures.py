@@ -1,17 +1,19 @@
-"""Errors of summarisers and callbacks, and errors that end the compressor itself."""
+"""What compressors do with errors, with summaries that gain nothing, and with messages that become old."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from redis_history import CompressionProgress, Message, extractive_summarizer, tool, tool_result, user
+from redis_history import CompressionProgress, Message, extractive_summarizer, system, tool, tool_result, user
 from redis_history.errors import StoreClosedError
+from redis_history.operations import ReadPage, TakeLease
 from tests.conformance.conftest import Awaitable
-from tests.conformance.test_compressor import LOTS, compressor_of, inner
+from tests.conformance.test_compressor import LOTS, compressor_of, inner, running, summarize
 from tests.support.servers import until
 
 
@@ -56,12 +58,12 @@ async def test_any_error_of_a_summariser_is_a_failed_attempt(store: Any, kind: s
     async def coroutine(messages: Sequence[Message], previous: str | None) -> str:
         return plain(messages, previous)
 
-    told: list[CompressionProgress] = []
-    compressor = compressor_of(store, {"plain": plain, "coroutine": coroutine}[kind], told, concurrency=1)
+    progress: list[CompressionProgress] = []
+    compressor = compressor_of(store, {"plain": plain, "coroutine": coroutine}[kind], progress, concurrency=1)
     async with asyncio.timeout(60):
         stats = await compressor.run_once()
     assert (stats.compressed, stats.failed, stats.working, stats.waiting, stats.resting) == (1, 2, 0, 0, 2)
-    assert all(str(one.error).startswith("SummaryError") for one in told if one.kind == "failed")
+    assert all(str(one.error).startswith("SummaryError") for one in progress if one.kind == "failed")
 
 
 async def test_a_callback_that_ends_its_thread_or_task_ends_the_compressor(store: Any) -> None:
@@ -100,7 +102,7 @@ async def test_a_cancelled_run_is_cancelled(stores: Any) -> None:
 
 
 async def test_a_summary_without_gain_is_reported_and_not_repeated(store: Any) -> None:
-    """Until it changes; and then after a while only, as a summary costs something each time."""
+    """Until it changes, and then only after a while, because a summary costs something each time."""
     await store.append_many("c", LOTS)
     calls: list[int] = []
 
@@ -108,35 +110,20 @@ async def test_a_summary_without_gain_is_reported_and_not_repeated(store: Any) -
         calls.append(1)
         return "".join(message.text for message in messages)
 
-    told: list[CompressionProgress] = []
-    compressor = compressor_of(store, long, told, look_interval=0.05, sweep_interval=0.05, longest_wait=0.02)
-    work = asyncio.create_task(compressor.run())
-    await until(lambda: inner(compressor).stats.nothing == 1)
-    sweeps = inner(compressor).stats.sweeps
-    await until(lambda: inner(compressor).stats.sweeps > sweeps + 3)
-    assert len(calls) == 1
-    await store.append("c", user("More"))
-    await until(lambda: inner(compressor).stats.nothing == 2)
-    inner(compressor).stop()
-    assert (await work).failed == 0
-    assert [progress.kind for progress in told] == ["started", "nothing"] * 2
-    assert told[1].wait > 0
-    assert str(told[1].error).startswith("NoGainError")
+    progress: list[CompressionProgress] = []
+    options = {"look_interval": 0.05, "sweep_interval": 0.05, "longest_wait": 0.02}
+    async with running(compressor_of(store, long, progress, **options)) as compressor:
+        await until(lambda: compressor.stats.nothing == 1)
+        sweeps = compressor.stats.sweeps
+        await until(lambda: compressor.stats.sweeps > sweeps + 3)
+        assert len(calls) == 1
+        await store.append("c", user("More"))
+        await until(lambda: compressor.stats.nothing == 2)
+    assert compressor.stats.failed == 0
+    assert [one.kind for one in progress] == ["started", "nothing"] * 2
+    assert progress[1].wait > 0
+    assert str(progress[1].error).startswith("NoGainError")
     assert len(await store.get("c")) == 41
-
-
-@pytest.mark.backends("memory")
-@pytest.mark.parametrize("bound", [18, 20, 40, 120])
-async def test_extractive_summaries_fit_any_room(store: Any, bound: int) -> None:
-    for number, texts in enumerate((["Line {}: yes it is."], ["ok"], ["{} " * 9], ["Why {}?", "Because it said so."])):
-        await store.append_many(f"c{number}", [user(texts[at % len(texts)].replace("{}", str(at))) for at in range(24)])
-    results = [tool(tool_result(f"r{at}", '{"data": "' + "x" * 40 * at + '"}')) for at in range(24)]
-    await store.append_many("data", results)
-    told: list[CompressionProgress] = []
-    for options in ({"max_messages": 20}, {"max_messages": None, "max_tokens": bound}):
-        stats = await compressor_of(store, extractive_summarizer(), told, keep_recent=2, **options).run_once()
-    assert stats.failed == 0
-    assert not [progress.error for progress in told if progress.error]
 
 
 async def test_a_closed_store_ends_it(stores: Any) -> None:
@@ -147,3 +134,70 @@ async def test_a_closed_store_ends_it(stores: Any) -> None:
     await store.aclose()
     with pytest.raises(StoreClosedError):
         await work
+
+
+@pytest.mark.backends("memory")
+@pytest.mark.parametrize("bound", [18, 20, 40, 120])
+async def test_extractive_summaries_fit_any_room(store: Any, bound: int) -> None:
+    for number, texts in enumerate((["Line {}: yes it is."], ["ok"], ["{} " * 9], ["Why {}?", "Because it said so."])):
+        await store.append_many(f"c{number}", [user(texts[at % len(texts)].replace("{}", str(at))) for at in range(24)])
+    results = [tool(tool_result(f"r{at}", '{"data": "' + "x" * 40 * at + '"}')) for at in range(24)]
+    await store.append_many("data", results)
+    progress: list[CompressionProgress] = []
+    for options in ({"max_messages": 20}, {"max_messages": None, "max_tokens": bound}):
+        stats = await compressor_of(store, extractive_summarizer(), progress, keep_recent=2, **options).run_once()
+    assert stats.failed == 0
+    assert not [one.error for one in progress if one.error]
+
+
+# Age
+
+WEEK = timedelta(days=7)
+OLD = [
+    user(f"Old message {number}, which is long enough.", id=f"o{number}", timestamp="2020-01-01") for number in range(6)
+]
+
+
+@pytest.mark.parametrize("first", [LOTS[:1], OLD[:1]], ids=["fresh", "old"])
+async def test_growth_is_noticed_at_once(store: Any, stores: Any, first: Any) -> None:
+    await store.append_many("c", first)
+    options = {"older_than": WEEK, "look_interval": 0.05, "sweep_interval": 3600}
+    async with running(compressor_of(store, summarize, **options)) as compressor:
+        await until(lambda: compressor.stats.sweeps == 1 and compressor._work.idle)
+        await stores().append_many("c", LOTS[1:])
+        await until(lambda: compressor.stats.compressed == 1)
+    assert (compressor.stats.sweeps, compressor.stats.nothing) == (1, first[0].id == "o0")
+
+
+async def test_young_conversations_are_read_once_and_not_reported(store: Any) -> None:
+    for number in range(5):
+        await store.append_many(f"c{number}", LOTS[:3])
+    progress: list[CompressionProgress] = []
+    compressor = compressor_of(store, summarize, progress, max_messages=None, older_than=WEEK)
+    backend, operations = inner(compressor)._store._backend, []
+    execute = backend.execute
+    backend.execute = lambda operation: (operations.append(type(operation)), execute(operation))[1]
+    for _ in range(3):
+        stats = await compressor.run_once()
+    assert not progress
+    assert (stats.sweeps, stats.nothing, stats.compressed) == (3, 0, 0)
+    assert (operations.count(TakeLease), operations.count(ReadPage)) == (0, 5)
+
+
+async def test_old_messages_that_must_stay_are_reported_once(store: Any) -> None:
+    await store.append_many("c", OLD[:1])  # a turn in progress
+    progress: list[CompressionProgress] = []
+    compressor = compressor_of(store, summarize, progress, max_messages=None, older_than=WEEK, keep_recent=6)
+    for _ in range(3):
+        await compressor.run_once()
+    assert [one.kind for one in progress] == ["nothing"]
+    await store.append_many("c", LOTS[:6])
+    assert (await compressor.run_once()).compressed == 1
+
+
+async def test_messages_are_compressed_when_they_become_old(store: Any) -> None:
+    await store.append_many("c", [system(f"Rule {number}", timestamp="2019-01-01") for number in range(200)])
+    await store.append_many("c", LOTS)
+    options = {"max_messages": None, "older_than": 1.0, "sweep_interval": 0.05}
+    async with running(compressor_of(store, summarize, **options)) as compressor:
+        await until(lambda: compressor.stats.compressed == 1)

@@ -40,8 +40,8 @@ async def test_a_lost_lease_prevents_the_change(store: Any) -> None:
     await store.append_many("c", LOTS)
     before = await store.get("c")
     held = Held()
-    told: list[CompressionProgress] = []
-    compressor = compressor_of(store, held, told, lease=3600.0)  # it does not look after it
+    progress: list[CompressionProgress] = []
+    compressor = compressor_of(store, held, progress, lease=3600.0)  # it is not renewed
     work = asyncio.create_task(compressor.run_once())
     await held.until_called()
     lease = await _present(store)
@@ -50,7 +50,7 @@ async def test_a_lost_lease_prevents_the_change(store: Any) -> None:
     held.go.set()
     stats = await work
     assert (stats.compressed, stats.leases_lost) == (0, 1)
-    assert told[-1].kind == "lease_lost"
+    assert progress[-1].kind == "lease_lost"
     assert await store.get("c") == before
     assert await execute(store, KeepLease(other, 0))  # the other's is untouched
 

@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import inspect
 import threading
+from collections.abc import AsyncIterator
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from redis_history import AsyncRedisHistory, Plugin, assistant, system, tool_use, user
+from redis_history import AsyncRedisHistory, Plugin, system, tool_use, user
 from redis_history.errors import (
     BatchTooLargeError,
     CapabilityError,
@@ -27,117 +28,90 @@ from tests.support.histories import Dropping, history_over, texts
 from tests.support.servers import until
 
 
+async def stored_texts(store: Any, conversation_id: str = "c", **options: Any) -> list[str]:
+    return [message.text for message in await store.get(conversation_id, **options)]
+
+
+def numbered(*numbers: int) -> list[Any]:
+    return [user(str(number)) for number in numbers]
+
+
 @pytest.mark.smoke
-async def test_what_is_saved_is_loaded(stores: Any) -> None:
+@pytest.mark.proves("histories")
+async def test_save_sends_what_is_new_and_load_reads_all(stores: Any) -> None:
     history = history_over(stores())
     history.add_system("Be brief.")
     history.add_message("user", ["see ", tool_use("1", "f")])
     assert history.unsaved == history.entries
     assert await history.save("c") == 2
     assert history.unsaved == []
-    other = history_over(stores())
-    await other.load("c")
-    assert other.entries == history.entries == await stores().get("c")
-    assert [entry.sequence for entry in other.entries] == [1, 2]
-    assert (other.get_system_message(), other.conversation_id) == ("Be brief.", "c")
-
-
-@pytest.mark.proves("histories")
-async def test_saving_sends_only_what_is_new(stores: Any) -> None:
-    history = history_over(stores())
-    await history.load("c")
     for number in range(5):
         history.add_text("user", str(number))
         assert await history.save() == 1
     assert await history.save("c") == 0
-    assert (await stores().snapshot("c")).cursor.revision == 5
+    other = history_over(stores())
+    await other.load("c")
+    assert other.entries == history.entries == await stores().get("c")
+    assert [entry.sequence for entry in other.entries] == [*range(1, 8)]
+    assert (other.get_system_message(), other.conversation_id) == ("Be brief.", "c")
+    assert (await stores().snapshot("c")).cursor.revision == 6
 
 
 async def test_two_histories_that_save_keep_both_additions(stores: Any) -> None:
-    store, one, other = stores(), history_over(stores()), history_over(stores())
+    store, one, other, unloaded = stores(), history_over(stores()), history_over(stores()), history_over(stores())
     await store.append("c", user("first"))
     await one.load("c")
     await other.load("c")
-    one.add_text("user", "of one")
-    other.add_text("user", "of other")
+    for history, name in ((one, "one"), (other, "other"), (unloaded, "unloaded")):
+        history.add_text("user", name)
+        await history.save("c")
+    assert texts(unloaded) == ["first", "one", "other", "unloaded"]
     await one.save("c")
-    await other.save("c")
-    assert texts(other) == ["first", "of one", "of other"]
-    assert other.entries == await store.get("c")
-    one.add_text("user", "more")
-    await one.save("c")
-    assert one.entries == await store.get("c")
-    assert texts(one) == ["first", "of one", "of other", "more"]
-
-
-async def test_saving_without_loading_merges(stores: Any) -> None:
-    store, history = stores(), history_over(stores())
-    await store.append("c", user("there"))
-    history.add_text("user", "mine")
-    await history.save("c")
-    assert texts(history) == ["there", "mine"]
-    assert history.entries == await store.get("c")
+    assert one.entries == unloaded.entries == await store.get("c")
 
 
 @pytest.mark.proves("histories")
 async def test_loading_keeps_what_is_not_saved(stores: Any) -> None:
     store, history = stores(), history_over(stores())
-    await store.append_many("c", [system("Be brief."), user("there")])
+    await store.append_many("a", [system("Be brief."), user("there")])
     history.add_system("Be brief.")
     history.add_text("user", "mine")
-    await history.load("c")
-    assert texts(history) == ["Be brief.", "there", "mine"]
-    assert await history.save() == 1
-    assert history.entries == await store.get("c")
-
-
-async def test_a_history_of_another_conversation_is_not_overwritten(stores: Any) -> None:
-    history = history_over(stores())
     await history.load("a")
-    history.add_text("user", "for a")
+    assert texts(history) == ["Be brief.", "there", "mine"]
     with pytest.raises(InvalidInputError):
         await history.load("b")
-    await history.save()
-    await history.load("b")
-    assert history.entries == []
-
-
-async def test_saving_elsewhere_copies(stores: Any) -> None:
-    store, history = stores(), history_over(stores())
-    await store.append_many("a", [user("1"), assistant("2")])
-    await history.load("a")
+    assert await history.save() == 1
+    assert history.entries == await store.get("a")
     history.add_text("user", "3")
-    assert await history.save("b") == 3
-    assert [message.text for message in await store.get("b")] == ["1", "2", "3"]
-    assert [message.text for message in await store.get("a")] == ["1", "2"]
-    assert history.conversation_id == "b"
+    assert await history.save("b") == 4, "another conversation gets all entries"
+    assert await stored_texts(store, "b") == ["Be brief.", "there", "mine", "3"]
+    assert await stored_texts(store, "a") == ["Be brief.", "there", "mine"]
+    await history.load("d")
+    assert history.entries == []
 
 
 @pytest.mark.proves("no-overwrite")
 @pytest.mark.parametrize("rewrite", ["clear", "restore", "reset"])
 async def test_a_rewrite_overwrites_nobody(stores: Any, rewrite: str) -> None:
     store, history = stores(), history_over(stores())
-    await store.append_many("c", [user("1"), user("2")])
+
+    def do_rewrite() -> None:
+        history.restore([system("anew")]) if rewrite == "restore" else getattr(history, rewrite)()
+
+    await store.append_many("c", numbered(1, 2))
     await history.load("c")
-    _rewrite(history, rewrite)
+    do_rewrite()
     history.add_text("user", "after")
     await store.append("c", user("meanwhile"))
     with pytest.raises(RevisionConflictError):
         await history.save()
-    assert [message.text for message in await store.get("c")] == ["1", "2", "meanwhile"]
+    assert await stored_texts(store) == ["1", "2", "meanwhile"]
     await history.load("c")
     assert texts(history) == ["1", "2", "meanwhile", "after"]
-    _rewrite(history, rewrite)
+    do_rewrite()
     await history.save()
     assert history.entries == await store.get("c")
     assert "1" not in texts(history)
-
-
-def _rewrite(history: Any, how: str) -> None:
-    if how == "restore":
-        history.restore([system("anew")])
-    else:
-        getattr(history, how)()
 
 
 @pytest.mark.proves("autosave")
@@ -155,55 +129,34 @@ async def test_adds_and_rewrites_are_saved_in_order(stores: Any) -> None:
     assert history.entries == await store.get("c")
 
 
-@pytest.mark.compaction
-async def test_a_summary_of_any_plugin_is_a_compaction(stores: Any) -> None:
-    class Summary(Plugin):
-        async def reduce(self, entries: Any, options: Any) -> Any:
-            return [user("[summary]"), *entries[-2:]]
-
-    store, history = stores(), history_over(stores())
-    await store.append_many("c", [user(str(number)) for number in range(6)])
-    await history.load("c")
-    before = history.entries
-    history.use(Summary())
-    await history.reduce(max_tokens=1)
-    await history.save()
-    live = await store.get("c")
-    assert [message.text for message in live] == ["[summary]", "4", "5"]
-    assert history.entries == live
-    every = await store.get("c", include_archived=True)
-    assert [message for message in every if not message.is_summary] == before
-
-
 async def test_entries_left_out_by_a_plugin_stay_in_the_store(stores: Any) -> None:
     store, history = stores(), history_over(stores())
-    await store.append_many("c", [user(str(number)) for number in range(6)])
+    await store.append_many("c", numbered(*range(6)))
     await history.load("c")
     history.use(Dropping())
     history.add_text("user", "6")
     assert await history.reduce(max_entries=2) == 5
-    assert texts(history) == ["5", "6"]
     await history.save()
     assert texts(history) == ["5", "6"]
     await store.append("c", user("of others"))
     history.add_text("user", "7")
     await history.save()
     assert texts(history) == ["5", "6", "of others", "7"]
-    assert [message.text for message in await store.get("c")] == [*map(str, range(7)), "of others", "7"]
+    assert await stored_texts(store) == [*map(str, range(7)), "of others", "7"]
     await history.load("c")
     assert history.entries == await store.get("c")
 
 
 @pytest.mark.compaction
 async def test_a_plugin_may_leave_out_and_summarise(stores: Any) -> None:
-    """Left-out entries are archived with the summarised messages around them."""
+    """A summary is a compaction. Left-out entries are archived with the summarised messages around them."""
 
     class Both(Plugin):
         async def reduce(self, entries: Any, options: Any) -> Any:
             return [entries[0], user("[summary]"), entries[3], *entries[5:]]
 
     store, history = stores(), history_over(stores())
-    await store.append_many("c", [system("s"), *(user(str(number)) for number in range(1, 8))])
+    await store.append_many("c", [system("s"), *numbered(*range(1, 8))])
     await history.load("c")
     history.use(Both())
     for shown, stored in (("3567", "34567"), ("57", "4567"), ("7", "67")):
@@ -211,14 +164,14 @@ async def test_a_plugin_may_leave_out_and_summarise(stores: Any) -> None:
         assert texts(history) == ["s", "[summary]", *shown]
         await history.save()
         assert texts(history) == ["s", "[summary]", *shown]
-        assert [message.text for message in await store.get("c")] == ["s", "[summary]", *stored]
+        assert await stored_texts(store) == ["s", "[summary]", *stored]
     every = await store.get("c", include_archived=True)
     assert [one.text for one in every if not one.is_summary] == ["s", *map(str, range(1, 8))]
 
 
 @pytest.mark.parametrize("how", ["edit", "two", "system", "reorder", "insert"])
 async def test_a_plugin_cannot_rewrite_a_stored_conversation_by_a_reduction(stores: Any, how: str) -> None:
-    class Odd(Plugin):
+    class Rewriting(Plugin):
         def reduce(self, entries: Any, options: Any) -> Any:
             return {
                 "edit": [user("other", id=entries[0].id), *entries[1:]],
@@ -229,9 +182,9 @@ async def test_a_plugin_cannot_rewrite_a_stored_conversation_by_a_reduction(stor
             }[how]
 
     store, history = stores(), history_over(stores())
-    await store.append_many("c", [user(str(number)) for number in range(4)])
+    await store.append_many("c", numbered(*range(4)))
     await history.load("c")
-    history.use(Odd())
+    history.use(Rewriting())
     with pytest.raises(InvalidInputError):
         await history.reduce(max_tokens=1)
     assert await history.save() == 0
@@ -240,48 +193,46 @@ async def test_a_plugin_cannot_rewrite_a_stored_conversation_by_a_reduction(stor
 
 
 @pytest.mark.proves("no-overwrite")
-async def test_bounds_take_nothing_from_the_store(stores: Any) -> None:
+async def test_limits_remove_nothing_from_the_store(stores: Any) -> None:
+    class Summarising(Plugin):
+        async def reduce(self, entries: Any, options: Any) -> Any:
+            return [user("other")]
+
     store, history = stores(), history_over(stores(), max_length=3)
-    await store.append_many("c", [system("s"), *(user(str(number)) for number in range(6))])
+    await store.append_many("c", [system("s"), *numbered(*range(6))])
     await history.load("c")
     assert texts(history) == ["s", "4", "5"]
     for number in (6, 7, 8, 9):
         history.add_text("user", str(number))
-    assert texts(history) == ["s", "8", "9"]
     await history.save()
     assert texts(history) == ["s", "8", "9"]
-    assert [message.text for message in await store.get("c")] == ["s", *map(str, range(10))]
-    history.use(_Rewriting())
+    assert await stored_texts(store) == ["s", *map(str, range(10))]
+    history.use(Summarising())
     with pytest.raises(InvalidInputError):
         await history.reduce()
     assert texts(history) == ["s", "8", "9"]
 
 
-class _Rewriting(Plugin):
-    async def reduce(self, entries: Any, options: Any) -> Any:
-        return [user("other")]
-
-
 async def test_invalid_input_is_rejected_before_sending(stores: Any) -> None:
     history = history_over(stores())
     await history.load("c")
-    with pytest.raises(InvalidMessageError):
-        history.add_entry(user("x", metadata={"a": {1, 2}}))
-    with pytest.raises(InvalidMessageError):
-        history.add_text("user", "\ud800")
-    with pytest.raises(BatchTooLargeError):
-        history.restore([user(str(number)) for number in range(1001)])
+    for error, call in (
+        (InvalidMessageError, lambda: history.add_entry(user("x", metadata={"a": {1, 2}}))),
+        (InvalidMessageError, lambda: history.add_text("user", "\ud800")),
+        (BatchTooLargeError, lambda: history.restore(numbered(*range(1001)))),
+    ):
+        with pytest.raises(error):
+            call()
     assert (history.entries, history.unsaved) == ([], [])
-    for call in (history.load, history.save, history.autosave):
+    transient, unbound = history_over(stores(), transient=True), history_over(stores())
+    for name in ("load", "save", "autosave"):
         with pytest.raises(InvalidConversationIdError):
-            await call("")
-    for call in (history_over(stores()).save, history_over(stores()).autosave):
-        with pytest.raises(InvalidInputError):
-            await call()
-    transient = history_over(stores(), transient=True)
-    for call in (transient.load, transient.save, transient.autosave):
+            await getattr(history, name)("")
         with pytest.raises(InvalidInputError, match="transient"):
-            await call("c")
+            await getattr(transient, name)("c")
+        if name != "load":
+            with pytest.raises(InvalidInputError):
+                await getattr(unbound, name)()
 
 
 async def test_a_large_save_is_split_into_batches(stores: Any) -> None:
@@ -296,7 +247,7 @@ async def test_a_large_save_is_split_into_batches(stores: Any) -> None:
 
 async def test_a_conversation_deleted_and_created_again(stores: Any) -> None:
     store, history = stores(), history_over(stores())
-    await store.append_many("c", [user("1"), user("2")])
+    await store.append_many("c", numbered(1, 2))
     await store.append("c", user("3"))
     await history.load("c")
     await store.delete_conversation("c")
@@ -341,9 +292,6 @@ async def test_the_same_id_with_other_content_is_a_conflict(stores: Any) -> None
     await store.append("c", user("theirs", id="m"))
     history.add_entry(user("mine", id="m"))
     with pytest.raises(MessageConflictError):
-        history.add_entry(user("another", id="m"))
-    assert len(history.entries) == 1
-    with pytest.raises(MessageConflictError):
         await history.save()
     await history.load("c")
     assert (texts(history), history.unsaved) == (["theirs"], [])
@@ -359,39 +307,18 @@ async def test_autosave_saves_and_follows(stores: Any) -> None:
     other.on("entry", lambda message: seen.append(message.text))
     await one.autosave("c")
     await other.autosave("c")
-    assert one.autosaving
+    with pytest.raises(InvalidInputError):
+        await one.save("another conversation")
     for number in range(20):
         one.add_text("user", str(number))
     await one.flush()
-    assert [message.text for message in await store.get("c")] == [str(number) for number in range(20)]
+    assert await stored_texts(store) == [str(number) for number in range(20)]
     await until(lambda: len(seen) == 20, "what one wrote")
     assert seen == [str(number) for number in range(20)]
-    assert other.get_snapshot() is other.get_snapshot()
     assert other.entries == one.entries == await store.get("c")
     for history in (one, other):
         await history.aclose()
         assert not history.autosaving
-
-
-async def test_both_have_the_order_of_the_store(stores: Any) -> None:
-    store, one, other = stores(), history_over(stores()), history_over(stores())
-    await one.autosave("c")
-    await other.autosave("c")
-    for number in range(30):
-        one.add_text("user", f"one {number}")
-        other.add_text("assistant", f"other {number}")
-        if number % 10 == 0:
-            await store.append("c", user(f"early {number}", timestamp=f"2020-01-01T00:00:{number:02d}Z"))
-    await one.flush()
-    await other.flush()
-    await until(lambda: len(one) == len(other) == 63, lambda: (len(one), len(other)))
-    stored = await store.get("c")
-    await until(lambda: one.entries == other.entries == stored, "the same order")
-    for name in ("one", "other"):
-        mine = [message.text for message in stored if message.text.startswith(f"{name} ")]
-        assert mine == [f"{name} {number}" for number in range(30)]
-    for history in (one, other):
-        await history.aclose()
 
 
 @pytest.mark.proves("history-events")
@@ -402,26 +329,34 @@ async def test_changes_of_every_kind_arrive(stores: Any) -> None:
     await history.autosave("c")
     history.on("clear", lambda: events.append("clear"))
     history.on("restore", lambda messages: events.append([one.text for one in messages]))
-    await store.update_message("c", user("A", id="a"))
-    await until(lambda: texts(history) == ["A", "b"], "the update")
-    await store.delete_messages("c", ["b"])
-    await until(lambda: texts(history) == ["A"], "the deletion")
-    await store.restore("c", [user("x"), user("y")])
-    await until(lambda: texts(history) == ["x", "y"], "the restore")
-    await store.clear("c")
-    await until(lambda: texts(history) == [], "the clearing")
-    await store.append("c", user("anew"))
-    await until(lambda: texts(history) == ["anew"], "the append")
+    for change, expected in (
+        (store.update_message("c", user("A", id="a")), ["A", "b"]),
+        (store.delete_messages("c", ["b"]), ["A"]),
+        (store.restore("c", [user("x"), user("y")]), ["x", "y"]),
+        (store.clear("c"), []),
+        (store.append("c", user("anew")), ["anew"]),
+    ):
+        await change
+        await until(lambda expected=expected: texts(history) == expected, "the change")
     await stores.until_watched("c")
     await store.delete_conversation("c")
     await until(lambda: texts(history) == [], "the end")
-    await store.append("c", user("another life"))
-    await until(lambda: texts(history) == ["another life"], "the other life")
+    await store.append("c", user("another generation"))
+    await until(lambda: texts(history) == ["another generation"], "the new conversation")
     assert events == [["x", "y"], "clear", "clear"]
     history.add_text("user", "still here")
     await history.flush()
     assert history.entries == await store.get("c")
     await history.aclose()
+
+
+@contextlib.asynccontextmanager
+async def nothing_is_sent(history: Any) -> AsyncIterator[None]:
+    """Hold the lock with which a history sends."""
+    lock = getattr(history, "_target", history)._sending
+    await (lock.acquire() if isinstance(lock, asyncio.Lock) else asyncio.to_thread(lock.acquire))
+    yield
+    lock.release()
 
 
 async def test_a_local_rewrite_is_saved_or_reported(stores: Any) -> None:
@@ -435,10 +370,13 @@ async def test_a_local_rewrite_is_saved_or_reported(stores: Any) -> None:
     await until(lambda: texts(other) == ["s"] and other.entries == history.entries, "the restore")
     errors: list[Exception] = []
     history.on("error", errors.append)
-    await _lose_a_race(store, history)
+    async with nothing_is_sent(history):
+        history.clear()
+        history.add_text("user", "and")
+        await store.append("c", user("meanwhile"))
     with pytest.raises(RevisionConflictError):
         await history.flush()
-    await history.flush()  # told once
+    await history.flush()  # it is raised once
     assert [type(error) for error in errors] == [RevisionConflictError]
     await until(lambda: texts(history) == ["s", "meanwhile", "and"], lambda: texts(history))
     assert history.entries == await store.get("c")
@@ -446,38 +384,23 @@ async def test_a_local_rewrite_is_saved_or_reported(stores: Any) -> None:
         await one.aclose()
 
 
-async def _lose_a_race(store: Any, history: Any) -> None:
-    """A rewrite that is decided on before the news of a change of somebody else, and sent after it."""
-    target = getattr(history, "_target", history)
-    if isinstance(target._saver.sending, asyncio.Lock):
-        await target._saver.sending.acquire()
-    else:
-        await asyncio.to_thread(target._saver.sending.acquire)
-    history.clear()
-    history.add_text("user", "and")
-    await store.append("c", user("meanwhile"))
-    target._saver.sending.release()
-
-
 @pytest.mark.proves("unsaved-limit")
 async def test_an_id_that_is_taken_does_not_stop_the_rest(stores: Any) -> None:
-    store, history = stores(), history_over(stores())
-    await store.append_many("c", [user("theirs", id="m"), *(user(str(number)) for number in range(3))])
-    bounded = history_over(stores(), max_length=2)
-    await bounded.autosave("c")
-    bounded.add_text("user", "a")
-    bounded.add_entry(user("mine", id="m"))
-    bounded.add_text("user", "b")
+    store, history = stores(), history_over(stores(), max_length=2)
+    await store.append_many("c", [user("theirs", id="m"), *numbered(0, 1, 2)])
+    await history.autosave("c")
+    history.add_text("user", "a")
+    history.add_entry(user("mine", id="m"))
+    history.add_text("user", "b")
     with pytest.raises(MessageConflictError):
-        await bounded.flush()
-    await bounded.aclose()
-    assert bounded.unsaved == []
-    await history.load("c")
-    assert texts(history) == ["theirs", "0", "1", "2", "a", "b"]
+        await history.flush()
+    await history.aclose()
+    assert history.unsaved == []
+    assert await stored_texts(store) == ["theirs", "0", "1", "2", "a", "b"]
 
 
 async def test_messages_the_server_cannot_confirm_yet_are_saved_later(stores: Any) -> None:
-    """With `durability="replicas"` a server without a replica refuses each write, until it has one."""
+    """With `durability="replicas"`, a server without a replica rejects each write."""
     mine = stores()
     history = history_over(mine)
     await history.autosave("c")
@@ -485,12 +408,12 @@ async def test_messages_the_server_cannot_confirm_yet_are_saved_later(stores: An
     execute, errors = backend.execute, []
     history.on("error", errors.append)
 
-    def refused(op: Any) -> Any:
+    def rejecting(op: Any) -> Any:
         if type(op) in (Append, Clear):
             raise CapabilityError("no replica")
         return execute(op)
 
-    backend.execute = refused
+    backend.execute = rejecting
     history.add_text("user", "first")
     history.clear()
     history.add_text("user", "second")
@@ -502,7 +425,7 @@ async def test_messages_the_server_cannot_confirm_yet_are_saved_later(stores: An
     backend.execute = execute
     await history.flush()
     assert history.unsaved == []
-    assert [message.text for message in await stores().get("c")] == ["second"]
+    assert await stored_texts(stores()) == ["second"]
     await history.aclose()
 
 
@@ -514,34 +437,28 @@ async def test_close_saves_the_rest(stores: Any) -> None:
         history.add_text("user", str(number))
     await history.aclose()
     await history.aclose()
-    assert [message.text for message in await stores().get("c")] == [str(number) for number in range(50)]
+    assert await stored_texts(stores()) == [str(number) for number in range(50)]
     for call in (history.load, history.save, history.autosave):
         with pytest.raises(StoreClosedError):
             await call("c")
     assert len(history) == 50
 
 
-async def test_one_conversation_at_a_time(stores: Any) -> None:
-    history = history_over(stores())
-    await history.autosave("c")
-    await history.autosave()
-    for call in (history.load, history.save, history.autosave):
-        with pytest.raises(InvalidInputError):
-            await call("d")
-    await history.aclose()
-
-
 async def test_handlers_may_save(stores: Any) -> None:
-    """A handler is called when nothing is held that it might want."""
+    """No lock is held while a handler runs."""
     store, history = stores(), history_over(stores())
     target = getattr(history, "_target", history)
     flushed: list[int] = []
 
+    async def flush() -> None:
+        await target.flush()
+        flushed.append(1)
+
     def handler(snapshot: Any) -> Any:
         if not snapshot or snapshot[-1].sequence is None:
-            return None  # told where it was added; the news that it is stored comes from the background
+            return None  # the addition itself; the acknowledgement comes from the background
         if isinstance(target, AsyncRedisHistory):
-            return _flush(target, flushed)
+            return flush()
         target.flush()
         flushed.append(1)
         return None
@@ -555,41 +472,37 @@ async def test_handlers_may_save(stores: Any) -> None:
     await history.aclose()
 
 
-async def _flush(history: AsyncRedisHistory, flushed: list[int]) -> None:
-    await history.flush()
-    flushed.append(1)
-
-
-# Replies that come late
-
-CHANGES = ["append", "delete", "update", "clear", "restore", "compact", "expand", "delete_conversation"]
+# Late replies
 
 
 class Held:
-    """Holds the next reply to an operation of one kind until it is let go."""
+    """Holds the next reply to an operation of one kind until `let_go`."""
 
     def __init__(self, store: Any, kind: type) -> None:
-        self._backend = getattr(store, "_target", store)._backend
-        self._execute = self._backend.execute
-        self._kind: type | None = kind
+        backend = getattr(store, "_target", store)._backend
+        execute, kinds = backend.execute, [kind]
         self.reached, self._go = threading.Event(), threading.Event()
-        self._backend.execute = self._later if inspect.iscoroutinefunction(self._execute) else self._late
 
-    async def _later(self, op: Any) -> Any:
-        outcome = await self._execute(op)
-        if type(op) is self._kind:
-            self._kind = None
+        def held(op: Any) -> bool:
+            if type(op) not in kinds:
+                return False
+            kinds.clear()
             self.reached.set()
-            await asyncio.to_thread(self._go.wait, 30)
-        return outcome
+            return True
 
-    def _late(self, op: Any) -> Any:
-        outcome = self._execute(op)
-        if type(op) is self._kind:
-            self._kind = None
-            self.reached.set()
-            self._go.wait(30)
-        return outcome
+        async def execute_async(op: Any) -> Any:
+            outcome = await execute(op)
+            if held(op):
+                await asyncio.to_thread(self._go.wait, 30)
+            return outcome
+
+        def execute_sync(op: Any) -> Any:
+            outcome = execute(op)
+            if held(op):
+                self._go.wait(30)
+            return outcome
+
+        backend.execute = execute_async if inspect.iscoroutinefunction(execute) else execute_sync
 
     def let_go(self) -> None:
         self._go.set()
@@ -607,15 +520,23 @@ async def _change(store: Any, how: str) -> None:
         await store.clear("c")
     elif how == "restore":
         await store.restore("c", [user("r1"), user("r2"), user("r3")])
-    elif how == "compact":
-        await store.compact("c", through=stored[1], summary="summary")
-    elif how == "expand":
-        done = await store.compact("c", through=stored[1], summary="summary")
-        await store.expand("c", done.summary.id)
-    else:
+    elif how == "delete_conversation":
         await store.delete_conversation("c")
         for number in range(5):  # another revision than any before
             await store.append("c", user(f"anew {number}"))
+    else:
+        done = await store.compact("c", through=stored[1], summary="summary")
+        if how == "expand":
+            await store.expand("c", done.summary.id)
+
+
+def _do(history: Any, own: str) -> None:
+    if own == "add":
+        history.add_text("user", "mine")
+    elif own == "clear":
+        history.clear()
+    else:
+        history.restore([user("mine 1"), user("mine 2"), user("mine")])
 
 
 @pytest.mark.proves("autosave")
@@ -631,12 +552,14 @@ async def _change(store: Any, how: str) -> None:
         (Restore, "restore"),
     ],
 )
-@pytest.mark.parametrize("how", CHANGES)
+@pytest.mark.parametrize(
+    "how", ["append", "delete", "update", "clear", "restore", "compact", "expand", "delete_conversation"]
+)
 @pytest.mark.compaction
 async def test_a_late_reply_takes_nothing_back(stores: Any, how: str, kind: type, own: str) -> None:
     store, mine = stores(), stores()
     history = history_over(mine)
-    await store.append_many("c", [user(str(number)) for number in range(4)])
+    await store.append_many("c", numbered(*range(4)))
     await history.autosave("c")
     reached: list[Any] = [history._syncer.cursor]
     history.on("change", lambda: reached.append(history._syncer.cursor))
@@ -670,39 +593,24 @@ async def test_a_late_reply_takes_nothing_back(stores: Any, how: str, kind: type
         await history.aclose()
 
 
-def _do(history: Any, own: str) -> None:
-    if own == "add":
-        history.add_text("user", "mine")
-    elif own == "clear":
-        history.clear()
-    else:
-        history.restore([user("mine 1"), user("mine 2"), user("mine")])
-
-
 @pytest.mark.parametrize("theirs", ["clear", "restore"])
 async def test_a_clear_or_restore_of_others_is_not_taken_for_the_own(stores: Any, theirs: str) -> None:
-    """Both act on the same revision, and theirs is first; so the own is refused, and theirs is announced."""
-    store, mine = stores(), stores()
-    history = history_over(mine)
-    await store.append_many("c", [user("1"), user("2")])
+    """Both act on the same revision, and theirs is first; so the own is rejected, and theirs is announced."""
+    store, history = stores(), history_over(stores())
+    await store.append_many("c", numbered(1, 2))
     await history.autosave("c")
-    told: list[Any] = []
-    history.on("error", lambda error: told.append(type(error).__name__))
-    target = getattr(history, "_target", history)
-    if isinstance(target._saver.sending, asyncio.Lock):
-        await target._saver.sending.acquire()
-    else:
-        await asyncio.to_thread(target._saver.sending.acquire)
-    history.restore([user("mine")]) if theirs == "restore" else history.clear()
-    history.on("clear", lambda: told.append("clear"))
-    history.on("restore", lambda messages: told.append([one.text for one in messages]))
-    await (store.clear("c") if theirs == "clear" else store.restore("c", [user("theirs")]))
-    wanted = "clear" if theirs == "clear" else ["theirs"]
-    await until(lambda: told == [wanted], lambda: told)
-    target._saver.sending.release()
+    events: list[Any] = []
+    history.on("error", lambda error: events.append(type(error).__name__))
+    async with nothing_is_sent(history):
+        history.restore([user("mine")]) if theirs == "restore" else history.clear()
+        history.on("clear", lambda: events.append("clear"))
+        history.on("restore", lambda messages: events.append([one.text for one in messages]))
+        await (store.clear("c") if theirs == "clear" else store.restore("c", [user("theirs")]))
+        expected = "clear" if theirs == "clear" else ["theirs"]
+        await until(lambda: events == [expected], lambda: events)
     with pytest.raises(RevisionConflictError):
         await history.flush()
-    assert told == [wanted, "RevisionConflictError"]
+    assert events == [expected, "RevisionConflictError"]
     assert history.entries == await store.get("c")
     await history.aclose()
 
@@ -710,20 +618,20 @@ async def test_a_clear_or_restore_of_others_is_not_taken_for_the_own(stores: Any
 async def test_the_own_clear_and_restore_are_not_announced_as_those_of_others(stores: Any) -> None:
     store, mine = stores(), stores()
     history = history_over(mine)
-    await store.append_many("c", [user("1"), user("2")])
+    await store.append_many("c", numbered(1, 2))
     await history.autosave("c")
-    told: list[str] = []
+    events: list[str] = []
     for kind, act in ((Restore, lambda: history.restore([user("mine")])), (Clear, history.clear)):
         held = Held(mine, kind)
         act()
-        ends = [history.on(name, lambda name=name: told.append(name)) for name in ("clear", "restore")]
+        unsubscribe = [history.on(name, lambda name=name: events.append(name)) for name in ("clear", "restore")]
         await until(held.reached.is_set, "the writing")
         revision = (await store.snapshot("c")).cursor.revision
         await until(lambda: history._syncer.cursor.revision == revision, "its event, before its reply")  # noqa: B023
         held.let_go()
         await history.flush()
         assert history.entries == await store.get("c")
-        assert told == []
-        for end in ends:
+        assert events == []
+        for end in unsubscribe:
             end()
     await history.aclose()

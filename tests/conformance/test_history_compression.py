@@ -20,7 +20,7 @@ from redis_history import (
     tool_use,
     user,
 )
-from redis_history.errors import CompactionConflictError, SummaryError
+from redis_history.errors import CompactionConflictError
 from tests.support.histories import Dropping, history_over, texts
 from tests.support.servers import until
 
@@ -58,35 +58,6 @@ async def test_a_reduction_is_saved_as_a_compaction(stores: Any) -> None:
     assert [message for message in every if not message.is_summary] == before
     await store.expand("c", live[0].id)
     assert await store.get("c") == before
-
-
-async def test_a_stored_summary_rolls(stores: Any) -> None:
-    store, history = stores(), compressing(stores())
-    await store.append_many("c", LOTS)
-    await history.load("c")
-    for round_ in range(3):
-        await history.reduce(max_entries=6)
-        for number in range(4):
-            history.add_text("user", f"Round {round_}, message {number}, long enough.")
-        await history.save()
-        assert history.entries == await store.get("c")
-    assert [message.is_summary for message in history.entries].count(True) == 1
-    assert texts(history)[0] == "[Earlier conversation summary: nothing + 7 + 4 + 4]"
-
-
-async def test_unsaved_additions_are_saved_before_a_reduction(stores: Any) -> None:
-    store, history = stores(), compressing(stores())
-    await store.append_many("c", LOTS[:6])
-    await history.load("c")
-    for message in LOTS[6:]:
-        history.add_entry(message)
-    await history.reduce(max_entries=5)
-    history.add_text("user", "behind it")
-    await history.save()
-    assert history.entries == await store.get("c")
-    assert texts(history)[-1] == "behind it"
-    every = await store.get("c", include_archived=True)
-    assert [message.id for message in every if not message.is_summary][:12] == [message.id for message in LOTS]
 
 
 async def test_appends_of_others_meanwhile_stay(stores: Any) -> None:
@@ -150,20 +121,6 @@ async def test_two_concurrent_reductions_make_one_summary(stores: Any) -> None:
     assert one.entries == other.entries == live
 
 
-async def test_following_histories_see_a_reduction(stores: Any) -> None:
-    store, history, other = stores(), compressing(stores()), history_over(stores())
-    await store.append_many("c", LOTS)
-    await history.autosave("c")
-    await other.autosave("c")
-    await history.reduce(max_entries=6)
-    await history.flush()
-    await until(lambda: len(other.entries) == 6, "the compaction at the other one")
-    live = await store.get("c")
-    await until(lambda: other.entries == history.entries == live, "the same everywhere")
-    await history.aclose()
-    await other.aclose()
-
-
 async def test_automatic_reduction_during_autosave(stores: Any) -> None:
     store, history = stores(), compressing(stores(), auto_reduce_when={"max_entries": 10})
     await history.autosave("c")
@@ -205,16 +162,6 @@ async def test_autosave_gives_up_a_reduction_that_came_too_late(stores: Any) -> 
     assert history.entries == await store.get("c")
     assert len(history) == 11
     await history.aclose()
-
-
-async def test_a_failing_summariser_changes_nothing(stores: Any) -> None:
-    store, history = stores(), compressing(stores(), lambda messages, previous: "")
-    await store.append_many("c", LOTS)
-    await history.load("c")
-    with pytest.raises(SummaryError):
-        await history.reduce(max_entries=6)
-    assert await history.save() == 0
-    assert (await store.snapshot("c")).cursor.revision == 1
 
 
 # Guarantees of a reduction
@@ -308,15 +255,6 @@ async def test_the_bounds_hold_and_the_turn_in_progress_stays(
     assert [(message.role, message.text[:29]) for message in live if message.is_summary] == [
         ("user", "[Earlier conversation summary")
     ]
-    if not by_itself:  # no more than the bounds ask for: one message more would exceed them
-        every = await store.get("c", include_archived=True)
-        kept = {message.id for message in live}
-        nearest = [message for message in every if message.id not in kept][-3:]  # a call and its result are one
-        if "max_entries" in bounds:
-            assert len(live) + len(nearest) > bounds["max_entries"]
-        else:
-            more = sum(map(history.count_tokens, nearest))
-            assert history.total_estimated_tokens + more > bounds["max_tokens"] * 0.75
 
 
 async def _await(reduction: Any) -> int:

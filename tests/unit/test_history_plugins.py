@@ -1,4 +1,4 @@
-"""The hooks of plugins: when each is called, and where its errors go."""
+"""The hooks of plugins, and masking."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from redis_history import (
     Message,
     Plugin,
     ReduceOptions,
-    ToolResultMasking,
     assistant,
     system,
     tool,
@@ -24,71 +23,68 @@ from redis_history import (
     user,
 )
 from redis_history.errors import ConfigurationError, InvalidInputError, InvalidMessageError
+from tests.support.histories import texts
 
 
 class Recorder(Plugin):
-    def __init__(self, name: str, told: list[Any]) -> None:
+    def __init__(self, name: str, calls: list[Any]) -> None:
         self.name = name
-        self.told = told
+        self.calls = calls
 
     def on_registered(self, history: History) -> None:
-        self.told.append((self.name, "registered", len(history)))
+        self.calls.append((self.name, "registered", len(history)))
 
     def after_add(self, history: History) -> None:
-        self.told.append((self.name, "added", len(history)))
+        self.calls.append((self.name, "added", len(history)))
 
     async def reduce(self, entries: Any, options: ReduceOptions) -> Any:
-        self.told.append((self.name, "reduce", len(entries), options.max_entries))
+        self.calls.append((self.name, "reduce", len(entries), options.max_entries))
         return entries[1:]
 
     def transform(self, entries: list[Message]) -> list[Message]:
-        self.told.append((self.name, "transform", len(entries)))
+        self.calls.append((self.name, "transform", len(entries)))
         return entries[1:]
 
 
 def test_hooks_in_the_order_of_registration() -> None:
-    told: list[Any] = []
+    calls: list[Any] = []
     history = History([user("0"), user("1"), user("2")])
-    assert history.use(Recorder("a", told)).use(Recorder("b", told)) is history
-    assert told == [("a", "registered", 3), ("b", "registered", 3)]
-    told.clear()
-    history.on("entry", lambda message: told.append(message.text))
+    assert history.use(Recorder("a", calls)).use(Recorder("b", calls)) is history
+    assert calls == [("a", "registered", 3), ("b", "registered", 3)]
+    calls.clear()
+    history.on("entry", lambda message: calls.append(message.text))
     history.add_text("user", "3")
-    assert told == ["3", ("a", "added", 4), ("b", "added", 4)]
-    told.clear()
+    assert calls == ["3", ("a", "added", 4), ("b", "added", 4)]
+    calls.clear()
     assert [entry.text for entry in history.get_entries()] == ["2", "3"]
     assert len(history.entries) == 4
-    assert told == [("a", "transform", 4), ("b", "transform", 3)]
-    told.clear()
+    assert calls == [("a", "transform", 4), ("b", "transform", 3)]
+    calls.clear()
     assert history.reduce(max_entries=2).removed == 2
-    assert told == [("a", "reduce", 4, 2), ("b", "reduce", 3, 2)]
-    assert [entry.text for entry in history.entries] == ["2", "3"]
-    told.clear()
+    assert calls == [("a", "reduce", 4, 2), ("b", "reduce", 3, 2)]
+    assert texts(history) == ["2", "3"]
+    calls.clear()
     history.restore([user("x")])
     history.clear()
-    assert told == [], "what is restored was not added"
+    assert calls == [], "what is restored was not added"
 
 
-def test_any_object_with_a_hook_will_do() -> None:
+def test_any_object_with_a_hook_is_a_plugin() -> None:
     history = History([user("a")]).use(SimpleNamespace(transform=lambda entries: entries[:0]))  # type: ignore[arg-type]
     assert (history.get_entries(), len(history)) == ([], 1)
-    assert history.reduce(max_entries=0).removed == 0, "no reducer: the newest stays"
-    for wrong in (object(), Recorder, None, "plugin"):
-        with pytest.raises(InvalidInputError):
-            history.use(wrong)  # type: ignore[arg-type]
 
-
-def test_a_plugin_that_cannot_be_registered_is_not() -> None:
     class Wrong(Recorder):
         def on_registered(self, history: History) -> None:
             raise ValueError("not here")
 
-    told: list[Any] = []
-    history = History()
+    for wrong in (object(), Recorder, None, "plugin"):
+        with pytest.raises(InvalidInputError):
+            history.use(wrong)  # type: ignore[arg-type]
+    calls: list[Any] = []
     with pytest.raises(ValueError):
-        history.use(Wrong("w", told))
-    history.add_text("user", "a")
-    assert told == []
+        history.use(Wrong("w", calls))
+    history.add_text("user", "b")
+    assert calls == []
 
 
 class Failing(Plugin):
@@ -105,12 +101,17 @@ class FailingLater(Plugin):
 @pytest.mark.proves("plugins")
 @pytest.mark.parametrize("plugin", [Failing(), FailingLater()])
 def test_after_add_errors_go_to_plugin_error(plugin: Plugin, caplog: pytest.LogCaptureFixture) -> None:
-    told: list[Any] = []
-    history = History(on_plugin_error=lambda error, which, hook: told.append((str(error), which, hook))).use(plugin)
-    history.on("plugin_error", lambda error, which, hook: told.append((type(error), which, hook)))
+    errors: list[Any] = []
+
+    def on_plugin_error(error: Exception, failed: Plugin, hook: str) -> None:
+        errors.append((str(error), failed, hook))
+        raise KeyError("an error of the handler itself is logged")
+
+    history = History(on_plugin_error=on_plugin_error).use(plugin)
+    history.on("plugin_error", lambda error, failed, hook: errors.append((type(error), failed, hook)))
     history.add_text("user", "a")
-    assert told == [("of the plugin", plugin, "after_add"), (ValueError, plugin, "after_add")]
-    assert caplog.text == ""
+    assert errors == [("of the plugin", plugin, "after_add"), (ValueError, plugin, "after_add")]
+    assert "KeyError" in caplog.text
     silent = History().use(plugin)
     with caplog.at_level(logging.ERROR, "redis_history"):
         silent.add_text("user", "a")
@@ -119,83 +120,63 @@ def test_after_add_errors_go_to_plugin_error(plugin: Plugin, caplog: pytest.LogC
 
 
 async def test_an_error_in_the_background_of_a_loop() -> None:
-    told: asyncio.Queue[str] = asyncio.Queue()
+    errors: asyncio.Queue[str] = asyncio.Queue()
     history = History().use(FailingLater())
-    history.on("plugin_error", lambda error: told.put_nowait(str(error)))
+    history.on("plugin_error", lambda error: errors.put_nowait(str(error)))
     history.add_text("user", "a")
-    assert told.empty(), "the addition waits for nobody"
-    assert await asyncio.wait_for(told.get(), 10) == "of the plugin"
-
-
-def test_an_on_plugin_error_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    history = History(on_plugin_error=lambda *_: 1 / 0).use(Failing())
-    with caplog.at_level(logging.ERROR, "redis_history"):
-        history.add_text("user", "a")
-    assert "ZeroDivisionError" in caplog.text
+    assert errors.empty(), "the addition does not wait"
+    assert await asyncio.wait_for(errors.get(), 10) == "of the plugin"
 
 
 @pytest.mark.parametrize("hook", ["reduce", "transform"])
 def test_errors_of_reading_and_reducing_reach_the_caller(hook: str) -> None:
-    def wrong(*_: Any) -> Any:
-        raise ValueError("of the plugin")
-
-    history = History([user("a"), user("b")]).use(SimpleNamespace(**{hook: wrong}))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="of the plugin"):
+    history = History([user("a"), user("b")]).use(SimpleNamespace(**{hook: lambda *_: 1 / 0}))  # type: ignore[arg-type]
+    with pytest.raises(ZeroDivisionError):
         _ = history.reduce(max_entries=1) if hook == "reduce" else history.get_entries()
-    assert len(history) == 2
-    history.add_text("user", "c")
-
-
-def test_a_reducer_that_gives_nonsense_changes_nothing() -> None:
-    history = History([user("a"), user("b")]).use(SimpleNamespace(reduce=lambda entries, options: [5]))  # type: ignore[arg-type]
+    nonsense = History([user("a")]).use(SimpleNamespace(reduce=lambda entries, options: [5]))  # type: ignore[arg-type]
     with pytest.raises(InvalidMessageError):
-        history.reduce()
-    assert len(history) == 2
+        nonsense.reduce()
+    assert (len(history), len(nonsense)) == (2, 1)
 
 
 class Slow(Plugin):
-    """A reducer that waits for a word; it leaves a summary of all but the last entry."""
+    """A reducer that waits; it leaves a summary of all but the last entry."""
 
     def __init__(self) -> None:
         self.begun = asyncio.Event()
         self.go = asyncio.Event()
-        self.calls = 0
 
     async def reduce(self, entries: Any, options: ReduceOptions) -> Any:
-        self.calls += 1
+        assert not self.begun.is_set(), "one reduction at a time"
         self.begun.set()
         await self.go.wait()
         return [user("summary"), *entries[-1:]]
 
 
 @pytest.mark.proves("plugins")
-async def test_entries_added_during_a_reduction_stay() -> None:
+@pytest.mark.parametrize(
+    ("meanwhile", "removed", "left"),
+    [
+        (lambda history: history.add_text("user", "meanwhile"), 2, ["summary", "3", "meanwhile"]),
+        (lambda history: history.clear(), 0, []),
+        (lambda history: history.restore([user("x")]), 0, ["x"]),
+    ],
+    ids=["add", "clear", "restore"],
+)
+async def test_changes_during_a_reduction_stay(meanwhile: Any, removed: int, left: list[str]) -> None:
     slow = Slow()
     history = History([user("1"), user("2"), user("3")]).use(slow)
-    reducing = asyncio.ensure_future(_awaited(history.reduce(max_tokens=1)))
+
+    async def reduce() -> int:
+        return await history.reduce(max_tokens=1)
+
+    reducing = asyncio.create_task(reduce())
     await slow.begun.wait()
-    history.add_text("user", "meanwhile")
-    assert await history.reduce(max_tokens=1) == 0, "one at a time"
+    meanwhile(history)
+    assert await history.reduce(max_tokens=1) == 0
     slow.go.set()
-    assert await reducing == 2
-    assert [entry.text for entry in history.entries] == ["summary", "3", "meanwhile"]
-    assert slow.calls == 1
-
-
-@pytest.mark.parametrize("what", ["clear", "restore"])
-async def test_a_rewrite_makes_a_reduction_void(what: str) -> None:
-    slow = Slow()
-    history = History([user("1"), user("2"), user("3")]).use(slow)
-    reducing = asyncio.ensure_future(_awaited(history.reduce(max_tokens=1)))
-    await slow.begun.wait()
-    _ = history.clear() if what == "clear" else history.restore([user("x")])
-    slow.go.set()
-    assert await reducing == 0
-    assert [entry.text for entry in history.entries] == ([] if what == "clear" else ["x"])
-
-
-async def _awaited(reduction: Any) -> int:
-    return int(await reduction)
+    assert await reducing == removed
+    assert texts(history) == left
 
 
 async def test_additions_of_a_reducer_call_no_hooks() -> None:
@@ -223,44 +204,26 @@ async def test_additions_of_a_reducer_call_no_hooks() -> None:
 # Masking
 
 
-def _calls(*names: str, **options: Any) -> History:
-    history = History([system("s")])
+def _masked(*names: str, **options: Any) -> list[int]:
+    """Which results of calls of these tools are masked."""
+    history = History([system("s")]).use(tool_result_masking(**options))
     for number, name in enumerate(names):
         history.add_message("assistant", [tool_use(f"call-{number}", name)])
         history.add_message("tool", [tool_result(f"call-{number}", f"{name} {number} " + "x" * 40)])
-    return history.use(tool_result_masking(**options))
-
-
-def _masked(history: History) -> list[int]:
+    assert "MASKED" not in "".join(texts(history))
+    assert [entry.id for entry in history.get_entries()] == [entry.id for entry in history.entries]
     shown = [entry for entry in history.get_entries() if entry.role == "tool"]
     return [index for index, entry in enumerate(shown) if entry.text == f"[MASKED - ref: call-{index}]"]
 
 
-def test_old_results_are_masked() -> None:
-    history = _calls("f", "f", "f", "f")
-    assert _masked(history) == [0, 1]
-    assert all("MASKED" not in entry.text for entry in history.entries)
-    assert history.get_tool_result("call-0") == "f 0 " + "x" * 40
-    assert history.by_tokens(10**6) == history.get_entries()
-    assert [entry.id for entry in history.get_entries()] == [entry.id for entry in history.entries]
-
-
 def test_options_choose_the_masked_results() -> None:
-    assert _masked(_calls("f", "g", "f", "g", keep_recent_results=0)) == [0, 1, 2, 3]
-    assert _masked(_calls("f", "g", "f", "g", keep_recent_results=9)) == []
-    assert _masked(_calls("f", "g", "f", "g", keep_recent_results=1, exclude=["g"])) == [0]
-    assert _masked(_calls("f", "g", "f", "g", keep_recent_results=1, include=["g"])) == [1]
-    assert _masked(_calls("f", "g", "f", keep_recent_results=0, min_tokens_to_mask=11)) == [0, 1, 2]
-    assert _masked(_calls("f", "g", "f", keep_recent_results=0, min_tokens_to_mask=12)) == []
-
-
-def test_small_results_do_not_count_as_recent() -> None:
-    history = _calls("f", "f", keep_recent_results=1, min_tokens_to_mask=5)
-    history.add_message("tool", [tool_result("call-0", "tiny")])
-    shown = [entry.text for entry in history.get_entries() if entry.role == "tool"]
-    assert shown[0].startswith("[MASKED - ref: call-0, occurrence: 1")
-    assert shown[1].startswith("f 1")
-    assert shown[2] == "tiny"
+    assert _masked("f", "f", "f", "f") == [0, 1]
+    assert _masked("f", "g", "f", "g", keep_recent_results=0) == [0, 1, 2, 3]
+    assert _masked("f", "g", "f", "g", keep_recent_results=9) == []
+    assert _masked("f", "g", "f", "g", keep_recent_results=1, exclude=["g"]) == [0]
+    assert _masked("f", "g", "f", "g", keep_recent_results=1, include=["g"]) == [1]
+    assert _masked("f", "g", "f", keep_recent_results=0, min_tokens_to_mask=11) == [0, 1, 2]
+    assert _masked("f", "g", "f", keep_recent_results=0, min_tokens_to_mask=12) == []
 
 
 @pytest.mark.proves("plugins")
@@ -282,16 +245,15 @@ def test_a_repeated_id_belongs_to_the_nearest_earlier_call() -> None:
 @pytest.mark.proves("plugins")
 def test_the_retrieve_tool() -> None:
     masking = tool_result_masking(keep_recent_results=0)
-    assert isinstance(masking, ToolResultMasking)
     tool_ = masking.retrieve_tool
     with pytest.raises(InvalidInputError):
         tool_("call-1")
     history = History().use(masking)
+    with pytest.raises(InvalidInputError):
+        History().use(masking)
     history.add_entry(assistant(tool_use("call-1", "f"), tool_use("call-2", "f")))
     history.add_entry(tool(tool_result("call-1", "text"), tool_result("call-2", [{"n": 1}])))
-    assert tool_.name == "retrieve_tool_result"
-    assert tool_.parameters["required"] == ["tool_call_id"]
-    assert "MASKED" in tool_.description
+    assert (tool_.name, tool_.parameters["required"]) == ("retrieve_tool_result", ["tool_call_id"])
     assert (tool_("call-1"), tool_("call-2")) == ("text", '[{"n":1}]')
     assert tool_("call-3") == "No tool result found for id: call-3"
     history.add_entry(assistant(tool_use("r", tool_.name, {"tool_call_id": "call-1"})))
@@ -302,22 +264,10 @@ def test_the_retrieve_tool() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"exclude": ["a"], "include": ["b"]},
-        {"exclude": [], "include": []},
-        {"keep_recent_results": -1},
-        {"keep_recent_results": None},
-        {"min_tokens_to_mask": 1.5},
-        {"include": "name"},
-        {"exclude": [5]},
+        *({"exclude": ["a"], "include": ["b"]}, {"exclude": [], "include": []}, {"keep_recent_results": -1}),
+        *({"keep_recent_results": None}, {"min_tokens_to_mask": 1.5}, {"include": "name"}, {"exclude": [5]}),
     ],
 )
 def test_options_that_make_no_sense(options: Any) -> None:
     with pytest.raises(ConfigurationError):
         tool_result_masking(**options)
-
-
-def test_a_masking_plugin_has_one_history() -> None:
-    masking = tool_result_masking()
-    History().use(masking)
-    with pytest.raises(InvalidInputError):
-        History().use(masking)

@@ -30,6 +30,8 @@ MESSAGES = [
     assistant("Let me look.", tool_use("c1", "find_luggage", {"tag": "KL 4711"})),
     tool(tool_result("c1", "It is in Porto.")),
 ]
+FACTORIES: dict[str, Any] = {"openai": openai_summarizer, "anthropic": anthropic_summarizer}
+Make = Callable[..., Any]
 
 
 @pytest.fixture
@@ -39,46 +41,25 @@ def server() -> Iterator[ModelServer]:
     server.close()
 
 
-Make = Callable[..., Any]
-
-
-@pytest.fixture(params=["openai", "anthropic"])
+@pytest.fixture(params=FACTORIES)
 def vendor(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture
-def make(vendor: str, server: ModelServer) -> Iterator[Make]:
-    """Makes a summariser of the vendor, over the local server; clients are closed afterwards."""
-    clients: list[Any] = []
+def make(vendor: str, server: ModelServer) -> Make:
+    """Makes a summariser of the vendor, over the local server."""
+    url = f"{server.url}/v1" if vendor == "openai" else server.url
 
     def make(**options: Any) -> Any:
-        if vendor == "openai":
-            import openai
+        return FACTORIES[vendor]("m", base_url=url, api_key="k", **{"max_retries": 0, "timeout": 20.0, **options})
 
-            client: Any = openai.OpenAI(
-                base_url=f"{server.url}/v1", api_key="k", max_retries=options.pop("max_retries", 0),
-                timeout=options.pop("timeout", 20.0),
-            )  # fmt: skip
-            clients.append(client)
-            return openai_summarizer("m", client=client, base_url="http://ignored", **options)
-        import anthropic
-
-        client = anthropic.Anthropic(
-            base_url=server.url, api_key="k", max_retries=options.pop("max_retries", 0),
-            timeout=options.pop("timeout", 20.0),
-        )  # fmt: skip
-        clients.append(client)
-        return anthropic_summarizer("m", client=client, **options)
-
-    yield make
-    for client in clients:
-        client.close()
+    return make
 
 
-def said(server: ModelServer, vendor: str, which: int = -1) -> tuple[str, str]:
+def sent(server: ModelServer, vendor: str, number: int = -1) -> tuple[str, str]:
     """The instructions and the data that the model got."""
-    _, _, body = server.requests[which]
+    _, _, body = server.requests[number]
     if vendor == "openai":
         system, asked = body["messages"]
         assert (system["role"], asked["role"]) == ("system", "user")
@@ -87,12 +68,13 @@ def said(server: ModelServer, vendor: str, which: int = -1) -> tuple[str, str]:
     return body["system"], asked["content"]
 
 
-def test_the_conversation_is_asked_about_and_the_answer_given(make: Make, server: ModelServer, vendor: str) -> None:
+def test_the_conversation_is_sent_and_the_answer_returned(make: Make, server: ModelServer, vendor: str) -> None:
     server.answers = ["  The bag of KL 4711 is in Porto.\n"]
-    assert make()(MESSAGES, None) == "The bag of KL 4711 is in Porto."
+    summarize = make(prompt="Be brief.", max_tokens=77, options={"extra_body": {"temperature": 0.25}})
+    assert summarize(MESSAGES, None) == "The bag of KL 4711 is in Porto."
     (path, headers, body) = server.requests[0]
-    prompt, question = said(server, vendor)
-    assert "summary" in prompt
+    prompt, question = sent(server, vendor)
+    assert prompt.startswith("Be brief.\n\n")
     first, *lines, last = question.splitlines()
     mark = first.removeprefix("<conversation-").removesuffix(">")
     assert last == f"</conversation-{mark}>"
@@ -105,30 +87,9 @@ def test_the_conversation_is_asked_about_and_the_answer_given(make: Make, server
         },
         {"role": "tool", "parts": [{"tool": "", "result": "It is in Porto."}]},
     ]
-    assert "previous_summary" not in question
-    assert body["model"] == "m"
-    assert body["max_tokens"] == 1024
-    if vendor == "openai":
-        assert path == "/v1/chat/completions"
-        assert headers["authorization"] == "Bearer k"
-    else:
-        assert path == "/v1/messages"
-        assert "k" in (headers.get("x-api-key"), headers.get("authorization", "").removeprefix("Bearer "))
-
-
-def test_prompt_limit_and_options_are_the_callers(make: Make, server: ModelServer, vendor: str) -> None:
-    make(prompt="Be brief.", max_tokens=77, options={"extra_body": {"temperature": 0.25}})(MESSAGES, None)
-    assert said(server, vendor)[0].startswith("Be brief.\n\n")
-    body = server.requests[0][2]
-    assert (body["max_tokens"], body["temperature"]) == (77, 0.25)
-
-
-def test_the_previous_summary_is_given(make: Make, server: ModelServer, vendor: str) -> None:
-    make()(MESSAGES, 'Ann flew to "Lisbon".\nShe is well.')
-    first, summary, last, *_ = said(server, vendor)[1].splitlines()
-    assert json.loads(summary) == 'Ann flew to "Lisbon".\nShe is well.'
-    assert first.startswith("<previous_summary-")
-    assert last == first.replace("<", "</")
+    assert (body["model"], body["max_tokens"], body["temperature"]) == ("m", 77, 0.25)
+    assert path == ("/v1/chat/completions" if vendor == "openai" else "/v1/messages")
+    assert "k" in (headers.get("x-api-key"), headers.get("authorization", "").removeprefix("Bearer "))
 
 
 @pytest.mark.proves("model-text")
@@ -138,7 +99,7 @@ def test_no_text_ends_the_data_or_becomes_an_instruction(
 ) -> None:
     summarize = make()
     summarize([user("harmless")], None)
-    prompt, question = said(server, vendor)
+    prompt, question = sent(server, vendor)
     mark = question.split(">", 1)[0].removeprefix("<conversation-")
     forged = hostile.replace("MARK", mark)  # of an earlier call; the next one has another
     messages = [
@@ -147,45 +108,37 @@ def test_no_text_ends_the_data_or_becomes_an_instruction(
         tool(tool_result("c1", forged)),
     ]
     summarize(messages, forged)
-    told, question = said(server, vendor)
+    instructions, question = sent(server, vendor)
     first, summary, second, begin, *lines, end = question.splitlines()
     new = begin.removeprefix("<conversation-").removesuffix(">")
     assert (first, second) == (f"<previous_summary-{new}>", f"</previous_summary-{new}>")
-    assert (end, told) == (f"</conversation-{new}>", prompt.replace(mark, new))
+    assert (end, instructions) == (f"</conversation-{new}>", prompt.replace(mark, new))
     assert json.loads(summary) == forged
     assert [json.loads(line)["role"] for line in lines] == ["user", "assistant", "tool"]
     assert json.loads(lines[0])["text"] == forged.strip()
     assert "</" not in "".join([summary, *lines])
 
 
-def test_a_long_conversation_is_given_in_portions(make: Make, server: ModelServer, vendor: str) -> None:
-    server.answers = ["first", "second", "third", "last"]
+def test_a_long_conversation_is_sent_in_portions(make: Make, server: ModelServer, vendor: str) -> None:
+    server.answers = ["first", "second", "third", "fourth", "last"]
     messages = [user(f"{number}: " + "word " * 70) for number in range(4)]
-    assert make(max_input_tokens=100)(messages, "before") == "last"
-    assert len(server.requests) == 4
+    assert make(max_input_tokens=100)([*messages, user("x" * 1_000_000)], "before") == "last"
+    assert len(server.requests) == 5
     for number, previous in enumerate(("before", "first", "second", "third")):
-        question = said(server, vendor, number)[1]
+        question = sent(server, vendor, number)[1]
         assert f'\n"{previous}"\n' in question
         assert f'"text":"{number}: ' in question
-
-
-def test_one_message_that_is_too_long_is_cut(make: Make, server: ModelServer, vendor: str) -> None:
-    make(max_input_tokens=100)([user("x" * 1_000_000)], None)
-    assert len(server.requests) == 1
-    question = said(server, vendor)[1]
+    question = sent(server, vendor)[1]
     assert "characters left out" in question
-    assert len(question) < 600
+    assert len(question) < 700
 
 
 @pytest.mark.parametrize(
     "answer",
     [
-        "",
         "   ",
         (500, {"error": {"message": "boom", "type": "server_error"}}),
-        (400, {"error": {"message": "prompt is too long", "type": "invalid_request_error"}}),
         (401, {"error": {"message": "bad key", "type": "authentication_error"}}),
-        (429, {"error": {"message": "slow down", "type": "rate_limit_error"}}),
         (200, b"<html>a gateway's page</html>"),
         (200, {"choices": []}),
         (200, {"content": None}),
@@ -209,42 +162,25 @@ def test_an_answer_that_was_cut_off_is_an_error(make: Make, server: ModelServer,
         make()(MESSAGES, None)
 
 
-def test_a_server_that_does_not_answer_is_an_error(make: Make, server: ModelServer) -> None:
+def test_a_server_that_is_slow_or_busy(make: Make, server: ModelServer) -> None:
     silent = threading.Event()
-    server.answers = [silent]
+    server.answers = [silent, (503, {"error": {"message": "busy", "type": "overloaded_error"}}), "At last."]
     try:
         with pytest.raises(SummaryError, match="Timeout"):
             make(timeout=0.2)(MESSAGES, None)
     finally:
         silent.set()
-
-
-def test_a_failure_that_passes_is_tried_again(make: Make, server: ModelServer, vendor: str) -> None:
-    server.answers = [(503, {"error": {"message": "busy", "type": "overloaded_error"}}), "At last."]
     assert make(max_retries=1)(MESSAGES, None) == "At last."
-    assert len(server.requests) == 2
-
-
-def test_an_answer_of_a_megabyte_comes_through(make: Make, server: ModelServer) -> None:
-    """Whether it is of use is not for this function to say: see test_summaries.py."""
-    server.answers = ["word " * 200_000]
-    assert len(make()(MESSAGES, None)) == 999_999
 
 
 def test_messages_without_text_are_an_error(make: Make, server: ModelServer) -> None:
     with pytest.raises(SummaryError):
         make()([Message(role="assistant")], None)
-    assert not server.requests
     assert make()([Message(role="assistant")], "before") == "before"
+    assert not server.requests
 
 
-def test_clients_are_made_from_options(server: ModelServer, vendor: str) -> None:
-    make: Any = openai_summarizer if vendor == "openai" else anthropic_summarizer
-    url = f"{server.url}/v1" if vendor == "openai" else server.url
-    assert make("m", base_url=url, api_key="k", timeout=20)(MESSAGES, None) == "A summary."
-
-
-def test_openai_itself_is_given_the_newer_name_of_the_limit(server: ModelServer) -> None:
+def test_a_client_of_openai_itself_gets_the_newer_name_of_the_limit(server: ModelServer) -> None:
     import openai
 
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="k") as client:
@@ -252,36 +188,20 @@ def test_openai_itself_is_given_the_newer_name_of_the_limit(server: ModelServer)
     assert server.requests[0][2]["max_completion_tokens"] == 1024
 
 
-def test_bad_options(vendor: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    make: Any = openai_summarizer if vendor == "openai" else anthropic_summarizer
+def test_bad_options(vendor: str, server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = FACTORIES[vendor]
     for options in (
-        {"model": ""},
-        {"model": None},
-        {"prompt": " "},
-        {"max_tokens": 0},
-        {"max_input_tokens": 1},
-        {"timeout": 0},
-        {"timeout": float("nan")},
-        {"max_retries": -1},
+        *({"model": ""}, {"model": None}, {"prompt": " "}, {"max_tokens": 0}, {"max_input_tokens": 1}),
+        *({"timeout": 0}, {"timeout": float("nan")}, {"max_retries": -1}),
+        *({"options": [1]}, {"base_url": 5}, {"base_url": " "}),
     ):
         with pytest.raises(ConfigurationError):
             make(**{"model": "m", "api_key": "k", **options})
-    monkeypatch.setitem(sys.modules, vendor, None)
-    with pytest.raises(MissingExtraError, match=rf"pip install 'redis_history\[{vendor}\]'"):
-        make("m")
-
-
-def test_a_missing_key_is_an_error(vendor: str, monkeypatch: pytest.MonkeyPatch, server: ModelServer) -> None:
     for name in ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
         monkeypatch.delenv(name, raising=False)
-    make: Any = openai_summarizer if vendor == "openai" else anthropic_summarizer
     with pytest.raises((ConfigurationError, SummaryError), match=r"(?i)api_key|credential|auth"):
         make("m", base_url=server.url)(MESSAGES, None)
     assert not server.requests
-
-
-@pytest.mark.parametrize("make", [openai_summarizer, anthropic_summarizer])
-@pytest.mark.parametrize("options", [{"options": [1]}, {"base_url": 5}, {"base_url": " "}])
-def test_a_server_and_options_of_the_wrong_kind_are_refused(make: Any, options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError):
-        make("model", **options)
+    monkeypatch.setitem(sys.modules, vendor, None)
+    with pytest.raises(MissingExtraError, match=rf"pip install 'redis_history\[{vendor}\]'"):
+        make("m")

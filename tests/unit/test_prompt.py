@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from redis_history import (
     AttachmentPart,
+    HistoryStore,
     Message,
     Participant,
     PromptOptions,
@@ -25,25 +27,16 @@ from redis_history import (
     tool_use,
     user,
 )
-from redis_history.errors import ConfigurationError, InvalidInputError, InvalidTimestampError
-from redis_history.formats import to_anthropic, to_openai_chat
+from redis_history.errors import ConfigurationError, InvalidInputError
 from redis_history.tokens import count_characters, estimate_tokens
 from tests.support.prompts import ANN, BOB, CRITIC, HELPER, NOW, holds_pairs, ids, prompt, shown
-
-
-def test_the_defaults() -> None:
-    options = PromptOptions()
-    assert (options.scope, options.token_budget, options.addressed_only_mode) == (None, 3000, True)
-    assert (options.rolling_summary_threshold, options.time_window_minutes) == (40, None)
-    assert (options.max_turns_to_load, options.agent_aliases) == (100, ())
-
 
 # Projection
 
 
 @pytest.mark.proves("speakers")
 @pytest.mark.parametrize(
-    ("message", "role", "told"),
+    ("message", "role", "text"),
     [
         (user("x", participant=ANN), "user", "Ann: x"),
         (user("x", participant=Participant("user", "u3")), "user", "u3: x"),
@@ -51,6 +44,7 @@ def test_the_defaults() -> None:
         (assistant("x", participant=HELPER), "assistant", "x"),
         (user("x", participant=HELPER), "assistant", "x"),
         (assistant("x"), "assistant", "x"),
+        (assistant("x", participant=Participant("agent", "helper-v1")), "assistant", "x"),
         (assistant("x", participant=CRITIC), "user", "Critic (agent): x"),
         (user("x", participant=CRITIC), "user", "Critic (agent): x"),
         (assistant("x", participant=ANN), "user", "Ann: x"),
@@ -60,14 +54,8 @@ def test_the_defaults() -> None:
         (user("x", participant=Participant("user", "u", "E" * 100)), "user", "E" * 80 + ": x"),
     ],
 )
-def test_who_speaks(message: Message, role: str, told: str) -> None:
-    assert shown([message]) == [(role, told)]
-
-
-def test_the_id_of_an_alias_is_this_agent() -> None:
-    old = assistant("x", participant=Participant("agent", "helper-v1"))
-    assert shown([old], agent_aliases=["helper-v1"]) == [("assistant", "x")]
-    assert shown([old]) == [("user", "helper-v1 (agent): x")]
+def test_who_speaks(message: Message, role: str, text: str) -> None:
+    assert shown([message], agent_aliases=["helper-v1"]) == [(role, text)]
 
 
 def test_the_prefix_stands_before_the_first_text() -> None:
@@ -82,7 +70,6 @@ def test_the_prefix_stands_before_the_first_text() -> None:
 @pytest.mark.parametrize(
     ("attachment", "hint"),
     [
-        (AttachmentPart(name="report.pdf"), "File: report.pdf"),
         (AttachmentPart(id="a-1", name="report.pdf", size=9, mime_type="application/pdf"), "File: report.pdf"),
         (AttachmentPart(modality="image"), "File: image"),
         (AttachmentPart(), "File: unnamed"),
@@ -91,18 +78,10 @@ def test_the_prefix_stands_before_the_first_text() -> None:
 )
 def test_an_attachment_that_cannot_be_sent_is_shown_by_name(attachment: AttachmentPart, hint: str) -> None:
     call, result = assistant(tool_use("c", "draw")), tool(tool_result("c", "done"), attachment)
-    messages = [user(attachment), user("see", attachment, participant=ANN), assistant(attachment), call, result]
-    shown_parts = [message.parts for message in prompt(messages).messages]
-    assert shown_parts[0] == (text(hint),)
-    assert shown_parts[1] == (text("Ann: see"), text(hint))
-    assert shown_parts[2] == (text(hint),)
-    assert shown_parts[4] == (tool_result("c", "done"), text(hint))
-
-
-def test_an_attachment_with_a_reference_stays_in_the_prompt() -> None:
-    for reference in ("file-1", "https://x.test/a.pdf", "data:text/plain;base64,aGk=", "uploads/a.pdf"):
-        part = AttachmentPart(name="a.pdf", reference=reference)
-        assert prompt([user(part)]).messages[0].parts == (part,)
+    messages = [user("see", attachment, participant=ANN), assistant(attachment), call, result]
+    ann, own, _, drawn = (message.parts for message in prompt(messages).messages)
+    assert (ann, own) == ((text("Ann: see"), text(hint)), (text(hint),))
+    assert drawn == (tool_result("c", "done"), text(hint))
 
 
 def test_what_others_think_and_call_is_theirs() -> None:
@@ -119,11 +98,6 @@ def test_what_others_think_and_call_is_theirs() -> None:
     ]
 
 
-def test_what_this_agent_thinks_stays() -> None:
-    mine = assistant([ReasoningPart("hm", signature="s"), "So."], participant=HELPER, provider_meta={"a": {"b": 1}})
-    assert prompt([mine]).messages == (mine,)
-
-
 def test_empty_messages_are_left_out() -> None:
     messages = [user(id="a"), user(" \n", id="b", participant=ANN), assistant("", id="c"), system("", id="d")]
     assert prompt(messages).messages == ()
@@ -133,63 +107,87 @@ def test_empty_messages_are_left_out() -> None:
 # Addressed only
 
 
-@pytest.mark.parametrize(
-    ("message", "kept"),
-    [
-        (user("hi", metadata={"mentions": ["helper"]}), True),
-        (user("hi", metadata={"mentions": ["@The Helper"]}), True),
-        (user("hi", metadata={"mentions": ["<@H7>"]}), True),
-        (user("hi", metadata={"mentions": ["someone"]}), False),
-        (user("hi", metadata={"mentions": [7, None]}), False),
-        (user("hi", metadata={"mentions": "helper"}), False),
-        (user("the helper: hi"), True),
-        (user("hi THE\n  HELPER!"), True),
-        (user("hi Ｔhe Helper"), True),
-        (user("the helpers"), False),
-        (user("bathe helper"), False),
-        (user("ask hex, he knows"), True),
-        (user("hexagon"), False),
-        (user("use hex-tools"), False),
-        (user("un-hex it"), False),
-        (user("hex's idea"), True),
-        (user("hexagon or hex"), True),
-        (user("请hex帮我"), True),
-        (user("请小助手帮我"), True),
-        (user("the h7 thing"), True),
-        (user("helper"), False),
-        (user("@helper go"), True),
-        (user("hi", scope="dm"), True),
-        (user("hi", scope="channel"), False),
-        (assistant("Ask the helper.", participant=CRITIC), True),
-        (assistant("Ask me.", participant=CRITIC), False),
-        (assistant("I said", participant=HELPER), True),
-        (system("the rules"), True),
-        (user([text("what"), text("hex?")]), True),
-    ],
-)
-def test_who_is_addressed(message: Message, kept: bool) -> None:
+NAMED = [
+    *("the helper: hi", "hi THE\n  HELPER!", "hi Ｔhe Helper", "ask hex, he knows", "hex's idea", "hexagon or hex"),
+    *("请hex帮我", "请小助手帮我", "the h7 thing", "@helper go"),
+]
+NOT_NAMED = ["the helpers", "bathe helper", "hexagon", "use hex-tools", "un-hex it", "helper"]
+MENTIONS = [["helper"], ["@The Helper"], ["<@H7>"]]
+NO_MENTIONS = [["someone"], [7, None], "helper"]
+ADDRESSED = [
+    *map(user, NAMED),
+    *(user("hi", metadata={"mentions": mentions}) for mentions in MENTIONS),
+    user([text("what"), text("hex?")]),
+    user("hi", scope="dm"),
+    assistant("Ask the helper.", participant=CRITIC),
+    assistant("I said", participant=HELPER),
+    system("the rules"),
+]
+NOT_ADDRESSED = [
+    *map(user, NOT_NAMED),
+    *(user("hi", metadata={"mentions": mentions}) for mentions in NO_MENTIONS),
+    user("hi", scope="channel"),
+    assistant("Ask me.", participant=CRITIC),
+]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_who_is_addressed(kept: bool) -> None:
     crowd = [user("x", participant=BOB, id="bob"), user("y", participant=ANN, id="ann")]
-    found = assemble_messages(
-        [*crowd, message], "helper", "The Helper", PromptOptions(agent_aliases=("hex", "H7", "小助手"))
-    )
-    assert [one.id for one in found.messages] == ([message.id] if kept else [])
-    assert found.report.ids("not_addressed") == ["bob", "ann", *([] if kept else [message.id])]
+    for message in ADDRESSED if kept else NOT_ADDRESSED:
+        options = {"addressed_only_mode": True, "agent_aliases": ("hex", "H7", "小助手")}
+        found = prompt([*crowd, message], **options)
+        assert [one.id for one in found.messages] == ([message.id] if kept else []), message
+        assert found.report.ids("not_addressed") == ["bob", "ann", *([] if kept else [message.id])]
+
+
+ROOM = [
+    system("The rules.", id="rules"),
+    user("The helper should look.", id="named", participant=ANN),
+    user("Only for you.", id="dm", participant=ANN, scope="dm"),
+    user("Please look.", id="mention", participant=ANN, metadata={"mentions": ["helper"]}),
+    user("Please look.", id="alias", participant=ANN, metadata={"mentions": ["@P7"]}),
+    assistant(tool_use("c1", "trains"), id="call", participant=HELPER),
+    tool(tool_result("c1", "9:30"), id="result", participant=HELPER),
+    assistant("A late rule.", id="critic", participant=CRITIC),
+    system("A late rule.", id="late"),
+    user("Lovely weather.", id="weather", participant=ANN),
+    assistant("At 9:30.", id="own", participant=HELPER),
+]
+
+
+def test_the_report_says_why_a_message_is_addressed() -> None:
+    found = prompt(ROOM, addressed_only_mode=True, agent_aliases=["P7"])
+    assert {one.message_id: one.reason for one in found.report.addressed} == {
+        "rules": "system", "named": "named", "dm": "dm", "mention": "mention", "alias": "mention", "call": "own",
+        "result": "own", "late": "system", "own": "own",
+    }  # fmt: skip
+    assert [one.message_id for one in found.report.addressed] == [message.id for message in found.messages]
+    assert found.report.ids("not_addressed") == ["critic", "weather"]
+    strict = prompt(ROOM, addressed_only_mode="strict", agent_aliases=["P7"])
+    assert [message.id for message in strict.messages] == ["mention", "alias", "call", "result", "own"]
+    assert {one.reason for one in strict.report.addressed} == {"mention", "own"}
+    assert strict.report.ids("not_addressed") == ["rules", "named", "dm", "critic", "late", "weather"]
+    assert prompt(ROOM).report.addressed == ()
 
 
 def test_two_who_talk_need_no_names() -> None:
-    talk = [user("hi", participant=ANN, id="1"), assistant("hello", participant=HELPER, id="2"), user("so?", id="3")]
-    talk[2] = user("so?", participant=ANN, id="3")
-    everything = dict.fromkeys(("addressed_only_mode",), True)
-    assert ids(talk, **everything) == ["1", "2", "3"]
-    assert ids([user("hi", id="1"), assistant("hello", id="2")], **everything) == ["1", "2"]
-    assert ids([*talk, user("and me?", participant=BOB, id="4")], **everything) == ["2"]
-    assert ids([user("hi", participant=ANN, id="1", scope="channel")], **everything) == []
-    assert ids([user("hi", id="1", metadata={"mentions": ["bob"]})], **everything) == []
-
-
-def test_the_caller_may_say_what_else_is_addressed() -> None:
-    talk = [user("a", participant=ANN, id="1"), user("b", participant=BOB, id="2")]
-    assert ids(talk, addressed_only_mode=True, also_addressed=lambda message: message.text == "b") == ["2"]
+    talk = [
+        user("hi", participant=ANN, id="1"),
+        assistant("hello", participant=HELPER, id="2"),
+        user("so?", participant=ANN, id="3"),
+    ]
+    for messages, kept in (
+        (talk, ["1", "2", "3"]),
+        ([user("hi", id="1"), assistant("hello", id="2")], ["1", "2"]),
+        ([*talk, user("and me?", participant=BOB, id="4")], ["2"]),
+        ([user("hi", participant=ANN, id="1", scope="channel")], []),
+        ([user("hi", id="1", metadata={"mentions": ["bob"]})], []),
+    ):
+        assert ids(messages, addressed_only_mode=True) == kept
+    assert ids(talk, addressed_only_mode="strict") == ["2"]
+    also = {"also_addressed": lambda message: message.text == "so?"}
+    assert ids([*talk, user("and me?", participant=BOB, id="4")], addressed_only_mode=True, **also) == ["2", "3"]
 
 
 # Time window
@@ -221,17 +219,6 @@ def test_a_call_is_as_new_as_its_result() -> None:
 # Pairs
 
 
-def test_a_result_stands_behind_its_call() -> None:
-    talk = [
-        assistant([tool_use("c1", "a"), tool_use("c2", "b")], id="call"),
-        user("meanwhile", id="m"),
-        tool(tool_result("c2", "2"), id="r2"),
-        user("later", id="l"),
-        tool(tool_result("c1", "1"), id="r1"),
-    ]
-    assert ids(talk) == ["call", "r2", "r1", "m", "l"]
-
-
 def test_what_has_no_other_half_is_left_out() -> None:
     talk = [
         tool(tool_result("lost"), id="r0"),
@@ -250,31 +237,36 @@ def test_what_has_no_other_half_is_left_out() -> None:
     assert {one.reason for one in found.report.left_out} == {"pair"}
 
 
-def test_the_same_id_for_another_call() -> None:
-    talk = []
-    for n in range(3):
-        talk += [assistant(tool_use("c", "a"), id=f"c{n}"), tool(tool_result("c", str(n)), id=f"r{n}")]
-    assert ids(talk) == ["c0", "r0", "c1", "r1", "c2", "r2"]
+MINE, THEIRS = {"participant": HELPER}, {"participant": CRITIC}
+PAIRS: dict[str, tuple[list[Message], list[str]]] = {
+    "behind its call": (
+        [
+            assistant([tool_use("c1", "a"), tool_use("c2", "b")], id="call"),
+            user("meanwhile", id="m"),
+            tool(tool_result("c2", "2"), id="r2"),
+            user("later", id="l"),
+            tool(tool_result("c1", "1"), id="r1"),
+        ],
+        ["call", "r2", "r1", "m", "l"],
+    ),
+    "agents that number their calls alike": (
+        [
+            assistant(tool_use("call_1", "a"), id="mine", **MINE),
+            assistant(tool_use("call_1", "a"), id="theirs", **THEIRS),
+            tool(tool_result("call_1", "for me"), id="r-mine", **MINE),
+            tool(tool_result("call_1", "for them"), id="r-theirs", **THEIRS),
+        ],
+        ["mine", "r-mine"],
+    ),
+    "a tool that the provider ran": ([assistant([tool_use("c", "web"), tool_result("c", "page")], id="m")], ["m"]),
+    "a lost result beside a text": ([user([tool_result("lost"), "go on"], id="u")], ["u"]),
+}
 
 
-def test_a_result_answers_the_nearest_call() -> None:
-    talk = [
-        assistant(tool_use("c", "a"), id="lost"),
-        assistant(tool_use("c", "b"), id="call"),
-        tool(tool_result("c"), id="result"),
-    ]
-    assert ids(talk) == ["call", "result"]
-
-
-def test_agents_that_number_their_calls_alike() -> None:
-    mine, theirs = {"participant": HELPER}, {"participant": CRITIC}
-    talk = [
-        assistant(tool_use("call_1", "a"), id="mine", **mine),
-        assistant(tool_use("call_1", "a"), id="theirs", **theirs),
-        tool(tool_result("call_1", "for me"), id="r-mine", **mine),
-        tool(tool_result("call_1", "for them"), id="r-theirs", **theirs),
-    ]
-    assert ids(talk) == ["mine", "r-mine"]
+@pytest.mark.parametrize("case", PAIRS)
+def test_a_result_stands_behind_its_call(case: str) -> None:
+    messages, expected = PAIRS[case]
+    assert ids(messages) == expected
 
 
 def test_results_of_several_calls_in_one_message() -> None:
@@ -289,54 +281,22 @@ def test_results_of_several_calls_in_one_message() -> None:
     assert found[3].parts == (tool_result("c2", "2"), text("and now?"))
 
 
-def test_a_tool_that_the_provider_ran_stays_where_it_is() -> None:
-    message = assistant([tool_use("c", "web"), tool_result("c", "page"), "So."], id="m")
-    assert prompt([message]).messages == (message,)
-
-
-def test_what_a_user_says_beside_a_lost_result_is_kept() -> None:
-    assert shown([user([tool_result("lost"), "go on"], participant=ANN)]) == [("user", "Ann: go on")]
-
-
 # Options and results
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"scope": "room"},
-        {"token_budget": 0},
-        {"token_budget": 1.5},
-        {"rolling_summary_threshold": 0},
-        {"max_turns_to_load": None},
-        {"max_turns_to_load": 100_001},
-        {"addressed_only_mode": 1},
-        {"time_window_minutes": 0},
-        {"time_window_minutes": float("nan")},
-        {"time_window_minutes": 1e9},
-        {"agent_aliases": "hex"},
-        {"agent_aliases": [""]},
-        {"agent_aliases": 7},
-        {"system_prompt": 7},
-        {"token_counter": 7},
-        {"also_addressed": 7},
-        {"maxTurnsToLoad": 7},
-        "token_budget",
+        *({"scope": "room"}, {"token_budget": 0}, {"token_budget": 1.5}, {"rolling_summary_threshold": 0}),
+        *({"max_turns_to_load": None}, {"max_turns_to_load": 100_001}, {"addressed_only_mode": 1}),
+        *({"time_window_minutes": minutes} for minutes in (0, float("nan"), 1e9)),
+        *({"agent_aliases": "hex"}, {"agent_aliases": [""]}, {"agent_aliases": 7}, {"system_prompt": 7}),
+        *({"token_counter": 7}, {"also_addressed": 7}, {"maxTurnsToLoad": 7}, {7: 7}, "token_budget", 7),
     ],
 )
 def test_options_that_make_no_sense(options: Any) -> None:
     with pytest.raises(ConfigurationError):
         assemble_messages([], "a", "A", options)
-
-
-def test_a_time_that_is_none() -> None:
-    with pytest.raises(InvalidTimestampError):
-        PromptOptions(now="noon")
-
-
-def test_a_store_is_needed() -> None:
-    with pytest.raises(InvalidInputError, match="store"):
-        assemble_prompt({}, "c", "a", "A")  # type: ignore[call-overload]
 
 
 def test_as_dicts() -> None:
@@ -348,33 +308,148 @@ def test_as_dicts() -> None:
     ]
 
 
-def test_the_scope_of_messages_at_hand() -> None:
+def test_the_scope_of_loaded_messages() -> None:
     talk = [user(str(n), id=str(n), scope="dm" if n % 2 else "thread") for n in range(6)]
     found = assemble_messages(talk, "a", "A", {"scope": "dm", "max_turns_to_load": 2})
     assert [message.id for message in found.messages] == ["3", "5"]
     assert found.report.ids("scope") == ["0", "2", "4"]
 
 
-def test_providers_take_it() -> None:
+# Budget
+
+
+def test_the_budget_is_filled_from_the_newest() -> None:
+    talk = [user("x" * 40, id=str(n)) for n in range(10)]  # ten tokens each
+    found = prompt(talk, token_budget=35)
+    assert [message.id for message in found.messages] == ["7", "8", "9"]
+    assert found.report.tokens == 30
+    assert not found.report.over_budget
+    assert found.report.ids("budget") == [str(n) for n in range(7)]
+    assert len(prompt(talk, token_budget=None).messages) == 10
+
+
+@pytest.mark.proves("prompts")
+def test_what_is_always_inside() -> None:
     talk = [
-        system("rules"),
-        user("hi", participant=ANN),
-        assistant([tool_use("c1", "a"), tool_use("c2", "b")], participant=HELPER),
-        assistant([ReasoningPart("hm", signature="s"), "No.", tool_use("c1", "x")], participant=CRITIC),
-        tool(tool_result("c1", "1"), participant=HELPER),
-        tool(tool_result("c1", "x"), participant=CRITIC),
-        user("hurry", participant=BOB),
-        tool(tool_result("c2", "2"), participant=HELPER),
+        system("r" * 400, id="s"),
+        user("z" * 400, id="y", metadata={"is_summary": True}),
+        user("old", id="1"),
+        user("x" * 400, id="2"),
     ]
-    messages = prompt(talk).messages
-    losses: list[Any] = []
-    chat = to_openai_chat(messages, on_loss=losses.append)
-    assert [one["role"] for one in chat] == ["system", "user", "assistant", "tool", "tool", "user", "user"]
-    assert chat[5]["content"] == "Critic (agent): No."
-    claude = to_anthropic(messages, on_loss=losses.append)
-    blocks = [(one["role"], block["type"]) for one in claude for block in one["content"] if isinstance(block, dict)]
-    assert [kind for _, kind in blocks if kind.startswith("tool")] == ["tool_use"] * 2 + ["tool_result"] * 2
-    assert losses == []
+    found = prompt(talk, token_budget=10, system_prompt="You help.")
+    assert [message.id for message in found.messages] == ["system_prompt", "s", "y", "2"]
+    assert found.report.over_budget
+    assert found.report.system_tokens == 103
+    assert found.report.summary_tokens == 108
+    assert found.report.tokens == 103 + 108 + 100
+
+
+def test_a_pair_is_cut_as_a_whole() -> None:
+    talk = [
+        assistant(tool_use("c", "find", {"q": "x" * 200}), id="call"),
+        tool(tool_result("c", "ok"), id="result"),
+        user("thanks", id="u"),
+    ]
+    found = prompt(talk, token_budget=20)
+    assert [message.id for message in found.messages] == ["u"]
+    assert found.report.ids("budget") == ["call", "result"]
+    assert ids(talk[:2], token_budget=20) == ["call", "result"], "the newest turn, as a whole"
+
+
+def test_a_counter_of_the_caller() -> None:
+    talk = [
+        user("one two three", id="1", participant=ANN),
+        assistant(tool_use("c", "find", {"q": "a b"}), id="2"),
+        tool(tool_result("c", [{"type": "text", "text": "x y"}]), id="3"),
+    ]
+    counted: list[str] = []
+
+    def count(counted_text: str) -> int:
+        counted.append(counted_text)
+        return len(counted_text.split())
+
+    assert prompt(talk, token_counter=count).report.tokens == 9
+    assert counted == ['find\n{"q":"a b"}', '[{"type":"text","text":"x y"}]', "Ann: one two three"]
+    with pytest.raises(InvalidInputError, match="token_counter"):
+        prompt(talk, token_counter=lambda text: -1)
+
+
+# Summaries
+
+
+def test_the_older_turns_are_summarised() -> None:
+    talk = [system("rules", id="s"), *(user(f"m{n}", id=str(n)) for n in range(6)), system("note", id="n")]
+    talk.insert(3, system("an old note", id="o"))
+    given: list[list[str]] = []
+
+    def summarize(messages: Sequence[Message], previous: str | None) -> str:
+        given.append([message.id for message in messages])
+        return "they talked"
+
+    found = prompt(talk, rolling_summary_threshold=4, summarizer=summarize)
+    assert given == [["0", "1"]]
+    assert [message.id for message in found.messages] == ["s", "summary", "o", "2", "3", "4", "5", "n"]
+    assert found.messages[1].text == "[Earlier conversation summary: they talked]"
+    assert found.messages[1].role == "system"
+    assert found.messages[1].is_summary
+    assert found.report.ids("summarised") == ["0", "1"]
+    assert ids(talk, rolling_summary_threshold=6, summarizer=summarize)[1] == "0"
+    assert len(given) == 1
+
+
+def test_an_earlier_summary_is_used_or_absorbed() -> None:
+    earlier = user("they met", id="y", metadata={"is_summary": True})
+    talk = [user("0", id="0"), earlier, *(user(str(n), id=str(n)) for n in range(1, 5))]
+    assert shown(talk)[0] == ("user", "[Earlier conversation summary: they met]")
+    given: list[Any] = []
+
+    def summarize(messages: Sequence[Message], previous: str | None) -> str:
+        given.extend([*(message.id for message in messages), previous])
+        return "they met and talked"
+
+    found = prompt(talk, rolling_summary_threshold=3, summarizer=summarize)
+    assert given == ["0", "1", "they met"]
+    assert [message.id for message in found.messages] == ["summary", "2", "3", "4"]
+    assert found.report.ids("summarised") == ["0", "y", "1"]
+    assert found.messages[0].text == "[Earlier conversation summary: they met and talked]"
+
+
+def test_a_pair_is_not_split_by_a_summary() -> None:
+    talk = [
+        user("a", id="a"),
+        assistant(tool_use("c", "find"), id="call"),
+        tool(tool_result("c"), id="result"),
+        user("b", id="b"),
+    ]
+    given: list[list[str]] = []
+    for threshold in (1, 2, 3):
+        prompt(
+            talk,
+            rolling_summary_threshold=threshold,
+            summarizer=lambda messages, previous: given.append([message.id for message in messages]),
+        )
+    assert given == [["a", "call", "result"], ["a", "call", "result"], ["a"]]
+    kept = ids(talk[:3], rolling_summary_threshold=1, summarizer=lambda messages, previous: "they met")
+    assert kept == ["summary", "call", "result"], "the newest turn is not summarised, however long"
+
+
+def test_what_a_summarizer_may_return() -> None:
+    talk = [user(str(n), id=str(n)) for n in range(50)]
+    for nothing in (None, "", "  ", "[Earlier conversation summary: ]"):  # the budget decides
+        assert len(ids(talk, summarizer=lambda messages, previous, nothing=nothing: nothing)) == len(ids(talk)) == 50
+    for wrong in (7, user("a message"), b"bytes"):
+        with pytest.raises(InvalidInputError, match="summarizer"):
+            prompt(talk, summarizer=lambda messages, previous, wrong=wrong: wrong)
+    with pytest.raises(ZeroDivisionError):
+        prompt(talk, summarizer=lambda messages, previous: 1 / 0)
+
+    async def asynchronous(messages: Sequence[Message], previous: str | None) -> str:
+        return "x"
+
+    with pytest.raises(InvalidInputError, match="AsyncHistoryStore"):
+        prompt(talk, summarizer=lambda messages, previous: asynchronous(messages, previous))
+    with HistoryStore("memory://") as store, pytest.raises(InvalidInputError, match="AsyncHistoryStore"):
+        assemble_prompt(store, "c", "a", "A", {}, asynchronous)
 
 
 # Any history

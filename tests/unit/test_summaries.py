@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from redis_history import Message, Participant, assistant, extractive_summarizer, tool, tool_result, tool_use, user
-from redis_history.compaction.rendering import chunks, clipped, render
+from redis_history.compaction.rendering import chunks, render
 from redis_history.compaction.summaries import (
     NoGainError,
     SummaryTooLongError,
-    check_summarizer,
     read_summary,
     summary_message,
     usable,
@@ -24,18 +23,14 @@ from redis_history.tokens import message_tokens
 LONG = [user(f"Message number {number} says that the suitcase is in Porto.") for number in range(40)]
 
 
-def test_the_form_of_a_summary() -> None:
+def test_a_summary_has_a_frame() -> None:
     message = summary_message("Ann lost\nher bag.")
-    assert message.role == "user"
-    assert message.is_summary
+    assert (message.role, message.is_summary) == ("user", True)
     assert message.text == "[Earlier conversation summary: Ann lost\nher bag.]"
     assert read_summary(message) == "Ann lost\nher bag."
-    assert read_summary(user("Some other form.", metadata={"is_summary": True})) == "Some other form."
-
-
-def test_a_model_that_imitates_the_form_does_not_nest_it() -> None:
-    message = usable(" [Earlier conversation summary: Ann lost her bag.]\n", LONG)
-    assert message.text == "[Earlier conversation summary: Ann lost her bag.]"
+    assert read_summary(user("Another form.", metadata={"is_summary": True})) == "Another form."
+    imitated = usable(" [Earlier conversation summary: Ann lost her bag.]\n", LONG)
+    assert imitated.text == "[Earlier conversation summary: Ann lost her bag.]"
 
 
 @pytest.mark.parametrize(
@@ -56,25 +51,10 @@ def test_a_summary_is_shorter_than_what_it_replaces() -> None:
     assert caught.value.tokens > 100
     with pytest.raises(NoGainError):
         usable("x", [user("")])
-
-
-def test_a_summary_of_a_megabyte_is_refused_whatever_it_replaces() -> None:
     counted = []
-
-    def count(message: Message) -> int:
-        counted.append(message)
-        return 10**9
-
     with pytest.raises(SummaryTooLongError):
-        usable("word " * 200_000, LONG, tokens_of=count)
-    assert len(counted) == len(LONG)  # and not the megabyte
-
-
-def test_a_summariser_is_callable() -> None:
-    check_summarizer(lambda messages, previous: "")
-    for other in (None, "extractive", dict):
-        with pytest.raises(ConfigurationError):
-            check_summarizer(other)
+        usable("word " * 200_000, LONG, tokens_of=lambda message: counted.append(message) or 10**9)
+    assert len(counted) == len(LONG), "a tokenizer would need minutes for a megabyte"
 
 
 # As text
@@ -115,20 +95,10 @@ def test_a_rendered_message_keeps_its_bound_whatever_must_be_escaped(unit: str, 
         assert json.loads(line)["text"]
 
 
-def test_clipped_text_says_so() -> None:
-    assert clipped("abc", 3) == "abc"
-    cut = clipped("a" * 500 + "b" * 500, 100)
-    assert len(cut) <= 100
-    assert cut.startswith("a")
-    assert cut.endswith("b")
-    assert "900 characters left out" in cut
-    assert clipped("abcdef", 2) == "ab"
-
-
 def test_portions_have_all_messages_in_order() -> None:
     portions = list(chunks(LONG, 300))
-    assert [message for messages, _ in portions for message in messages] == LONG
-    assert all(len(text) <= 300 for _, text in portions)
+    assert "\n".join(portions).splitlines() == [render(message, 300) for message in LONG]
+    assert all(len(portion) <= 300 for portion in portions)
     assert len(portions) > 5
     assert list(chunks([Message(role="user")], 100)) == []
 
@@ -165,44 +135,31 @@ def test_an_extract_keeps_names_numbers_and_wishes_of_all_parts_of_a_long_conver
     assert all(fact in summary for fact in facts)
 
 
-def test_the_length_of_an_extract_is_limited() -> None:
-    for most in (16, 40, 200, 5000):
-        summary = extractive_summarizer(max_tokens=most)(TALK, None)
-        assert len(summary) <= 4 * most
-        assert usable(summary, TALK)
+@pytest.mark.parametrize("most", [16, 40, 400, 5000])
+def test_the_length_of_an_extract_is_limited(most: int) -> None:
+    tools = [one for number in range(300) for one in _calls(f"tool_number_{number}", {"a": "b" * 100})]
+    for messages in (TALK, tools, [user("x" * 50_000)], _calls("x" * 64, {}, {}), _calls("x" * 1000, {})):
+        summary = extractive_summarizer(max_tokens=most)(messages, None)
+        assert 0 < len(summary) <= 4 * most
+        assert usable(summary, messages)
+    with pytest.raises(SummaryError):
+        extractive_summarizer(max_tokens=most)([user(" "), assistant(ReasoningPart(text="hm")), tool()], None)
 
 
 def test_the_previous_summary_competes_with_new_sentences() -> None:
     previous = "Ann: My name is Ann Miller and my suitcase is green.\nAnn: The parrot sings operas at night."
     summary = extractive_summarizer(max_tokens=100)(TALK, previous)
-    assert "Ann Miller and my suitcase" in summary
-    assert summary.index("Ann Miller") == summary.index("My name is ") + len("My name is ")
-    assert summary.startswith("Ann: ")
+    assert summary.startswith("Ann: My name is Ann Miller and my suitcase")
     assert "KL 4711" in summary
-
-
-def test_a_rolling_extract_stays_within_its_bound() -> None:
     summarize = extractive_summarizer(max_tokens=80)
-    summary = None
-    for start in range(30):
+    for start in range(10):
         summary = summarize([user(f"Task {start} about the engine of ship {start} is done.")] * 3 + TALK, summary)
         assert len(summary) <= 320
-    assert summary is not None
 
 
 def test_languages_without_blanks() -> None:
     messages = [user("我想退票。航班号是八八零一。"), assistant("好的，航班八八零一的退票已经办理。")] * 8
     assert "八八零一" in extractive_summarizer(language="none", max_tokens=30)(messages, None)
-
-
-def test_text_without_sentences_is_cut() -> None:
-    summary = extractive_summarizer(max_tokens=30)([user("x" * 50_000)], None)
-    assert 0 < len(summary) <= 120
-
-
-def test_nothing_at_all_is_an_error() -> None:
-    with pytest.raises(SummaryError):
-        extractive_summarizer()([user(" "), assistant(ReasoningPart(text="hm")), tool()], None)
 
 
 def test_data_is_quoted_by_its_beginning() -> None:
@@ -216,7 +173,6 @@ def test_data_is_quoted_by_its_beginning() -> None:
         "User: [file: a.pdf]",
         'Tool: [the tool fails with: {"rows":["' + "x" * 22,
     ]
-    assert len(extractive_summarizer(max_tokens=16)(messages, None)) <= 64
 
 
 def _calls(name: str, *inputs: Any, failing: bool = False, **fields: Any) -> list[Message]:
@@ -243,11 +199,6 @@ def test_tool_calls_are_listed() -> None:
     assert usable("\n".join(lines), messages)
 
 
-def test_repeated_inputs_are_listed_once_and_long_ones_clipped() -> None:
-    messages = _calls("bash", {"command": "make"}, {"command": "x " * 500}, {"command": "make"})
-    assert extractive_summarizer()(messages, None) == "Assistant called bash 3 times: " + "x " * 39 + "x…; make"
-
-
 def test_calls_are_listed_after_sentences_if_there_is_room() -> None:
     calls = _calls("bash", *({"command": f"ls -l dir{number}"} for number in range(40)))
     lines = extractive_summarizer()([user("Please have a look at all the directories of this machine."), *calls], None)
@@ -256,16 +207,6 @@ def test_calls_are_listed_after_sentences_if_there_is_room() -> None:
     assert second.startswith("Assistant called bash 40 times: …; ")
     previous = "Ann: My name is Ann Miller and my suitcase is green."
     assert extractive_summarizer()(calls, previous).startswith(f"{previous}\nAssistant called bash 40 times: ")
-
-
-def test_calls_of_very_many_tools_stay_within_the_bound() -> None:
-    messages = [one for number in range(300) for one in _calls(f"tool_number_{number}", {"a": "b" * 100})]
-    for most in (16, 40, 400):
-        lines = extractive_summarizer(max_tokens=most)(messages, None)
-        assert 0 < len(lines) <= 4 * most
-        assert lines.startswith("Assistant called tool_number_0 once")
-    assert 0 < len(extractive_summarizer(max_tokens=16)(_calls("x" * 64, {}, {}), None)) <= 64
-    assert 0 < len(extractive_summarizer()(_calls("x" * 1000, {}), None)) <= 1600
 
 
 def test_bad_options_of_the_extract() -> None:
