@@ -47,7 +47,7 @@ _REPEATED = 10  # every tenth message of a conversation is sent again, as after 
 _PATIENCE = 20.0  # seconds without an event, after which the rest counts as not delivered
 
 # Isolated (-I): neither the current folder nor the environment decides what is imported.
-_AGENT = "import json, sys; sys.path += json.loads(sys.argv[1]); from redis_history.demo.replay import work; work()"
+_AGENT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from redis_history.demo.replay import work; work()"
 
 
 def work() -> None:
