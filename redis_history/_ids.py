@@ -10,9 +10,8 @@ from typing import Final
 from redis_history._validation import refuse
 from redis_history.errors import InvalidConversationIdError, InvalidInputError
 
-#: A private random generator: a program that seeds the module `random` alike in every process must not make them retry
-#: in step, and one that relies on its seed must not lose numbers to a thread here. Seeded by the operating system, and
-#: again in a forked child.
+#: A private random generator, so that programs may seed the module `random` alike in every process without retrying in
+#: step, and rely on its numbers. Seeded by the operating system, and again in a forked child.
 rng: Final = random.Random()  # noqa: S311 -- ids and waits must differ, but need not be secret
 os.register_at_fork(after_in_child=rng.seed)
 

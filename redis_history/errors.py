@@ -142,7 +142,7 @@ class ConversationNotFoundError(NotFoundError):
 
 
 class MessageNotFoundError(NotFoundError):
-    """The conversation has no message of that id, or no live summary of that id to expand."""
+    """No message, or no live summary to expand, has that id in the conversation."""
 
 
 class SummaryError(RedisHistoryError):

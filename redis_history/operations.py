@@ -219,7 +219,7 @@ class Scanned(Struct, frozen=True):
 class ScanConversations(Struct, Op[Scanned], frozen=True):
     """A page of about `limit` conversations, maybe none, unordered, from `cursor` on (None: the first page).
 
-    A scan finds each conversation that exists all the time; one that changes meanwhile may come twice.
+    A scan finds each conversation that exists all the time. Conversations that change meanwhile may come twice.
     """
 
     limit: int = 500
@@ -329,8 +329,8 @@ class ReadHead(Struct, Op[Head], frozen=True):
 class Changes(Struct, frozen=True):
     """Changes after a cursor, in order; `more`: there are further ones.
 
-    Of replies that are being written: `replies` is how much of each the reader has now, by sequence; `check_in` is the
-    number of seconds after which a writer may have died; `dead` are the positions of those whose writers have died.
+    `replies`: how much the reader has now of each reply that is being written, by sequence. `check_in`: seconds after
+    which one of their writers may have died. `dead`: the positions of replies whose writers have died.
     """
 
     events: list[Event]

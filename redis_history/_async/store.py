@@ -165,8 +165,7 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
         The returned function ends it. `on_error` (by default the log) receives errors of the callback, and of reading,
         then without an event; the callback is called again for the next change.
         """
-        subscription = self.subscribe(conversation_id, after=after)
-        return await self._call(callback, subscription, on_error, repr(conversation_id[:80]))
+        return await self._call(callback, self.subscribe(conversation_id, after=after), on_error)
 
     async def on_change_all(
         self,
@@ -176,14 +175,13 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
         on_error: Callable[[Exception, Event | None], None] | None = None,
     ) -> Callable[[], Awaitable[None]]:
         """Like `on_change`, for all conversations: see `subscribe_all`. One call at a time."""
-        return await self._call(callback, self.subscribe_all(after=after), on_error, "all conversations")
+        return await self._call(callback, self.subscribe_all(after=after), on_error)
 
     async def _call(
         self,
         callback: Callable[[Event], object],
         subscription: AsyncFeed,
         on_error: Callable[[Exception, Event | None], None] | None,
-        subject: str,
     ) -> Callable[[], Awaitable[None]]:
         await subscription.open()
 
@@ -193,8 +191,8 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
                     on_error(error, event)
                     return
                 except Exception:
-                    _logger.exception("the on_error of a callback for %s failed", subject)
-            _logger.error("a callback for %s failed", subject, exc_info=error)
+                    _logger.exception("the on_error of a callback for %s failed", subscription._subject)
+            _logger.error("a callback for %s failed", subscription._subject, exc_info=error)
 
         async def run() -> None:
             while not subscription.closed:

@@ -41,9 +41,9 @@ _REMEMBERED: Final = 120.0
 
 
 class AsyncFeed(Openable):
-    """What all subscriptions have in common. For one consumer at a time."""
+    """The base of all subscriptions. For one consumer at a time."""
 
-    #: What the subscription is to, for the log.
+    #: A name for the log.
     _subject: str
 
     def __init__(self, backend: AsyncBackend, poll_interval: float) -> None:
@@ -311,7 +311,7 @@ class AsyncNamespaceSubscription(AsyncFeed):
         self._doubted: set[str] = set()
         self._poll_at = self._paused_until = 0.0
         self._wakeups = PendingWakeups(self._wake)
-        # Of conversations with replies that are being written: how much of them was read, and when a writer may have
+        # The replies that are being written, by conversation: how much of them was read, and when a writer may have
         # died.
         self._replies: dict[str, tuple[dict[int, Progress], float]] = {}
 

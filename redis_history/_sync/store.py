@@ -166,8 +166,7 @@ class HistoryStore(Writing, Reading):
         The returned function ends it. `on_error` (by default the log) receives errors of the callback, and of reading,
         then without an event; the callback is called again for the next change.
         """
-        subscription = self.subscribe(conversation_id, after=after)
-        return self._call(callback, subscription, on_error, repr(conversation_id[:80]))
+        return self._call(callback, self.subscribe(conversation_id, after=after), on_error)
 
     def on_change_all(
         self,
@@ -177,14 +176,13 @@ class HistoryStore(Writing, Reading):
         on_error: Callable[[Exception, Event | None], None] | None = None,
     ) -> Callable[[], None]:
         """Like `on_change`, for all conversations: see `subscribe_all`. One call at a time."""
-        return self._call(callback, self.subscribe_all(after=after), on_error, "all conversations")
+        return self._call(callback, self.subscribe_all(after=after), on_error)
 
     def _call(
         self,
         callback: Callable[[Event], object],
         subscription: Feed,
         on_error: Callable[[Exception, Event | None], None] | None,
-        subject: str,
     ) -> Callable[[], None]:
         subscription.open()
 
@@ -194,8 +192,8 @@ class HistoryStore(Writing, Reading):
                     on_error(error, event)
                     return
                 except Exception:
-                    _logger.exception("the on_error of a callback for %s failed", subject)
-            _logger.error("a callback for %s failed", subject, exc_info=error)
+                    _logger.exception("the on_error of a callback for %s failed", subscription._subject)
+            _logger.error("a callback for %s failed", subscription._subject, exc_info=error)
 
         def run() -> None:
             while not subscription.closed:

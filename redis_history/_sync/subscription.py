@@ -42,9 +42,9 @@ _REMEMBERED: Final = 120.0
 
 
 class Feed(Openable):
-    """What all subscriptions have in common. For one consumer at a time."""
+    """The base of all subscriptions. For one consumer at a time."""
 
-    #: What the subscription is to, for the log.
+    #: A name for the log.
     _subject: str
 
     def __init__(self, backend: Backend, poll_interval: float) -> None:
@@ -312,7 +312,7 @@ class NamespaceSubscription(Feed):
         self._doubted: set[str] = set()
         self._poll_at = self._paused_until = 0.0
         self._wakeups = PendingWakeups(self._wake)
-        # Of conversations with replies that are being written: how much of them was read, and when a writer may have
+        # The replies that are being written, by conversation: how much of them was read, and when a writer may have
         # died.
         self._replies: dict[str, tuple[dict[int, Progress], float]] = {}
 

@@ -281,27 +281,27 @@ def append(
     check_conversation_id(conversation_id)
     _check_list(messages, "messages", InvalidMessageError)
     entries: dict[str, Entry] = {}
-    order: list[int] = []
-    places: dict[str, int] = {}
+    ids: list[str] = []
     size = 0
     for message in messages:
         entry = entry_of(message)
         known = entries.setdefault(message.id, entry)
         if known is entry:
-            places[message.id] = len(places)
             size += len(entry.body)
         elif known.body != entry.body or known.timestamp != entry.timestamp:
             raise MessageConflictError(
                 f"the batch has two messages of id {message.id[:64]!r} with different content", message_id=message.id
             )
-        order.append(places[message.id])
-        if (len(places) > MAX_BATCH_MESSAGES or size > MAX_BATCH_BYTES) and len(places) > 1:
+        ids.append(message.id)
+        if (len(entries) > MAX_BATCH_MESSAGES or size > MAX_BATCH_BYTES) and len(entries) > 1:
             raise BatchTooLargeError(
                 f"one atomic change holds at most {MAX_BATCH_MESSAGES:,} messages and {MAX_BATCH_BYTES:,} bytes; "
                 "append in several batches"
             )
     condition = precondition(expected_revision, must_exist, must_not_exist)
-    return Batch(Append(conversation_id, tuple(entries.values()), precondition=condition), order)
+    indexes = {message_id: index for index, message_id in enumerate(entries)}
+    op = Append(conversation_id, tuple(entries.values()), precondition=condition)
+    return Batch(op, [indexes[message_id] for message_id in ids])
 
 
 def delete_messages(

@@ -21,7 +21,7 @@ from redis_history.search.dates import Period, named_periods
 MAX_QUERY_CHARACTERS: Final = 100_000
 #: Dates are looked for in the beginning.
 MAX_DATED_CHARACTERS: Final = 1_000
-#: Of more terms in a query, or words in a phrase, the first are searched for.
+#: Terms of a query, and words of a phrase, that are searched for: the first ones.
 MAX_TERMS: Final = 32
 _MIN_PREFIX: Final = 2
 

@@ -64,10 +64,10 @@ def _begin(url: str, name: str, together: Any) -> list[str]:
         return [hit.message.id for hit in store.search(name, "word")]
 
 
-def test_twenty_processes_start_at_once(own_server: Callable[..., RealServer]) -> None:
+def test_processes_that_start_at_once_make_one_index(own_server: Callable[..., RealServer]) -> None:
     server = own_server()
-    names = [f"p{number}" for number in range(20)]
-    together = barrier(20)
+    names = [f"p{number}" for number in range(8)]
+    together = barrier(len(names))
     processes = [Forked(_begin, server.url, name, together) for name in names]
     assert [process.result() for process in processes] == [[name] for name in names]
     assert len(indexes(server)) == 1

@@ -55,39 +55,7 @@ async def test_a_cap_applies_to_batches_restores_and_old_messages(stores: Any) -
     assert [message.text for message in await store.get("c")] == ["2", "3", "4"]
 
 
-def _call(*ids: str) -> Any:
-    return assistant(*(tool_use(one, "f") for one in ids), id=f"call {' '.join(ids)}")
-
-
-def _result(*ids: str, id: str = "") -> Any:
-    return tool(*(tool_result(one, "x") for one in ids), id=id or f"result {' '.join(ids)}")
-
-
 @pytest.mark.proves("pairs")
-@pytest.mark.parametrize(
-    ("messages", "cap", "left"),
-    [
-        ([_call("1"), _result("1"), user("x", id="x")], 2, ["x"]),
-        ([_call("1", "2"), _result("1"), user("x", id="x"), _result("2"), user("y", id="y")], 4, ["x", "y"]),
-        ([_call("1"), user("x", id="x"), _call("2"), _result("2"), _result("1")], 4, ["x", "call 2", "result 2"]),
-        ([_call("1"), user("x", id="x"), user("y", id="y")], 2, ["x", "y"]),
-        # the id comes back: the later result answers the later call
-        (
-            [_call("1"), assistant(tool_use("1", "g"), id="later"), _result("1"), user("x", id="x")],
-            3,
-            ["later", "result 1", "x"],
-        ),
-        ([user("a", id="a"), _call("1"), _result("1")], 2, ["call 1", "result 1"]),
-    ],
-)
-async def test_a_tool_call_is_removed_with_its_result(stores: Any, messages: Any, cap: int, left: list[str]) -> None:
-    store = stores(max_messages=cap)
-    for message in messages:
-        await store.append("c", message)
-    assert [message.id for message in await store.get("c")] == left
-    assert (await store.get_conversation("c")).message_count == len(left)
-
-
 @pytest.mark.parametrize("most", [1, 2, 3, 4, 5])
 async def test_no_cap_tears_a_pair(stores: Any, most: int) -> None:
     """Agents that number their calls alike, in any order, after every append. tests/unit/test_pairs.py shows for all

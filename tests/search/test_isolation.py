@@ -97,7 +97,7 @@ def said(namespace: str, conversation: str) -> list[Message]:
     ]
 
 
-@pytest.fixture(scope="module", params=["redis", "plain", "cluster"])
+@pytest.fixture(scope="module", params=["redis", "plain", pytest.param("cluster", marks=pytest.mark.full)])
 def stores(request: pytest.FixtureRequest, server_of: Any) -> Iterator[dict[str, HistoryStore]]:
     """Two namespaces with the same conversations, one by an index, one without."""
     server: RealServer = server_of(request.param)

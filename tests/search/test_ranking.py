@@ -216,7 +216,7 @@ def total(hits: list[SearchHit], counter: TokenCounter | None) -> int:
     st.lists(st.tuples(messages(), st.lists(messages(), max_size=2)), max_size=8),
     st.integers(0, 400),
     st.sampled_from(COUNTERS),
-    st.integers(1, 200),
+    st.integers(1, 50),
 )
 def test_hits_never_have_more_tokens_than_the_cap(
     found: list[tuple[Message, list[Message]]], cap: int, counter: TokenCounter | None, times: int

@@ -58,12 +58,6 @@ def test_words_have_no_syntax_of_a_server(written: str) -> None:
         word.encode()
 
 
-@given(st.text(st.characters(codec="utf-8"), max_size=300))
-def test_words_of_words_are_the_same_but_for_pairs(written: str) -> None:
-    plain = [word for word in words(written) if not is_unspaced(word)]
-    assert words(" ".join(plain)) == plain
-
-
 @given(st.text(st.characters(codec="ascii")))
 def test_ascii_text_has_the_same_words_on_the_short_path(written: str) -> None:
     assert [*words(written), "é"] == words(written + " é")
