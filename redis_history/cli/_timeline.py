@@ -99,7 +99,7 @@ class Timeline:
         self._screen.print()
 
     def grow(self, before: Message, message: Message, within_line: bool) -> bool:
-        """Print what a reply has more than before. `within_line`: whether the last line is not ended; also returned."""
+        """Print what is new in a reply since `before`. Takes and returns whether the last line is unfinished."""
         for index, part in enumerate(message.parts):
             old = before.parts[index] if index < len(before.parts) else None
             if part == old:

@@ -202,7 +202,7 @@ def migrate_command(context: Context, delete_old: bool, quiet: bool) -> None:
 
     Version 0.2 stores data in another form under other keys. Stop all processes of version 0.1 first. Each conversation
     is migrated as a whole: messages, archives, record, dates and time to live. The command can be interrupted and
-    repeated. Subscribers begin anew. Run `redis-history reindex` afterwards to search on the server.
+    repeated. Subscribers start again. Run `redis-history reindex` afterwards to search on the server.
     """
     keyspace = Keyspace(context.namespace)
     done = dict.fromkeys(("migrated", "known", "other", "gone", "unreadable", "messages"), 0)

@@ -178,7 +178,7 @@ class _Printer:
             self._screen.print()
 
     def _grow(self, event: ReplyGrew | ReplyEnded) -> bool:
-        """Print what a reply has more. False if nothing of it was printed, or it is not there any more."""
+        """Print the new part of a reply. False if no part of the reply was printed, or it no longer exists."""
         reply = event.conversation_id, event.message_id
         if reply in self._printed:
             return True

@@ -22,8 +22,8 @@ def examined(url: str, *options: str, status: int = 0) -> dict[str, dict[str, An
     return {one["check"]: one for one in done.lines}
 
 
-def mend(server: RealServer, fix: str) -> None:
-    """Type the command, without redis-cli, which need not be there."""
+def apply(server: RealServer, fix: str) -> None:
+    """Run the suggested command, without redis-cli, which may not be installed."""
     words = shlex.split(fix)
     assert words[:3] == ["redis-cli", "-s", str(server.socket)]
     if words[3] == "--user":
@@ -66,16 +66,16 @@ def test_the_fixes_of_dangerous_settings_work(own_server: Start) -> None:
     assert "a restart loses everything" in found["persistence"]["detail"]
     assert found["search"]["state"] == "limited"
     for name in ("memory", "persistence", "notifications"):
-        mend(server, found[name]["fix"])
+        apply(server, found[name]["fix"])
     found = examined(server.url)
     assert {found[name]["state"] for name in ("persistence", "notifications")} == {"ok"}
     assert "on: subscribers see changes at once" in found["notifications"]["detail"]
     assert found["notifications"]["fix"] is None
     assert "noeviction" in found["memory"]["detail"]
     while found["memory"]["state"] != "ok":
-        mend(server, found["memory"]["fix"])  # more memory
+        apply(server, found["memory"]["fix"])  # more memory
         found = examined(server.url)
-    mend(server, found["durability"]["fix"])
+    apply(server, found["durability"]["fix"])
     found = examined(server.url)
     assert found["durability"]["detail"] == "available: server, fsync"
     with server.client() as client:
@@ -104,7 +104,7 @@ def test_the_fix_for_missing_rights_works(own_server: Start) -> None:
     assert "rpush" in found["rights"]["detail"]
     assert "secret" not in str(found)
     assert found["notifications"]["state"] == "limited"
-    mend(server, found["rights"]["fix"])
+    apply(server, found["rights"]["fix"])
     found = examined(url, "--namespace", "support", "--write")
     assert found["rights"]["detail"] == "scripts run; ann has all rights that are needed"
 
@@ -135,7 +135,7 @@ def test_the_granted_rights_are_enough(own_server: Start, rules: str) -> None:
         assert "secret" not in str(found)
         if "ft." in rules:
             assert found["search"]["fix"] == "see rights"
-        mend(server, found["rights"]["fix"])
+        apply(server, found["rights"]["fix"])
     assert (found["rights"]["state"], found["search"]["state"]) == ("ok", "ok")
 
 

@@ -1,4 +1,4 @@
-"""`redis-history say`, `rename`, `delete` and `stats`; `ls` with a choice and an order; a server that is not there."""
+"""`redis-history say`, `rename`, `delete` and `stats`; `ls` with filters and an order; a refused connection."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_stats_counts_and_names_the_largest(server_of: Servers, namespace: str, 
     assert re.search(r"51 messages in the search index\n.*\nlarge +50 ", run(*where, "stats").stdout)
 
 
-def test_ls_chooses_and_sorts(store: HistoryStore, on: Any) -> None:
+def test_ls_filters_and_sorts(store: HistoryStore, on: Any) -> None:
     for name, title, count in (("a", "Zebra", 1), ("b", "apple pie", 3), ("c", None, 2)):
         store.create_conversation(Conversation(name, title=title))
         store.append_many(name, [user("x") for _ in range(count)])

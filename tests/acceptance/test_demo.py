@@ -9,6 +9,7 @@ import re
 import shlex
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from redis_history.demo import replay
 from redis_history.demo.replay import MAX_MESSAGES, SAMPLE, SHARED, Replay, load
 from redis_history.errors import RedisHistoryError
 from redis_history.formats import to_openai_chat
-from tests.support.commands import command, environment, run, run_process
+from tests.support.commands import command, environment, run
 from tests.support.servers import RealServer
 
 
@@ -34,8 +35,16 @@ def url(server: RealServer) -> Iterator[str]:
             client.unlink(key)
 
 
+@pytest.fixture
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the pauses that give people time to watch."""
+    monkeypatch.setattr(replay, "_SHOWN_SECONDS", 0.5)
+    monkeypatch.setattr(sys, "argv", ["/bin/redis-history"])
+
+
+@pytest.mark.usefixtures("fast")
 def test_the_conversations_are_there_afterwards(server: RealServer, url: str) -> None:
-    done = run_process("demo", "--url", url)
+    done = run("demo", "--url", url)
     assert done.returncode == 0, done.stderr
     commands = [shlex.split(line) for line in done.stdout.splitlines() if line.startswith("  redis-history ")]
     assert len(commands) == 3
@@ -61,10 +70,11 @@ def test_the_conversations_are_there_afterwards(server: RealServer, url: str) ->
         assert all(0 < client.ttl(key) <= 1.5 * 24 * 3600 for key in own)
 
 
+@pytest.mark.usefixtures("fast")
 def test_the_counts_for_data_of_your_own(url: str, tmp_path: Path) -> None:
     chat = {"messages": [{"role": "user", "content": f"Where is suitcase {number}?\x1b[2J"} for number in range(10)]}
     (tmp_path / "chats.jsonl").write_text(f"{json.dumps(chat)}\n[\n{json.dumps(chat)}\n")
-    done = run_process("demo", "--url", url, "--data", str(tmp_path / "chats.jsonl"), "--agents", "5", "--json")
+    done = run("demo", "--url", url, "--data", str(tmp_path / "chats.jsonl"), "--agents", "5", "--json")
     assert (done.returncode, "chats.jsonl:2" in done.stderr) == (0, True), done.stderr
     (counts,) = done.lines
     assert counts["total"] == counts["stored"] == counts["delivered"] == 2 * 20, "each message has a report"

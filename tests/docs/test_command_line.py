@@ -30,7 +30,7 @@ TYPED = [(block, line) for page in PAGES for block in blocks(page) if block.lang
 )
 def test_the_generated_part_is_that_of_the_code(page: Path, generate: str) -> None:
     text = page.read_text(encoding="utf-8")
-    assert text == SCRIPT["between_marks"](text, SCRIPT[generate]), "run scripts/help"
+    assert text == SCRIPT["between_marks"](text, SCRIPT[generate]()), "run scripts/help"
 
 
 @pytest.mark.parametrize(("block", "line"), TYPED, ids=lambda one: name(one.page) if isinstance(one, Block) else None)
