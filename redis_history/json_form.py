@@ -21,7 +21,8 @@ from redis_history._time import from_microseconds, to_microseconds
 from redis_history.errors import InvalidMessageError, MessageConflictError
 from redis_history.events import Cursor
 from redis_history.model import Message, Position, UnknownPart
-from redis_history.model.wire import NAMES, encode_body, from_map, to_map
+from redis_history.model.rows import NAMES
+from redis_history.model.wire import encode_body, from_map, to_map
 from redis_history.tokens import message_tokens
 
 

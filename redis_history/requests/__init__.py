@@ -34,10 +34,11 @@ from redis_history.errors import (
 )
 from redis_history.events import Cursor
 from redis_history.model import Conversation, Message, Part, Position, Role, Scope
+from redis_history.model._caps import MAX_MESSAGE_BYTES
 from redis_history.model.helpers import MessageFields
 from redis_history.model.pairs import marks
 from redis_history.model.ranges import stays
-from redis_history.model.wire import MAX_MESSAGE_BYTES, body_digest, encode_body, flags_of
+from redis_history.model.wire import body_digest, encode_body, flags_of
 from redis_history.operations import (
     ANY,
     Append,

@@ -13,7 +13,7 @@ from msgspec import UNSET, Struct, UnsetType
 from redis_history._validation import check_choice, check_function, check_integer, check_seconds
 from redis_history._words import check_language
 from redis_history.errors import ConfigurationError, MissingExtraError
-from redis_history.model.wire import check_zstd
+from redis_history.model._zstd import check_zstd
 
 #: Seconds; a hundred years, and far from what a server's clock can hold.
 MAX_TTL: Final = 3_155_760_000.0
