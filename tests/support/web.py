@@ -91,7 +91,7 @@ def client(app: Any, **options: Any) -> httpx.AsyncClient:
 
 
 class Stream:
-    """A reader of server-sent events, on a bare connection; as a browser reads them. A context manager, or `connect`."""
+    """A reader of server-sent events on a bare connection, as a browser reads them: a context manager, or `connect`."""
 
     def __init__(self, port: int, path: str = "v1/events", *, base: str = "", **headers: str) -> None:
         self.last_id = ""
