@@ -44,7 +44,7 @@ async def status(view: View, request: ApiRequest) -> Response:
             "namespace": view.store.namespace,
             "address": view.address,
             "read_only": view.read_only,
-            # Only what a page needs. The rest describes the server, and is for its operator.
+            # A page needs no more. The other capabilities describe the server to its operator.
             "capabilities": {name: getattr(found, name) for name in ("backend", "mode", "search", "doorbell")},
             "summary_prefix": summary_text("").removesuffix("]"),
         }

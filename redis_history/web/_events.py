@@ -1,4 +1,4 @@
-"""Encodes events of the store as server-sent events, and keeps the last ones of a stream for its readers."""
+"""Encodes events of the store as server-sent events, and keeps the last events of a stream for its readers."""
 
 from __future__ import annotations
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
+import re
 import signal
 import threading
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
 from msgspec import Struct
@@ -146,16 +147,17 @@ class View:
         await response(scope, receive, send)
 
     async def _answer(self, http: Request) -> Response:
-        segments = _segments(http.scope)[1:]
+        path = _path(http.scope)
         for pattern, endpoints in _PATTERNS.items():
-            path = _match(pattern, segments)
-            if path is None:
+            match = pattern.fullmatch(path)
+            if match is None:
                 continue
             endpoint = endpoints.get("GET" if http.method == "HEAD" else http.method)
             if endpoint is None:
                 allowed = sorted({*endpoints, *(["HEAD"] if "GET" in endpoints else [])})
                 raise Refused(405, "method_not_allowed", "not a method of this path", {"Allow": ", ".join(allowed)})
-            return await endpoint.run(self, await self._check(endpoint, http, path))
+            ids = {name: _id(segment) for name, segment in match.groupdict().items()}
+            return await endpoint.run(self, await self._check(endpoint, http, ids))
         raise Refused(404, "not_found", "there is no such path; see v1 in the documentation of the HTTP interface")
 
     async def _check(self, endpoint: Endpoint, http: Request, path: dict[str, str]) -> ApiRequest:
@@ -268,7 +270,7 @@ class LiveView(View):
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and _segments(scope)[:1] == [b"v1"]:
+        if scope["type"] == "http" and (_path(scope) + b"/").startswith(b"/v1/"):
             await self._serve_api(scope, receive, _http.with_headers(send, HEADERS))
         else:  # a browser revalidates its copy each time
             await self._pages(scope, receive, _http.with_headers(send, HEADERS | {"cache-control": "no-cache"}))
@@ -348,7 +350,9 @@ API: Final[dict[str, dict[str, Endpoint]]] = {
     "/v1/events": {"GET": Endpoint(View.events, "list", "Event")},
     "/v1/search": {"GET": Endpoint(_endpoints.search, "list", "Hits", _SEARCH)},
 }
-_PATTERNS: Final = {tuple(path.split("/")[2:]): endpoints for path, endpoints in API.items()}
+_PATTERNS: Final = {
+    re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]*)", path).encode()): endpoints for path, endpoints in API.items()
+}
 
 
 class _EndSignals:
@@ -369,7 +373,7 @@ class _EndSignals:
         for number in (signal.SIGINT, signal.SIGTERM):
             former = signal.getsignal(number)
             if callable(former):
-                handler = self._handler(former)
+                handler = partial(self._handle, asyncio.get_running_loop(), former)
                 signal.signal(number, handler)
                 self._handlers[number] = handler, former
 
@@ -379,36 +383,19 @@ class _EndSignals:
                 signal.signal(number, former)
         self._handlers.clear()
 
-    def _handler(self, former: Callable[[int, FrameType | None], Any]) -> Callable[[int, FrameType | None], None]:
-        loop = asyncio.get_running_loop()
-
-        def handle(number: int, frame: FrameType | None) -> None:
-            with suppress(RuntimeError):  # the event loop is closed, and with it its streams
-                loop.call_soon_threadsafe(self._end)
-            former(number, frame)
-
-        return handle
+    def _handle(
+        self, loop: asyncio.AbstractEventLoop, former: Callable[..., object], number: int, frame: FrameType | None
+    ) -> None:
+        with suppress(RuntimeError):  # the event loop is closed, and with it its streams
+            loop.call_soon_threadsafe(self._end)
+        former(number, frame)
 
 
-def _segments(scope: Scope) -> list[bytes]:
-    """The segments of the path below the mount point, still percent-encoded: an id may contain a slash."""
-    raw = scope.get("raw_path") or quote(scope["path"]).encode()
-    below = scope.get("root_path", "").strip("/")
-    skipped = below.count("/") + 2 if below else 1
-    return bytes(raw).split(b"?")[0].split(b"/")[skipped:]
-
-
-def _match(pattern: tuple[str, ...], segments: list[bytes]) -> dict[str, str] | None:
-    """The ids in the path, or None if it has another pattern. Raises Refused for an invalid id."""
-    if len(pattern) != len(segments):
-        return None
-    path = {}
-    for name, segment in zip(pattern, segments, strict=True):
-        if name[0] == "{":
-            path[name[1:-1]] = _id(segment)
-        elif name.encode() != segment:
-            return None
-    return path
+def _path(scope: Scope) -> bytes:
+    """The path below the mount point, still percent-encoded: an id may contain a slash."""
+    path = bytes(scope.get("raw_path") or quote(scope["path"]).encode()).partition(b"?")[0]
+    mount = scope.get("root_path", "").strip("/")
+    return b"/" + path.split(b"/", mount.count("/") + 2 if mount else 1)[-1]
 
 
 def _id(segment: bytes) -> str:

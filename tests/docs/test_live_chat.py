@@ -39,7 +39,7 @@ async def chat(own_server: Any, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
 
 class Page:
-    """What a browser has: `text` of the newest reply, by the rule of the page for JavaScript."""
+    """The state of a browser: the `text` of the newest reply, by the rule of the documentation for JavaScript."""
 
     def __init__(self, port: int) -> None:
         self._url = f"http://127.0.0.1:{port}/chats/c"

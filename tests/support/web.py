@@ -144,7 +144,7 @@ class Stream:
         return found
 
     async def comment(self) -> Stream:
-        """Read a comment, such as the one that opens a stream."""
+        """Read a comment. A stream opens with one."""
         async with asyncio.timeout(DEADLINE):
             fields = await self._fields()
         assert fields is not None

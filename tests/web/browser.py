@@ -12,7 +12,7 @@ _NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chr
 
 
 def find_browser(packaged: str) -> str | None:
-    """$CHROMIUM, one on PATH, or the one that Playwright has installed (`packaged`)."""
+    """$CHROMIUM, or a browser on PATH, or that of Playwright (`packaged`)."""
     return _on_path() or (packaged if Path(packaged).exists() else None)
 
 

@@ -197,7 +197,7 @@ class Site:
 
 @pytest.fixture(scope="session")
 def site() -> Iterator[Site]:
-    """Uses a separate server, because other tests count the subscribers of theirs."""
+    """Uses a separate server, because other tests count the subscribers of their servers."""
     server = RealServer("redis").start()
     try:
         with serve(server.url, "live") as served, HistoryStore(server.url, namespace="live") as store:

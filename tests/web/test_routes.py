@@ -1,4 +1,4 @@
-"""The live view in an application of the user's own: where it is mounted, and whom `authorize` lets in."""
+"""The live view in a user's application: where it is mounted, and which requests `authorize` allows."""
 
 from __future__ import annotations
 

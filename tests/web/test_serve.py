@@ -30,7 +30,7 @@ def failed(*arguments: str) -> Result:
 
 
 async def test_from_nothing_to_a_live_conversation(server: RealServer, namespace: str) -> None:
-    """With an existing index, a proxy's header for the client's address, and a token of its own."""
+    """With an existing index, a proxy's header for the client's address, and a new token."""
     with HistoryStore(server.url, namespace=namespace, language="german") as store, server.client() as client:
         store.append("c", user("Guten Tag!"))
         indexes = set(client.execute_command("FT._LIST"))

@@ -2,7 +2,7 @@
 
 const BASE = new URL("../", import.meta.url);
 
-export class ApiError extends Error {
+class ApiError extends Error {
   /** `status`: the HTTP status, or 0 without a response. `code`: the server's error code. */
   constructor(status, code, message) {
     super(message);

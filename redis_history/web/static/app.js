@@ -177,7 +177,7 @@ function back() {
 }
 
 function leaveField(field) {
-  if (field === search.input) search.leave();
+  if (field === search.input) search.close();
   if (field === sidebar.filter) sidebar.clearFilter();
   field.blur();
   if (timeline.id !== null) timeline.scroller.focus({ preventScroll: true });
@@ -202,7 +202,7 @@ const KEYS = {
   },
   f: () => {
     showList();
-    search.leave();
+    search.close();
     sidebar.filter.focus();
   },
   "?": () => help.showModal(),
@@ -217,7 +217,7 @@ const KEYS = {
   Escape: () => {
     if (zone() === "timeline") back();
     else if (search.active) {
-      search.leave();
+      search.close();
       back();
     } else if (sidebar.filter.value) sidebar.clearFilter();
   },

@@ -7,7 +7,6 @@ const ICONS = {
   back: "M15 5l-7 7 7 7",
   close: "M6 6l12 12M18 6L6 18",
   chevron: "M9 6l6 6-6 6",
-  down: "M12 5v14M6 13l6 6 6-6",
   help: "M9.2 9.2a2.9 2.9 0 1 1 4.3 2.6c-.9.5-1.5 1.1-1.5 2.2M12 17.6v.1",
   system: "M4 5h16v11H4zM9 20h6M12 16v4",
   light:

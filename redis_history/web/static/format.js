@@ -87,7 +87,7 @@ export function shorten(text, most) {
   return `${text.slice(0, end).trimEnd()}…`;
 }
 
-export const oneLine = (text) => text.replace(/\s+/gu, " ").trim();
+const oneLine = (text) => text.replace(/\s+/gu, " ").trim();
 
 /** A text on one line, with at most so many characters. */
 export const brief = (text, most) => shorten(oneLine(text), most);

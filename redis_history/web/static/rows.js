@@ -98,27 +98,21 @@ function follows(previous, row) {
 /** Whether two rows look the same, so that the existing element can stay. */
 export function sameRow(left, right) {
   if (left === right) return true;
-  if (left.message !== right.message || left.edge !== right.edge || left.count !== right.count) return false;
-  if (left.edge) return true;
-  if (left.day !== right.day || left.continued !== right.continued || left.unread !== right.unread) return false;
-  if (left.after !== right.after) return false;
-  if (left.results.size !== right.results.size) return false;
-  if (left.paired.size !== right.paired.size) return false;
-  for (const [index, results] of left.results) {
-    const others = right.results.get(index) ?? [];
-    if (others.length !== results.length || others.some((other, at) => other.part !== results[at].part)) return false;
-  }
-  return true;
+  const [values, others] = [shownValues(left), shownValues(right)];
+  return values.length === others.length && values.every((value, at) => value === others[at]);
 }
+
+const shownValues = ({ message, edge, count, day, continued, unread, after, paired, results = [] }) => [
+  ...[message, edge, count, day, continued, unread, after, paired?.size],
+  ...[...results].flatMap(([index, all]) => [index, ...all.map(({ part }) => part)]),
+];
 
 /** The calls without a result among the newest messages: `[{message, part}]`. */
 export function waitingCalls(rows, newest = 12) {
-  const found = [];
-  for (const row of rows.slice(-newest)) {
-    if (row.edge || row.archived) continue;
-    row.message.parts.forEach((part, index) => {
-      if (part.type === "tool_use" && !row.results.has(index)) found.push({ message: row.message, part });
-    });
-  }
-  return found;
+  const recent = rows.slice(-newest).filter((row) => !row.edge && !row.archived);
+  return recent.flatMap(({ message, results }) =>
+    message.parts
+      .filter((part, index) => part.type === "tool_use" && !results.has(index))
+      .map((part) => ({ message, part })),
+  );
 }

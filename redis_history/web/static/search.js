@@ -55,7 +55,7 @@ export class Search {
     clearTimeout(this.timer);
     this.showScope();
     if (this.input.value.trim()) this.timer = setTimeout(() => this.run(), WAIT);
-    else this.leave();
+    else this.close();
   }
 
   showScope() {
@@ -179,7 +179,7 @@ export class Search {
   }
 
   /** Back to the list of conversations. */
-  leave() {
+  close() {
     clearTimeout(this.timer);
     this.aborter?.abort();
     this.input.value = "";

@@ -18,7 +18,7 @@ export class Timeline {
   /** `unreadOf(info)`: the number of unseen messages; `announce(texts)`: for screen readers. */
   constructor({ unreadOf, announce, onSeen, onInfo }) {
     Object.assign(this, { unreadOf, announce, onSeen, onInfo });
-    this.wish = 0; // number of the newest navigation; older ones stop
+    this.navigation = 0; // number of the newest navigation; older ones stop
     this.scroller = byId("timeline");
     this.newest = byId("newer");
     this.header = new Header();
@@ -70,7 +70,7 @@ export class Timeline {
     showActivity([]);
     this.header.open(id);
     this.list.reset();
-    this.wish += 1;
+    this.navigation += 1;
     this.listen(null);
   }
 
@@ -217,9 +217,9 @@ export class Timeline {
     }
     if (scrollTop < NEAR) this.extend("older");
     if (left < NEAR) this.extend("newer");
-    const came = Math.max(this.below, conversation.missed);
-    this.newest.hidden = list.pinned || (!came && !conversation.newer && left < 2 * clientHeight);
-    setText(this.newest, came ? `${plural(came, "new message")} ↓` : "To the newest ↓");
+    const arrived = Math.max(this.below, conversation.missed);
+    this.newest.hidden = list.pinned || (!arrived && !conversation.newer && left < 2 * clientHeight);
+    setText(this.newest, arrived ? `${plural(arrived, "new message")} ↓` : "To the newest ↓");
   }
 
   extend(side) {
@@ -249,9 +249,9 @@ export class Timeline {
   // Navigation
 
   async toEnd() {
-    const wish = ++this.wish;
+    const navigation = ++this.navigation;
     await this.conversation.toNewest();
-    if (wish !== this.wish) return;
+    if (navigation !== this.navigation) return;
     this.below = 0;
     this.current = null;
     this.list.endless = this.conversation.newer;
@@ -260,9 +260,9 @@ export class Timeline {
   }
 
   async toStart() {
-    const wish = ++this.wish;
+    const navigation = ++this.navigation;
     await this.conversation.toOldest();
-    if (wish !== this.wish) return;
+    if (navigation !== this.navigation) return;
     this.list.pinned = false;
     this.current = null;
     this.render();
@@ -297,18 +297,18 @@ export class Timeline {
   /** Bring a message into view, wherever it is. `position`: if known. Returns false if it does not exist any more. */
   async goTo(id, { position = null, words = [] } = {}) {
     const { conversation } = this;
-    const wish = ++this.wish;
-    const here = () => wish === this.wish;
+    const navigation = ++this.navigation;
+    const isNewest = () => navigation === this.navigation;
     if (!conversation.byId.has(id)) {
       position ??= (await api.message(conversation.id, id).catch(() => null))?.position ?? null;
-      if (!here()) return true;
+      if (!isNewest()) return true;
       if (position === null) return false;
       await conversation.refresh(position);
     }
-    if (!here()) return true;
+    if (!isNewest()) return true;
     this.list.pinned = false;
     if (!conversation.byId.has(id) && !(await this.unfoldFor(id, position))) return false;
-    if (!here()) return true;
+    if (!isNewest()) return true;
     this.render();
     const key = this.home.get(id);
     const row = this.list.rows[this.list.index.get(key)];
