@@ -66,6 +66,13 @@ def highlights(message: Message | str, query: Query, *, language: str = "english
     return tuple(fragments)
 
 
+def matched_terms(message: Message | str, query: Query, *, language: str = "english") -> set[Term]:
+    """The terms of the query that a message, or a text, has."""
+    text = _written(message if isinstance(message, str) else searchable(message))
+    stem = load_stemmer(language)
+    return {term for term in query.terms if _ranges(text, Query((term,)), stem, language)}
+
+
 def matching(message: Message, query: Query, *, language: str = "english") -> tuple[str, Ranges]:
     """The text of a message, and where in it the terms of the query are: its plain text if they are there, else all
     that can be searched of it."""
