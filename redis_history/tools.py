@@ -16,9 +16,9 @@ from redis_history._quoting import as_data, data_block, new_mark, plain_name
 from redis_history._validation import check_choice, check_function, check_integer, check_names, is_integer
 from redis_history.errors import InvalidInputError
 from redis_history.model import Message, Part, Position, ReasoningPart, ToolResultPart, ToolUsePart
-from redis_history.search.hits import Ranges, SearchHit, highlights, largest, passage
-from redis_history.search.query import Query, parse_query
-from redis_history.search.text import searchable
+from redis_history.search.hits import Ranges, SearchHit, highlights, largest, matched_terms, passage
+from redis_history.search.query import parse_query
+from redis_history.search.text import MAX_CHARACTERS, searchable
 from redis_history.tokens import TokenCounter
 
 __all__ = [
@@ -334,8 +334,9 @@ def _new_share(hit: SearchHit, query: str) -> float:
     known = [str(part.input) for part in searches.values()]
     if hit.message.role != "user":
         known += (str(part.content) for one in turn for part in one.tool_results if part.tool_use_id in searches)
-    matched = [one for term in parse_query(query).terms if highlights(hit.message, one := Query((term,)))]
-    new = [one for one in matched if not highlights(" ".join(known), one)]
+    terms = parse_query(query)
+    matched = matched_terms(hit.message, terms)
+    new = matched - matched_terms(" ".join(known)[:MAX_CHARACTERS], terms)
     return len(new) / max(len(matched), 1)
 
 

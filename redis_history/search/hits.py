@@ -65,6 +65,13 @@ def highlights(message: Message | str, query: Query, *, language: str = "english
     return tuple(fragments)
 
 
+def matched_terms(message: Message | str, query: Query, *, language: str = "english") -> set[Term]:
+    """The terms of the query that a message, or a text, has."""
+    text = _written(message if isinstance(message, str) else searchable(message))
+    stem = load_stemmer(language)
+    return {term for term in query.terms if _ranges(text, Query((term,)), stem, language)}
+
+
 def matching(message: Message, query: Query, *, language: str = "english") -> tuple[str, Ranges]:
     """The text of a message and where the terms of the query are in it: its plain text if that contains any, else all
     of its searchable text."""

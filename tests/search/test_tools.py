@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -29,7 +30,9 @@ from redis_history.search.query import parse_query
 from redis_history.tokens import TokenCounter
 from redis_history.tools import AsyncConversationSearchTool, ConversationSearchTool, conversation_search_tool
 from tests.property.strategies import messages
+from tests.search.test_quality import Conversation
 from tests.support.prompts import HOSTILE
+from tests.support.transcripts import FILES, opened
 
 LONG = user("filler " * 1_000 + "needle")
 HITS = [
@@ -314,3 +317,27 @@ def test_earlier_questions_and_their_answers_do_not_hide_what_they_were_about() 
         assert texts_of(search(query="moved to Porto", limit=1)) == [text], "its search was for something else"
         every = conversation_search_tool(store, "c", include=["own_searches"])
         assert "We adopted a puppy in March" not in texts_of(every(query="month adopt puppy", limit=2))
+
+
+@pytest.mark.proves("search-tool")
+@pytest.mark.full
+@pytest.mark.parametrize("path", [one for one in FILES if one.name.startswith("locomo")], ids=lambda path: path.name)
+def test_earlier_searches_cost_at_most_one_question_in_forty(path: Any) -> None:
+    with opened(path) as file:
+        conversations = [Conversation(raw) for raw in json.load(file)]
+    hits: Counter[str] = Counter()
+    with HistoryStore("memory://", max_messages=None) as store:
+        for conversation in conversations:
+            for kind in ("without", "with"):
+                store.append_many(kind + conversation.name, [user(message.text) for message in conversation.messages])
+            for n, (question, gold) in enumerate(conversation.questions[:67]):
+                expected = {conversation.messages[sequence - 1].text for sequence in gold}
+                for kind in ("without", "with"):
+                    answer = conversation_search_tool(store, kind + conversation.name, token_cap=None)(query=question)
+                    hits[kind] += not expected.isdisjoint(texts_of(answer))
+                hits["all"] += 1
+                call = assistant([tool_use(f"call-{n}", "conversation_search", {"query": question})])
+                said = assistant(f"{question} It was said: {texts_of(answer)[0]}")
+                messages = [user(question), call, tool(tool_result(f"call-{n}", answer)), said]
+                store.append_many("with" + conversation.name, messages)
+    assert hits["without"] - hits["with"] <= hits["all"] / 40, hits
