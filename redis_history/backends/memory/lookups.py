@@ -157,7 +157,7 @@ def _reply(op: ReadChanges, conversation: ConversationState, reply: Reply) -> Li
 def _with_content(change: Change, conversation: ConversationState | None, log: list[Change]) -> LogEntry:
     """The entry of a change, with its present messages and fields."""
     messages, gone = [], []
-    for message_id, sequence in change.places:
+    for message_id, sequence in change.references:
         stored = conversation.stored.get(message_id) if conversation else None
         if conversation and stored is not None and stored.position.sequence == sequence:
             messages.append(decode_member(conversation.member_of(message_id)))

@@ -41,11 +41,11 @@ class StoredMessage:
 
 @dataclass(slots=True)
 class Change:
-    """A change in the log. `entry` has the parts that later changes do not affect. `places`: ids and sequences of its
-    messages; `fields`: names of changed fields of the record."""
+    """A change in the log. `entry`: the parts that later changes do not affect. `references`: ids and sequences of its
+    messages. `fields`: names of changed fields of the record."""
 
     entry: LogEntry
-    places: tuple[tuple[str, int], ...] = ()
+    references: tuple[tuple[str, int], ...] = ()
     fields: tuple[str, ...] = ()
 
 
@@ -125,7 +125,7 @@ class ConversationState:
         entry, (timestamp, sequence) = stored.entry, stored.position
         return encode_member(sequence, entry.characters, entry.flags, timestamp, entry.body)
 
-    def place(self, message_id: str) -> tuple[str, int]:
+    def reference(self, message_id: str) -> tuple[str, int]:
         """The id and the sequence of a message. A message that is removed and added again has another sequence."""
         return message_id, self.stored[message_id].position.sequence
 
@@ -275,7 +275,7 @@ class Space:
         conversation: ConversationState,
         kind: int,
         *,
-        places: Iterable[tuple[str, int]] = (),
+        references: Iterable[tuple[str, int]] = (),
         fields: Iterable[str] = (),
         **known: Any,
     ) -> int:
@@ -285,7 +285,7 @@ class Space:
         conversation.updated = now()
         conversation.created = conversation.created or conversation.updated
         entry = LogEntry(conversation.revision, conversation.token, kind, **known)
-        conversation.log.append(Change(entry, tuple(places), tuple(fields)))
+        conversation.log.append(Change(entry, tuple(references), tuple(fields)))
         conversation.ttl = self.ttl or conversation.ttl
         if conversation.ttl is not None:
             conversation.ends = time.time() + conversation.ttl
