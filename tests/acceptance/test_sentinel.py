@@ -89,7 +89,7 @@ async def test_a_failover_during_appends(service: RealService) -> None:
                 assert {reset.reason for reset in resets} == {"server_rewound"}
 
 
-@pytest.mark.proves("failover")
+@pytest.mark.proves("failover", "reset")
 async def test_changes_lost_in_a_failover_give_a_reset(service: RealService) -> None:
     """The documented loss window: acknowledged by the primary, not yet with the replica, and then the primary dies."""
     primary, replica = service.roles()
