@@ -71,7 +71,7 @@ async def test_a_flushed_server_gives_a_reset(own_server: Start) -> None:
 @pytest.mark.parametrize("outage", ["hangs", "away"])
 @pytest.mark.parametrize("face", ["sync", "async"])
 async def test_get_returns_in_time_during_an_outage(own_server: Start, face: str, outage: str, every: bool) -> None:
-    """Long before the deadline of retries. Afterwards it returns all events, once and in order."""
+    """It does not wait for the deadline of retries. Afterwards it returns all events, once and in order."""
     server = own_server(options=("--appendfsync", "always"))
     patient = RetryPolicy(deadline=60.0, longest_wait=0.05)
     async with open_store(face, server.url, poll_interval=0.05, retry=patient) as store:
