@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, cast
@@ -69,7 +68,7 @@ def _restore(space: Space, op: Restore) -> int:
 def _clear(space: Space, op: Clear) -> int:
     space.check(op.conversation_id, op.precondition)
     conversation = space.find(op.conversation_id)
-    if conversation is None or not (conversation.order or conversation.archives):
+    if conversation is None or not (conversation.live or conversation.archives):
         return conversation.revision if conversation else 0
     conversation.empty()
     return space.write(op, conversation, Kind.CLEARED)
@@ -176,8 +175,8 @@ def _compact(space: Space, op: Compact) -> Compacted:
     space.check(op.conversation_id, op.precondition)
     if conversation is None:
         conversation = ConversationState(op.token, deque())
-    messages = [conversation.read(position) for position in conversation.order]
-    count = bisect_right(conversation.order, op.through)
+    messages = [conversation.message(message_id) for _, message_id in conversation.live]
+    count = sum(position <= op.through for position, _ in conversation.live)
     leaving = rules.replaced(op, messages[:count])
     if not leaving:
         return Compacted(conversation.revision, None, 0, False)
