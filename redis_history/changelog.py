@@ -140,7 +140,7 @@ def recover(
     more = bool(events) and events[-1].revision < head.revision
     if more or len(fresh) > limit:
         return Changes(events, more, progress)
-    place: dict[str, Any] = {"conversation_id": conversation_id, "revision": head.revision, "cursor": head}
+    common: dict[str, Any] = {"conversation_id": conversation_id, "revision": head.revision, "cursor": head}
     before_this, progress = progress, {}
     for reply in replies:
         before = before_this.get(reply.position.sequence, Progress())
@@ -157,7 +157,7 @@ def recover(
                 delta=delta,
                 parts=tuple(pieces),
                 whole=before.size == 0,
-                **place,
+                **common,
             )
             events.append(grew)
         progress[reply.position.sequence] = before.after(pieces, before.size + len(reply.content))
@@ -200,7 +200,7 @@ def _break(after: Cursor, head: Cursor, entries: list[LogEntry], replaces: bool)
 
 
 def _event(conversation_id: str, epoch: str, entry: LogEntry, progress: dict[int, Progress]) -> Event:
-    place: dict[str, Any] = {
+    common: dict[str, Any] = {
         "conversation_id": conversation_id,
         "revision": entry.revision,
         "cursor": Cursor(epoch, entry.revision, entry.token),
@@ -209,26 +209,28 @@ def _event(conversation_id: str, epoch: str, entry: LogEntry, progress: dict[int
     lists: dict[str, Any] = {"messages": entry.messages, "removed_ids": entry.ids, "gone_ids": entry.gone_ids}
     match entry.kind:
         case Kind.APPENDED_ONE | Kind.APPENDED:
-            return MessagesAppended(**lists, **place)
+            return MessagesAppended(**lists, **common)
         case Kind.RESTORED:
-            return HistoryRestored(**lists, **place)
+            return HistoryRestored(**lists, **common)
         case Kind.UPDATED:
-            return MessageUpdated(message_id=entry.ids[0], message=message, **place)
+            return MessageUpdated(message_id=entry.ids[0], message=message, **common)
         case Kind.REPLY_ENDED:
             offset = progress.pop(entry.through.sequence, Progress()).characters
             delta = "" if message is None else message.text[offset:]
-            return ReplyEnded(message_id=entry.ids[0], message=message, offset=offset, delta=delta, **place)
+            return ReplyEnded(message_id=entry.ids[0], message=message, offset=offset, delta=delta, **common)
         case Kind.CLEARED:
-            return HistoryCleared(**place)
+            return HistoryCleared(**common)
         case Kind.RECORD:
-            return ConversationUpdated(fields=entry.fields, **place)
+            return ConversationUpdated(fields=entry.fields, **common)
         case Kind.DELETED:
-            return MessagesDeleted(message_ids=entry.ids, **place)
+            return MessagesDeleted(message_ids=entry.ids, **common)
         case Kind.COMPACTED:
             summary_id, through = entry.ids[0], entry.through
-            return HistoryCompacted(summary_id=summary_id, summary=message, through=through, count=entry.count, **place)
+            return HistoryCompacted(
+                summary_id=summary_id, summary=message, through=through, count=entry.count, **common
+            )
         case Kind.EXPANDED:
-            return HistoryExpanded(summary_id=entry.ids[0], count=entry.count, **place)
+            return HistoryExpanded(summary_id=entry.ids[0], count=entry.count, **common)
         case Kind.ENDED:
-            return ConversationDeleted(**place)
+            return ConversationDeleted(**common)
     raise CorruptDataError(f"unknown kind of change {entry.kind}; did a newer version write it?")

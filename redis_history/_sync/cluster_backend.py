@@ -75,7 +75,7 @@ class ClusterNodes:
         self._seeds = seeds
         self._settings = pool
         self._nodes: dict[Address, Node] = {}
-        self._departed: list[Node] = []
+        self._removed: list[Node] = []
         self._topology = Topology([None] * REDIS_CLUSTER_HASH_SLOTS, frozenset(), frozenset())
         self._closed = False
 
@@ -135,22 +135,22 @@ class ClusterNodes:
                 continue
             self._topology = topology
             self.stale = False
-            self._drop_departed(topology)
+            self._drop_missing(topology)
             return
         raise error
 
     def close(self) -> None:
         self._closed = True
-        nodes, self._nodes = [*self._nodes.values(), *self._departed], {}
-        self._departed = []
+        nodes, self._nodes = [*self._nodes.values(), *self._removed], {}
+        self._removed = []
         for node in nodes:
             node.connections.close()
 
-    def _drop_departed(self, topology: Topology) -> None:
+    def _drop_missing(self, topology: Topology) -> None:
         # A call may still use a node that left, so its connections are closed at the next refresh.
         left = [address for address in [*self._nodes] if address not in topology.nodes]
-        ended, self._departed = self._departed, [node for address in left if (node := self._nodes.pop(address, None))]
-        for node in [*ended, *self._departed]:
+        ended, self._removed = self._removed, [node for address in left if (node := self._nodes.pop(address, None))]
+        for node in [*ended, *self._removed]:
             node.connections.close_idle()
 
     def _ask(self, connections: ConnectionPool) -> Any:

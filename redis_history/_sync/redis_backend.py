@@ -215,15 +215,15 @@ class RedisBackend:
         """Do some of the postponed maintenance. Errors are logged, not raised. Each call is sent once, so that no
         caller waits for an unavailable server."""
         self._upkeep_at = None
-        left = _UPKEEP_CALLS
+        remaining = _UPKEEP_CALLS
         while self._upkeep:
             try:
                 steps, work = self._upkeep.popleft()
             except IndexError:  # another thread was quicker
                 break
             try:
-                while left > 0:
-                    left -= 1
+                while remaining > 0:
+                    remaining -= 1
                     replies = self._replies(work)
                     work = steps.send([call.decode(reply) for call, reply in zip(work, replies, strict=True)])
             except StopIteration:
@@ -471,9 +471,9 @@ class RedisBackend:
         if not count:
             return connections.read(connection)
         replies: list[Any] = []
-        for left in range(count, 0, -1):
+        for remaining in range(count, 0, -1):
             try:
-                replies.append(connections.read(connection, patience if left == 1 else None))
+                replies.append(connections.read(connection, patience if remaining == 1 else None))
             except ResponseError as error:
                 replies.append(error)
         return replies

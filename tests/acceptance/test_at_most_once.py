@@ -301,7 +301,7 @@ def test_a_late_append_to_an_expired_conversation_is_refused(server_of: Servers,
 
 @pytest.mark.proves("at-most-once")
 def test_calls_work_and_are_not_repeated_after_the_clock_was_set_back(wire: Wire, server_of: Servers) -> None:
-    """After a failover to a server whose clock is ten minutes behind: as if the journal were of ten minutes ahead."""
+    """As after a failover to a server whose clock is ten minutes behind: the journal is ten minutes ahead."""
     wire.store.append_many("c", [user("a", id="a"), user("b", id="b")])
     op, sent = DeleteMessages("c", ("a",)), wire.now()
     wire.copy(op, sent=sent)()
@@ -430,7 +430,7 @@ OPERATIONS = st.one_of(
 @pytest.mark.proves("at-most-once")
 @given(st.data())
 def test_copies_in_any_order_change_nothing(server_of: Servers, namespace: str, data: st.DataObject) -> None:
-    """Calls are sent one by one; copies of them arrive at any time afterwards, and change nothing."""
+    """Calls are sent one by one; copies of them arrive later, and change nothing."""
     server = server_of("plain")
     server_of.clear(namespace)
     with HistoryStore(server.url, namespace=namespace) as store, HistoryStore("memory://") as model:
@@ -478,7 +478,7 @@ def test_memory_recognises_a_repeated_operation() -> None:
 
 
 def test_a_repeated_operation_is_recognised_after_its_message_was_deleted(server: RealServer, namespace: str) -> None:
-    """As a history does that could not save. Its message was stored, and another store has deleted it since."""
+    """As a history does after a failed save. The message was stored, and another store has deleted it since."""
     with (
         HistoryStore(server.url, namespace=namespace, retry=RetryPolicy(deadline=0)) as store,
         HistoryStore(server.url, namespace=namespace) as other,

@@ -50,7 +50,7 @@ def _store(face: str, cluster: RealCluster, namespace: str, **options: Any) -> A
 @pytest.mark.proves("cluster")
 @pytest.mark.parametrize("face", ["sync", "async"])
 async def test_slots_move_during_appends(cluster: RealCluster, namespace: str, face: str) -> None:
-    """Every message once, sequences and revisions dense, and a subscriber has every change in order."""
+    """Every message is stored once, sequences and revisions have no gap; subscribers get every change in order."""
     slot = _slot(namespace, "c")
     source = cluster.owner(slot)
     target = cluster.another(slot)
@@ -186,7 +186,7 @@ def test_subscribe_all_survives_a_new_shard_and_restarts_of_all_primaries(cluste
 
 
 async def _use(store: Any) -> None:
-    """Everything that needs rights, or another way to the nodes, in short."""
+    """One call of each kind that needs its own permissions or connections."""
     async with store.subscribe("c") as subscription:
         await store.append("c", user("x"))
         assert await subscription.get(timeout=10) is not None

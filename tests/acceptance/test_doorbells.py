@@ -35,7 +35,7 @@ def _listeners(server: RealServer) -> int:
 
 
 def _without_config(server: RealServer, *more: str) -> str:
-    """A URL of a user without rights to the server's settings."""
+    """A URL of a user without permission for CONFIG."""
     with server.client() as client:
         rights = ("~*", "&*", "+@all", "-config", *more)
         client.execute_command("ACL", "SETUSER", "app", "reset", "on", ">secret", *rights)
@@ -125,14 +125,14 @@ async def test_without_notifications_auto_warns_once_and_receives_published_mess
                     event = await subscription.get(timeout=SOON)
                     assert event.revision == number + 1
         assert bell.doorbell_mode == "publish"
-        with server.client() as client:  # cut off, it listens to both again
+        with server.client() as client:  # after a cut, it listens to both again
             client.client_kill_filter(_type="pubsub")
             await _until(lambda: client.pubsub_numpat() == 2)
             await _until(lambda: len(client.pubsub_channels("*:c:l")) == 2)
             # Another client turns notifications on: they are received as well.
             client.config_set("notify-keyspace-events", "Kl")
         async with AsyncHistoryStore(server.url) as writer, asyncio.timeout(20):
-            while bell.doorbell_mode != "keyspace":  # the first may be found because the connection is a new one
+            while bell.doorbell_mode != "keyspace":  # a new connection also causes the first read
                 await writer.append("c", user("x"))
                 for subscription in (one, every):
                     assert await subscription.get(timeout=SOON) is not None
@@ -274,7 +274,7 @@ async def test_tasks_subscribe_while_connections_are_killed(nodes: tuple[str, li
 
 
 async def _check_that_the_doorbell_works(store: Any, kept: Any, servers: list[RealServer]) -> None:
-    """Without polls, for a subscription from before and a new one; closed, they leave no subscription on the server."""
+    """For an old subscription and a new one. After they are closed, the server has no subscription of them."""
     await _until(lambda: store._backend.doorbell_mode == "keyspace")
     async with store.subscribe("fresh") as fresh:
         for number in range(5):
@@ -349,7 +349,7 @@ async def test_the_mode_is_poll_during_outages(own_server: Start, face: str, mon
 
 
 async def test_the_mode_is_poll_while_a_node_of_a_cluster_is_down(own_cluster: RealCluster) -> None:
-    """When all are back, the doorbell is too: with this poll interval nothing else reports the change."""
+    """After the restart the doorbell works again: this store does not poll."""
     async with (
         AsyncHistoryStore(own_cluster.url, search="off", poll_interval=NEVER) as store,
         store.subscribe("c") as changes,
@@ -395,7 +395,7 @@ def test_the_mode_in_a_forked_child(own_server: Start) -> None:
 
 @FACES
 async def test_a_doorbell_reconnects_after_the_user_closes_the_connections(own_server: Start, face: str) -> None:
-    """Whichever error that causes, the doorbell connects again."""
+    """The doorbell reconnects after any error."""
     server = own_server()
     client: Any = (redis if face == "sync" else redis.asyncio).Redis(unix_socket_path=str(server.socket))
 

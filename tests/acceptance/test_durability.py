@@ -44,12 +44,12 @@ WRITES: dict[str, Callable[[Any, str], Any]] = {
 @FACES
 @pytest.mark.parametrize("write", WRITES)
 async def test_a_call_repeated_after_a_lost_reply_confirms_the_first(own_server: Start, face: str, write: str) -> None:
-    """On its new connection there is nothing to wait for, unless the script writes again."""
+    """WAITAOF on a new connection confirms nothing, unless the script writes again."""
     server = own_server("plain", options=ALWAYS)
     async with open_store(face, server.url, durability="fsync", durability_timeout=0.1) as store:
         for name in ("d", "c"):
             await store.append(name, user("a", id="a"))
-        await WRITES[write](store, "d")  # the server knows the script: the lost reply is that of the write
+        await WRITES[write](store, "d")  # loads the script, so that the lost reply is that of the write
         with server.client() as client:
             client.config_set("appendfsync", "no")
         # The retry checks the server again, and would refuse such a setting.
@@ -179,7 +179,7 @@ def pair(own_server: Start) -> Iterator[Pair]:
 
 @FACES
 async def test_a_stopped_replica_is_reported_in_time(pair: Pair, face: str) -> None:
-    """The confirmation may take longer than other replies, and is not taken for a lost connection."""
+    """A slow confirmation is not treated as a lost connection."""
     loop = asyncio.get_running_loop()
     url = f"{pair.primary.url}?socket_timeout=0.3"
     async with open_store(face, url, durability="replicas", durability_timeout=1.0) as store:
@@ -203,7 +203,7 @@ async def test_a_stopped_replica_is_reported_in_time(pair: Pair, face: str) -> N
 @FACES
 @pytest.mark.parametrize("how", ["add", "restore"])
 async def test_flush_returns_when_everything_is_confirmed(pair: Pair, face: str, how: str) -> None:
-    """Not when it has seen the event of its change, which the server sends before its replica has it."""
+    """The event of the change must not end `flush`: the server sends it before its replica has the change."""
     options: dict[str, Any] = {"durability": "replicas", "durability_timeout": 0.2, "poll_interval": 0.1}
     async with open_store(face, pair.primary.url, **options) as store:
         history = history_over(store)

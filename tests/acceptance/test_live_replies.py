@@ -22,7 +22,7 @@ WORDS = [f"word{number} " for number in range(1000)]
 
 
 class Reader:
-    """A thread with a subscription of its own, which joins what it is sent of one reply."""
+    """A thread that subscribes and joins the pieces of one reply."""
 
     def __init__(self, url: str, name: str = "c") -> None:
         self.text, self.events, self.ended = "", 0, False
@@ -93,7 +93,7 @@ def test_a_streamed_reply_costs_bytes_in_proportion_and_leaves_none(own_server: 
 
 
 def test_the_content_of_a_reply_expires_with_its_conversation(server: RealServer, namespace: str) -> None:
-    """Even if it dies right after its first words, and nobody ever reads."""
+    """Even if the writer dies right after its first words, and nobody reads."""
     with HistoryStore(server.url, namespace=namespace, ttl=60) as store:
         begin = start_reply("c", "assistant", {"id": "r"})
         store.backend.execute(begin)

@@ -112,7 +112,7 @@ def test_the_next_loop_may_use_a_store_after_the_first_stopped(own_server: Start
 
 @pytest.mark.proves("threads")
 def test_sixteen_threads_do_everything(server: RealServer, namespace: str) -> None:
-    """Each has its own conversation, and all share one. The result is known exactly."""
+    """Each has its own conversation, and all share another one. The expected result is exact."""
     threads, rounds = 16, 6
     store = HistoryStore(server.url, namespace=namespace, poll_interval=NEVER)
     rung: dict[int, list[str]] = {number: [] for number in range(threads)}
@@ -171,7 +171,7 @@ def test_sixteen_threads_do_everything(server: RealServer, namespace: str) -> No
 @pytest.mark.proves("stored-once")
 @pytest.mark.full
 async def test_calls_cancelled_at_random_are_sent_again(own_server: Start, full: bool) -> None:
-    """Each writer gives up on its calls at random moments, some replies are lost too, and sends the same again."""
+    """Writers cancel calls at random moments and repeat them; some replies are lost too."""
     server = own_server(tcp=True)
     proxy = LossyProxy(server.port, loss=0.02)
     patient = RetryPolicy(deadline=30, first_wait=0.001, longest_wait=0.01)
@@ -222,7 +222,7 @@ async def test_calls_cancelled_at_random_are_sent_again(own_server: Start, full:
 
 
 async def test_a_child_forked_in_the_middle_of_a_loop(server: RealServer, namespace: str) -> None:
-    """Both go on with one store: the parent with its subscription, the child in a new event loop."""
+    """Parent and child use one store: the parent with its subscription, the child in a new event loop."""
     store = AsyncHistoryStore(server.url, namespace=namespace, poll_interval=NEVER)
 
     async def in_child() -> None:

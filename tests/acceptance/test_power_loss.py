@@ -36,7 +36,7 @@ class Trace:
     fsynced: list[tuple[float, int]] = field(default_factory=list)
 
     def left_at(self, moment: float) -> int:
-        """Bytes of the file that a loss of power at this moment would leave."""
+        """Bytes of the file that survive a power loss at this moment."""
         return max((size for ended, size in self.fsynced if ended <= moment), default=0)
 
 
@@ -103,7 +103,7 @@ def _append(store: Any, number: int) -> None:
 
 
 def _lost(file: Path, trace: Trace, acknowledged: list[Any]) -> int:
-    """How many acknowledgements came before their message was where a loss of power leaves it."""
+    """The number of messages that were acknowledged before a power loss would have kept them."""
     stored = file.read_bytes()
     return sum(name.encode() not in stored[: trace.left_at(at)] for name, at in acknowledged)
 
@@ -140,7 +140,7 @@ def test_unconfirmed_writes_may_be_lost(own_server: Start, kind: str) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("kind", ["plain", "valkey"])
 def test_refused_servers_confirm_before_the_fsync(own_server: Start, kind: str) -> None:
-    """If this fails for a newer server, it need not be refused any more."""
+    """If this fails for a newer version, the package need not refuse it any more."""
     server = own_server(kind)
     tracer = Tracer(server)
     with server.client() as client:

@@ -1,4 +1,4 @@
-"""What becomes of a call, and of its connection, whatever the server replies."""
+"""Each kind of reply: the outcome of the call, and whether its connection is kept."""
 
 from __future__ import annotations
 

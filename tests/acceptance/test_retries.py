@@ -80,7 +80,7 @@ REMOVALS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.proves("retries")
 async def test_readonly(own_server: Start, face: str) -> None:
-    """A replica that is promoted while a call is trying: the call gets through, once."""
+    """A replica is promoted during the retries of a call: the call is executed once."""
     primary = own_server(tcp=True)
     replica = own_server(tcp=True, options=("--replicaof", "127.0.0.1", str(primary.port)))
 
@@ -156,7 +156,7 @@ async def test_busy(own_server: Start, face: str, ends: bool) -> None:
 
 
 async def test_noscript(own_server: Start, face: str) -> None:
-    """A server that forgets the scripts before every call receives them again, in the call, without a retry."""
+    """A server that loses its scripts receives them again within the call, without a retry."""
     server = own_server()
     retries = Retries()
     calls = {**WRITES, **REMOVALS}
@@ -195,7 +195,7 @@ async def test_noscript(own_server: Start, face: str) -> None:
 
 
 class Refusals:
-    """How to make a server refuse writes, and take them again; a word of its error; and the operations it refuses."""
+    """Make a server refuse writes, or accept them again."""
 
     @staticmethod
     async def oom(server: RealServer, refuse: bool) -> None:
@@ -230,7 +230,7 @@ class Refusals:
 async def test_a_server_that_refuses_writes(
     own_server: Start, face: str, kind: str, says: str, calls: dict[str, Callable[[Any], Any]]
 ) -> None:
-    """Each call is refused at once, without a retry, and changes not one byte. Reads go on; afterwards writes do."""
+    """Each call is refused at once, without a retry, and changes nothing. Reads work; later writes do too."""
     server = own_server(options=("--save", "3600 1"))
     retries = Retries()
     async with open_store(face, server.url, retry=retries.policy) as store:

@@ -25,7 +25,7 @@ def service() -> Iterator[RealService]:
 
 
 async def test_a_failover_during_appends(service: RealService) -> None:
-    """Replication is asynchronous: sequences are dense, and all views are the same in the end."""
+    """Replication is asynchronous. In the end sequences have no gap, and all readers see the same."""
     over = asyncio.Event()
     picture: list[str] = []
     resets: list[Reset] = []
@@ -89,7 +89,7 @@ async def test_a_failover_during_appends(service: RealService) -> None:
                 assert {reset.reason for reset in resets} == {"server_rewound"}
 
 
-@pytest.mark.proves("failover")
+@pytest.mark.proves("failover", "reset")
 async def test_changes_lost_in_a_failover_give_a_reset(service: RealService) -> None:
     """The documented loss window: acknowledged by the primary, not yet with the replica, and then the primary dies."""
     primary, replica = service.roles()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from redis.crc import key_slot
 
 from redis_history.backends.redis.calls import (
     APPEND,
@@ -16,6 +17,7 @@ from redis_history.backends.redis.calls import (
     Settings,
 )
 from redis_history.backends.redis.keys import Keyspace
+from redis_history.backends.redis.slots import slot_of
 from redis_history.events import BEGINNING, Cursor, Reset
 from redis_history.model import Message, Position, user
 from redis_history.model.wire import placed
@@ -27,6 +29,7 @@ from redis_history.operations import (
     FindMessage,
     Op,
     ReadChanges,
+    ReadConversation,
     ReadHead,
     ReadPage,
 )
@@ -95,14 +98,16 @@ def test_every_key_of_a_call_is_in_one_slot(conversation_id: str) -> None:
         DeleteConversation(conversation_id),
         FindMessage(conversation_id, "m"),
         ReadPage(conversation_id, 1, True, after=Position(0, 0)),
+        ReadPage(conversation_id, 1, True),
+        ReadConversation(conversation_id),
         ReadHead(conversation_id),
         ReadChanges(conversation_id, BEGINNING),
     ]
     for op in ops:
-        sent = parsed(first_call(op, SETTINGS).pack())
-        keys = sent[3 : 3 + int(sent[2])]
-        assert keys
-        assert len({key[key.index(b"{") : key.index(b"}")] for key in keys}) == 1
+        call = first_call(op, SETTINGS)
+        sent = parsed(call.pack())
+        keys = sent[3 : 3 + int(sent[2])] if call.script else sent[1:2]
+        assert {key_slot(key) for key in keys} == {slot_of(call)}
 
 
 def test_the_outcome_of_an_append_with_duplicates() -> None:

@@ -5,16 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from redis.crc import key_slot
 from redis.exceptions import AskError, ClusterDownError, MovedError
 
-from redis_history.backends.redis.calls import Settings
-from redis_history.backends.redis.keys import Keyspace
-from redis_history.backends.redis.slots import Address, Topology, read_slots, redirected_to, slot_of
-from redis_history.operations import ReadConversation, ReadHead, ReadPage
-from tests.support.steps import first_call
+from redis_history.backends.redis.slots import Address, Topology, read_slots, redirected_to
 
 ASKED = Address("asked", 7000)
 
@@ -60,11 +53,3 @@ def test_a_slot_without_a_node(owners: list[object]) -> None:
     assert isinstance(topology, Topology)
     with pytest.raises(ClusterDownError, match="slot 5"):
         topology.owner(5)
-
-
-@given(st.text(min_size=1, max_size=20), st.text(min_size=1, max_size=50))
-def test_the_slot_of_a_call_is_that_of_its_keys(namespace: str, conversation_id: str) -> None:
-    settings = Settings(Keyspace(namespace), 1000)
-    slot = key_slot(settings.keyspace.conversation(conversation_id).state)
-    for op in (ReadHead(conversation_id), ReadConversation(conversation_id), ReadPage(conversation_id, 5, newest=True)):
-        assert slot_of(first_call(op, settings)) == slot

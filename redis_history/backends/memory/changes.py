@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, cast
@@ -45,15 +44,15 @@ def _append(space: Space, op: Append) -> list[Appended]:
         return [_repeated(stored, op.token) for stored in before if stored is not None]
     space.check(op.conversation_id, op.precondition)
     conversation = space.find_or_create(op.conversation_id, op.token)
-    outcome, places, clock = [], [], now()
+    outcome, references, clock = [], [], now()
     for entry, stored in zip(op.entries, before, strict=True):
         if stored is not None:
             outcome.append(_repeated(stored, op.token))
             continue
         position = conversation.add(entry, op.token, clock)
-        places.append((entry.message.id, position.sequence))
+        references.append((entry.message.id, position.sequence))
         outcome.append(Appended(conversation.revision + 1, placed_at(entry, position), False))
-    space.write(op, conversation, Kind.APPENDED, places=places, ids=space.trimmed(conversation))
+    space.write(op, conversation, Kind.APPENDED, references=references, ids=space.trimmed(conversation))
     return outcome
 
 
@@ -62,14 +61,14 @@ def _restore(space: Space, op: Restore) -> int:
     conversation = space.find_or_create(op.conversation_id, op.token)
     conversation.empty()
     clock = now()
-    places = [(entry.message.id, conversation.add(entry, op.token, clock).sequence) for entry in op.entries]
-    return space.write(op, conversation, Kind.RESTORED, places=places, ids=space.trimmed(conversation))
+    references = [(entry.message.id, conversation.add(entry, op.token, clock).sequence) for entry in op.entries]
+    return space.write(op, conversation, Kind.RESTORED, references=references, ids=space.trimmed(conversation))
 
 
 def _clear(space: Space, op: Clear) -> int:
     space.check(op.conversation_id, op.precondition)
     conversation = space.find(op.conversation_id)
-    if conversation is None or not (conversation.order or conversation.archives):
+    if conversation is None or not (conversation.live or conversation.archives):
         return conversation.revision if conversation else 0
     conversation.empty()
     return space.write(op, conversation, Kind.CLEARED)
@@ -97,9 +96,9 @@ def _update(space: Space, op: UpdateMessage) -> Appended | None:
     conversation.count(op.entry, 1)
     revision = conversation.revision + 1
     conversation.stored[op.entry.message.id] = StoredMessage(op.entry, stored.position, revision, op.token)
-    place = conversation.place(op.entry.message.id)
+    reference = conversation.reference(op.entry.message.id)
     kind = Kind.REPLY_ENDED if token else Kind.UPDATED
-    space.write(op, conversation, kind, places=[place], ids=(op.entry.message.id,), through=stored.position)
+    space.write(op, conversation, kind, references=[reference], ids=(op.entry.message.id,), through=stored.position)
     return Appended(revision, placed_at(op.entry, stored.position), False)
 
 
@@ -176,8 +175,8 @@ def _compact(space: Space, op: Compact) -> Compacted:
     space.check(op.conversation_id, op.precondition)
     if conversation is None:
         conversation = ConversationState(op.token, deque())
-    messages = [conversation.read(position) for position in conversation.order]
-    count = bisect_right(conversation.order, op.through)
+    messages = [conversation.message(message_id) for _, message_id in conversation.live]
+    count = sum(position <= op.through for position, _ in conversation.live)
     leaving = rules.replaced(op, messages[:count])
     if not leaving:
         return Compacted(conversation.revision, None, 0, False)
@@ -187,9 +186,9 @@ def _compact(space: Space, op: Compact) -> Compacted:
     if before is not None:
         raise rules.message_conflict(op.conversation_id, summary_id)
     conversation.compact(op.summary, [message.id for message in leaving], op.token)
-    place, through = conversation.place(summary_id), conversation.stored[summary_id].position
+    reference, through = conversation.reference(summary_id), conversation.stored[summary_id].position
     known: dict[str, Any] = {"ids": (summary_id,), "count": len(leaving), "through": through}
-    revision = space.write(op, conversation, Kind.COMPACTED, places=[place], **known)
+    revision = space.write(op, conversation, Kind.COMPACTED, references=[reference], **known)
     message = placed_at(op.summary, through)
     return Compacted(revision, message, len(leaving), True)
 

@@ -6,6 +6,7 @@ import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any, Final
 
 import msgspec
@@ -14,7 +15,7 @@ from redis_history._time import from_microseconds
 from redis_history.backends.memory.state import Change, ConversationState, Reply, Space
 from redis_history.backends.rules import cut_page
 from redis_history.changelog import Kind, LiveReply, LogEntry, recover
-from redis_history.model import Conversation, Message
+from redis_history.model import Conversation, Message, Position
 from redis_history.model.replies import Progress
 from redis_history.model.wire import decode_member
 from redis_history.operations import (
@@ -46,7 +47,7 @@ def _read_conversation(space: Space, op: ReadConversation) -> Conversation | Non
     return Conversation(
         op.conversation_id,
         **msgspec.msgpack.decode(msgspec.msgpack.encode(conversation.record)),
-        message_count=len(conversation.order),
+        message_count=len(conversation.live),
         characters=conversation.characters,
         tokens=conversation.tokens,
         created_at=from_microseconds(conversation.created),
@@ -89,22 +90,23 @@ def _page(space: Space, op: ReadPage) -> Page:
         return Page([])
     if op.archived:
         return _page_of_all(op, conversation)
-    order = conversation.order
-    first, last = 0, len(order)
-    if op.after is not None:
-        first = bisect_right(order, op.after)
-    if op.before is not None:
-        last = bisect_left(order, op.before)
+    live, position_of = conversation.live, itemgetter(0)
+    first = 0 if op.after is None else bisect_right(live, op.after, key=position_of)
+    last = len(live) if op.before is None else bisect_left(live, op.before, key=position_of)
     if op.newest:
         first = max(first, last - op.limit)
     else:
         last = min(last, first + op.limit)
-    return Page([conversation.read(position) for position in order[first:last]])
+    return _messages(conversation, live[first:last])
+
+
+def _messages(conversation: ConversationState, live: list[tuple[Position, str]]) -> Page:
+    return Page([conversation.message(message_id) for _, message_id in live])
 
 
 def _page_of_all(op: ReadPage, conversation: ConversationState) -> Page:
     held = [(position, True, name) for archive in conversation.archives for position, name in archive.held]
-    held += [(position, False, conversation.ids[position]) for position in conversation.order]
+    held += [(position, False, name) for position, name in conversation.live]
     found = [
         (position, archived, conversation.message(name))
         for position, archived, name in held
@@ -118,13 +120,13 @@ def _read_head(space: Space, op: ReadHead) -> Head:
     conversation = space.find(op.conversation_id)
     if conversation is None:
         return Head(space.deleted_head(op.conversation_id))
-    newest = conversation.order[-op.messages :] if op.messages else []
+    newest = conversation.live[-op.messages :] if op.messages else []
     return Head(
         conversation.head,
-        len(conversation.order),
+        len(conversation.live),
         conversation.characters,
         conversation.tokens,
-        Page([conversation.read(position) for position in newest]),
+        _messages(conversation, newest),
     )
 
 
@@ -157,7 +159,7 @@ def _reply(op: ReadChanges, conversation: ConversationState, reply: Reply) -> Li
 def _with_content(change: Change, conversation: ConversationState | None, log: list[Change]) -> LogEntry:
     """The entry of a change, with its present messages and fields."""
     messages, gone = [], []
-    for message_id, sequence in change.places:
+    for message_id, sequence in change.references:
         stored = conversation.stored.get(message_id) if conversation else None
         if conversation and stored is not None and stored.position.sequence == sequence:
             messages.append(decode_member(conversation.member_of(message_id)))

@@ -41,11 +41,11 @@ class StoredMessage:
 
 @dataclass(slots=True)
 class Change:
-    """A change in the log. `entry` has the parts that later changes do not affect. `places`: ids and sequences of its
-    messages; `fields`: names of changed fields of the record."""
+    """A change in the log. `entry`: the parts that later changes do not affect. `references`: ids and sequences of its
+    messages. `fields`: names of changed fields of the record."""
 
     entry: LogEntry
-    places: tuple[tuple[str, int], ...] = ()
+    references: tuple[tuple[str, int], ...] = ()
     fields: tuple[str, ...] = ()
 
 
@@ -90,8 +90,8 @@ class ConversationState:
     #: The times of the earliest and the latest message since the last clear or restore.
     times: tuple[int, int] | None = None
     record: dict[str, Any] = field(default_factory=dict)
-    order: list[Position] = field(default_factory=list)
-    ids: dict[Position, str] = field(default_factory=dict)
+    #: Positions and ids of the live messages, ascending.
+    live: list[tuple[Position, str]] = field(default_factory=list)
     #: Live and archived messages.
     stored: dict[str, StoredMessage] = field(default_factory=dict)
     #: Oldest first.
@@ -106,9 +106,6 @@ class ConversationState:
     @property
     def head(self) -> Cursor:
         return Cursor(self.epoch, self.revision, self.token)
-
-    def read(self, position: Position) -> Message:
-        return self.message(self.ids[position])
 
     def message(self, message_id: str) -> Message:
         message = decode_member(self.member_of(message_id))
@@ -125,7 +122,7 @@ class ConversationState:
         entry, (timestamp, sequence) = stored.entry, stored.position
         return encode_member(sequence, entry.characters, entry.flags, timestamp, entry.body)
 
-    def place(self, message_id: str) -> tuple[str, int]:
+    def reference(self, message_id: str) -> tuple[str, int]:
         """The id and the sequence of a message. A message that is removed and added again has another sequence."""
         return message_id, self.stored[message_id].position.sequence
 
@@ -138,8 +135,7 @@ class ConversationState:
         first, last = self.times or (timestamp, timestamp)
         self.times = min(first, timestamp), max(last, timestamp)
         position = Position(timestamp, self.sequence)
-        insort(self.order, position)
-        self.ids[position] = entry.message.id
+        insort(self.live, (position, entry.message.id))
         self.stored[entry.message.id] = StoredMessage(entry, position, self.revision + 1, token)
         if entry.flags & STREAMING:
             self.replies[token] = Reply(entry.message.id, time.monotonic() + LEASE_SECONDS)
@@ -164,15 +160,13 @@ class ConversationState:
 
     def remove_live(self, message_id: str) -> Position:
         stored = self.stored[message_id]
-        del self.order[bisect_left(self.order, stored.position)]
-        del self.ids[stored.position]
+        del self.live[bisect_left(self.live, (stored.position, message_id))]
         self.count(stored.entry, -1)
         return stored.position
 
     def insert_live(self, message_id: str) -> None:
         stored = self.stored[message_id]
-        insort(self.order, stored.position)
-        self.ids[stored.position] = message_id
+        insort(self.live, (stored.position, message_id))
         self.count(stored.entry, 1)
 
     def compact(self, entry: Entry, leaving: list[str], token: str) -> None:
@@ -196,7 +190,7 @@ class ConversationState:
         return len(archive.held)
 
     def empty(self) -> None:
-        self.order, self.ids, self.stored, self.replies = [], {}, {}, {}
+        self.live, self.stored, self.replies = [], {}, {}
         self.archives, self.archived, self.summary = [], {}, None
         self.characters = self.tokens = 0
         self.times = None
@@ -207,9 +201,9 @@ class ConversationState:
 
     def trim(self, most: int) -> list[str]:
         """Remove the oldest messages, each with its group (see `model.pairs`); returns their ids."""
-        tools = (self.stored[self.ids[position]].entry.tools for position in self.order)
-        gone = oldest_with_results(tools, len(self.order) - most)
-        ids = [self.ids[self.order[index]] for index in gone]
+        tools = (self.stored[message_id].entry.tools for _, message_id in self.live)
+        gone = oldest_with_results(tools, len(self.live) - most)
+        ids = [self.live[index][1] for index in gone]
         for message_id in ids:
             self.remove(message_id)
         return ids
@@ -265,7 +259,7 @@ class Space:
             raise rules.lease_lost(conversation_id)
 
     def trimmed(self, conversation: ConversationState) -> tuple[str, ...]:
-        if self.max_messages is None or len(conversation.order) <= self.max_messages:
+        if self.max_messages is None or len(conversation.live) <= self.max_messages:
             return ()
         return tuple(conversation.trim(self.max_messages))
 
@@ -275,7 +269,7 @@ class Space:
         conversation: ConversationState,
         kind: int,
         *,
-        places: Iterable[tuple[str, int]] = (),
+        references: Iterable[tuple[str, int]] = (),
         fields: Iterable[str] = (),
         **known: Any,
     ) -> int:
@@ -285,7 +279,7 @@ class Space:
         conversation.updated = now()
         conversation.created = conversation.created or conversation.updated
         entry = LogEntry(conversation.revision, conversation.token, kind, **known)
-        conversation.log.append(Change(entry, tuple(places), tuple(fields)))
+        conversation.log.append(Change(entry, tuple(references), tuple(fields)))
         conversation.ttl = self.ttl or conversation.ttl
         if conversation.ttl is not None:
             conversation.ends = time.time() + conversation.ttl

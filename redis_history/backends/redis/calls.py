@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
@@ -228,9 +228,13 @@ def as_is(reply: Any) -> Any:
     return reply
 
 
-def change(op: Write[Any], settings: Settings, keys: ConversationKeys) -> list[bytes]:
-    """The header of a write: its token and precondition."""
-    return change_header(op.token, settings, keys, op.precondition)
+def write_call(
+    script: Script, op: Write[Any], settings: Settings, args: Iterable[bytes], decode: Callable[[Any, Any], Any]
+) -> Call:
+    """The call of a writing script, with `args` after the header. `decode` takes the operation and the reply."""
+    keys = settings.keyspace.conversation(op.conversation_id)
+    header = change_header(op.token, settings, keys, op.precondition)
+    return Call(script, keys.writing, [*header, *args], partial(decode, op), SENT)
 
 
 def change_header(
@@ -322,7 +326,7 @@ def _confirmed(op: Write[Any], decode: Callable[[Any], T], confirmation: Confirm
     if outcome is None or (reached := confirmation.reached(confirmed)) >= confirmation.needed:
         return outcome
     cause = confirmed if isinstance(confirmed, Exception) else None
-    revision = None if type(op) is DeleteConversation else _revision(reply)
+    revision = None if type(op) is DeleteConversation else revision_in(reply)
     where = "the server's disk" if confirmation.tier == "fsync" else f"{reached} of {confirmation.needed} replicas"
     what = "the deletion" if revision is None else f"revision {revision}"
     raise DurabilityError(
@@ -335,7 +339,7 @@ def _confirmed(op: Write[Any], decode: Callable[[Any], T], confirmation: Confirm
     ) from cause
 
 
-def _revision(reply: Any) -> int:
+def revision_in(reply: Any) -> int:
     """The revision in the reply of a writing script: a number, a text that begins with it, or a list of either."""
     if isinstance(reply, list):
         reply = reply[1] if reply[0] in (b"stored", b"pending", b"nothing") else reply[0]

@@ -103,12 +103,12 @@ class Migration:
         state |= {field: size for field in sizes if (size := pipe.hget(self._state, field)) is not None}
         score = pipe.zscore(name, keys.name) or int(state[b"u"])
         ends = {key: pipe.pttl(former_key(key)) for key in staged}
-        there = [key for key in (keys.messages, *archives) if pipe.exists(staged[key])]
+        existing = [key for key in (keys.messages, *archives) if pipe.exists(staged[key])]
         registry_ends, ttl = pipe.pttl(keys.registry), ends[keys.state]
         pipe.multi()
         pipe.unlink(keys.messages, keys.log)
         pipe.hset(staged[keys.state], mapping={**state, _MIGRATED: newest})
-        for key in (keys.state, *there):
+        for key in (keys.state, *existing):
             pipe.rename(staged[key], key)
             if ends[key] > 0:
                 pipe.pexpire(key, ends[key])

@@ -1,4 +1,4 @@
-"""The one place that spells a Redis key.
+"""The only module that spells Redis keys.
 
     rh2:{<namespace>:<bucket>}:<conversation>:s    hash: counters, and the position of each message
     rh2:{<namespace>:<bucket>}:<conversation>:m    sorted set: the messages
@@ -163,9 +163,9 @@ class Keyspace:
             return None
         try:
             _, name, generation, sequence = key[len(self.documents) :].split(b":")
-            place = MessagePlace(self.name_to_id(name), generation, int(sequence))
-            expected = b"%b%d" % (self.documents_of(place.conversation_id, generation), place.sequence)
-            return place if key == expected else None
+            message = MessagePlace(self.name_to_id(name), generation, int(sequence))
+            expected = b"%b%d" % (self.documents_of(message.conversation_id, generation), message.sequence)
+            return message if key == expected else None
         except (ValueError, InvalidInputError):
             return None
 

@@ -14,18 +14,17 @@ from redis_history.backends.redis.calls import (
     COPY,
     EXPAND,
     FIND,
-    SENT,
     Call,
     DocumentOf,
     Settings,
     Steps,
     Upkeep,
     as_is,
-    change_header,
     once,
     plain,
     refused,
     write,
+    write_call,
 )
 from redis_history.backends.redis.keys import ConversationKeys, field_of, pack_keys
 from redis_history.backends.redis.plan_reads import changes_call, page_of, readable
@@ -227,7 +226,6 @@ def _commit(op: Compact, settings: Settings, keys: ConversationKeys, found: _Ran
         *last,
     )
     args = [
-        *change_header(op.token, settings, keys, op.precondition),
         found.epoch,
         b"%d" % found.revision,
         entry.message.id.encode(),
@@ -241,7 +239,7 @@ def _commit(op: Compact, settings: Settings, keys: ConversationKeys, found: _Ran
     document = settings.document if leaving else None
     if document is not None:
         args += document(entry.message, op.vectors[0] if op.vectors else b"")
-    call = Call(COMPACT, keys.writing, args, partial(_compacted, op), SENT)
+    call = write_call(COMPACT, op, settings, args, _compacted)
     return write(op, settings, call, None if document is None else partial(_marks, keys))
 
 
@@ -318,9 +316,8 @@ def _make_copy(keys: ConversationKeys, archive: bytes, copy: bytes) -> Steps[lis
 
 
 def _expand(op: Expand, settings: Settings, keys: ConversationKeys, prepared: list[bytes]) -> Steps[Expanded | bytes]:
-    args = [*change_header(op.token, settings, keys, op.precondition), op.summary_id.encode()]
-    args += [field_of(op.summary_id), *prepared]
-    call = Call(EXPAND, keys.writing, args, partial(_expanded, op), SENT)
+    args = [op.summary_id.encode(), field_of(op.summary_id), *prepared]
+    call = write_call(EXPAND, op, settings, args, _expanded)
     document = settings.document
     after = None if document is None else partial(_index_after, op, settings, keys, document)
     return write(op, settings, call, after)

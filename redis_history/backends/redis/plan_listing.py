@@ -134,16 +134,16 @@ def scan_conversations(op: ScanConversations, settings: Settings) -> Steps[Scann
     count = min(max(8, op.limit // len(unread)), _LISTED - 1)
     pages = yield [_by_score(rest.key, rest.score, count + len(rest.read)) for rest in unread]
     names: list[tuple[float, bytes, bytes]] = []
-    left = []
+    remaining = []
     for rest, pairs in zip(unread, pages, strict=True):
         names += [(score, name, rest.key) for score, name in pairs if name not in rest.read]
         if len(pairs) == count + len(rest.read):
             last = pairs[-1][0]
-            left.append(_Unread(rest.key, b"%d" % last, frozenset(name for score, name in pairs if score == last)))
+            remaining.append(_Unread(rest.key, b"%d" % last, frozenset(name for score, name in pairs if score == last)))
     found = []
     for start in range(0, len(names), _CHUNK):
         found += yield from _read_records(ListConversations(None, None, 0, 0), settings, names[start : start + _CHUNK])
-    return Scanned([one.conversation for one in found], left or None)
+    return Scanned([one.conversation for one in found], remaining or None)
 
 
 def _read_records(

@@ -36,10 +36,10 @@ _logger = logging.getLogger("redis_history")
 
 
 class _Current(NamedTuple):
-    """A message as it is now. `left`: bytes of content that a dead writer left; None if nothing must be ended."""
+    """A message as it is now. `dead_size`: bytes of content of a dead writer; None if there is nothing to end."""
 
     message: Message
-    left: int | None = None
+    dead_size: int | None = None
 
 
 def _grow(op: GrowReply, settings: Settings) -> Steps[int]:
@@ -82,9 +82,9 @@ def _end_dead(conversation_id: str, found: Sequence[_Current | None], settings: 
     """End the replies of dead writers. Returns for each whether that was done."""
     done = []
     for one in found:
-        if one is not None and one.left is not None:
+        if one is not None and one.dead_size is not None:
             try:
-                op = UpdateMessage(conversation_id, entry_of(one.message), reply=ReplyEnd(size=one.left))
+                op = UpdateMessage(conversation_id, entry_of(one.message), reply=ReplyEnd(size=one.dead_size))
                 done.append((yield from update(op, settings)) is not None)
             except RedisHistoryError as error:
                 _logger.info("reply %r could not be ended: %s", one.message.id[:80], error)

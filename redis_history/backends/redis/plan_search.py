@@ -202,8 +202,8 @@ def _merged(found: list[SearchMatches], sizes: tuple[int, ...] | None) -> Search
     matches = []
     for each in zip(*(one.matches for one in found), strict=True):
         scores: dict[Any, dict[int, float]] = {}
-        for place, (total, of_part) in enumerate(each):
-            rare = 1.0 if sizes is None else rareness(total, sizes[place])
+        for index, (total, of_part) in enumerate(each):
+            rare = 1.0 if sizes is None else rareness(total, sizes[index])
             scores |= {whose: {n: s / rare for n, s in listed.items()} for whose, listed in of_part.items()}
         matches.append(Matches(sum(part.total for part in each), scores))
     return SearchMatches(
@@ -246,11 +246,11 @@ def _sweep(op: SweepDocuments, settings: Settings) -> Steps[tuple[int, int] | No
     generations: dict[tuple[str, bytes], list[tuple[int, bytes]]] = {}
     gone = []
     for key in keys:
-        place = settings.keyspace.document_of(key)
-        if place is None:
+        found = settings.keyspace.document_of(key)
+        if found is None:
             gone.append(key)
         else:
-            generations.setdefault((place.conversation_id, place.generation), []).append((place.sequence, key))
+            generations.setdefault((found.conversation_id, found.generation), []).append((found.sequence, key))
     for (conversation_id, generation), documents in generations.items():
         sequences = tuple(sequence for sequence, _ in documents)
         found = yield fetch_call(Fetch(conversation_id, generation, sequences), settings)
@@ -314,8 +314,8 @@ def _unscripted(op: Search, args: list[bytes], terms: int, settings: Settings) -
     count, *found = [read_found(reply) for reply in (yield commands)]
     answer[2] = count.total
     prefix = settings.keyspace.documents_of(op.conversation_id, generation)
-    for place, (total, documents) in enumerate(found):
-        sign = 1 if place < terms else -1  # of a near vector: the distance
+    for index, (total, documents) in enumerate(found):
+        sign = 1 if index < terms else -1  # of a near vector: the distance
         listed = [(key[len(prefix) :], sign * score) for key, score in documents if key.startswith(prefix)]
         answer += (total, b" ".join(b"%b %a" % one for one in listed))
     return answer
@@ -351,14 +351,14 @@ def _commands(
 def _read_all(op: SearchAll, settings: Settings, replies: list[Any]) -> SearchMatches:
     keyspace = settings.keyspace
 
-    def place(key: bytes) -> tuple[tuple[str, bytes], int] | None:
+    def message_of(key: bytes) -> tuple[tuple[str, bytes], int] | None:
         where = keyspace.document_of(key)
         return None if where is None else ((where.conversation_id, where.generation), where.sequence)
 
     replies = list(replies)
-    dated = matches_of(replies.pop(), place) if op.query.periods and replies else None
-    nearest = matches_of(replies.pop(), place) if op.vector is not None and replies else None
-    matches, together = read_matches(replies, op.query, place)
+    dated = matches_of(replies.pop(), message_of) if op.query.periods and replies else None
+    nearest = matches_of(replies.pop(), message_of) if op.vector is not None and replies else None
+    matches, together = read_matches(replies, op.query, message_of)
     return SearchMatches(matches, together, None, nearest, dated=dated)
 
 

@@ -14,18 +14,17 @@ from redis_history.backends.redis.calls import (
     DELETE,
     DELETE_CONVERSATION,
     RECORD,
-    SENT,
     UPDATE,
-    Call,
     DocumentOf,
     Settings,
     Steps,
-    change,
     refused,
     revised,
+    revision_in,
     write,
+    write_call,
 )
-from redis_history.backends.redis.keys import ConversationKeys, field_of
+from redis_history.backends.redis.keys import field_of
 from redis_history.backends.redis.plan_reads import RECORD_KEYS
 from redis_history.backends.redis.search_index import documents_later, documents_of, purge_after
 from redis_history.model.wire import COMPRESSED, STREAMING, compress_body, placed
@@ -46,23 +45,16 @@ LOG_OUTLIVES_MS: Final = b"60000"
 
 
 def _append(op: Append, settings: Settings) -> Steps[list[Appended]]:
-    keys = settings.keyspace.conversation(op.conversation_id)
     document = None if op.entries[0].flags & STREAMING else settings.document  # a reply is indexed when it ends
-    call = Call(APPEND, keys.writing, _added(op, settings, keys, b"0", document), partial(_appended, op), SENT)
+    call = write_call(APPEND, op, settings, _added(op, settings, b"0", document), _appended)
     many = document is not None and len(op.entries) > 1
-    return write(op, settings, call, partial(_upkeep_after, op, settings, keys, document) if many else None)
+    return write(op, settings, call, partial(_upkeep_after, op, settings, document) if many else None)
 
 
-def _upkeep_after(
-    op: Append | Restore, settings: Settings, keys: ConversationKeys, document: DocumentOf | None, reply: Any
-) -> Steps[None]:
+def _upkeep_after(op: Append | Restore, settings: Settings, document: DocumentOf | None, reply: Any) -> Steps[None]:
     if type(reply) is not list or reply[0] in (b"stored", b"pending"):
-        yield from purge_after(keys, reply)
-        yield from documents_later(op, settings, document, _revision(reply))
-
-
-def _revision(reply: bytes | list[Any]) -> int:
-    return int(cast(bytes, reply[1] if type(reply) is list else reply).split()[0])
+        yield from purge_after(settings.keyspace.conversation(op.conversation_id), reply)
+        yield from documents_later(op, settings, document, revision_in(reply))
 
 
 def packed_message(entry: Entry, settings: Settings) -> tuple[bytes, bytes]:
@@ -73,9 +65,7 @@ def packed_message(entry: Entry, settings: Settings) -> tuple[bytes, bytes]:
     return entry.characters.to_bytes(3, "big") + bytes((flags, body[0])) + entry.tools, body[1:]
 
 
-def _added(
-    op: Append | Restore, settings: Settings, keys: ConversationKeys, replace: bytes, document: DocumentOf | None
-) -> list[bytes]:
+def _added(op: Append | Restore, settings: Settings, replace: bytes, document: DocumentOf | None) -> list[bytes]:
     characters = tokens = 0
     rest: list[bytes] = []
     for entry in op.entries:
@@ -87,7 +77,7 @@ def _added(
     rest += documents_of(op, document)
     most = b"" if settings.max_messages is None else b"%d" % settings.max_messages
     numbers = [b"%d" % number for number in (characters, tokens, len(op.entries))]
-    return [*change(op, settings, keys), replace, most, *numbers, *rest]
+    return [replace, most, *numbers, *rest]
 
 
 def _appended(op: Append, reply: bytes | list[Any]) -> list[Appended]:
@@ -114,10 +104,9 @@ def _appended(op: Append, reply: bytes | list[Any]) -> list[Appended]:
 
 
 def _delete(op: DeleteMessages, settings: Settings) -> Steps[int]:
-    keys = settings.keyspace.conversation(op.conversation_id)
-    args = [*change(op, settings, keys), b"%d" % len(op.message_ids)]
-    args += [*map(field_of, op.message_ids), *map(str.encode, op.message_ids)]
-    return write(op, settings, Call(DELETE, keys.writing, args, partial(_deleted, op), SENT))
+    ids = op.message_ids
+    args = [b"%d" % len(ids), *map(field_of, ids), *map(str.encode, ids)]
+    return write(op, settings, write_call(DELETE, op, settings, args, _deleted))
 
 
 def _deleted(op: DeleteMessages, reply: list[Any]) -> int:
@@ -130,8 +119,7 @@ def _delete_conversation(op: DeleteConversation, settings: Settings) -> Steps[bo
     keys = settings.keyspace.conversation(op.conversation_id)
     # The script cannot see subscribers that poll, or that listen at another node.
     channel = b"" if settings.doorbell in ("publish", "poll") else settings.doorbell_channel(keys)
-    args = [*change(op, settings, keys), LOG_OUTLIVES_MS, channel]
-    call = Call(DELETE_CONVERSATION, keys.writing, args, partial(_conversation_deleted, op), SENT)
+    call = write_call(DELETE_CONVERSATION, op, settings, [LOG_OUTLIVES_MS, channel], _conversation_deleted)
     return write(op, settings, call, partial(purge_after, keys))
 
 
@@ -142,10 +130,9 @@ def _conversation_deleted(op: DeleteConversation, reply: list[Any]) -> bool:
 
 
 def _restore(op: Restore, settings: Settings) -> Steps[int]:
-    keys = settings.keyspace.conversation(op.conversation_id)
     document = settings.document
-    call = Call(APPEND, keys.writing, _added(op, settings, keys, b"1", document), partial(_restored, op), SENT)
-    return write(op, settings, call, partial(_upkeep_after, op, settings, keys, document))
+    call = write_call(APPEND, op, settings, _added(op, settings, b"1", document), _restored)
+    return write(op, settings, call, partial(_upkeep_after, op, settings, document))
 
 
 def _restored(op: Restore, reply: bytes | list[Any]) -> int:
@@ -158,21 +145,19 @@ def _restored(op: Restore, reply: bytes | list[Any]) -> int:
 
 def _clear(op: Clear, settings: Settings) -> Steps[int]:
     keys = settings.keyspace.conversation(op.conversation_id)
-    call = Call(CLEAR, keys.writing, change(op, settings, keys), partial(revised, op), SENT)
-    return write(op, settings, call, partial(purge_after, keys))
+    return write(op, settings, write_call(CLEAR, op, settings, (), revised), partial(purge_after, keys))
 
 
 def update(op: UpdateMessage, settings: Settings) -> Steps[Appended | None]:
-    keys = settings.keyspace.conversation(op.conversation_id)
-    entry = op.entry
-    message_id = entry.message.id
-    args = [*change(op, settings, keys), field_of(message_id), message_id.encode(), *packed_message(entry, settings)]
-    if op.reply is not None:
-        args[2] = b"reply:%b" % op.reply.token.encode() if op.reply.token else b"settle:%d" % op.reply.size
+    message = op.entry.message
+    args = [field_of(message.id), message.id.encode(), *packed_message(op.entry, settings)]
     document = settings.document
     if document is not None:
-        args += document(entry.message, op.vectors[0] if op.vectors else b"")
-    return write(op, settings, Call(UPDATE, keys.writing, args, partial(_updated, op), SENT))
+        args += document(message, op.vectors[0] if op.vectors else b"")
+    call = write_call(UPDATE, op, settings, args, _updated)
+    if op.reply is not None:  # in place of 'exists', 'absent' or a lease
+        call.args[2] = b"reply:%b" % op.reply.token.encode() if op.reply.token else b"settle:%d" % op.reply.size
+    return write(op, settings, call)
 
 
 def _updated(op: UpdateMessage, reply: bytes | list[Any]) -> Appended | None:
@@ -185,11 +170,10 @@ def _updated(op: UpdateMessage, reply: bytes | list[Any]) -> Appended | None:
 
 
 def _write_record(op: WriteRecord, settings: Settings) -> Steps[int]:
-    keys = settings.keyspace.conversation(op.conversation_id)
-    args = [*change(op, settings, keys), b"".join(RECORD_KEYS[name] for name in op.fields)]
+    args = [b"".join(RECORD_KEYS[name] for name in op.fields)]
     for name, value in op.fields.items():
         args += (RECORD_KEYS[name], msgspec.msgpack.encode(value))
-    return write(op, settings, Call(RECORD, keys.writing, args, partial(revised, op), SENT))
+    return write(op, settings, write_call(RECORD, op, settings, args, revised))
 
 
 PLANS: Final[dict[type, Callable[[Any, Settings], Steps[Any]]]] = {
