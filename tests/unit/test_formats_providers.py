@@ -125,8 +125,10 @@ def test_blocks_of_anthropic_stay_in_its_system_messages(shape):
     assert to_anthropic(through_storage(from_anthropic(theirs)), shape=shape, on_loss=pytest.fail) == theirs
 
 
-def test_items_of_responses_without_type_or_id_stay_as_they_are():
+def test_items_of_responses_stay_as_they_are():
+    texts = [{"type": "output_text", "text": text, "annotations": []} for text in "ab"]
     items = [
+        {"id": "msg_0", "type": "message", "role": "assistant", "status": "completed", "content": texts},
         {"id": "msg_1"},
         {"type": None, "role": "user", "content": "x"},
         {"type": "reasoning", "summary": [], "encrypted_content": "c2ln"},
@@ -205,6 +207,7 @@ def test_blocks_of_a_result_are_converted_between_providers():
     assert to_mistral(said)[0]["content"][1] == {"type": "image_url", "image_url": "https://x.test/a.png"}
     assert to_openai_chat(said, on_loss=losses.append)[0]["content"] == [see]
     assert len(losses) == 1
+    assert to_openai_chat([tool(tool_result("c", None))])[0]["content"] == ""
     # Values that only look like blocks become JSON.
     said = [tool(tool_result("c", [1, {"type": "new"}], name="f"))]
     assert to_anthropic(said)[0]["content"][0]["content"] == '[1, {"type": "new"}]'
