@@ -17,12 +17,11 @@ Modality = Literal["text", "image", "audio", "video", "document", "file"]
 
 class OpenStruct(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """Base of everything stored inside a message. `provider_meta` has details of a provider, `extra` the fields that
-    only a newer version knows: under their name, or under "&" and their place if they come from a longer array. Both
+    only a newer version knows: under their name, or under "&" and their index if they come from a longer array. Both
     are kept unchanged.
 
-    `forbid_unknown_fields` makes the fast decoder reject longer arrays, which
-    it would otherwise cut. Values that `encode_body` accepts have no cycles, so the garbage collector need not track
-    these structs; reading is faster without.
+    With `forbid_unknown_fields` the fast decoder rejects longer arrays; it would cut them otherwise. Reading is faster
+    with `gc=False`, which is safe because values that `encode_body` accepts have no cycles.
     """
 
 

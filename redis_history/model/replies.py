@@ -1,12 +1,13 @@
-"""The content of a reply that is being written: a stream of records, text as it came and whole parts. Pure.
+"""The content of a reply that is being written: a stream of records with pieces of text and whole parts. Pure.
 
 A record is one byte for its kind (1 text, 2 a part as in a stored message), the length of its data in 3 bytes, and the
-data. Text continues the last part if that is plain text, and else begins a new one.
+data. Text continues the last part if that is plain text, and otherwise begins a new one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Final, NamedTuple
 
 import msgspec
@@ -68,21 +69,14 @@ def read_records(data: bytes) -> list[Part]:
 def merged(parts: Sequence[Part], pieces: Iterable[Part]) -> list[Part]:
     """`parts` with further pieces."""
     found = [*parts]
-    texts: list[str] = []  # that belong to the last part
-    for piece in pieces:
-        if is_plain(piece):
-            if not texts and found and is_plain(found[-1]):
-                texts.append(found[-1].text)  # type: ignore[union-attr]
-            elif not texts:
-                found.append(piece)
-            texts.append(piece.text)  # type: ignore[union-attr]
-        else:
-            if texts:
-                found[-1] = TextPart(text="".join(texts))
-                texts = []
-            found.append(piece)
-    if texts:
-        found[-1] = TextPart(text="".join(texts))
+    for plain, run in groupby(pieces, is_plain):
+        if not plain:
+            found += run
+            continue
+        text = "".join(piece.text for piece in run)  # type: ignore[union-attr]
+        if found and is_plain(found[-1]):
+            text = found.pop().text + text  # type: ignore[union-attr]
+        found.append(TextPart(text=text))
     return found
 
 

@@ -140,3 +140,16 @@ _PARTS = st.lists(
     max_size=3,
 )
 TURNS = st.lists(st.tuples(st.sampled_from(["user", "assistant", "system", "tool"]), _PARTS), max_size=30)
+
+ANN, BOB = Participant("agent", "ann"), Participant("agent", "bob")
+
+
+def tool_messages(makers: list[Any], authors: list[Participant | None]) -> st.SearchStrategy[Message]:
+    """Messages with calls and results of two ids."""
+    parts = st.sampled_from(["x", *(tool_use(n, "f") for n in "12"), *(tool_result(n, "r") for n in "12")])
+    return st.builds(
+        lambda make, parts, author: make(*parts, participant=author),
+        st.sampled_from(makers),
+        st.lists(parts, min_size=1, max_size=3, unique_by=repr),
+        st.sampled_from(authors),
+    )

@@ -15,7 +15,7 @@ from tests.property.strategies import json_maps, json_values, messages, texts
 from tests.support.sdk import validate
 from tests.unit.format_cases import Format, every_format, through_storage, turns
 
-ids = st.text("abcXYZ019_-", min_size=1, max_size=12)
+ids = st.just("c") | st.text("abcXYZ019_-", min_size=1, max_size=12)  # ids repeat in real conversations
 base64s = st.binary(max_size=9).map(lambda data: base64.b64encode(data).decode())
 urls = st.builds(lambda name: f"https://x.test/{name}.png", ids)
 images = st.builds(

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from redis_history import HistoryStore, Message, Participant, assistant, tool, tool_result, tool_use, user
 from redis_history.formats import Loss, paired, to_anthropic, to_openai_chat
 from redis_history.prompt import assemble_prompt
+from tests.property.strategies import ANN, BOB, tool_messages
 from tests.support.sdk import is_valid, torn
-
-ANN, BOB = Participant("agent", "ann"), Participant("agent", "bob")
 
 
 def refused(messages: list[Message]) -> list[str]:
@@ -76,14 +75,8 @@ def test_a_message_with_results_of_several_calls_is_split() -> None:
     assert refused(found) == []
 
 
-PARTS = st.sampled_from(["x", *(tool_use(n, "f") for n in "12"), *(tool_result(n, "r") for n in "12")])
-MESSAGE = st.builds(
-    lambda role, parts: role(*parts), st.sampled_from([user, assistant, tool]), st.lists(PARTS, min_size=1, max_size=3)
-)
-
-
 @pytest.mark.proves("paired")
-@given(st.lists(MESSAGE, max_size=12))
+@given(st.lists(tool_messages([user, assistant, tool], [None]), max_size=12))
 def test_only_reported_parts_are_lost(messages: list[Message]) -> None:
     losses: list[Loss] = []
     found = paired(messages, on_loss=losses.append)

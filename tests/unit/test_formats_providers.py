@@ -103,13 +103,10 @@ def test_without_a_callback_one_warning_is_logged(format_, caplog):
     assert "2 times" in caplog.text
 
 
-def test_a_request_has_no_keys_of_replies():
+def test_a_request_has_no_keys_of_replies_and_keeps_reasoning():
     reply = {"id": "msg_1", "type": "message", "role": "assistant", "content": "hi", "usage": {"input_tokens": 1}}
     assert to_anthropic(from_anthropic([reply])) == [reply]
     assert to_anthropic(from_anthropic([reply]), shape="request") == [{"role": "assistant", "content": "hi"}]
-
-
-def test_a_request_reports_keys_with_content_and_keeps_reasoning():
     details = [{"type": "reasoning.encrypted", "data": "c2ln"}]
     tools = [{"type": "python", "output": "4"}]
     sent = {"role": "assistant", "content": "4", "reasoning_details": details, "reasoning_content": "x"}
@@ -128,8 +125,10 @@ def test_blocks_of_anthropic_stay_in_its_system_messages(shape):
     assert to_anthropic(through_storage(from_anthropic(theirs)), shape=shape, on_loss=pytest.fail) == theirs
 
 
-def test_items_of_responses_without_type_or_id_stay_as_they_are():
+def test_items_of_responses_stay_as_they_are():
+    texts = [{"type": "output_text", "text": text, "annotations": []} for text in "ab"]
     items = [
+        {"id": "msg_0", "type": "message", "role": "assistant", "status": "completed", "content": texts},
         {"id": "msg_1"},
         {"type": None, "role": "user", "content": "x"},
         {"type": "reasoning", "summary": [], "encrypted_content": "c2ln"},
@@ -196,10 +195,8 @@ def test_numbers_that_are_not_finite_survive():
 
 
 def test_blocks_of_a_result_are_converted_between_providers():
-    content = [
-        {"type": "text", "text": "see"},
-        {"type": "image", "source": {"type": "url", "url": "https://x.test/a.png"}},
-    ]
+    see = {"type": "text", "text": "see"}
+    content = [see, {"type": "image", "source": {"type": "url", "url": "https://x.test/a.png"}}]
     losses: list[Loss] = []
     said = [tool(tool_result("c", content, name="f"))]
     assert to_anthropic(said)[0]["content"][0]["content"] == content
@@ -208,11 +205,10 @@ def test_blocks_of_a_result_are_converted_between_providers():
         {"type": "input_image", "detail": "auto", "image_url": "https://x.test/a.png"},
     ]
     assert to_mistral(said)[0]["content"][1] == {"type": "image_url", "image_url": "https://x.test/a.png"}
-    assert to_openai_chat(said, on_loss=losses.append)[0]["content"] == [{"type": "text", "text": "see"}]
+    assert to_openai_chat(said, on_loss=losses.append)[0]["content"] == [see]
     assert len(losses) == 1
-
-
-def test_values_that_only_look_like_blocks_become_json():
+    assert to_openai_chat([tool(tool_result("c", None))])[0]["content"] == ""
+    # Values that only look like blocks become JSON.
     said = [tool(tool_result("c", [1, {"type": "new"}], name="f"))]
     assert to_anthropic(said)[0]["content"][0]["content"] == '[1, {"type": "new"}]'
     assert to_gemini(said)[0]["parts"][0]["function_response"]["response"] == {"output": [1, {"type": "new"}]}
@@ -220,10 +216,8 @@ def test_values_that_only_look_like_blocks_become_json():
 
 def test_gemini_calls_without_ids_match_their_results_when_converted_separately():
     asked = {"role": "model", "parts": [{"functionCall": {"name": "get.it", "args": {"n": n}}} for n in (1, 2)]}
-    answered = {
-        "role": "user",
-        "parts": [{"functionResponse": {"name": "get.it", "response": {"n": n}}} for n in (1, 2)],
-    }
+    answers = [{"functionResponse": {"name": "get.it", "response": {"n": n}}} for n in (1, 2)]
+    answered = {"role": "user", "parts": answers}
     (call,), (result,) = from_gemini([asked]), from_gemini([answered])
     assert [use.id for use in call.tool_uses] == ["get_it", "get_it-2"]
     assert [one.tool_use_id for one in result.tool_results] == ["get_it", "get_it-2"]
@@ -231,18 +225,14 @@ def test_gemini_calls_without_ids_match_their_results_when_converted_separately(
     assert to_gemini([call, result]) == [asked, answered]
 
 
-def test_gemini_names_of_tools_come_from_their_calls():
+def test_gemini_names_and_signatures_of_calls():
     (_, response) = to_gemini([assistant(tool_use("c", "find")), tool(tool_result("c", "rain", is_error=True))])
     assert response["parts"][0]["function_response"] == {"id": "c", "name": "find", "response": {"error": "rain"}}
     assert to_gemini_system([system("a"), system("b")]) == {"parts": [{"text": "a"}, {"text": "b"}]}
     assert to_gemini_system([user("x")]) is None
-
-
-def test_gemini_signatures_of_calls_stay_bytes_or_text():
     for signature in (b"\x00\xff", "AP8="):
-        theirs = [
-            {"role": "model", "parts": [{"function_call": {"name": "f", "args": {}}, "thought_signature": signature}]}
-        ]
+        part = {"function_call": {"name": "f", "args": {}}, "thought_signature": signature}
+        theirs = [{"role": "model", "parts": [part]}]
         assert to_gemini(from_gemini(theirs)) == theirs
 
 
@@ -273,11 +263,8 @@ def test_calls_by_the_user():
     said = [user("I do it", tool_use("c", "toggle", {"on": True})), tool(tool_result("c", "ok", name="toggle"))]
     losses: list[Loss] = []
     assert [item["role"] for item in to_mistral(said, on_loss=losses.append)] == ["user", "assistant", "tool"]
-    assert [item.get("type") for item in to_openai_responses(said, on_loss=losses.append)] == [
-        None,
-        "function_call",
-        "function_call_output",
-    ]
+    items = to_openai_responses(said, on_loss=losses.append)
+    assert [item.get("type") for item in items] == [None, "function_call", "function_call_output"]
     assert len(losses) == 2
     for to in (to_anthropic, to_gemini, to_openai_chat):
         to(said, on_loss=pytest.fail)
@@ -354,14 +341,14 @@ def test_an_imported_file_id_is_sent_only_to_its_provider(format_, owner):
 
 
 @pytest.mark.parametrize("data", ["AAAA", "aGk="])
-@pytest.mark.parametrize("name", ["openai_chat", "openai_responses"])
-def test_inline_data_is_not_mistaken_for_a_file_id(data, name):
+def test_inline_data_is_not_mistaken_for_a_file_id(data):
     inline = {"file_data": data}
-    block = {"type": "file", "file": inline} if name == "openai_chat" else {"type": "input_file", **inline}
-    messages = FORMAT[name].restored([{"role": "user", "content": [block]}])
-    losses = []
-    assert to_anthropic(messages, on_loss=losses.append) == []
-    assert len(losses) == 1
+    blocks = {"openai_chat": {"type": "file", "file": inline}, "openai_responses": {"type": "input_file", **inline}}
+    for name, block in blocks.items():
+        messages = FORMAT[name].restored([{"role": "user", "content": [block]}])
+        losses = []
+        assert to_anthropic(messages, on_loss=losses.append) == []
+        assert len(losses) == 1
 
 
 def test_file_ids_in_tool_results_stay_with_their_provider():

@@ -55,20 +55,12 @@ def test_conversations_and_events_have_all_their_fields() -> None:
     assert event["summary"]["position"] == "1.2"
 
 
+BAD_VALUES = [{"a": {"&bytes": "?"}}, {"a": {"&time": 5}}, {"a": {"&map": [1]}}, {"&map": [[[1], 2]]}]
+BAD_MESSAGES = [{}, {"role": "god"}, {"role": "user", "parts": 5}]
+
+
 @pytest.mark.parametrize(
-    "value",
-    [
-        5,
-        "text",
-        {},
-        {"role": "god"},
-        {"role": "user", "parts": 5},
-        {"role": "user", "metadata": {"a": {"&bytes": "?"}}},
-        {"role": "user", "metadata": {"a": {"&time": 5}}},
-        {"role": "user", "metadata": {"a": {"&map": [1]}}},
-        {"role": "user", "metadata": {"&map": [[[1], 2]]}},
-    ],
-    ids=str,
+    "value", [5, "text", *BAD_MESSAGES, *({"role": "user", "metadata": bad} for bad in BAD_VALUES)], ids=str
 )
 def test_other_values_are_rejected(value: Any) -> None:
     with pytest.raises(InvalidMessageError):

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from redis_history import Message, Participant, assistant, system, tool, tool_result, tool_use, user
 from redis_history.model.pairs import groups, marks, oldest_with_results, pairs_of, without_lone_results
+from tests.property.strategies import ANN, BOB, tool_messages
 from tests.support.pairs import conversations, counted, naive_groups, naive_pairs, true_calls
-
-ANN, BOB = Participant("agent", "ann"), Participant("agent", "bob")
 
 
 def call(by: Participant | None = None, id: str = "1") -> Message:
@@ -135,16 +134,8 @@ def test_calls_and_results_leave_in_whole_groups() -> None:
     assert oldest_with_results(map(marks, messages), 1) == [0, 1, 4]
 
 
-PARTS = st.sampled_from(["x", *(tool_use(n, "f") for n in "12"), *(tool_result(n, "r") for n in "12")])
-MESSAGES = st.lists(
-    st.builds(
-        lambda role, parts, by: role(*parts, participant=by),
-        st.sampled_from([user, assistant, tool, assistant, tool, system]),
-        st.lists(PARTS, min_size=1, max_size=3, unique_by=repr),
-        st.sampled_from([None, ANN, BOB, Participant("user", "ann")]),
-    ),
-    max_size=14,
-)
+AUTHORS = [None, ANN, BOB, Participant("user", "ann")]
+MESSAGES = st.lists(tool_messages([user, assistant, tool, assistant, tool, system], AUTHORS), max_size=14)
 
 
 @given(MESSAGES)

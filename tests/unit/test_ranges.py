@@ -7,11 +7,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redis_history import Message, Participant, assistant, system, tool, tool_result, tool_use, user
+from redis_history import Message, assistant, system, tool, tool_result, tool_use, user
 from redis_history.model.ranges import Ranges, good_ends, tears
+from tests.property.strategies import ANN, BOB, tool_messages
 from tests.support.pairs import naive_pairs
-
-ANN, BOB = Participant("agent", "ann"), Participant("agent", "bob")
 
 
 def good(messages: list[Message]) -> str:
@@ -72,17 +71,7 @@ def test_ranges_are_known_message_by_message() -> None:
     assert ranges.ends() == [True, False, False, False, True]
 
 
-PARTS = st.sampled_from(["x", *(tool_use(n, "f") for n in "12"), *(tool_result(n, "r") for n in "12")])
-BY = st.sampled_from([None, ANN, BOB])
-MESSAGES = st.builds(
-    lambda role, parts, by: role(*parts, participant=by),
-    st.sampled_from([user, assistant, tool]),
-    st.lists(PARTS, min_size=1, max_size=3, unique_by=repr),
-    BY,
-)
-
-
-@given(st.lists(MESSAGES, max_size=14))
+@given(st.lists(tool_messages([user, assistant, tool], [None, ANN, BOB]), max_size=14))
 def test_no_range_separates_a_pair(messages: list[Message]) -> None:
     """All other ranges are allowed, except those with waiting calls."""
     found = naive_pairs(messages)
