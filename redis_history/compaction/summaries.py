@@ -199,25 +199,33 @@ async def call_summarizer(summarizer: Summarizer, messages: Sequence[Message], p
 
 
 async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
-    """Call a function in a thread. Unlike with `asyncio.to_thread`, closing the event loop does not wait for it."""
+    """Call a function in a thread. Returns its result or raises its error."""
+    given, error = await try_in_thread(function, *arguments)
+    if error is not None:
+        raise error
+    return given  # type: ignore[no-any-return]
+
+
+async def try_in_thread(function: Callable[..., Any], *arguments: Any) -> tuple[Any, BaseException | None]:
+    """Call a function in a thread, and return its result and its error. The error is returned because a future cannot
+    hold every exception. Unlike with `asyncio.to_thread`, closing the event loop does not wait for the thread."""
     loop = asyncio.get_running_loop()
-    done = asyncio.Event()
+    done: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
     context = contextvars.copy_context()
-    results: list[T] = []
-    errors: list[Exception] = []  # not the exception of a future, which cannot hold every one
+
+    def tell(given: Any, error: BaseException | None) -> None:
+        if not done.done():
+            done.set_result((given, error))
+        elif inspect.iscoroutine(given):  # nobody will await it
+            given.close()
 
     def run() -> None:
         try:
-            results.append(context.run(function, *arguments))
-        except Exception as error:  # noqa: BLE001 -- the caller raises it
-            errors.append(error)
-        except BaseException as error:  # noqa: BLE001 -- meant for this thread, not for that of the caller
-            errors.append(summary_error(error))
+            outcome: tuple[Any, BaseException | None] = context.run(function, *arguments), None
+        except BaseException as error:  # noqa: BLE001 -- `in_thread` raises it
+            outcome = None, error
         with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits for the outcome
-            loop.call_soon_threadsafe(done.set)
+            loop.call_soon_threadsafe(tell, *outcome)
 
     threading.Thread(target=run, name="redis_history-attempt", daemon=True).start()
-    await done.wait()
-    if errors:
-        raise errors[0]
-    return results[0]
+    return await done
