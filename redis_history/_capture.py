@@ -9,7 +9,7 @@ from typing import Any, TypedDict, Unpack, overload
 from redis_history._async.capturing import AsyncAppends, AsyncCapture
 from redis_history._sync.capturing import Appends, Capture
 from redis_history.capturing.mapping import as_participant
-from redis_history.capturing.settings import MAX_PENDING, IdOrFunction, OnError, Settings
+from redis_history.capturing.settings import IdOrFunction, OnError, Settings
 from redis_history.errors import InvalidInputError
 from redis_history.model import Participant
 
@@ -29,19 +29,7 @@ class _Options(TypedDict, total=False):
 def capture(store: AsyncAppends, conversation_id: IdOrFunction = None, **options: Unpack[_Options]) -> AsyncCapture: ...
 @overload
 def capture(store: Appends, conversation_id: IdOrFunction = None, **options: Unpack[_Options]) -> Capture: ...
-def capture(
-    store: Any,
-    conversation_id: IdOrFunction = None,
-    *,
-    agent: Participant | str | None = None,
-    user: Participant | str | None = None,
-    inbound: Callable[..., Any] | None = None,
-    outbound: Callable[[Any], Any] | None = None,
-    on_error: OnError | None = None,
-    background: bool = False,
-    max_pending: int = MAX_PENDING,
-    live: bool = True,
-) -> Capture | AsyncCapture:
+def capture(store: Any, conversation_id: IdOrFunction = None, **options: Any) -> Capture | AsyncCapture:
     """Record the turns of an agent, as a decorator or a context manager (docs/how-to/capture.md).
 
     `conversation_id`: an id, or a function of the agent's arguments. None uses the agent's argument `conversation_id`,
@@ -52,22 +40,13 @@ def capture(
     `content`), or a list of these.
     `live`: store the chunks of an agent as they come, with `store.stream`. Chunks are stored as one message at the end
     if this is False, with `background` or `outbound`, and on a backend without streams.
-    `background`: append messages in the background, with at most `max_pending` waiting messages.
+    `background`: append messages in the background, with at most `max_pending` (1,000) waiting messages.
     `on_error`: called for each turn that was not recorded; without it the error is logged.
 
     Errors of recording never reach the agent. Raises InvalidInputError or ConfigurationError for invalid options.
     """
     if not hasattr(store, "append") or not hasattr(store, "append_many"):
         raise InvalidInputError(f"store must be a HistoryStore or AsyncHistoryStore, not {type(store).__name__}")
-    settings = Settings(
-        conversation_id=conversation_id,
-        agent=as_participant(agent, "agent", "agent"),
-        user=as_participant(user, "user", "user"),
-        inbound=inbound,
-        outbound=outbound,
-        on_error=on_error,
-        background=background,
-        max_pending=max_pending,
-        live=live,
-    )
-    return (AsyncCapture if inspect.iscoroutinefunction(store.append) else Capture)(store, settings)
+    people = {kind: as_participant(options.get(kind), kind) for kind in ("agent", "user")}
+    kind = AsyncCapture if inspect.iscoroutinefunction(store.append) else Capture
+    return kind(store, Settings(conversation_id, **{**options, **people}))

@@ -10,23 +10,21 @@ from typing import IO
 
 from redis_history._ids import new_token
 
-_BEGINNING = 40  # characters of the name that the temporary name contains
-
 
 @contextmanager
 def replacing(path: Path, mode: int | None = None) -> Iterator[IO[bytes]]:
     """A stream whose content replaces the file at `path` when all is written, with `mode` or the mode of new files.
     Readers see the old file or the new one. An error or a signal leaves the old one. Raises OSError."""
-    # A new name each time, because several processes may write at once.
-    part = path.with_name(f".{path.name[:_BEGINNING]}.{new_token()}.part")
+    # A new name each time, because several processes may write at once. Shorter than the longest names.
+    part = path.with_name(f".{path.name[:40]}.{new_token()}.part")
 
     def create(name: str, flags: int) -> int:
         return os.open(name, flags | os.O_EXCL, 0o666 if mode is None else mode)
 
-    try:  # from before it is there: a signal may come as it is made
+    try:  # before the file exists: a signal may come while it is created
         with open(part, "wb", opener=create) as stream:
             if mode is not None:
-                part.chmod(mode)  # what the umask took away
+                part.chmod(mode)  # the umask may have removed bits
             yield stream
         part.replace(path)
     except BaseException:

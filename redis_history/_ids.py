@@ -10,9 +10,8 @@ from typing import Final
 from redis_history._validation import refuse
 from redis_history.errors import InvalidConversationIdError, InvalidInputError
 
-#: A private random generator. A program that seeds the module `random` alike in every process must not make them all
-#: retry in step, and a program that relies on its seed must not miss numbers because a thread here drew them.
-#: Seeded by the operating system, and again in a forked child.
+#: A private random generator, so that programs may seed the module `random` alike in every process without retrying in
+#: step, and rely on its numbers. Seeded by the operating system, and again in a forked child.
 rng: Final = random.Random()  # noqa: S311 -- ids and waits must differ, but need not be secret
 os.register_at_fork(after_in_child=rng.seed)
 
@@ -34,7 +33,7 @@ def new_id() -> str:
 
 
 def new_token() -> str:
-    """64 random bits in hex: names one change, so that a retry and a rewound log are recognised."""
+    """64 random bits in hex. They identify a change, to recognise a retry and a rewound log."""
     return f"{rng.getrandbits(64):016x}"
 
 

@@ -1,4 +1,4 @@
-"""Quotes untrusted text inside text for a model: it must stay data, and no name may imitate another. Pure."""
+"""Quotes untrusted text for a model: it must stay data, and no name may imitate another. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import orjson
 
-#: Characters of a name that are shown. Its owner chose it, and it precedes each of their messages.
+#: Characters of a name that are shown, before each message.
 MAX_NAME: Final = 80
 #: Escaped in data: controls, line breaks that JSON allows, invisible characters and changes of direction, and the
 #: beginning of a closing tag.
@@ -21,9 +21,9 @@ _HIDDEN: Final = re.compile(
 )
 #: The delimiters of names, which a name must not contain.
 _AROUND_NAMES: Final = re.compile(r'[:"\[\]<>{}\uff1a\ufe13\ufe55\ua789\u2236\u02d0]')
-#: So many combining marks in a row are normalized. Sorting them takes the square of their number.
+#: Combining marks in a row that are normalized. To sort them takes quadratic time.
 _MAX_MARKS: Final = 30
-#: Where there may be more: neither Latin nor Han, and too long.
+#: Runs that may have more: neither Latin nor Han.
 _MARKS: Final = re.compile(f"[^\x00-\u02ff\u3400-\u9fff]{{{_MAX_MARKS + 1},}}")
 #: Marks only after normalization.
 _LATE_MARKS: Final = frozenset("\u0f73\u0f75\u0f81\uff9e\uff9f")
@@ -44,13 +44,13 @@ def _fewer_marks(run: re.Match[str]) -> str:
 
 
 def plain_name(name: str) -> str:
-    """A name on one line, cut, without delimiters and control characters. May be empty."""
+    """A name on one line, cut, without delimiters and control characters; "" if nothing is left."""
     name = "".join(letter if letter.isprintable() else " " for letter in name[: 4 * MAX_NAME])
     return " ".join(_AROUND_NAMES.sub(" ", name).split())[:MAX_NAME].rstrip()
 
 
 def as_data(value: Any) -> str:
-    """One line of JSON. No text in it can break the line, close a tag, or hide."""
+    """One line of JSON. Text in it cannot end the line, close a tag, or be invisible."""
     try:
         line = orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
     except TypeError:  # a lone surrogate, or a number of more than 64 bits
@@ -64,7 +64,7 @@ def new_mark() -> str:
 
 
 def data_block(name: str, mark: str, lines: Iterable[str]) -> str:
-    """Lines that `as_data` made, between delimiters."""
+    """Lines from `as_data`, between delimiters."""
     return "\n".join((f"<{name}-{mark}>", *lines, f"</{name}-{mark}>"))
 
 

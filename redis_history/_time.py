@@ -32,10 +32,10 @@ def from_microseconds(microseconds: int) -> datetime:
 
 
 def to_microseconds(value: Instant) -> int:
-    """Microseconds since 1970 UTC of `value`; anything finer is rounded.
+    """Microseconds since 1970 UTC, rounded.
 
-    Raises InvalidTimestampError for other types, non-finite numbers, unreadable strings and
-    instants outside the years that a score holds exactly.
+    Raises InvalidTimestampError for other types, numbers that are not finite, unreadable strings, and times outside the
+    years that a score holds exactly.
     """
     if isinstance(value, str):
         value = _parse(value)
@@ -63,8 +63,7 @@ def to_microseconds(value: Instant) -> int:
 
 
 def cutoff(bound: Instant | timedelta, now: datetime | None = None) -> datetime:
-    """A time, or the time that is an age ago. Raises InvalidTimestampError for other values, or outside the years that
-    can be stored."""
+    """The time `bound`, or the time so long ago. Raises InvalidTimestampError."""
     if not isinstance(bound, timedelta):
         return from_microseconds(to_microseconds(bound))
     try:
@@ -80,6 +79,6 @@ def _parse(text: str) -> datetime:
         raise InvalidTimestampError(
             f"{text[:64]!r} is not an ISO 8601 time; write it like 2026-01-31T12:00:00Z"
         ) from error
-    # fromisoformat cuts what is finer than a microsecond off; its seventh digit decides.
+    # fromisoformat truncates to microseconds; the seventh digit rounds.
     finer = _FINER.search(text)
     return parsed + _MICROSECOND if finer is not None and finer[1] >= "5" else parsed

@@ -1,4 +1,4 @@
-"""Checks of values that users pass. Every error names the parameter, the rule and the value."""
+"""Checks of arguments. Every error names the parameter, the rule and the value."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _Error = type[InvalidInputError]
 
 
 def refuse(value: object, name: str, rule: str, error: _Error = ConfigurationError) -> NoReturn:
-    """Raises `error`, because the parameter `name` must be what `rule` says."""
+    """Raises `error`: `name` must be `rule`, not `value`."""
     shown = repr(value)
     raise error(f"{name} must be {rule}, not {shown if len(shown) <= _SHOWN else shown[:_SHOWN] + '…'}")
 
 
 def is_integer(value: object, least: float, most: float = math.inf) -> bool:
-    """Whether it is an int from `least` to `most`, and no bool."""
+    """Whether it is an int from `least` to `most`, not a bool."""
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
@@ -39,7 +39,7 @@ def check_integer(
     optional: bool = False,
     error: _Error = ConfigurationError,
 ) -> None:
-    """Raises `error` unless it is an int from `least` to `most`; with `optional`, None is one too."""
+    """Raises `error` unless it is an int from `least` to `most`, or None if `optional`."""
     if not (value is None and optional) and not is_integer(value, least, most):
         refuse(value, name, _rule("an integer", least, most, optional), error)
 
@@ -55,7 +55,7 @@ def check_number(
     optional: bool = False,
     error: _Error = ConfigurationError,
 ) -> None:
-    """Raises `error` unless it is a finite number from `least` to `most`; `above`: `least` itself is too little."""
+    """Raises `error` unless it is a finite number from `least` (`above`: excluded) to `most`, or None if `optional`."""
     if value is None and optional:
         return
     if (
@@ -100,13 +100,13 @@ def check_choice(value: object, name: str, choices: Collection[object], error: _
 def check_function(
     value: object, name: str, kind: str = "a function", *, optional: bool = True, error: _Error = ConfigurationError
 ) -> None:
-    """Raises `error` unless it can be called, or is None."""
+    """Raises `error` unless it can be called, or is None if `optional`."""
     if not (value is None and optional) and not callable(value):
         refuse(value, name, f"{'None or ' * optional}{kind}", error)
 
 
 def check_names(value: object, name: str, error: _Error = ConfigurationError) -> tuple[str, ...]:
-    """The strings of a list. Raises `error` for anything else, above all for a single str."""
+    """The strings of a list. Raises `error` for anything else, such as a single str."""
     if isinstance(value, str):
         refuse(value, name, f"a list, such as [{value[:_SHOWN]!r}]", error)
     found = tuple(value) if isinstance(value, Iterable) else None

@@ -1,4 +1,4 @@
-"""The words of a text, and the languages whose word endings are removed. Pure, and on the path of every append.
+"""The words of a text, and the languages that are stemmed. Pure. Every append uses it.
 
 RediSearch splits text at ASCII punctuation only and knows no words in Chinese, so text is split here, for the index and
 for queries alike: NFKC, case folded, words of letters, digits and marks. Scripts without blanks between words (Han,
@@ -33,7 +33,7 @@ _UNSPACED: Final = re.compile("[" + "".join(f"{chr(first)}-{chr(last)}" for firs
 
 
 class _Letters(dict[int, int]):
-    """A table for `str.translate`: letters, digits and marks stay, other characters become blanks. Filled on use."""
+    """For `str.translate`: keeps letters, digits and marks, and replaces others by blanks. Filled on use."""
 
     def __missing__(self, code: int) -> int:
         category = unicodedata.category(chr(code))
@@ -46,7 +46,7 @@ _letters = _Letters()
 
 
 def words(text: str) -> list[str]:
-    """The words of a text, in order, normalised; of an unspaced run its pairs and its last character."""
+    """The normalised words of a text, in order; for a run without blanks its pairs and its last character."""
     found = split_words(text)
     if found and max(map(len, found)) > MAX_WORD:
         found = [word for word in found if len(word) <= MAX_WORD]
@@ -79,7 +79,7 @@ def is_unspaced(word: str) -> bool:
     return not word.isascii() and _UNSPACED.match(word) is not None
 
 
-#: Text is found word by word, without stemming: for every language not in LANGUAGES, Chinese and Japanese among them.
+#: Words are not stemmed: for languages that are not in LANGUAGES, such as Chinese and Japanese.
 UNSTEMMED: Final = "none"
 
 _NAMES: Final = """
@@ -89,7 +89,7 @@ _NAMES: Final = """
 #: Languages that RediSearch and Snowball both stem.
 LANGUAGES: Final = frozenset(_NAMES.split())
 
-# Words that say how a question is put and nothing of what it is about. Negations and numbers are not among them.
+# Words of a question that do not say what it is about. Negations and numbers are not among them.
 _ENGLISH: Final = """
     a about am an and any are aren as at be been being but by can could couldn d did didn do does doesn doing done for
     from had hadn has hasn have haven having he her hers him his how i if in into is isn it its itself ll m may me might
@@ -107,16 +107,13 @@ def check_language(language: str) -> str:
 
 
 def stop_words(language: str) -> frozenset[str]:
-    """Words of questions that are not looked for; none but for English, where rareness alone decides."""
+    """Words that are not searched for. Only English has some; elsewhere the rareness of words decides."""
     return _STOP_WORDS.get(language, frozenset())
 
 
 @cache
 def load_stemmer(language: str) -> Callable[[str], str] | None:
-    """From a word to its stem; None for UNSTEMMED, and without the extra `search`.
-
-    The function keeps what it found.
-    """
+    """A function from a word to its stem, with a cache; None for UNSTEMMED, and without the extra `search`."""
     if language == UNSTEMMED:
         return None
     try:

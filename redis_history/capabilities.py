@@ -10,21 +10,20 @@ __all__ = ["Capabilities"]
 
 
 class Capabilities(Struct, frozen=True):
-    """A backend, its abilities and settings, as first read. None: unknown.
+    """A backend, its abilities and settings. None: unknown.
 
-    `str` gives it line by line, for people. In a cluster: what all primaries have, and their least durable settings.
+    `str` shows one value per line. In a cluster: abilities of all primaries, and their least durable settings.
 
-    - `backend`: "redis" (and what does not say otherwise), "valkey", "memory" or "custom". `version`: of the server.
+    - `backend`: "redis" (or compatible), "valkey", "memory" or "custom". `version`: of the server.
     - `mode`: "standalone", "cluster" or "sentinel".
-    - `search`: "server" (by its index) or "client" (which reads and ranks one conversation). `search_module`: name and
+    - `search`: "server" (its index) or "client" (the store reads and ranks one conversation). `search_module`: name and
       version of the server's search module.
-    - `notifications`: whether the server's settings notify of changes. Subscriptions add missing flags, if they may.
-    - `doorbell`: how subscriptions hear of changes: "notifications", "publish", "poll" or "direct" (the backend
+    - `notifications`: whether the server's settings announce changes. Subscriptions add missing flags if they can.
+    - `doorbell`: how subscriptions learn of changes: "notifications", "publish", "poll" or "direct" (the backend
       itself).
-    - `aof`: whether there is an append-only file; `appendfsync` and `snapshots` are its and the server's settings.
-    - `eviction`: the policy for a full memory. `replicas`: connected ones; in a cluster, of the primary with the
-      fewest.
-    - `durability`: the values of a store's option `durability` that the server can keep now.
+    - `aof`: whether there is an append-only file. `appendfsync`, `snapshots`: the server's settings.
+    - `eviction`: the policy for a full memory. `replicas`: connected ones; in a cluster, the lowest number.
+    - `durability`: the possible values of a store's option `durability`.
     """
 
     backend: str
@@ -43,7 +42,7 @@ class Capabilities(Struct, frozen=True):
 
     @property
     def dangers(self) -> tuple[str, ...]:
-        """Risks to stored conversations, as sentences. Unknown settings are left out."""
+        """Risks to stored conversations, as sentences. Unknown settings are no risk."""
         found = []
         if self.eviction not in (None, "noeviction"):
             found.append(f"the server evicts keys when its memory is full ({self.eviction}): set noeviction")
@@ -51,7 +50,7 @@ class Capabilities(Struct, frozen=True):
             lost = "all since the last snapshot" if self.snapshots else "everything"
             found.append(f"there is no append-only file: a restart loses {lost}")
         elif self.appendfsync == "no":
-            found.append("appendfsync is no: a loss of power loses all that the system has not written by itself")
+            found.append("appendfsync is no: a power failure loses what the system has not written to disk")
         return tuple(found)
 
     def __str__(self) -> str:

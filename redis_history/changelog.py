@@ -1,16 +1,16 @@
-"""The change log: from stored entries to events, and when a Reset must replace them.
+"""Turns entries of the change log into events, or into a Reset if changes are missing.
 
-The log has references, no content: an event has the messages as they are when it is read.
+The log has references without content: an event has the messages as they are when it is read.
 
-As in Centrifugo, recovery succeeds only if the epoch is the same and the whole gap is present. A server that lost data
-may count up again under the same epoch, so each change has a token: the log is read from the last entry that the
-subscriber knows, which must still have the known token.
+As in Centrifugo, recovery succeeds only if the epoch is the same and no change is missing. A server that lost data may
+reuse revisions under the same epoch, so each change also has a token: reading starts at the last entry that the
+subscriber knows, which must have the known token.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import MappingProxyType
@@ -49,7 +49,7 @@ _NOTHING: Final[Mapping[int, Progress]] = MappingProxyType({})
 
 
 class Kind:
-    """The kinds of entries. They are stored, so their numbers never change."""
+    """The kinds of entries. The numbers are stored, so they never change."""
 
     APPENDED_ONE: Final = 1
     APPENDED: Final = 2
@@ -66,13 +66,12 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """A change in the log, with what is left of its content.
+    """A change in the log, with its content as it is now.
 
-    `messages`: of an append, a restore, an update, the end of a reply and a compaction, as they are now. `gone_ids`:
-    those of its messages that are not there any more, as far as they are known. `ids`: of a deletion; of what a cap
-    removed with an append; of the one message of an update, the end of a reply, a compaction or an expansion. `count`:
-    of a compaction or an expansion. `through`: of a compaction; of the end of a reply, where it is. `fields`: of the
-    record, as they are now.
+    `messages`: of appends, restores, updates, ends of replies and compactions. `gone_ids`: known ids of its messages
+    that were removed since. `ids`: the deleted messages; those that a cap removed with an append; or the one message of
+    an update, end of a reply, compaction or expansion. `count`: of compactions and expansions. `through`: the end of a
+    compaction, or the position of an ended reply. `fields`: of the record.
     """
 
     revision: int
@@ -87,8 +86,8 @@ class LogEntry:
 
 
 class LiveReply(NamedTuple):
-    """A reply that is being written: where it is, its id, its content behind what the reader has, and after how many
-    seconds its writer counts as dead."""
+    """A streaming reply. `content`: the part that the reader lacks. `lives`: seconds until its writer counts as
+    dead."""
 
     position: Position
     message_id: str
@@ -97,12 +96,12 @@ class LiveReply(NamedTuple):
 
 
 def token_of(call: str) -> str:
-    """A token for a change, from that of its call (16 hexadecimal digits); for backends other than Redis."""
+    """The token of a change, from that of its call (16 hexadecimal digits); for backends other than Redis."""
     return f"{call[6:]}0000{call[:6]}"
 
 
 def is_of_call(cursor: Cursor, call: str) -> bool:
-    """Whether a change was made by the call of this token: its own token ends with the beginning of that."""
+    """Whether the call with this token made the change: the change's token ends with the start of the call's."""
     return cursor.token[-6:] == call[:6]
 
 
@@ -117,11 +116,11 @@ def recover(
     replies: Sequence[LiveReply] = (),
     had: Mapping[int, Progress] = _NOTHING,
 ) -> Changes:
-    """The changes after `after`, from log entries that begin at its own revision; or one Reset.
+    """At most `limit` changes after `after`, or one Reset.
 
-    `head` is the conversation's newest change (revision 0: there is no such conversation). At most `limit` changes.
-    `replaces`: the conversation replaced a deleted one whose log still existed. `replies`: those that are being
-    written, if `entries` end with the newest change. `had`: how much of them the reader has, by sequence.
+    `entries`: the log from the revision of `after` on. `head`: the conversation's newest change (revision 0: it does
+    not exist). `replaces`: the conversation replaced a deleted one whose log still existed. `replies`: the streaming
+    ones, if `entries` end with the newest change. `had`: the reader's progress in them, by sequence.
     """
     reason = _break(after, head, entries, replaces)
     if reason is not None:
@@ -136,7 +135,7 @@ def recover(
         except CorruptDataError as error:
             _logger.error("change %d of conversation %r is unreadable: %s", entry.revision, conversation_id[:80], error)
             if events:
-                break  # the next read begins with it
+                break  # the next read starts with it
             return _reset(conversation_id, head, "log_unreadable")
     more = bool(events) and events[-1].revision < head.revision
     if more or len(fresh) > limit:
@@ -172,7 +171,7 @@ def _reset(conversation_id: str, head: Cursor, reason: ResetReason) -> Changes:
 
 
 def is_gone(head: Cursor) -> bool:
-    """Whether a head is that of no conversation (`head.revision` > 0: of one deleted a short while ago)."""
+    """Whether the conversation of a head does not exist (`head.revision` > 0: it was deleted a short while ago)."""
     return head.epoch == BEGINNING.epoch
 
 
@@ -186,7 +185,7 @@ def _break(after: Cursor, head: Cursor, entries: list[LogEntry], replaces: bool)
             return "conversation_replaced"
     elif not entries or entries[0].revision != after.revision or entries[0].token != after.token:
         if not entries and after == head:
-            return None  # the log's key was lost, but the subscriber has seen all that was in it
+            return None  # the log was lost, but the subscriber has seen all of it
         if is_gone(head):
             return "conversation_missing"
         if head.epoch != after.epoch:
@@ -196,57 +195,40 @@ def _break(after: Cursor, head: Cursor, entries: list[LogEntry], replaces: bool)
     for before, entry in pairwise(entries):
         if entry.revision != before.revision + 1:
             return "log_trimmed"
-    # Backends read at least one entry behind the subscriber's own, if there is one.
+    # Backends read at least one entry after the subscriber's own, if there is one.
     return "log_trimmed" if len(entries) == 1 and after.revision == entries[0].revision < head.revision else None
 
 
 def _event(conversation_id: str, epoch: str, entry: LogEntry, progress: dict[int, Progress]) -> Event:
-    if entry.kind == Kind.REPLY_ENDED:
-        return _reply_ended(conversation_id, epoch, entry, progress)
-    make = _EVENTS.get(entry.kind)
-    if make is None:
-        raise CorruptDataError(f"nothing that this version of redis_history writes (its kind is {entry.kind})")
-    cursor = Cursor(epoch, entry.revision, entry.token)
-    return make(entry, {"conversation_id": conversation_id, "revision": entry.revision, "cursor": cursor})
-
-
-def _reply_ended(conversation_id: str, epoch: str, entry: LogEntry, progress: dict[int, Progress]) -> Event:
-    offset = progress.pop(entry.through.sequence, Progress()).characters
-    message = _only(entry)
-    return ReplyEnded(
-        conversation_id=conversation_id,
-        revision=entry.revision,
-        cursor=Cursor(epoch, entry.revision, entry.token),
-        message_id=entry.ids[0],
-        message=message,
-        offset=offset,
-        delta="" if message is None else message.text[offset:],
-    )
-
-
-def _appended(entry: LogEntry, place: dict[str, Any]) -> Event:
-    return MessagesAppended(messages=entry.messages, removed_ids=entry.ids, gone_ids=entry.gone_ids, **place)
-
-
-def _only(entry: LogEntry) -> Message | None:
-    return entry.messages[0] if entry.messages else None
-
-
-_EVENTS: Final[Mapping[int, Callable[[LogEntry, dict[str, Any]], Event]]] = MappingProxyType(
-    {
-        Kind.APPENDED_ONE: _appended,
-        Kind.APPENDED: _appended,
-        Kind.RESTORED: lambda entry, place: HistoryRestored(
-            messages=entry.messages, removed_ids=entry.ids, gone_ids=entry.gone_ids, **place
-        ),
-        Kind.UPDATED: lambda entry, place: MessageUpdated(message_id=entry.ids[0], message=_only(entry), **place),
-        Kind.CLEARED: lambda entry, place: HistoryCleared(**place),
-        Kind.RECORD: lambda entry, place: ConversationUpdated(fields=entry.fields, **place),
-        Kind.DELETED: lambda entry, place: MessagesDeleted(message_ids=entry.ids, **place),
-        Kind.COMPACTED: lambda entry, place: HistoryCompacted(
-            summary_id=entry.ids[0], summary=_only(entry), through=entry.through, count=entry.count, **place
-        ),
-        Kind.EXPANDED: lambda entry, place: HistoryExpanded(summary_id=entry.ids[0], count=entry.count, **place),
-        Kind.ENDED: lambda entry, place: ConversationDeleted(**place),
+    place: dict[str, Any] = {
+        "conversation_id": conversation_id,
+        "revision": entry.revision,
+        "cursor": Cursor(epoch, entry.revision, entry.token),
     }
-)
+    message = entry.messages[0] if entry.messages else None
+    lists: dict[str, Any] = {"messages": entry.messages, "removed_ids": entry.ids, "gone_ids": entry.gone_ids}
+    match entry.kind:
+        case Kind.APPENDED_ONE | Kind.APPENDED:
+            return MessagesAppended(**lists, **place)
+        case Kind.RESTORED:
+            return HistoryRestored(**lists, **place)
+        case Kind.UPDATED:
+            return MessageUpdated(message_id=entry.ids[0], message=message, **place)
+        case Kind.REPLY_ENDED:
+            offset = progress.pop(entry.through.sequence, Progress()).characters
+            delta = "" if message is None else message.text[offset:]
+            return ReplyEnded(message_id=entry.ids[0], message=message, offset=offset, delta=delta, **place)
+        case Kind.CLEARED:
+            return HistoryCleared(**place)
+        case Kind.RECORD:
+            return ConversationUpdated(fields=entry.fields, **place)
+        case Kind.DELETED:
+            return MessagesDeleted(message_ids=entry.ids, **place)
+        case Kind.COMPACTED:
+            summary_id, through = entry.ids[0], entry.through
+            return HistoryCompacted(summary_id=summary_id, summary=message, through=through, count=entry.count, **place)
+        case Kind.EXPANDED:
+            return HistoryExpanded(summary_id=entry.ids[0], count=entry.count, **place)
+        case Kind.ENDED:
+            return ConversationDeleted(**place)
+    raise CorruptDataError(f"unknown kind of change {entry.kind}; did a newer version write it?")

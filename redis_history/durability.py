@@ -1,4 +1,4 @@
-"""Confirmation of writes: the command, and which servers confirm truthfully."""
+"""Confirmation of writes by fsync or replicas, and which servers confirm correctly."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from redis_history.errors import CapabilityError
 
 __all__ = ["Confirmation", "tiers", "why_not"]
 
-#: From here on there is WAITAOF.
 _WAITAOF_SINCE: Final = {"redis": (7, 2), "valkey": (7, 2)}
-#: In these, with appendfsync everysec, WAITAOF confirms what was not fsynced yet (redis/redis#12622, mended in #13793):
-#: of 30 confirmations of Valkey 9.1.2, one after the other, 26 came without any fsync since the one before.
-_HASTY: Final = {"redis": (((7, 4), (7, 4, 3)), ((7, 9), (8, 0))), "valkey": (((8, 0), None),)}
+#: With appendfsync everysec, these versions confirm before the fsync (redis/redis#12622, fixed in #13793): of 30
+#: successive confirmations of Valkey 9.1.2, 26 came without a new fsync.
+_TOO_EARLY: Final = {"redis": (((7, 4), (7, 4, 3)), ((7, 9), (8, 0))), "valkey": (((8, 0), None),)}
 
 
 class Confirmation(Struct, frozen=True):
-    """`needed` copies within `timeout` seconds: "fsync", on this server's disk; "replicas", in memory of others."""
+    """`needed` copies within `timeout` seconds. "fsync": on the server's disk; "replicas": in memory of replicas."""
 
     tier: Literal["fsync", "replicas"]
     needed: int
@@ -27,7 +26,7 @@ class Confirmation(Struct, frozen=True):
 
     @property
     def command(self) -> bytes:
-        """The command that follows a write, packed (RESP)."""
+        """The command after a write, packed (RESP)."""
         milliseconds = b"%d" % max(1, round(self.timeout * 1000))
         needed = b"%d" % self.needed
         words = [b"WAITAOF", needed, b"0"] if self.tier == "fsync" else [b"WAIT", needed]
@@ -38,10 +37,10 @@ class Confirmation(Struct, frozen=True):
         """Raises CapabilityError if this server cannot confirm it."""
         why = why_not(self.tier, self.needed, server)
         if why is not None:
-            raise CapabilityError(f"durability={self.tier!r} cannot be kept: {why}")
+            raise CapabilityError(f"durability={self.tier!r} is not possible: {why}")
 
     def reached(self, reply: object) -> int:
-        """The number of copies, by the reply to the command; 0 if that was an error."""
+        """The number of copies in the command's reply; 0 for an error."""
         if isinstance(reply, list) and reply:
             reply = reply[0]
         return reply if isinstance(reply, int) else 0
@@ -56,10 +55,10 @@ def tiers(server: Capabilities) -> tuple[Literal["server", "fsync", "replicas"],
 def why_not(tier: str, needed: int, server: Capabilities) -> str | None:
     """Why a server cannot confirm `needed` copies; None if it can."""
     if tier == "replicas":
-        there = server.replicas or 0
-        return None if there >= needed else f"it needs {needed} connected replicas, and there are {there}"
+        connected = server.replicas or 0
+        return None if connected >= needed else f"it needs {needed} connected replicas, and there are {connected}"
     if server.version is None:
-        return "the server does not tell its version; allow this user INFO"
+        return "the server does not report its version; allow this user INFO"
     name = f"{server.backend} {server.version}"
     version = tuple(int(number) for number in server.version.split("."))
     if version < _WAITAOF_SINCE.get(server.backend, (7, 2)):
@@ -68,11 +67,12 @@ def why_not(tier: str, needed: int, server: Capabilities) -> str | None:
         return "the server has no append-only file; set appendonly to yes"
     if server.appendfsync == "no":
         return "the server never fsyncs its append-only file; set appendfsync to everysec or always"
-    hasty = any(first <= version and (end is None or version < end) for first, end in _HASTY.get(server.backend, ()))
-    if hasty and server.appendfsync != "always":
-        setting = server.appendfsync or "a setting that CONFIG GET does not tell"
+    ranges = _TOO_EARLY.get(server.backend, ())
+    too_early = any(first <= version and (end is None or version < end) for first, end in ranges)
+    if too_early and server.appendfsync != "always":
+        setting = server.appendfsync or "unknown"
         return (
-            f"{name} confirms before it has fsynced, unless appendfsync is always, and here it is {setting}; "
+            f"{name} confirms before the fsync, unless appendfsync is always, and here it is {setting}; "
             "set it, or use Redis 7.4.3, 8.0 or newer"
         )
     return None

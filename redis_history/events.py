@@ -1,9 +1,9 @@
 """Events: one for each change of a conversation, in order.
 
-Every change carries the `revision` it made (contiguous: 1, 2, 3 …) and a `cursor` to resume after it.
-`Reset` replaces changes that are no longer available: read the conversation again, then continue from its cursor.
+Every change has the `revision` it made (contiguous: 1, 2, 3 …) and a `cursor` to resume after it. `Reset` replaces
+changes that are no longer available: read the conversation again, then continue from its cursor.
 
-An event has the messages as they are when it is read, and tells which of its messages are not there any more.
+An event has its messages as they are when it is read, and the ids of those that have been removed since.
 """
 
 from __future__ import annotations
@@ -18,27 +18,12 @@ from redis_history.model import Message, Part, Position
 from redis_history.model.replies import grown
 
 __all__ = [
-    "Change",
-    "ConversationDeleted",
-    "ConversationUpdated",
-    "Cursor",
-    "Event",
-    "HistoryCleared",
-    "HistoryCompacted",
-    "HistoryExpanded",
-    "HistoryRestored",
-    "MessageUpdated",
-    "MessagesAppended",
-    "MessagesDeleted",
-    "ReplyEnded",
-    "ReplyGrew",
-    "Reset",
-    "ResetReason",
-]
+    "Change", "ConversationDeleted", "ConversationUpdated", "Cursor", "Event", "HistoryCleared", "HistoryCompacted",
+    "HistoryExpanded", "HistoryRestored", "MessageUpdated", "MessagesAppended", "MessagesDeleted", "ReplyEnded",
+    "ReplyGrew", "Reset", "ResetReason",
+]  # fmt: skip
 
 _CURSOR = re.compile(r"([0-9a-f]{16}):([0-9]{1,16}):([0-9a-f]{20})")
-_NO_EPOCH = "0" * 16
-_NO_CHANGE = "0" * 20
 
 
 class Cursor(msgspec.Struct, frozen=True):
@@ -66,7 +51,7 @@ class Cursor(msgspec.Struct, frozen=True):
 
 
 #: Before the first change of a conversation that does not exist yet.
-BEGINNING = Cursor(_NO_EPOCH, 0, _NO_CHANGE)
+BEGINNING = Cursor("0" * 16, 0, "0" * 20)
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
@@ -84,8 +69,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
 
 class MessagesAppended(Change, frozen=True, tag="messages_appended"):
     """`messages` were added by one change, in this order. `removed_ids` are the oldest, which `max_messages` removed in
-    the same change. `gone_ids`: those of the added messages that are not there any more; if all messages were removed
-    at once since, only that later change tells."""
+    the same change. `gone_ids`: those of the added messages that were removed since, one by one (not by a later clear
+    or restore)."""
 
     messages: tuple[Message, ...]
     removed_ids: tuple[str, ...] = ()
@@ -99,21 +84,20 @@ class MessagesDeleted(Change, frozen=True, tag="messages_deleted"):
 
 
 class MessageUpdated(Change, frozen=True, tag="message_updated"):
-    """The content of message `message_id` was replaced, at the same position. `message` is the new one; None: it is not
-    there any more."""
+    """The content of message `message_id` was replaced, at the same position. `message` is the new one; None: it was
+    removed since."""
 
     message_id: str
     message: Message | None
 
 
 class ReplyGrew(Change, frozen=True, tag="reply_grew"):
-    """Message `message_id`, which `store.stream` is writing, has grown by `parts`: `delta` is what they append to its
-    text, which had `offset` characters. Text at their beginning continues the last part of the message if that is plain
-    text.
+    """Message `message_id`, which `store.stream` is writing, has grown by `parts`: they append `delta` to its text,
+    which had `offset` characters. Text at their beginning continues the last part of the message if that is plain text.
 
-    A subscription begins each reply at its beginning, wherever it began itself: then `whole` is true, and `parts` are
-    all so far. So its deltas, joined, are the text; and `text[:event.offset] + event.delta` is the text for those who
-    have some of it already. The conversation does not change: `revision` and `cursor` are those of the last change.
+    The first event of a reply in a subscription has all its parts so far, and `whole` is true. So the deltas, joined,
+    are the text. If you have some of it from elsewhere, `text[:event.offset] + event.delta` is the text. The
+    conversation does not change: `revision` and `cursor` are those of the last change.
     """
 
     message_id: str
@@ -123,13 +107,13 @@ class ReplyGrew(Change, frozen=True, tag="reply_grew"):
     whole: bool = False
 
     def applied_to(self, message: Message) -> Message:
-        """The message with what has grown: as this subscription has told it so far, or a snapshot."""
+        """The grown message, from the message as this subscription or a snapshot gave it."""
         return grown(message, self.parts, whole=self.whole)
 
 
 class ReplyEnded(Change, frozen=True, tag="reply_ended"):
-    """Message `message_id` is written: its `status` is "complete" or "interrupted". `message` is all of it; None: it is
-    not there any more. `delta` and `offset`: as of ReplyGrew, the rest of its text."""
+    """The reply `message_id` has ended: its `status` is "complete" or "interrupted". `message` is all of it; None: it
+    was removed since. `delta` and `offset`: the rest of its text, as in ReplyGrew."""
 
     message_id: str
     message: Message | None
@@ -153,7 +137,7 @@ class HistoryRestored(Change, frozen=True, tag="history_restored"):
 class HistoryCompacted(Change, frozen=True, tag="history_compacted"):
     """The summary `summary_id` replaced the oldest `count` messages, which are in the archive now: all messages with a
     position up to `through`, that of the summary, except system messages that are not summaries. `summary` is None if
-    it is not there any more."""
+    it was removed since."""
 
     summary_id: str
     summary: Message | None
@@ -162,7 +146,7 @@ class HistoryCompacted(Change, frozen=True, tag="history_compacted"):
 
 
 class HistoryExpanded(Change, frozen=True, tag="history_expanded"):
-    """The `count` messages that the summary `summary_id` had replaced are back, and the summary is gone. Read the
+    """The `count` messages that the summary `summary_id` had replaced are back, and the summary is removed. Read the
     messages: there may be too many for an event."""
 
     summary_id: str
@@ -170,8 +154,8 @@ class HistoryExpanded(Change, frozen=True, tag="history_expanded"):
 
 
 class ConversationUpdated(Change, frozen=True, tag="conversation_updated"):
-    """The record of the conversation was created or changed; `fields` are the written fields, with
-    their present values."""
+    """The record of the conversation was created or changed; `fields` are the written fields with their present
+    values."""
 
     fields: dict[str, Any]
 

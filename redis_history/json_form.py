@@ -24,18 +24,6 @@ from redis_history.model import Message, Position, UnknownPart
 from redis_history.model.wire import NAMES, encode_body, from_map, to_map
 from redis_history.tokens import message_tokens
 
-__all__ = [
-    "dump_messages",
-    "load_messages",
-    "message_from_json",
-    "message_of",
-    "message_to_json",
-    "messages_of",
-    "to_json",
-    "value_from_json",
-    "value_to_json",
-]
-
 
 def to_json(value: Any) -> Any:
     """All fields of a message, conversation, event or search hit, or the JSON form of another value.

@@ -17,45 +17,12 @@ from redis_history.model import Conversation, Message, Position
 from redis_history.model.replies import Progress
 
 __all__ = [
-    "ANY",
-    "Append",
-    "Appended",
-    "Changes",
-    "Clear",
-    "Compact",
-    "Compacted",
-    "CountConversations",
-    "DeleteConversation",
-    "DeleteMessages",
-    "Entry",
-    "Expand",
-    "Expanded",
-    "FindMessage",
-    "GrowReply",
-    "Head",
-    "KeepLease",
-    "Lease",
-    "ListConversations",
-    "ListPreviews",
-    "Op",
-    "Page",
-    "Precondition",
-    "Preview",
-    "ReadChanges",
-    "ReadConversation",
-    "ReadHead",
-    "ReadPage",
-    "ReadTogether",
-    "ReplyEnd",
-    "Restore",
-    "ScanConversations",
-    "Scanned",
-    "Snapshot",
-    "TakeLease",
-    "UpdateMessage",
-    "Write",
-    "WriteRecord",
-]
+    "ANY", "Append", "Appended", "Changes", "Clear", "Compact", "Compacted", "CountConversations", "DeleteConversation",
+    "DeleteMessages", "Entry", "Expand", "Expanded", "FindMessage", "GrowReply", "Head", "KeepLease", "Lease",
+    "ListConversations", "ListPreviews", "Op", "Page", "Precondition", "Preview", "ReadChanges", "ReadConversation",
+    "ReadHead", "ReadPage", "ReadTogether", "ReplyEnd", "Restore", "ScanConversations", "Scanned", "Snapshot",
+    "TakeLease", "UpdateMessage", "Write", "WriteRecord",
+]  # fmt: skip
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -69,8 +36,8 @@ class Op(Generic[T_co]):
 class Lease(Struct, frozen=True):
     """The right of one worker to work on a conversation for a time.
 
-    `fence` is the number of the lease within the conversation; `claim` is random. A backend rejects a change whose
-    precondition has a lease that is not the present one.
+    `fence` is the number of the lease within the conversation; `claim` is random. A backend rejects a write whose
+    precondition has a lease other than the present one.
     """
 
     conversation_id: str
@@ -96,19 +63,21 @@ class Precondition(Struct, frozen=True):
 ANY = Precondition()
 
 
-class Write(Op[T_co]):
-    """An operation that changes a conversation."""
-
-    __slots__ = ()
+class _OnConversation(Struct, frozen=True):
     conversation_id: str
-    precondition: Precondition
-    token: str
+
+
+class Write(_OnConversation, Op[T_co], frozen=True, kw_only=True):
+    """An operation that changes a conversation. `token` is that of the change."""
+
+    precondition: Precondition = ANY
+    token: str = field(default_factory=new_token)
 
 
 class Entry(Struct, frozen=True):
-    """A message to store, with its `body`, `flags` (see `model.wire`) and `timestamp` (µs; None: the server's clock).
-    `characters` and `tokens` are added to the totals of the conversation. `tools` are the marks of its tool calls and
-    results: see `model.pairs.marks`."""
+    """A message to store: its `body` and `flags` (see `model.wire`), `timestamp` (µs; None: the server's clock),
+    `characters` and `tokens` for the totals, and `tools`, the marks of its tool calls and results
+    (`model.pairs.marks`)."""
 
     message: Message
     body: bytes
@@ -121,49 +90,41 @@ class Entry(Struct, frozen=True):
 
 class Appended(Struct, frozen=True):
     """The outcome of one appended message: `message` has its timestamp and sequence, `revision` is the change that
-    stored it. `duplicate`: an earlier call had already stored it.
-    """
+    stored it. `duplicate`: an earlier call had already stored it."""
 
     revision: int
     message: Message
     duplicate: bool
 
 
-class Append(Struct, Write[list[Appended]], frozen=True):
-    """Add messages, in order. A message that is stored with the same content stays as it is; if all are, there is no
-    change. The same id with other content: MessageConflictError. `vectors`: one for each message, or none."""
+class Append(Write[list[Appended]], frozen=True):
+    """Add messages, in order. Messages that are stored already are left as they are; without new ones nothing changes.
+    The same id with other content: MessageConflictError. `vectors`: one for each message, or none."""
 
-    conversation_id: str
     entries: tuple[Entry, ...]
-    precondition: Precondition = ANY
-    token: str = field(default_factory=new_token)
     vectors: tuple[bytes, ...] = ()
 
 
 class ReplyEnd(Struct, frozen=True):
-    """Says that an update is the end of a reply. `token`: of the append that began it. Without: whoever does this is
-    not its writer, which has died and left `size` bytes of content."""
+    """Marks an update as the end of a reply. `token` is that of the append that began it; "": a reader ends the reply,
+    because its writer has died and left `size` bytes of content."""
 
     token: str = ""
     size: int = 0
 
 
-class UpdateMessage(Struct, Write[Appended | None], frozen=True):
-    """Replace the content of a message at its place; None: no message has this id. The same content again changes
-    nothing. With `reply`, None as well if it is not that reply, or its writer lives."""
+class UpdateMessage(Write[Appended | None], frozen=True):
+    """Replace the content of a message, which keeps its position; None: no message has this id. The same content again
+    changes nothing. With `reply`, the outcome is also None if the message is another one, or its writer lives."""
 
-    conversation_id: str
     entry: Entry
-    precondition: Precondition = ANY
-    token: str = field(default_factory=new_token)
     vectors: tuple[bytes, ...] = ()
     reply: ReplyEnd | None = None
 
 
 class GrowReply(Struct, Op[int], frozen=True):
-    """Append `records` (see model.replies) to the content of the reply that the append of `token` began, if that has
-    `offset` bytes; with `lives`, let its writer live on. The outcome is how many bytes the content has; -1: the reply
-    has ended."""
+    """Append `records` (see model.replies) to the reply that the append of `token` began, if its content has `offset`
+    bytes; `lives` renews the lease of its writer. The outcome is the size of the content; -1: the reply has ended."""
 
     conversation_id: str
     token: str
@@ -172,30 +133,23 @@ class GrowReply(Struct, Op[int], frozen=True):
     lives: bool
 
 
-class Restore(Struct, Write[int], frozen=True):
+class Restore(Write[int], frozen=True):
     """Replace all messages. The outcome is the revision."""
 
-    conversation_id: str
     entries: tuple[Entry, ...]
-    precondition: Precondition = ANY
-    token: str = field(default_factory=new_token)
     vectors: tuple[bytes, ...] = ()
 
 
-class Clear(Struct, Write[int], frozen=True):
+class Clear(Write[int], frozen=True):
     """Remove all messages and keep the conversation. The outcome is the revision."""
-
-    conversation_id: str
-    precondition: Precondition = ANY
-    token: str = field(default_factory=new_token)
 
 
 class Compacted(Struct, frozen=True):
-    """The outcome of a compaction: its `revision`, the stored `summary`, and the `count` of messages it replaced, a
-    former summary included.
+    """The outcome of a compaction: its `revision`, the stored `summary`, and the `count` of messages it replaced,
+    including a former summary.
 
-    `changed` is false if an earlier call with the same summary did it (`count` is then how many of the messages are
-    still archived), or, without a `summary`, if there was nothing to compact (`revision` is then the present one).
+    `changed` is false if an earlier call stored this summary (`count` is then how many of its messages are still
+    archived), or if there was nothing to compact (`summary` is then None, `revision` the present one).
     """
 
     revision: int
@@ -204,65 +158,49 @@ class Compacted(Struct, frozen=True):
     changed: bool
 
 
-class Compact(Struct, Write[Compacted], frozen=True):
+class Compact(Write[Compacted], frozen=True):
     """Replace all messages up to `through` (inclusive), except system messages, by a summary at the position of the
     last of them. The replaced messages move to the archive. A former summary is replaced like any message.
 
-    `seen`: ids and digests of the summarised messages. If other messages would be replaced, CompactionConflictError. A
-    range that separates a tool call from its result is rejected too. Nothing changes if there is nothing to replace
-    except at most one summary, or if an earlier call has stored this summary.
+    `seen`: ids and digests of the summarised messages. If other messages would be replaced, CompactionConflictError; if
+    the range separates a tool call from its result, TornPairError. Nothing changes if an earlier call has stored this
+    summary, or if there is nothing to replace except a summary.
     """
 
-    conversation_id: str
     through: Position
     summary: Entry
     seen: tuple[tuple[str, bytes], ...] | None = None
-    precondition: Precondition = ANY
-    token: str = field(default_factory=new_token)
     vectors: tuple[bytes, ...] = ()
 
 
 class Expanded(Struct, frozen=True):
-    """The outcome of an expansion: its `revision`, and the `count` of messages that came back."""
+    """The outcome of an expansion: its `revision`, and the `count` of restored messages."""
 
     revision: int
     count: int
 
 
-class Expand(Struct, Write[Expanded | None], frozen=True):
-    """Put back the messages that the live summary replaced; None: the id is not that of the live summary."""
+class Expand(Write[Expanded | None], frozen=True):
+    """Restore the messages that the live summary replaced; None: its id is another one."""
 
-    conversation_id: str
     summary_id: str
-    precondition: Precondition = ANY
-    token: str = field(default_factory=new_token)
 
 
-class WriteRecord(Struct, Write[int], frozen=True):
-    """Set fields of a conversation's record (see RECORD_FIELDS), and create the conversation unless the precondition
-    requires one. The outcome is the revision."""
+class WriteRecord(Write[int], frozen=True):
+    """Set fields of a conversation's record (see RECORD_FIELDS); creates the conversation if necessary. The outcome is
+    the revision."""
 
-    conversation_id: str
     fields: dict[str, Any]
-    precondition: Precondition = ANY
-    token: str = field(default_factory=new_token)
 
 
-class DeleteMessages(Struct, Write[int], frozen=True):
-    """Remove messages by id, archived or not; unknown ids are ignored. The outcome is how many were removed."""
+class DeleteMessages(Write[int], frozen=True):
+    """Remove messages by id, archived or not; unknown ids are ignored. The outcome is the number of removed ones."""
 
-    conversation_id: str
     message_ids: tuple[str, ...]
-    precondition: Precondition = ANY
-    token: str = field(default_factory=new_token)
 
 
-class DeleteConversation(Struct, Write[bool], frozen=True):
+class DeleteConversation(Write[bool], frozen=True):
     """Remove everything of a conversation. The outcome is whether it existed."""
-
-    conversation_id: str
-    precondition: Precondition = ANY
-    token: str = field(default_factory=new_token)
 
 
 class ReadConversation(Struct, Op[Conversation | None], frozen=True):
@@ -272,7 +210,7 @@ class ReadConversation(Struct, Op[Conversation | None], frozen=True):
 
 
 class Scanned(Struct, frozen=True):
-    """A page of a scan, and where to continue; None: the scan has ended."""
+    """A page of a scan, and the `cursor` of the next page (None: the scan has ended)."""
 
     conversations: list[Conversation]
     cursor: Any = None
@@ -281,7 +219,7 @@ class Scanned(Struct, frozen=True):
 class ScanConversations(Struct, Op[Scanned], frozen=True):
     """A page of about `limit` conversations, maybe none, unordered, from `cursor` on (None: the first page).
 
-    A scan finds each conversation that exists during all of it. A conversation that changes meanwhile may come twice.
+    A scan finds each conversation that exists all the time. Conversations that change meanwhile may come twice.
     """
 
     limit: int = 500
@@ -298,8 +236,8 @@ class ListConversations(Struct, Op[list[Conversation]], frozen=True):
 
 
 class Preview(Struct, frozen=True):
-    """How a list shows a `conversation`: its `title` (if it has none, the beginning of the first message of a user,
-    of at most 80 characters; "" without one), and its newest message, `last_message`."""
+    """How a list shows a `conversation`: its `title` (by default the first 80 characters of the first message of a
+    user; "" without one), and its newest message, `last_message`."""
 
     conversation: Conversation
     title: str
@@ -307,7 +245,7 @@ class Preview(Struct, frozen=True):
 
 
 class ListPreviews(Struct, Op[list[Preview]], frozen=True):
-    """The same as ListConversations, with previews. For backends with `reads_together`."""
+    """Like ListConversations, with previews. For backends with `reads_together`."""
 
     user_id: int | str | None
     agent_name: str | None
@@ -316,19 +254,19 @@ class ListPreviews(Struct, Op[list[Preview]], frozen=True):
 
 
 class CountConversations(Struct, Op[int], frozen=True):
-    """How many conversations there are, of one owner or of one agent if given. Those that have ended by their time to
-    live count until a list comes upon them. For backends with `reads_together`."""
+    """The number of conversations, of one owner or of one agent if given. Expired ones count until a list finds them
+    gone. For backends with `reads_together`."""
 
     user_id: int | str | None
     agent_name: str | None
 
 
 class Page(Struct, frozen=True):
-    """Consecutive messages, ascending. `unreadable` counts corrupt members, which were skipped. `live`: one of the
-    messages is a reply that is being written.
+    """Consecutive messages, ascending. `unreadable` counts the corrupt ones, which were skipped. `live`: the page has a
+    reply that is being written.
 
     If archived messages were requested, `archived` says for each message whether it is archived, and `former_summaries`
-    has the ids of the summaries among them (and may have others).
+    has the ids of the archived summaries (and may have others).
     """
 
     messages: list[Message]
@@ -339,11 +277,11 @@ class Page(Struct, frozen=True):
 
 
 class ReadPage(Struct, Op[Page], frozen=True):
-    """The messages with `after` < position < `before`, ascending: the first `limit`, or the last if `newest`. A page of
-    `limit` stored messages, readable or not, may have more beyond it. An unknown conversation is empty.
+    """The messages with `after` < position < `before`, ascending: the first `limit`, or the last if `newest`. If the
+    page has `limit` messages, readable or not, there may be more. An unknown conversation is empty.
 
-    With `archived`, archived messages are included, and a summary follows the messages that it replaced, at the same
-    position. A page has all or none of the messages of one position, and so may have more than `limit`.
+    With `archived`, archived messages are included. A summary follows the messages that it replaced, at the position of
+    the last of them; a page has both or neither, and so may have more than `limit` messages.
     """
 
     conversation_id: str
@@ -363,7 +301,7 @@ class FindMessage(Struct, Op[Message | None], frozen=True):
 
 class ReadTogether(Struct, Op[list[Any]], frozen=True):
     """The outcomes of several reads (`FindMessage`, `ReadConversation`, `ReadPage`, `Fetch`), in order, in one round
-    trip. They may be of different moments."""
+    trip, but not of one moment."""
 
     reads: tuple[Op[Any], ...]
 
@@ -391,8 +329,8 @@ class ReadHead(Struct, Op[Head], frozen=True):
 class Changes(Struct, frozen=True):
     """Changes after a cursor, in order; `more`: there are further ones.
 
-    `replies`: how much of the replies that are being written the reader has now, by sequence. `check_in`: seconds after
-    which the writer of one of them may have died. `dead`: the positions of those whose writers have.
+    `replies`: how much the reader has now of each reply that is being written, by sequence. `check_in`: seconds after
+    which one of their writers may have died. `dead`: the positions of replies whose writers have died.
     """
 
     events: list[Event]
@@ -403,8 +341,8 @@ class Changes(Struct, frozen=True):
 
 
 class ReadChanges(Struct, Op[Changes], frozen=True):
-    """At most `limit` changes after `after`; or a single Reset if the log no longer has all of them. Behind the last
-    change, what was added to replies beyond `replies`: how much of them the reader has, by sequence."""
+    """At most `limit` changes after `after`; or a single Reset if the log no longer has all of them. Then the growth of
+    replies that are being written; `replies` is how much of each the reader has, by sequence."""
 
     conversation_id: str
     after: Cursor
@@ -413,7 +351,8 @@ class ReadChanges(Struct, Op[Changes], frozen=True):
 
 
 class TakeLease(Struct, Op[Lease | None], frozen=True):
-    """A lease for `seconds`; None: another worker has one, or there is no such conversation. Readers notice nothing."""
+    """Take a lease for `seconds`; None: another worker has it, or there is no such conversation. The conversation does
+    not change."""
 
     conversation_id: str
     seconds: float
@@ -421,7 +360,7 @@ class TakeLease(Struct, Op[Lease | None], frozen=True):
 
 
 class KeepLease(Struct, Op[bool], frozen=True):
-    """Let a lease end `seconds` from now; 0: at once. The outcome is whether it was still the present one."""
+    """Set the end of a lease to `seconds` from now (0: end it). The outcome is whether it was still the present one."""
 
     lease: Lease
     seconds: float

@@ -1,5 +1,4 @@
-"""Reads of several operations, as generators without I/O: they yield an operation, receive its outcome, and return the
-result. `_async/_listing.py` runs them."""
+"""Reads of several pages. Generators without I/O: they yield an operation and receive its outcome."""
 
 from __future__ import annotations
 
@@ -8,24 +7,19 @@ from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
-from redis_history.backends.base import ChangedHeads, ChangeQuery
-from redis_history.changelog import is_gone
-from redis_history.events import BEGINNING, Cursor
 from redis_history.model import Message
-from redis_history.operations import ListConversations, Op, Page, ReadHead, ReadPage
+from redis_history.operations import Op, Page, ReadPage
 
 T = TypeVar("T")
 Reads = Generator[Op[Any], Any, T]
 
 #: Messages read at once. Larger reads go page by page, so that no single one holds the server for long.
 PAGE: Final = 2000
-#: Conversations listed at once.
-_LISTED: Final = 500
 
 
 def next_page(op: ReadPage, page: Page, size: int) -> ReadPage | None:
-    """The read of `size` messages after `page`, which `op` has read; None: that was all. A page without a readable
-    message lacks an end position, so a larger one is read in its place."""
+    """The read of `size` messages after `page`, which `op` has read; None: that was all. A page without readable
+    messages has no end position, so a larger one is read instead."""
     if len(page.messages) + page.unreadable < op.limit:
         return None
     if not page.messages:
@@ -54,22 +48,3 @@ def newest_messages(
     pages.reverse()
     every = pages[0] if len(pages) == 1 else [message for one in pages for message in one]
     return every if limit is None or found <= limit else every[found - limit :]
-
-
-def find_by_listing(query: ChangeQuery) -> Reads[ChangedHeads]:
-    """The changed conversations, for a backend without `poll_changes`. Slow: it lists all conversations and reads the
-    head of each."""
-    ids = set(query.known)
-    offset, full = 0, True
-    while full:
-        page = yield ListConversations(None, None, _LISTED, offset)
-        ids.update(conversation.conversation_id for conversation in page)
-        offset, full = offset + len(page), len(page) == _LISTED
-    heads: dict[str, Cursor] = {}
-    for conversation_id in ids:
-        head = (yield ReadHead(conversation_id)).cursor
-        if is_gone(head):
-            head = BEGINNING
-        if head != query.known.get(conversation_id, BEGINNING):
-            heads[conversation_id] = head
-    return ChangedHeads(heads)

@@ -17,11 +17,11 @@ _logger = logging.getLogger("redis_history")
 
 
 class RetryDetails(NamedTuple):
-    """A call is about to be tried again. Times in seconds.
+    """A call will be retried. Times in seconds.
 
-    `server` is the address, without secrets. `retry_num` is 1 before the first repetition. `wait_for` is the wait that
-    comes now, `waited_so_far` those before it, without the tries themselves. `caused_by` is what redis-py raised, or
-    the operating system.
+    `server`: the address, without secrets. `retry_num`: 1 before the first retry. `wait_for`: the wait before this
+    retry. `waited_so_far`: the sum of earlier waits, without the attempts themselves. `caused_by`: the error of
+    redis-py or the operating system.
     """
 
     server: str
@@ -35,12 +35,12 @@ class RetryDetails(NamedTuple):
 class RetryPolicy:
     """How long a call keeps trying while the server cannot be reached. Times in seconds.
 
-    Repeating is safe: every change carries a token and every message an id, so what was applied before a lost reply is
-    recognised. A wait between tries is random, of up to `first_wait`, and up to twice as long each time until
-    `longest_wait`, so that a fleet does not come back all at once.
+    Retries are safe: every change has a token and every message an id, so a repeated write is recognised. `deadline`
+    limits the whole call. Waits are random, so that a fleet does not reconnect at once: up to `first_wait`, then up
+    to twice as long each time, at most `longest_wait`.
 
-    `on_retry` is called before each repetition, by the thread or in the event loop of the call, so it must not block.
-    Its exceptions are logged and change nothing.
+    `on_retry` is called before each retry, in the thread or event loop of the call, so it must not block. Its errors
+    are logged.
     """
 
     deadline: float = 10.0
@@ -55,13 +55,13 @@ class RetryPolicy:
             raise ConfigurationError(f"a retry policy needs 0 <= deadline and 0 < first_wait <= longest_wait: {self}")
         hook = self.on_retry
         if hook is not None and (not callable(hook) or inspect.iscoroutinefunction(hook)):
-            raise ConfigurationError(f"on_retry of a retry policy is a plain function of one argument, not {hook!r}")
+            raise ConfigurationError(f"on_retry must be a plain function of one argument, not {hook!r}")
 
-    def tell(self, details: RetryDetails) -> None:
-        """Call `on_retry`. Its errors must not become those of a write that may still succeed."""
+    def notify(self, details: RetryDetails) -> None:
+        """Call `on_retry`; log its errors."""
         if self.on_retry is None:
             return
         try:
             self.on_retry(details)
         except Exception:
-            _logger.exception("the on_retry of a retry policy failed")
+            _logger.exception("on_retry of a retry policy failed")

@@ -11,15 +11,9 @@ from redis_history.errors import ConfigurationError
 from redis_history.model import AttachmentPart, Message, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 
 __all__ = [
-    "CHARACTERS_PER_TOKEN",
-    "TokenCounter",
-    "count_characters",
-    "estimate_tokens",
-    "message_tokens",
-    "text_tokens",
-    "texts",
-    "tiktoken_counter",
-]
+    "CHARACTERS_PER_TOKEN", "TokenCounter", "count_characters", "estimate_tokens", "message_tokens", "text_tokens",
+    "texts", "tiktoken_counter",
+]  # fmt: skip
 
 #: The usual rule of thumb for English text; exact counts need the model's own tokenizer.
 CHARACTERS_PER_TOKEN = 4

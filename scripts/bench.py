@@ -19,8 +19,7 @@ from typing import Any
 import redis
 from benchmarks.calls import (
     bench_append,
-    bench_async_append,
-    bench_async_read,
+    bench_async,
     bench_batch,
     bench_capture,
     bench_listing,
@@ -31,7 +30,7 @@ from benchmarks.calls import (
 )
 from benchmarks.doorbells import bench_async_doorbell, bench_doorbell
 from benchmarks.durability import bench_durability, followed
-from benchmarks.growth import bench_compaction, bench_growth, bench_growth_of_reads, bench_memory
+from benchmarks.growth import bench_compaction, bench_growth, bench_memory
 from benchmarks.search import bench_search, bench_search_memory, bench_search_writes
 from benchmarks.timing import Report, in_turn
 from rich.console import Console
@@ -78,9 +77,8 @@ def main() -> None:
         bench_import(report)
         with HistoryStore(url, namespace="bench", search="off") as store:
             bench_append(report, client, store, options.rounds)
-            asyncio.run(bench_async_append(report, url, options.rounds))
             bench_read(report, client, store, options.rounds)
-            asyncio.run(bench_async_read(report, url, options.rounds))
+            asyncio.run(bench_async(report, url, options.rounds))
             bench_reply(report, client, store, options.rounds)
             bench_prompts(report, store, options.rounds)
             bench_capture(report, store, options.rounds)
@@ -88,7 +86,6 @@ def main() -> None:
             bench_doorbell(report, client, store, url, options.rounds)
             asyncio.run(bench_async_doorbell(report, url, options.rounds))
             bench_growth(report, client, store, options.rounds)
-            bench_growth_of_reads(report, client, store, options.rounds)
             bench_ttl(report, url, store, options.rounds)
             bench_listing(report, client, store, options.rounds)
             bench_memory(report, client, store)

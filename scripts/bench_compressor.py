@@ -10,7 +10,7 @@ import argparse
 import asyncio
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 import redis
@@ -29,34 +29,38 @@ def instant(messages: Sequence[Message], previous: str | None) -> str:
     return "They spoke of flights."
 
 
+async def measured(client: Any, work: Awaitable[Any]) -> tuple[Any, float, float]:
+    """The result of `work`, its seconds, and the server's processor time."""
+    before, start = processor_time(client), time.perf_counter()
+    result = await work
+    return result, time.perf_counter() - start, processor_time(client) - before
+
+
 async def cost(table: Table, url: str, client: Any, search: Any) -> None:
+    client.config_set("slowlog-log-slower-than", 1000)
     async with AsyncHistoryStore(url, namespace=f"bench-compress-{search}", search=search) as store:
         for count in (100, 1_000, 10_000):
-            rounds = max(1, 2_000 // count)
+            names = [f"{count}-{number}" for number in range(max(1, 2_000 // count))]
             start = time.perf_counter()
-            for number in range(rounds):
+            for name in names:
                 for first in range(0, count, 100):
-                    batch = [user(f"{n} {TEXT}") for n in range(first, min(first + 100, count))]
-                    await store.append_many(f"{count}-{number}", batch)
+                    await store.append_many(name, [user(f"{first + n} {TEXT}") for n in range(min(100, count))])
             appended = time.perf_counter() - start
-            client.config_resetstat()
             client.slowlog_reset()
-            client.config_set("slowlog-log-slower-than", 1000)
-            before, start = processor_time(client), time.perf_counter()
             compressor = AsyncCompressor(store, instant, max_messages=count // 2, keep_recent=10, concurrency=1)
-            stats = await compressor.run_once()
-            took, server = time.perf_counter() - start, processor_time(client) - before
-            assert stats.compressed == rounds, stats
+            stats, took, server = await measured(client, compressor.run_once())
+            assert stats.compressed == len(names), stats
             longest = max((entry["duration"] for entry in client.slowlog_get(1000)), default=0)
             table.add_row(
-                f"compress {stats.messages // rounds:,} of {count:,} messages{', index' if search == 'auto' else ''}",
+                f"compress {stats.messages // len(names):,} of {count:,} messages"
+                f"{', index' if search == 'auto' else ''}",
                 f"{1e6 * took / stats.messages:.0f} µs a message; appended in batches of 100: "
-                f"{1e6 * appended / count / rounds:.0f}",
+                f"{1e6 * appended / count / len(names):.0f}",
                 f"{1e6 * server / stats.messages:.0f} µs a message",
                 f"{longest / 1000:.1f} ms",
             )
-            for number in range(rounds):
-                await store.delete_conversation(f"{count}-{number}")
+            for name in names:
+                await store.delete_conversation(name)
 
 
 def extract(table: Table) -> None:
@@ -78,37 +82,31 @@ async def idle(table: Table, url: str, client: Any, seconds: float) -> None:
                 await store.append_many(f"c{number}", [user(TEXT), user(TEXT)])
 
         await asyncio.gather(*(fill() for _ in range(16)))
-        sweeps = []
-        for _ in range(3):
-            before, start = processor_time(client), time.perf_counter()
-            await AsyncCompressor(store, instant, max_messages=100).run_once()
-            sweeps.append((processor_time(client) - before, time.perf_counter() - start))
+        sweep = AsyncCompressor(store, instant, max_messages=100)
+        sweeps = [await measured(client, sweep.run_once()) for _ in range(3)]
         table.add_row(
             f"look at all of {MANY:,} conversations",
-            f"{1000 * min(took for _, took in sweeps):.0f} ms",
-            f"{1000 * min(server for server, _ in sweeps):.0f} ms",
+            f"{1000 * min(took for _, took, _ in sweeps):.0f} ms",
+            f"{1000 * min(server for _, _, server in sweeps):.0f} ms",
             "",
         )
-        before = processor_time(client)
-        await asyncio.sleep(seconds)
-        alone = processor_time(client) - before
+        _, _, alone = await measured(client, asyncio.sleep(seconds))
         compressor = AsyncCompressor(store, instant, max_messages=100)
         work = asyncio.create_task(compressor.run())
         while not compressor.stats.sweeps:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         client.config_resetstat()
-        before, own = processor_time(client), time.process_time()
-        await asyncio.sleep(seconds)
-        after, mine = processor_time(client), time.process_time() - own
+        own = time.process_time()
+        _, _, together = await measured(client, asyncio.sleep(seconds))
+        own = time.process_time() - own
         commands = client.info("commandstats")
         busy = sum(one["usec"] for one in commands.values()) / 1e6
-        looks = compressor.stats.looks
         compressor.stop()
         await work
         table.add_row(
             f"idle, {MANY:,} conversations, {seconds:.0f} s",
-            f"{100 * mine / seconds:.2f} % of a core in the worker, {looks} looks",
-            f"{100 * busy / seconds:.3f} % of a core in commands, {100 * (after - before) / seconds:.2f} % in all, and "
+            f"{100 * own / seconds:.2f} % of a core in the worker, {compressor.stats.looks} looks",
+            f"{100 * busy / seconds:.3f} % of a core in commands, {100 * together / seconds:.2f} % in all, and "
             f"{100 * alone / seconds:.2f} % without a worker",
             "",
         )

@@ -10,20 +10,22 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import logging
 import statistics
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import msgspec
 import redis
+from benchmarks.search import used_memory
 from rich.console import Console
 from rich.table import Table
 
@@ -34,316 +36,272 @@ TEXT = "I would like to change my flight to the one on May 20, in economy if the
 LOADED, BULK, CONVERSATIONS = 600, 500, 10
 
 
-class Package:
-    """One package under test. `conversation` makes the calls for one conversation: append, load, bulk (or None)."""
+class Calls(NamedTuple):
+    """What to measure with one conversation: append a message, load all, append so many at once (None: cannot)."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
+    append: Callable[[], Any]
+    load: Callable[[], int]
+    bulk: Callable[[int], Any] | None
 
-    def conversation(self, name: str) -> tuple[Callable[[], Any], Callable[[], int], Callable[[int], Any] | None]:
-        raise NotImplementedError
 
-    def close(self) -> None:
-        pass
+#: Makes the calls for the conversation of a name.
+Conversation = Callable[[str], Calls]
+Package = Callable[[str], AbstractContextManager[Conversation]]
+Run = Callable[[Any], Any]
 
 
-class Ours(Package):
-    search: Any = "off"
+@contextmanager
+def on_a_loop() -> Iterator[Run]:
+    """For packages that are only asynchronous: runs each call on one event loop, with that loop's cost."""
+    with asyncio.Runner() as runner:
+        yield runner.get_loop().run_until_complete
 
-    def __init__(self, url: str) -> None:
-        super().__init__(url)
-        self.store = HistoryStore(url, namespace=f"compare-{self.search}", search=self.search)
 
-    def conversation(self, name: str) -> Any:
-        store = self.store
-        return (
-            lambda: store.append(name, user(TEXT)),
-            lambda: len(store.get(name)),
-            lambda count: store.append_many(name, [user(TEXT) for _ in range(count)]),
-        )
+@contextmanager
+def our_async_store(url: str) -> Iterator[tuple[AsyncHistoryStore, Run]]:
+    with on_a_loop() as run:
+        store = AsyncHistoryStore(url, namespace="compare-async", search="off")
+        yield store, run
+        run(store.aclose())
 
-    def close(self) -> None:
-        self.store.close()
 
+def our_store(url: str, search: Any = "off") -> HistoryStore:
+    return HistoryStore(url, namespace=f"compare-{search}", search=search)
 
-class OursIndexed(Ours):
-    search = "require"
 
+# The calls of each interface; ours and theirs have the same.
 
-class OnALoop(Package):
-    """A package that is only asynchronous: each call runs on one event loop, with that loop's cost."""
 
-    def __init__(self, url: str) -> None:
-        super().__init__(url)
-        self.loop = asyncio.new_event_loop()
+def store_calls(store: Any, name: str, run: Run = lambda result: result) -> Calls:
+    return Calls(
+        lambda: run(store.append(name, user(TEXT))),
+        lambda: len(run(store.get(name))),
+        lambda count: run(store.append_many(name, [user(TEXT) for _ in range(count)])),
+    )
 
-    def run(self, work: Any) -> Any:
-        return self.loop.run_until_complete(work)
 
-    def close(self) -> None:
-        self.loop.close()
+def agents_calls(session: Any, run: Run) -> Calls:
+    item = {"role": "user", "content": TEXT}
+    return Calls(
+        lambda: run(session.add_items([item])),
+        lambda: len(run(session.get_items())),
+        lambda count: run(session.add_items([item] * count)),
+    )
 
 
-class OursAsync(OnALoop):
-    def __init__(self, url: str) -> None:
-        super().__init__(url)
-        self.store = AsyncHistoryStore(url, namespace="compare-async", search="off")
+def framework_calls(provider: Any, name: str, run: Run) -> Calls:
+    from agent_framework import Message
 
-    def conversation(self, name: str) -> Any:
-        store = self.store
-        return (
-            lambda: self.run(store.append(name, user(TEXT))),
-            lambda: len(self.run(store.get(name))),
-            lambda count: self.run(store.append_many(name, [user(TEXT) for _ in range(count)])),
-        )
+    numbers = itertools.count()
 
-    def close(self) -> None:
-        self.run(self.store.aclose())
-        super().close()
+    def messages(count: int) -> list[Any]:
+        return [Message("user", [TEXT], message_id=f"m{next(numbers)}") for _ in range(count)]
 
+    return Calls(
+        lambda: run(provider.save_messages(name, messages(1))),
+        lambda: len(run(provider.get_messages(name))),
+        lambda count: run(provider.save_messages(name, messages(count))),
+    )
 
-class OpenAIAgents(OnALoop):
-    def conversation(self, name: str) -> Any:
-        from agents.extensions.memory import RedisSession
 
-        session = RedisSession.from_url(name, url=self.url)
-        item: Any = {"role": "user", "content": TEXT}
-        return (
-            lambda: self.run(session.add_items([item])),
-            lambda: len(self.run(session.get_items())),
-            lambda count: self.run(session.add_items([item] * count)),
-        )
+def adk_calls(service: Any, name: str, run: Run) -> Calls:
+    from google.adk.events import Event
+    from google.genai.types import Content, Part
 
+    session_of = {"app_name": "compare", "user_id": "u", "session_id": name}
+    session = run(service.create_session(**session_of))
 
-class OurAgentsSession(OnALoop):
-    def __init__(self, url: str) -> None:
-        super().__init__(url)
-        self.store = AsyncHistoryStore(url, namespace="compare-agents", search="off")
+    def append() -> None:
+        event = Event(author="user", content=Content(role="user", parts=[Part(text=TEXT)]))
+        run(service.append_event(session, event))
 
-    def conversation(self, name: str) -> Any:
-        from redis_history.integrations.openai_agents import AgentsSession
+    return Calls(append, lambda: len(run(service.get_session(**session_of)).events), None)
 
-        session = AgentsSession(name, self.store)
-        item: Any = {"role": "user", "content": TEXT}
-        return (
-            lambda: self.run(session.add_items([item])),
-            lambda: len(self.run(session.get_items())),
-            lambda count: self.run(session.add_items([item] * count)),
-        )
 
-    def close(self) -> None:
-        self.run(self.store.aclose())
-        super().close()
+def langchain_calls(history: Any) -> Calls:
+    from langchain_core.messages import HumanMessage
 
+    return Calls(
+        lambda: history.add_message(HumanMessage(TEXT)),
+        lambda: len(history.messages),
+        lambda count: history.add_messages([HumanMessage(TEXT) for _ in range(count)]),
+    )
 
-class AgentFramework(OnALoop):
-    """Microsoft Agent Framework's own provider."""
 
-    def provider(self) -> Any:
-        from agent_framework_redis import RedisHistoryProvider
+def llama_index_calls(store: Any, name: str) -> Calls:
+    from llama_index.core.llms import ChatMessage
 
-        return RedisHistoryProvider(redis_url=self.url, application_id="compare")
+    return Calls(
+        lambda: store.add_message(name, ChatMessage(role="user", content=TEXT)),
+        lambda: len(store.get_messages(name)),
+        None,
+    )
 
-    def conversation(self, name: str) -> Any:
-        from agent_framework import Message
 
-        provider = self.provider()
-        numbers = iter(range(10**9))
+@contextmanager
+def ours(url: str, search: str = "off") -> Iterator[Conversation]:
+    with our_store(url, search) as store:
+        yield partial(store_calls, store)
 
-        def messages(count: int) -> list[Any]:
-            return [Message("user", [TEXT], message_id=f"m{next(numbers)}") for _ in range(count)]
 
-        return (
-            lambda: self.run(provider.save_messages(name, messages(1))),
-            lambda: len(self.run(provider.get_messages(name))),
-            lambda count: self.run(provider.save_messages(name, messages(count))),
-        )
+@contextmanager
+def ours_async(url: str) -> Iterator[Conversation]:
+    with our_async_store(url) as (store, run):
+        yield partial(store_calls, store, run=run)
 
 
-class OurAgentFramework(AgentFramework):
-    def __init__(self, url: str) -> None:
-        super().__init__(url)
-        self.store = AsyncHistoryStore(url, namespace="compare-framework", search="off")
+@contextmanager
+def our_agents_session(url: str) -> Iterator[Conversation]:
+    from redis_history.integrations.openai_agents import AgentsSession
 
-    def provider(self) -> Any:
-        from redis_history.integrations.agent_framework import AgentFrameworkHistory
+    with our_async_store(url) as (store, run):
+        yield lambda name: agents_calls(AgentsSession(name, store), run)
 
-        return AgentFrameworkHistory(self.store)
 
-    def close(self) -> None:
-        self.run(self.store.aclose())
-        super().close()
+@contextmanager
+def openai_agents(url: str) -> Iterator[Conversation]:
+    from agents.extensions.memory import RedisSession
 
+    with on_a_loop() as run:
+        yield lambda name: agents_calls(RedisSession.from_url(name, url=url), run)
 
-class GoogleADK(OnALoop):
-    """The service for Redis of google-adk-community."""
 
-    def service(self) -> Any:
-        from google.adk_community.sessions.redis_session_service import RedisSessionService
+@contextmanager
+def our_agent_framework(url: str) -> Iterator[Conversation]:
+    from redis_history.integrations.agent_framework import AgentFrameworkHistory
 
-        return RedisSessionService(uri=self.url)
+    with our_async_store(url) as (store, run):
+        yield partial(framework_calls, AgentFrameworkHistory(store), run=run)
 
-    def conversation(self, name: str) -> Any:
-        from google.adk.events import Event
-        from google.genai.types import Content, Part
 
-        service = self.service()
-        where = {"app_name": "compare", "user_id": "u"}
-        session = self.run(service.create_session(**where, session_id=name))
+@contextmanager
+def agent_framework(url: str) -> Iterator[Conversation]:
+    from agent_framework_redis import RedisHistoryProvider
 
-        def append() -> None:
-            event = Event(author="user", content=Content(role="user", parts=[Part(text=TEXT)]))
-            self.run(service.append_event(session, event))
+    with on_a_loop() as run:
+        provider = RedisHistoryProvider(redis_url=url, application_id="compare")
+        yield partial(framework_calls, provider, run=run)
 
-        return append, lambda: len(self.run(service.get_session(**where, session_id=name)).events), None
 
+@contextmanager
+def our_adk(url: str) -> Iterator[Conversation]:
+    from redis_history.integrations.google_adk import AdkSessionService
 
-class OurADK(GoogleADK):
-    def __init__(self, url: str) -> None:
-        super().__init__(url)
-        self.store = AsyncHistoryStore(url, namespace="compare-adk", search="off")
+    with our_async_store(url) as (store, run):
+        yield partial(adk_calls, AdkSessionService(store), run=run)
 
-    def service(self) -> Any:
-        from redis_history.integrations.google_adk import AdkSessionService
 
-        return AdkSessionService(self.store)
+@contextmanager
+def google_adk(url: str) -> Iterator[Conversation]:
+    from google.adk_community.sessions.redis_session_service import RedisSessionService
 
-    def close(self) -> None:
-        self.run(self.store.aclose())
-        super().close()
+    with on_a_loop() as run:
+        yield partial(adk_calls, RedisSessionService(uri=url), run=run)
 
 
-class OurLangChain(Ours):
-    def conversation(self, name: str) -> Any:
-        from langchain_core.messages import HumanMessage
+@contextmanager
+def our_langchain(url: str) -> Iterator[Conversation]:
+    from redis_history.integrations.langchain import LangChainHistory
 
-        from redis_history.integrations.langchain import LangChainHistory
+    with our_store(url) as store:
+        yield lambda name: langchain_calls(LangChainHistory(name, store))
 
-        history = LangChainHistory(name, self.store)
-        return (
-            lambda: history.add_message(HumanMessage(TEXT)),
-            lambda: len(history.messages),
-            lambda count: history.add_messages([HumanMessage(TEXT) for _ in range(count)]),
-        )
 
+@contextmanager
+def langchain_community(url: str) -> Iterator[Conversation]:
+    from langchain_community.chat_message_histories import RedisChatMessageHistory
 
-class OurLlamaIndex(Ours):
-    def conversation(self, name: str) -> Any:
-        from llama_index.core.llms import ChatMessage
+    yield lambda name: langchain_calls(RedisChatMessageHistory(name, url=url))
 
-        from redis_history.integrations.llama_index import LlamaIndexChatStore
 
-        store = LlamaIndexChatStore(self.store)
-        return (
-            lambda: store.add_message(name, ChatMessage(role="user", content=TEXT)),
-            lambda: len(store.get_messages(name)),
-            None,
-        )
+@contextmanager
+def langchain_redis(url: str) -> Iterator[Conversation]:
+    from langchain_redis import RedisChatMessageHistory
 
+    yield lambda name: langchain_calls(RedisChatMessageHistory(name, redis_url=url))
 
-class LlamaIndex(Package):
-    def conversation(self, name: str) -> Any:
-        from llama_index.core.llms import ChatMessage
-        from llama_index.storage.chat_store.redis import RedisChatStore
 
-        store = RedisChatStore(redis_url=self.url)
-        return (
-            lambda: store.add_message(name, ChatMessage(role="user", content=TEXT)),
-            lambda: len(store.get_messages(name)),
-            None,
-        )
+@contextmanager
+def our_llama_index(url: str) -> Iterator[Conversation]:
+    from redis_history.integrations.llama_index import LlamaIndexChatStore
 
+    with our_store(url) as store:
+        yield partial(llama_index_calls, LlamaIndexChatStore(store))
 
-class LangChainCommunity(Package):
-    def conversation(self, name: str) -> Any:
-        from langchain_community.chat_message_histories import RedisChatMessageHistory
-        from langchain_core.messages import HumanMessage
 
-        history = RedisChatMessageHistory(name, url=self.url)
-        return (
-            lambda: history.add_message(HumanMessage(TEXT)),
-            lambda: len(history.messages),
-            lambda count: history.add_messages([HumanMessage(TEXT) for _ in range(count)]),
-        )
+@contextmanager
+def llama_index(url: str) -> Iterator[Conversation]:
+    from llama_index.storage.chat_store.redis import RedisChatStore
 
+    yield lambda name: llama_index_calls(RedisChatStore(redis_url=url), name)
 
-class LangChainRedis(Package):
-    def conversation(self, name: str) -> Any:
-        from langchain_core.messages import HumanMessage
-        from langchain_redis import RedisChatMessageHistory
 
-        history = RedisChatMessageHistory(name, redis_url=self.url)
-        return (
-            lambda: history.add_message(HumanMessage(TEXT)),
-            lambda: len(history.messages),
-            lambda count: history.add_messages([HumanMessage(TEXT) for _ in range(count)]),
-        )
+@contextmanager
+def redisvl(url: str) -> Iterator[Conversation]:
+    from redisvl.extensions.message_history import MessageHistory
 
-
-class RedisVL(Package):
-    def conversation(self, name: str) -> Any:
-        from redisvl.extensions.message_history import MessageHistory
-
-        history = MessageHistory(name="compare", session_tag=name, redis_url=self.url)
-        one = {"role": "user", "content": TEXT}
-        return (
-            lambda: history.add_message(dict(one)),
+    def conversation(name: str) -> Calls:
+        history = MessageHistory(name="compare", session_tag=name, redis_url=url)
+        message = {"role": "user", "content": TEXT}
+        return Calls(
+            lambda: history.add_message(dict(message)),
             lambda: len(history.get_recent(top_k=LOADED, session_tag=name)),
-            lambda count: history.add_messages([dict(one) for _ in range(count)]),
+            lambda count: history.add_messages([dict(message) for _ in range(count)]),
         )
 
+    yield conversation
 
-PACKAGES: list[tuple[str, str, type[Package]]] = [
-    ("redis_history", "", Ours),
-    ("redis_history, asyncio", "", OursAsync),
-    ("redis_history, with index", "", OursIndexed),
-    ("our LlamaIndexChatStore", "", OurLlamaIndex),
-    ("llama-index chat store", "llama-index-storage-chat-store-redis", LlamaIndex),
-    ("our LangChainHistory", "", OurLangChain),
-    ("langchain-community", "langchain-community", LangChainCommunity),
-    ("our AgentsSession", "", OurAgentsSession),
-    ("openai-agents RedisSession", "openai-agents", OpenAIAgents),
-    ("our AgentFrameworkHistory", "", OurAgentFramework),
-    ("agent-framework-redis", "agent-framework-redis", AgentFramework),
-    ("our AdkSessionService", "", OurADK),
-    ("google-adk-community", "google-adk-community", GoogleADK),
-    ("langchain-redis, with index", "langchain-redis", LangChainRedis),
-    ("redisvl, with index", "redisvl", RedisVL),
+
+PACKAGES: list[tuple[str, str, Package]] = [
+    ("redis_history", "redis_history", ours),
+    ("redis_history, asyncio", "redis_history", ours_async),
+    ("redis_history, with index", "redis_history", partial(ours, search="require")),
+    ("our LlamaIndexChatStore", "redis_history", our_llama_index),
+    ("llama-index chat store", "llama-index-storage-chat-store-redis", llama_index),
+    ("our LangChainHistory", "redis_history", our_langchain),
+    ("langchain-community", "langchain-community", langchain_community),
+    ("our AgentsSession", "redis_history", our_agents_session),
+    ("openai-agents RedisSession", "openai-agents", openai_agents),
+    ("our AgentFrameworkHistory", "redis_history", our_agent_framework),
+    ("agent-framework-redis", "agent-framework-redis", agent_framework),
+    ("our AdkSessionService", "redis_history", our_adk),
+    ("google-adk-community", "google-adk-community", google_adk),
+    ("langchain-redis, with index", "langchain-redis", langchain_redis),
+    ("redisvl, with index", "redisvl", redisvl),
 ]
-
 
 #: Our adapters, each with the framework's own class.
-ADAPTERS: list[tuple[str, type[Package], type[Package]]] = [
-    ("LangChainHistory", OurLangChain, LangChainCommunity),
-    ("LlamaIndexChatStore", OurLlamaIndex, LlamaIndex),
-    ("AgentsSession", OurAgentsSession, OpenAIAgents),
-    ("AgentFrameworkHistory", OurAgentFramework, AgentFramework),
-    ("AdkSessionService", OurADK, GoogleADK),
+ADAPTERS: list[tuple[str, Package, Package]] = [
+    ("LangChainHistory", our_langchain, langchain_community),
+    ("LlamaIndexChatStore", our_llama_index, llama_index),
+    ("AgentsSession", our_agents_session, openai_agents),
+    ("AgentFrameworkHistory", our_agent_framework, agent_framework),
+    ("AdkSessionService", our_adk, google_adk),
 ]
 
 
-class Base:
-    """The bare calls that all are compared with."""
+def member() -> bytes:
+    return msgspec.msgpack.encode({"id": str(uuid4()), "role": "user", "content": TEXT})
 
-    def __init__(self, client: Any) -> None:
-        self.client = client
-        self.decode = msgspec.msgpack.Decoder().decode
-        client.zadd("bare-600", {self.member(): number for number in range(LOADED)})
 
-    def member(self) -> bytes:
-        return msgspec.msgpack.encode({"id": str(uuid4()), "role": "user", "content": TEXT})
+def base(client: Any) -> Conversation:
+    """The bare calls that all are compared with; each name is a key."""
+    decode = msgspec.msgpack.Decoder().decode
 
-    def append(self) -> Any:
-        return self.client.zadd("bare", {self.member(): time.time()})
+    def conversation(name: str) -> Calls:
+        def bulk(count: int) -> None:
+            with client.pipeline(transaction=False) as pipe:
+                for _ in range(count):
+                    pipe.zadd(name, {member(): time.time()})
+                pipe.execute()
 
-    def load(self) -> Any:
-        return [self.decode(member) for member in self.client.zrange("bare-600", 0, -1)]
+        return Calls(
+            lambda: client.zadd(name, {member(): time.time()}),
+            lambda: len([decode(one) for one in client.zrange(name, 0, -1)]),
+            bulk,
+        )
 
-    def bulk(self) -> Any:
-        with self.client.pipeline(transaction=False) as pipe:
-            for _ in range(BULK):
-                pipe.zadd("bare", {self.member(): time.time()})
-            return pipe.execute()
+    return conversation
 
 
 def ratio(rounds: int, work: Callable[[], Any], base: Callable[[], Any]) -> str:
@@ -358,68 +316,43 @@ def ratio(rounds: int, work: Callable[[], Any], base: Callable[[], Any]) -> str:
     return f"{statistics.median(times[0]) / statistics.median(times[1]):.2f}"
 
 
-def measure(kind: type[Package], url: str | None, rounds: int) -> list[str]:
+def compare(package: Conversation, other: Conversation, rounds: int) -> list[str]:
+    """The times of append, load and bulk, in those of the other package."""
+    first, first_other = package("first"), other("bare-first")
+    first.append()
+    appends = ratio(rounds, first.append, first_other.append)
+    loaded, loaded_other = package("loaded"), other("bare-loaded")
+    for _ in range(LOADED):
+        loaded.append()
+        loaded_other.append()
+    assert loaded.load() == LOADED, (package, loaded.load())
+    loads = ratio(max(rounds // 20, 5), loaded.load, loaded_other.load)
+    many, many_other = package("bulk").bulk, other("bare-bulk").bulk
+    if many is None or many_other is None:
+        return [appends, loads, "–"]
+    return [appends, loads, ratio(max(rounds // 100, 5), partial(many, BULK), partial(many_other, BULK))]
+
+
+def measure(distribution: str, package: Package, url: str | None, rounds: int) -> list[str]:
     """The memory comes first, on a server that had nothing else to keep."""
     with server_for(url) as one, redis.Redis.from_url(one) as client:
         client.flushall()
-        package = kind(one)
-        try:
-            taken = measure_memory(package, client)
-            return [*measure_times(package, Base(client), rounds), f"{taken:.0f}"]
-        finally:
-            package.close()
+        with package(one) as conversation:
+            conversation("warm").append()
+            before = used_memory(client)
+            for number in range(CONVERSATIONS):
+                append = conversation(f"memory-{number}").append
+                for _ in range(LOADED):
+                    append()
+            used = (used_memory(client) - before) / CONVERSATIONS / LOADED
+            return [version(distribution), *compare(conversation, base(client), rounds), f"{used:.0f}"]
 
 
-def measure_memory(package: Package, client: Any) -> float:
-    append, _, _ = package.conversation("warm")
-    append()
-    before = used_memory(client)
-    for number in range(CONVERSATIONS):
-        append, _, _ = package.conversation(f"memory-{number}")
-        for _ in range(LOADED):
-            append()
-    return (used_memory(client) - before) / CONVERSATIONS / LOADED
-
-
-def used_memory(client: Any) -> int:
-    memory = client.info("memory")
-    return int(memory["used_memory"] - memory["mem_aof_buffer"])  # what waits for a slow disk
-
-
-def measure_times(package: Package, base: Base, rounds: int) -> list[str]:
-    append, _, _ = package.conversation("first")
-    append()
-    append_times = ratio(rounds, append, base.append)
-    append, load, _ = package.conversation("loaded")
-    for _ in range(LOADED):
-        append()
-    assert load() == LOADED, (package, load())
-    load_times = ratio(max(rounds // 20, 5), load, base.load)
-    _, _, bulk = package.conversation("bulk")
-    bulk_times = "–" if bulk is None else ratio(max(rounds // 100, 5), partial(bulk, BULK), base.bulk)
-    return [append_times, load_times, bulk_times]
-
-
-def measure_adapter(kind: type[Package], theirs: type[Package], url: str, client: Any, rounds: int) -> list[str]:
-    """Our times in those of the framework's own class: append, load and bulk."""
-    client.flushall()
-    packages = [kind(url), theirs(url)]
-    (append, load, bulk), (append_too, load_too, bulk_too) = (
-        one.conversation(f"c{n}") for n, one in enumerate(packages)
-    )
-    try:
-        for _ in range(LOADED):
-            append()
-            append_too()
-        loads = ratio(max(rounds // 20, 5), load, load_too)
-        appends = ratio(rounds, append, append_too)
-        bulks = "–"
-        if bulk is not None and bulk_too is not None:
-            bulks = ratio(max(rounds // 100, 5), partial(bulk, BULK), partial(bulk_too, BULK))
-        return [appends, loads, bulks]
-    finally:
-        for one in packages:
-            one.close()
+def measure_adapter(adapter: Package, theirs: Package, url: str | None, rounds: int) -> list[str]:
+    with server_for(url) as one, redis.Redis.from_url(one) as client:
+        client.flushall()
+        with adapter(one) as ours, theirs(one) as other:
+            return compare(ours, other, rounds)
 
 
 @contextmanager
@@ -433,6 +366,13 @@ def server_for(url: str | None) -> Iterator[str]:
         yield server.url
 
 
+def figures(count: int, work: Callable[..., list[str]], *arguments: Any) -> list[str]:
+    try:
+        return work(*arguments)
+    except Exception as error:  # noqa: BLE001 -- another package's failure must not end the table
+        return [f"{type(error).__name__}: {str(error)[:60]}", *[""] * (count - 1)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=2000, help="appends of each package (default 2000)")
@@ -440,25 +380,14 @@ def main() -> None:
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    payload = len(msgspec.msgpack.encode({"id": str(uuid4()), "role": "user", "content": TEXT}))
     table = Table("package", "version", "append p50", "load 600", "bulk 500", "bytes a message")
-    for name, distribution, kind in PACKAGES:
-        shown = version(distribution) if distribution else version("redis_history")
-        try:
-            figures = measure(kind, options.url, options.rounds)
-        except Exception as error:  # noqa: BLE001 -- another package's failure must not end the table
-            figures = [f"{type(error).__name__}: {str(error)[:60]}", "", "", ""]
-        table.add_row(name, shown, *figures)
-    with server_for(options.url) as url:
-        client = redis.Redis.from_url(url)
-        adapters = Table("adapter, in times of the framework's own class", "append p50", "load 600", "bulk 500")
-        for name, kind, theirs in ADAPTERS:
-            try:
-                figures = measure_adapter(kind, theirs, url, client, options.rounds)
-            except Exception as error:  # noqa: BLE001 -- as above
-                figures = [f"{type(error).__name__}: {str(error)[:60]}", "", ""]
-            adapters.add_row(name, *figures)
-    Console(width=120).print(table, f"payload {payload} bytes; times in multiples of bare redis-py calls", adapters)
+    for name, distribution, package in PACKAGES:
+        table.add_row(name, *figures(5, measure, distribution, package, options.url, options.rounds))
+    adapters = Table("adapter, in times of the framework's own class", "append p50", "load 600", "bulk 500")
+    for name, adapter, theirs in ADAPTERS:
+        adapters.add_row(name, *figures(3, measure_adapter, adapter, theirs, options.url, options.rounds))
+    text = f"payload {len(member())} bytes; times in multiples of bare redis-py calls"
+    Console(width=120).print(table, text, adapters)
 
 
 if __name__ == "__main__":

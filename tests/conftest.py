@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import re
 import signal
 import threading
 import uuid
-from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
@@ -186,18 +184,3 @@ def no_leaked_threads() -> Iterator[None]:
         )
 
     wait_until(gone, "the threads of the test to end", 5)
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """The matrix of the conformance suite: which backends it ran over, and with what outcome."""
-    matrix: dict[tuple[str, str], Counter[str]] = {}
-    for outcome in ("passed", "failed", "error"):
-        for report in terminalreporter.stats.get(outcome, []):
-            place = re.search(r"tests/conformance/.*\[(\w+)-(async|sync)\b", report.nodeid)
-            if place is not None:
-                matrix.setdefault((place[1], place[2]), Counter())[outcome] += 1
-    if matrix:
-        terminalreporter.section("conformance suite")
-        for (backend, face), counts in sorted(matrix.items()):
-            told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
-            terminalreporter.write_line(f"{backend:8} {face:5} {told}")

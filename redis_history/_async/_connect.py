@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -15,9 +16,11 @@ from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 from redis.maint_notifications import MaintNotificationsConfig
 
-from redis_history._async._cluster import ClusterNodes
-from redis_history._async.cluster_backend import AsyncClusterBackend
-from redis_history._async.redis_backend import AsyncRedisBackend, Server
+from redis_history._async._connections import ConnectionPool
+from redis_history._async._doorbell import AsyncDoorbell
+from redis_history._async._runtime import in_thread
+from redis_history._async.cluster_backend import AsyncClusterBackend, ClusterNodes
+from redis_history._async.redis_backend import AsyncRedisBackend
 from redis_history._version import __version__
 from redis_history.backends.base import AsyncBackend
 from redis_history.backends.memory import AsyncMemoryBackend
@@ -38,16 +41,47 @@ from redis_history.errors import ConfigurationError
 from redis_history.requests.store_options import Options
 from redis_history.retry import RetryPolicy
 
-#: Seconds for a reply, and for a connection to be made. A call may take longer: it is repeated until its deadline.
+#: Seconds for a reply, and for connecting. A call may take longer, because it is retried until its deadline.
 SOCKET_TIMEOUT = 5.0
-#: Far more than the server likes; a process that needs as many calls at once has another problem.
 MAX_CONNECTIONS = 10_000
 
 
+class Server:
+    """A server, and how to connect to it: with the user's `client`, or with clients that `make` creates."""
+
+    def __init__(
+        self, address: str, *, make: Callable[[], Redis] | None = None, client: Any = None, embedded: Any = None
+    ) -> None:
+        self.address = address
+        self.client: Any = client if make is None else make()
+        self._make = make
+        self._embedded = embedded
+        pool = self.client.connection_pool
+        self.sentinel = isinstance(pool, SentinelConnectionPool)
+        self.database = int(pool.connection_kwargs.get("db") or 0)
+
+    def connections(self) -> Any:
+        make = self._make
+        if make is None:
+            return ConnectionPool(lambda: self.client.connection_pool, keep=False)
+        return ConnectionPool(lambda: make().connection_pool, keep=True)
+
+    def doorbell(self, connections: Any, mode: str) -> Any:
+        """Listens for changes. `mode`: see `DOORBELLS`."""
+        return AsyncDoorbell(self.client if self._make is None else Redis(connection_pool=connections.pool), mode)
+
+    async def start(self) -> None:
+        if self._embedded is not None:
+            await in_thread(self._embedded.start)
+
+    async def aclose(self) -> None:
+        if self._embedded is not None:
+            await in_thread(self._embedded.close)
+
+
 def open_backend(url: str | None, client: Any, namespace: str, options: Options, retry: RetryPolicy) -> AsyncBackend:
-    """Raises ConfigurationError for what cannot be used; connects to nothing yet."""
+    """Raises ConfigurationError for unusable arguments. Does not connect."""
     if client is None and parse_url(url).scheme == "memory":
-        options.check_without_server()
         return AsyncMemoryBackend(**options.for_memory())
     server = connect(url, client)
     cluster, index = isinstance(server, ClusterNodes), None
@@ -73,7 +107,7 @@ def open_backend(url: str | None, client: Any, namespace: str, options: Options,
 
 
 def connect(url: str | None, client: Any) -> Server | ClusterNodes:
-    """Raises ConfigurationError for a URL or a client that cannot be used; connects to nothing and starts nothing."""
+    """Raises ConfigurationError for an unusable URL or client. Connects to nothing and starts nothing."""
     if client is not None:
         if url is not None:
             raise ConfigurationError("give a URL or a client, not both")
@@ -115,15 +149,15 @@ def _client(url: str) -> Redis:
             retry=Retry(NoBackoff(), 0),
             max_connections=MAX_CONNECTIONS,
             driver_info=_driver(),
-            maint_notifications_config=MaintNotificationsConfig(enabled=False),  # calls are repeated anyway
+            maint_notifications_config=MaintNotificationsConfig(enabled=False),  # calls are retried anyway
         )
-        pool.connection_class(**pool.connection_kwargs)  # connects to nothing, but knows its own options
+        pool.connection_class(**pool.connection_kwargs)  # does not connect; checks its options
     except (ValueError, TypeError) as error:
         raise ConfigurationError(f"{_without_secrets(url)} is not a Redis URL: {error}") from error
     for name in ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"):
         path = pool.connection_kwargs.get(name)
         if path and not Path(path).exists():
-            raise ConfigurationError(f"{name} of {_without_secrets(url)} is not there: {path}")
+            raise ConfigurationError(f"{name} of {_without_secrets(url)} does not exist: {path}")
     return Redis(connection_pool=pool)
 
 
@@ -132,12 +166,12 @@ def _without_secrets(url: str) -> str:
     return parts._replace(netloc=parts.netloc.rsplit("@", 1)[-1], query="", fragment="").geturl()
 
 
-#: Seconds for a Sentinel to answer, until the next one is asked.
-_ANSWER_WITHIN: Final = 2.0
+#: Seconds for a Sentinel to answer before the next one is asked.
+_SENTINEL_SECONDS: Final = 2.0
 
 
-class _Asked:
-    """Sentinels that are asked rarely, from any event loop: so no connection to them is kept."""
+class _Sentinels:
+    """Sentinels without kept connections: calls are rare, and may come from different event loops."""
 
     def __init__(self, sentinels: Any) -> None:
         self._sentinels = sentinels
@@ -151,7 +185,7 @@ class _Asked:
 
 
 def client_of_service(several: Several, pool: Any) -> Redis:
-    """`pool` shows how to connect to the servers. Each new connection asks the Sentinels for the primary."""
+    """A client of a primary behind Sentinels; each new connection asks them for it. `pool`: the settings."""
     settings = connection_settings(pool.connection_kwargs)
     encryption = {name: value for name, value in settings.items() if name.startswith("ssl_")}
     if several.url.startswith("rediss:"):
@@ -159,11 +193,11 @@ def client_of_service(several: Several, pool: Any) -> Redis:
     sentinel_settings = {
         **encryption,
         **{name.removeprefix("sentinel_"): value for name, value in several.options.items()},
-        "socket_timeout": _ANSWER_WITHIN,
-        "socket_connect_timeout": _ANSWER_WITHIN,
+        "socket_timeout": _SENTINEL_SECONDS,
+        "socket_connect_timeout": _SENTINEL_SECONDS,
         "retry": Retry(NoBackoff(), 0),
     }
-    asked = _Asked(Sentinel(several.hosts, sentinel_kwargs=sentinel_settings))
+    asked = _Sentinels(Sentinel(several.hosts, sentinel_kwargs=sentinel_settings))
     return Redis.from_pool(
         SentinelConnectionPool(
             several.service,

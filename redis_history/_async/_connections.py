@@ -1,8 +1,8 @@
-"""Connections for calls, kept ready between them. The twin in _sync is written by hand.
+"""Connections for calls, kept between calls. The twin in _sync is written by hand.
 
-redis-py's pool looks at a connection each time it is taken, to see whether the server has hung up. Our calls may be
-repeated when that turns out on the way, so a connection stays with us until it fails: that is a fifth of the time of
-a call. Connections of a client that is the user's go back to its pool each time, because its limit is the user's.
+redis-py's pool checks a connection each time it hands one out, which takes a fifth of the time of a call. Calls are
+retried here anyway, so idle connections are kept outside the pool until they fail. Connections of a user's client go
+back to its pool after each call, because the user sets its limit.
 """
 
 from __future__ import annotations
@@ -18,29 +18,28 @@ from redis.asyncio.connection import ConnectionPool as RedisPool
 from redis.exceptions import ConnectionError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from redis_history._async._runtime import LoopLocal, at_the_end, ending
+from redis_history._async._runtime import LoopLocal, close_with_loop, is_cancelled
 from redis_history.backends.redis.resp import NEED_MORE, ReplyReader
 
-#: Calls of one event loop that are under way at once; more wait for their turn. Servers answer one call at a time.
-MOST: Final = 64
+#: Concurrent calls of one event loop; more wait, because the server runs one at a time.
+MAX_CONCURRENT_CALLS: Final = 64
 
-#: Said of calls whose connections are closed under them.
+#: The error of calls whose connections are closed while they use them.
 CLOSED: Final = "the connections were closed"
 
-#: The parsers of redis-py that are slower than ours, and leave all bytes behind a reply to the stream.
+#: The parsers of redis-py that ReplyReader replaces: they are slower, and read no bytes ahead.
 _SLOW: Final = tuple(
     getattr(redis_connection, name)
     for name in ("_AsyncRESP2Parser", "_AsyncRESP3Parser")
     if hasattr(redis_connection, name)
 )
-#: More than a stream holds: each read takes all that has arrived.
-_ALL: Final = 1024 * 1024
+#: More than a stream buffers, so each read takes everything.
+_READ_SIZE: Final = 1024 * 1024
 _READER: Final = "_redis_history_reader"
 
 
-async def _hang_up(connection: Any) -> None:
-    """Close a connection at once. In TLS, an orderly end waits for the server, and the event loop may end before: then
-    the socket would stay open."""
+async def _close_now(connection: Any) -> None:
+    """Close a connection without TLS's orderly end: that waits for the server, and the event loop may end before."""
     writer = getattr(connection, "_writer", None)
     if writer is not None:
         writer.transport.abort()
@@ -48,30 +47,30 @@ async def _hang_up(connection: Any) -> None:
         await connection.disconnect(nowait=True)
 
 
-class _Ready:
-    """The connections of one event loop. A pool has locks of asyncio, so loops cannot share it."""
+class _LoopPool:
+    """The connections of one event loop. A redis-py pool has asyncio locks, so loops cannot share it."""
 
     def __init__(self, pool: RedisPool, *, keep: bool) -> None:
         self.pool = pool
         self.idle: list[Any] = []
-        self.turns = asyncio.Semaphore(MOST)
+        self.turns = asyncio.Semaphore(MAX_CONCURRENT_CALLS)
         self.closed = False
         self._keep = keep
-        self._guard = at_the_end(self._close)
+        self._guard = close_with_loop(self._close)
 
     async def aclose(self) -> None:
         await self._guard.aclose()
         await self._close()
 
     async def _close(self) -> None:
-        self.closed = self._keep  # those of a user's client go on
+        self.closed = self._keep  # a user's client stays open
         await self.close_idle(calls=True)
 
     async def close_idle(self, *, calls: bool = False) -> None:
-        """Close what is idle, and with `calls` also what is in use."""
+        """Close idle connections, and with `calls` also those in use."""
         while self.idle:
             connection = self.idle.pop()
-            await _hang_up(connection)
+            await _close_now(connection)
             await self.pool.release(connection)
         if self._keep:
             with contextlib.suppress(RedisError, OSError):
@@ -79,28 +78,28 @@ class _Ready:
 
 
 class ConnectionPool:
-    """Connections, ready to be used in any event loop."""
+    """Connections to one server, for one event loop after the other."""
 
     def __init__(self, make_pool: Callable[[], RedisPool], *, keep: bool) -> None:
-        """`make_pool` is called for each event loop. With `keep` its pools are ours to close."""
+        """`make_pool` is called for each event loop. `keep`: the store owns the pools, and closes them."""
         self._make_pool = make_pool
         self._keep = keep
-        self._ready = LoopLocal(lambda: _Ready(make_pool(), keep=keep))
+        self._ready = LoopLocal(lambda: _LoopPool(make_pool(), keep=keep))
 
     @property
     def pool(self) -> RedisPool:
-        """That of this loop."""
+        """redis-py's pool for this loop."""
         return self._ready.get().pool
 
     async def acquire(self) -> Any:
-        """A connection for one exchange. Release or discard it."""
+        """A connection for one call; `release` or `discard` it afterwards."""
         ready = self._ready.get()
         await ready.turns.acquire()
         try:
             connection = ready.idle.pop() if ready.idle else await ready.pool.get_connection()
         except BaseException as error:
             ready.turns.release()
-            if ready.closed:  # redis-py may have connected once more
+            if ready.closed:  # redis-py may have made another connection
                 await ready.close_idle()
             self.check(error)
             raise
@@ -110,8 +109,8 @@ class ConnectionPool:
         return connection
 
     async def send(self, connection: Any, packed: bytes) -> None:
-        # redis-py sends within asyncio.wait_for, which before Python 3.12 loses a cancellation that comes just as it is
-        # done: then the caller would go on, and wait for the reply, and for what comes after it.
+        # redis-py sends within asyncio.wait_for, which before Python 3.12 can lose a cancellation that comes just as it
+        # ends. Then the caller would go on and wait for the reply.
         task = asyncio.current_task()
         before = task.cancelling() if task is not None else 0
         await connection.send_packed_command([packed])
@@ -119,7 +118,7 @@ class ConnectionPool:
             raise asyncio.CancelledError
 
     async def read(self, connection: Any, patience: float | None = None) -> Any:
-        """The next reply, which may take `patience` seconds longer than others. Raises ResponseError if it is one."""
+        """The next reply, which may take `patience` seconds longer than usual. Raises it if it is a ResponseError."""
         seconds = connection.socket_timeout
         longer = {}
         if patience is not None and seconds is not None:
@@ -128,7 +127,7 @@ class ConnectionPool:
         stream, reader = self._reader(connection)
         if reader is None:
             reply = await connection.read_response(disable_decoding=True, **longer)
-            if longer and reply is None:  # in place of an error, and its next reply would be this one
+            if longer and reply is None:  # redis-py's sign of a timeout
                 raise RedisTimeoutError("Timeout reading from socket")
             return reply
         reply = reader.take()
@@ -136,7 +135,7 @@ class ConnectionPool:
             try:
                 async with asyncio.timeout(seconds):
                     while reply is NEED_MORE:
-                        if not (data := await stream.read(_ALL)):
+                        if not (data := await stream.read(_READ_SIZE)):
                             raise ConnectionError("Connection closed by server.")
                         reader.feed(data)
                         reply = reader.take()
@@ -149,10 +148,10 @@ class ConnectionPool:
         return reply
 
     def _reader(self, connection: Any) -> tuple[Any, ReplyReader | None]:
-        """The stream of a connection and what reads its replies; None if redis-py does."""
+        """The stream of a connection and the reader of its replies; None if redis-py reads them."""
         stream = getattr(connection, "_reader", None) if self._keep else None
         before, reader = getattr(connection, _READER, (None, None))
-        if before is not stream:  # redis-py has connected, or disconnected
+        if before is not stream:  # redis-py has connected or disconnected
             ours = stream is not None and isinstance(getattr(connection, "_parser", None), _SLOW)
             reader = ReplyReader(connection._parser.parse_error) if ours else None
             setattr(connection, _READER, (stream, reader))
@@ -162,8 +161,8 @@ class ConnectionPool:
         """Return a connection after a whole reply."""
         ready = self._ready.get()
         _, reader = self._reader(connection)
-        unread = reader is not None and not reader.empty  # nobody has asked for it
-        if ready.closed or unread or connection.should_reconnect():  # or the server said that it moves elsewhere
+        unread = reader is not None and not reader.empty  # data that no command asked for
+        if ready.closed or unread or connection.should_reconnect():  # the server announced that it moves
             await self.discard(connection)
             return
         ready.turns.release()
@@ -173,33 +172,31 @@ class ConnectionPool:
             await ready.pool.release(connection)
 
     async def discard(self, connection: Any) -> None:
-        """Close a connection in an unknown state: the next call must not get a reply that is still to come."""
+        """Close a connection in an unknown state, so that no later call reads an outstanding reply."""
         ready = self._ready.get()
         ready.turns.release()
-        await _hang_up(connection)
-        self._reader(connection)  # forgets what was read
+        await _close_now(connection)
+        self._reader(connection)  # drops the old reader
         await ready.pool.release(connection)
 
     def check(self, error: BaseException) -> None:
-        """Raises ConnectionError in place of the error of a call whose connection was closed here while it was used:
-        redis-py may raise anything then."""
+        """Raises ConnectionError if this pool was closed during the call: redis-py may raise any error then."""
         if self._ready.get().closed and isinstance(error, Exception) and not isinstance(error, RedisError | OSError):
             raise ConnectionError(CLOSED) from error
 
     async def aclose(self) -> None:
-        """Close the connections of every loop, there. Calls that use one, or make one, end with a ConnectionError."""
+        """Close all connections. Calls that use or make one end with a ConnectionError."""
         await self._ready.aclose()
 
     async def close_idle(self) -> None:
-        """Close those that are not in use."""
         if (ready := self._ready.current) is not None:
             await ready.close_idle()
 
 
 class PubSubConnection:
-    """One connection for pub/sub. One task uses it; other code of its event loop may call `interrupt`.
+    """A connection for pub/sub. One task uses it; other code of its event loop may call `interrupt`.
 
-    redis-py's PubSub reconnects in every method, so two users of one connection break each other. This class never
+    redis-py's PubSub reconnects in every method, which breaks other users of the connection. This class never
     reconnects: after any error, call `disconnect`, then `connect`.
     """
 
@@ -215,7 +212,7 @@ class PubSubConnection:
     async def send(self, *command: bytes) -> None:
         self._check()
         await self._connection.send_packed_command(self._connection.pack_command(*command), check_health=False)
-        if ending():  # see ConnectionPool.send
+        if is_cancelled():  # see ConnectionPool.send
             raise asyncio.CancelledError
         self._check()
 
@@ -249,7 +246,7 @@ class PubSubConnection:
         return None
 
     def interrupt(self) -> None:
-        """End the `receive` under way, or else the next one."""
+        """End the current `receive`, or else the next one."""
         self._interrupted = True
         if self._waiting is not None and not self._waiting.expired():
             self._waiting.reschedule(0.0)
@@ -258,14 +255,14 @@ class PubSubConnection:
         connection, self._connection = self._connection, None
         if connection is not None:
             try:
-                await _hang_up(connection)
+                await _close_now(connection)
             finally:
                 await self._pool.release(connection)
 
     def close(self) -> None:
-        """Release what `interrupt` needs."""
+        """Release the resources of `interrupt`."""
 
     def _check(self) -> None:
-        """Raises ConnectionError if redis-py would reconnect, and forget the subscriptions."""
+        """Raises ConnectionError if redis-py would reconnect, which would lose the subscriptions."""
         if not self._connection.is_connected or self._connection.should_reconnect():
             raise ConnectionError(CLOSED)

@@ -16,9 +16,8 @@ from typing import Any, Final, Literal
 from msgspec.structs import replace
 
 from redis_history import requests
-from redis_history._async._attempt import Attempt
-from redis_history._async._listing import follows_all, scan_conversations
-from redis_history._async._runtime import Job, Signal, ending, in_thread, spawn
+from redis_history._async._runtime import Job, Signal, SummarizerCall, in_thread, is_cancelled, spawn
+from redis_history._async._steps import follows_all, scan_conversations
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._ids import rng
 from redis_history._validation import check_function, check_integer
@@ -236,7 +235,7 @@ class AsyncCompressor:
     async def _look_repeatedly(self, control: Signal, wakeups: PendingWakeups) -> None:
         timing = self._timing
         sweep_at = look_at = looked = time.monotonic()
-        while not self._stopping and not ending():
+        while not self._stopping and not is_cancelled():
             self._check_workers()
             control.clear()  # before taking wake-ups: a later one sets it again
             now = time.monotonic()
@@ -335,7 +334,7 @@ class AsyncCompressor:
     def _worker(self, signal: Signal, control: Signal) -> Callable[[], Any]:
         async def work() -> None:
             try:
-                while not self._stopping and not ending():
+                while not self._stopping and not is_cancelled():
                     signal.clear()
                     job = self._work.take()
                     if job is None:
@@ -345,7 +344,7 @@ class AsyncCompressor:
                     control.set()
             except BaseException as error:
                 self._ended_by = self._ended_by or error  # `_check_workers` raises it
-                if ending() or is_interrupt(error):
+                if is_cancelled() or is_interrupt(error):
                     raise
             finally:
                 self._workers.discard(signal)
@@ -355,7 +354,7 @@ class AsyncCompressor:
 
     def _check_workers(self) -> None:
         """Raises RuntimeError if a worker has ended by an error."""
-        if self._ended_by is not None and not ending():
+        if self._ended_by is not None and not is_cancelled():
             raise RuntimeError(f"compressing ended: {describe_error(self._ended_by)}") from self._ended_by
 
     def _wake(self) -> None:
@@ -468,11 +467,11 @@ class AsyncCompressor:
         ends = kept + timing.timeout
         limit = summary_limit(messages, plan.seen, self._policy.max_tokens)
         previous = None if plan.previous is None else read_summary(plan.previous)
-        attempt = Attempt(within(self._summarizer, limit), (list(plan.messages), previous), signal)
+        call = SummarizerCall(within(self._summarizer, limit), (list(plan.messages), previous), signal)
         try:
             while True:
                 signal.clear()
-                if attempt.finished:
+                if call.done:
                     break
                 now = time.monotonic()
                 if now >= ends:
@@ -487,9 +486,9 @@ class AsyncCompressor:
                     kept = now
                 until = min(ends, kept + timing.lease / 3, ends if self._stop_at is None else self._stop_at)
                 await signal.wait(max(0.001, until - now))
-            answer = attempt.outcome()
+            answer = call.result()
         finally:
-            await attempt.leave()
+            await call.abandon()
         return usable(answer, plan.seen, limit)
 
     def _report(self, progress: CompressionProgress) -> None:

@@ -1,41 +1,35 @@
-"""The reading half of a store: messages, conversations, and both at one moment."""
+"""The methods of a store that read and search messages and conversations."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import TypeVar
 
-from redis_history import requests
-from redis_history._async._listing import read
+from redis_history import operations as ops
+from redis_history._async._steps import run_steps
 from redis_history._ids import check_conversation_id, check_message_id
 from redis_history._validation import check_batch, check_limit, check_name, check_owner, check_range
 from redis_history.backends.base import AsyncBackend, features
 from redis_history.backends.rules import FIRST_MESSAGES, preview
 from redis_history.model import Conversation, Message, Role, Scope
-from redis_history.operations import (
-    CountConversations,
-    FindMessage,
-    ListConversations,
-    ListPreviews,
-    Preview,
-    ReadConversation,
-    ReadHead,
-    ReadPage,
-    ReadTogether,
-    Snapshot,
-)
 from redis_history.paging import PAGE, newest_messages, next_page
-from redis_history.requests import Bound
+from redis_history.requests import Bound, make_filters, make_within
+from redis_history.requests.store_options import Options
+from redis_history.search.hits import Reindexed, SearchHits
+from redis_history.search.searches import Asked, Searcher, Steps
+from redis_history.tokens import TokenCounter
 
-#: Conversations of which the newest message is read at once.
+T = TypeVar("T")
+
+#: Conversations whose newest messages are read at once.
 TOGETHER = 200
 #: More conversations than a backend can hold.
 _EVERY = 2**53
 
 
 class AsyncReading:
-    """The methods of a store that read messages and conversations."""
-
     _backend: AsyncBackend
+    _options: Options
 
     async def get(
         self,
@@ -57,16 +51,16 @@ class AsyncReading:
         messages; all filters must hold. Corrupt messages are logged and skipped. More than 2,000 messages are read in
         several steps, so they are not of one moment.
 
-        With `include_archived`, also compacted messages; each summary, former ones included, follows the messages that
-        it replaced.
+        With `include_archived`, compacted messages too; each summary, also a former one, follows the messages that it
+        replaced.
         """
         check_conversation_id(conversation_id)
         check_limit(limit)
-        wanted = requests.message_filter(roles, participant_ids, scope)
-        after, upper = requests.after_of(since), requests.before_of(before)
+        filters = make_filters(roles, participant_ids, scope, since, before)
+        wanted = filters.wants if filters.selects else None
         archived = include_archived and features(self._backend).compacts
-        first = ReadPage(conversation_id, PAGE, newest=True, after=after, before=upper, archived=archived)
-        return await read(self._backend, newest_messages(first, limit, wanted))
+        first = ops.ReadPage(conversation_id, PAGE, True, filters.since, filters.before, archived)
+        return await self._run(newest_messages(first, limit, wanted))
 
     async def iter(
         self,
@@ -82,47 +76,44 @@ class AsyncReading:
     ) -> AsyncIterator[Message]:
         """Messages one by one, ascending, of a conversation of any length; `batch` of them are read at once.
 
-        Messages appended meanwhile at the end are included. Filters as in `get`.
+        Messages that are appended meanwhile are included. Filters as in `get`.
         """
         check_conversation_id(conversation_id)
         check_batch(batch, "batch")
-        wanted = requests.message_filter(roles, participant_ids, scope)
-        after, upper = requests.after_of(since), requests.before_of(before)
+        filters = make_filters(roles, participant_ids, scope, since, before)
         archived = include_archived and features(self._backend).compacts
-        op: ReadPage | None
-        op = ReadPage(conversation_id, batch, newest=False, after=after, before=upper, archived=archived)
+        op: ops.ReadPage | None = ops.ReadPage(conversation_id, batch, False, filters.since, filters.before, archived)
         while op is not None:
             page = await self._backend.execute(op)
             for message in page.messages:
-                if wanted is None or wanted(message):
+                if filters.wants(message):
                     yield message
             op = next_page(op, page, batch)
 
     async def get_message(self, conversation_id: str, message_id: str) -> Message | None:
         """The message of this id, archived or not, or None."""
         check_conversation_id(conversation_id)
-        return await self._backend.execute(FindMessage(conversation_id, check_message_id(message_id)))
+        return await self._backend.execute(ops.FindMessage(conversation_id, check_message_id(message_id)))
 
     async def newest_messages(self, conversation_ids: Iterable[str]) -> list[Message | None]:
-        """The newest message of each conversation, or None, in the order of the ids; for lists of conversations.
-        One round trip reads 200."""
+        """The newest message of each conversation, or None, in the order of the ids. One round trip reads 200."""
         ids = list(conversation_ids)
-        for one in ids:
-            check_conversation_id(one)
-        found: list[Message | None] = []
-        for first in range(0, len(ids), TOGETHER):
-            reads = tuple(ReadPage(one, 1, newest=True) for one in ids[first : first + TOGETHER])
+        for conversation_id in ids:
+            check_conversation_id(conversation_id)
+        newest: list[Message | None] = []
+        for start in range(0, len(ids), TOGETHER):
+            reads = tuple(ops.ReadPage(one, 1, newest=True) for one in ids[start : start + TOGETHER])
             if features(self._backend).reads_together:
-                pages = await self._backend.execute(ReadTogether(reads))
+                pages = await self._backend.execute(ops.ReadTogether(reads))
             else:
                 pages = [await self._backend.execute(read) for read in reads]
-            found += [page.messages[-1] if page.messages else None for page in pages]
-        return found
+            newest += [page.messages[-1] if page.messages else None for page in pages]
+        return newest
 
     async def get_conversation(self, conversation_id: str) -> Conversation | None:
         """The record and the totals of a conversation, or None."""
         check_conversation_id(conversation_id)
-        return await self._backend.execute(ReadConversation(conversation_id))
+        return await self._backend.execute(ops.ReadConversation(conversation_id))
 
     async def list_conversations(
         self, *, user_id: int | str | None = None, agent_name: str | None = None, limit: int = 50, offset: int = 0
@@ -130,55 +121,136 @@ class AsyncReading:
         """Conversations of the namespace by time of the last change, newest first: `limit` of them after the first
         `offset`; of the owner `user_id` or the agent `agent_name` if given.
 
-        Not a snapshot: a conversation that changes meanwhile keeps the place where it was first seen. The cost grows
-        with `offset + limit`, not with the conversations of others: see docs/operations.md.
+        Not a snapshot: a conversation that changes meanwhile is listed where it was first found. The cost grows with
+        `offset + limit`, not with the conversations of others: see docs/operations.md.
         """
-        check_owner(user_id, "user_id")
-        check_name(agent_name, "agent_name")
-        check_range(limit, offset)
-        if limit == 0:
-            return []
-        return await self._backend.execute(ListConversations(user_id, agent_name, limit, offset))
+        op = _listing(user_id, agent_name, limit, offset)
+        return await self._backend.execute(op) if limit else []
 
     async def list_previews(
         self, *, user_id: int | str | None = None, agent_name: str | None = None, limit: int = 50, offset: int = 0
-    ) -> list[Preview]:
-        """For a sidebar, in two round trips: conversations as `list_conversations` gives them, each with a
-        `title` (its own, or the beginning of the first message of a user) and its `last_message`.
+    ) -> list[ops.Preview]:
+        """For a sidebar, in two round trips: conversations as in `list_conversations`, each with a `title` (its own, or
+        the beginning of the first message of a user) and its `last_message`.
 
         There are unread messages if `last_message.sequence`, which counts arrivals, is above that of the last one read.
         """
-        if not features(self._backend).reads_together:
-            found = []
-            for one in await self.list_conversations(
-                user_id=user_id, agent_name=agent_name, limit=limit, offset=offset
-            ):
-                first = await self._backend.execute(ReadPage(one.conversation_id, FIRST_MESSAGES, newest=False))
-                last = await self._backend.execute(ReadPage(one.conversation_id, 1, newest=True))
-                found.append(preview(one, first.messages, last.messages))
-            return found
-        check_owner(user_id, "user_id")
-        check_name(agent_name, "agent_name")
-        check_range(limit, offset)
-        return await self._backend.execute(ListPreviews(user_id, agent_name, limit, offset)) if limit else []
+        op = _listing(user_id, agent_name, limit, offset)
+        if not limit:
+            return []
+        if features(self._backend).reads_together:
+            return await self._backend.execute(ops.ListPreviews(user_id, agent_name, limit, offset))
+        previews = []
+        for one in await self._backend.execute(op):
+            first = await self._backend.execute(ops.ReadPage(one.conversation_id, FIRST_MESSAGES, newest=False))
+            last = await self._backend.execute(ops.ReadPage(one.conversation_id, 1, newest=True))
+            previews.append(preview(one, first.messages, last.messages))
+        return previews
 
     async def count_conversations(self, *, user_id: int | str | None = None, agent_name: str | None = None) -> int:
         """How many conversations there are; of the owner `user_id` or the agent `agent_name` if given.
 
-        Those that have ended by their time to live count until a list comes upon them.
+        Expired conversations count until a list finds them gone.
         """
-        check_owner(user_id, "user_id")
-        check_name(agent_name, "agent_name")
+        op = _listing(user_id, agent_name, _EVERY, 0)
         if features(self._backend).reads_together and None in (user_id, agent_name):
-            return await self._backend.execute(CountConversations(user_id, agent_name))
-        return len(await self._backend.execute(ListConversations(user_id, agent_name, _EVERY, 0)))
+            return await self._backend.execute(ops.CountConversations(user_id, agent_name))
+        return len(await self._backend.execute(op))
 
-    async def snapshot(self, conversation_id: str, *, limit: int = 1000) -> Snapshot:
+    async def snapshot(self, conversation_id: str, *, limit: int = 1000) -> ops.Snapshot:
         """The newest `limit` messages and the cursor of exactly that state.
 
-        `subscribe(conversation_id, after=snapshot.cursor)` goes on from it without gap or overlap.
+        `subscribe(conversation_id, after=snapshot.cursor)` continues from it without gap or overlap.
         """
         check_conversation_id(conversation_id)
         check_batch(limit, "limit")
-        head = await self._backend.execute(ReadHead(conversation_id, limit))
-        return Snapshot(head.newest.messages, head.cursor, head.message_count)
+        head = await self._backend.execute(ops.ReadHead(conversation_id, limit))
+        return ops.Snapshot(head.newest.messages, head.cursor, head.message_count)
+
+    async def search(
+        self,
+        conversation_id: str,
+        query: str,
+        *,
+        limit: int = 10,
+        offset: int = 0,
+        token_cap: int | None = 2000,
+        token_counter: TokenCounter | None = None,
+        roles: Iterable[Role] | None = None,
+        participant_ids: Iterable[str] | None = None,
+        scope: Scope | None = None,
+        since: Bound | None = None,
+        before: Bound | None = None,
+        tool_names: Iterable[str] | None = None,
+        archived: bool | None = None,
+        context: int = 0,
+        highlight: bool = False,
+    ) -> SearchHits:
+        """Messages of one conversation that match any term of `query`, best first.
+
+        A term is a word, a "phrase in quotes" or the beginning of words*; see docs/how-to/search.md. No text makes it
+        fail: its first 100,000 characters and 32 different terms count. `limit` hits after the first `offset`, in at
+        most `token_cap` tokens (None: no cap), by `token_counter` or estimated: a message that is too long comes with
+        the `excerpt` that matches, cut to what fits. The filters must all hold: `roles`, `participant_ids`, `scope`,
+        `since` and `before` as in `get`; `tool_names` are tools called or answered. Messages that were compacted are
+        found too (`archived`: True for these alone, False for none of them), former summaries are not. With `context`,
+        0 to 100, each hit has as many messages before and after it; with `highlight`, where the terms are.
+
+        Without search on the server the newest 20,000 messages are read and ranked here.
+        """
+        check_conversation_id(conversation_id)
+        filters = make_filters(roles, participant_ids, scope, since, before, tool_names, archived)
+        asked = Asked(query, filters, limit, offset, token_cap, token_counter, context, highlight)
+        return await self._run(Searcher(self._backend, self._options).search(conversation_id, asked))
+
+    async def search_all(
+        self,
+        query: str,
+        *,
+        limit: int = 10,
+        offset: int = 0,
+        token_cap: int | None = 2000,
+        token_counter: TokenCounter | None = None,
+        roles: Iterable[Role] | None = None,
+        participant_ids: Iterable[str] | None = None,
+        scope: Scope | None = None,
+        since: Bound | None = None,
+        before: Bound | None = None,
+        tool_names: Iterable[str] | None = None,
+        archived: bool | None = None,
+        context: int = 0,
+        highlight: bool = False,
+        user_id: int | str | None = None,
+        agent_name: str | None = None,
+        conversation_ids: Iterable[str] | None = None,
+    ) -> SearchHits:
+        """Like `search`, over all conversations of the namespace, or over those of the owner `user_id`, of the agent
+        `agent_name` (at most the 10,000 that changed last) and among `conversation_ids`. Others are never ranked. What
+        was written without search needs `reindex`.
+
+        Without search on the server it reads up to 100 conversations, and raises CapabilityError for more (`memory://`
+        searches all). Raises BackendUnavailableError while the server is still filling its index.
+        """
+        filters = make_filters(roles, participant_ids, scope, since, before, tool_names, archived)
+        asked = Asked(query, filters, limit, offset, token_cap, token_counter, context, highlight)
+        within = make_within(user_id, agent_name, conversation_ids)
+        return await self._run(Searcher(self._backend, self._options).search_all(within, asked))
+
+    async def reindex(self, *, on_progress: Callable[[int, int], object] | None = None) -> Reindexed:
+        """Write the search documents of all conversations of the namespace anew, and remove those of no message.
+
+        Needed for what was stored before there was search, or by processes with `search="off"`; a search within such a
+        conversation writes its documents by itself. May run while others read and write. `on_progress` gets how many
+        conversations are done, and of how many that are known. Raises CapabilityError without search on the server.
+        """
+        return await self._run(Searcher(self._backend, self._options).reindex(on_progress))
+
+    async def _run(self, steps: Steps[T]) -> T:
+        return await run_steps(self._backend, steps, self._options.embedder)
+
+
+def _listing(user_id: int | str | None, agent_name: str | None, limit: int, offset: int) -> ops.ListConversations:
+    check_owner(user_id, "user_id")
+    check_name(agent_name, "agent_name")
+    check_range(limit, offset)
+    return ops.ListConversations(user_id, agent_name, limit, offset)

@@ -1,18 +1,23 @@
-"""The conversation store. It checks arguments, calls a backend, and shapes the answer."""
+"""The conversation store."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Any, Literal
 
 from msgspec import UNSET, UnsetType
 
-from redis_history._async._runtime import Job
+from redis_history import requests
+from redis_history._async._runtime import Job, open_without_await, resolve, spawn
 from redis_history._async.reading import AsyncReading
-from redis_history._async.subscription import AsyncFeed
+from redis_history._async.subscription import AsyncFeed, AsyncNamespaceSubscription, AsyncSubscription
 from redis_history._async.writing import AsyncWriting
+from redis_history._ids import check_conversation_id
 from redis_history.backends.base import AsyncBackend, AsyncDescribes
 from redis_history.capabilities import Capabilities
+from redis_history.events import Cursor, Event
 from redis_history.requests.store_options import (
     Compress,
     Doorbell,
@@ -25,6 +30,8 @@ from redis_history.requests.store_options import (
 )
 from redis_history.retry import RetryPolicy
 
+_logger = logging.getLogger("redis_history")
+
 
 class AsyncHistoryStore(AsyncWriting, AsyncReading):
     """Conversations in one namespace of one backend. Thread-safe; a context manager.
@@ -35,7 +42,7 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
     - `client`: instead of a URL, a redis-py client, which the caller closes. `backend`: instead of both, any object
       with the methods of `backends.base`, which then has its own options about what is kept.
     - `namespace`: 1 to 128 bytes of text. Stores of different namespaces see nothing of each other.
-    - `log_length`: changes of a conversation that are kept, at least, for subscribers that were away. The same in all
+    - `log_length`: at least so many changes of a conversation are kept for subscribers that were away. The same in all
       writers.
     - `poll_interval`: seconds after which subscriptions read the log even without a notification.
     - `retry`: how long a call keeps trying while the server is unavailable.
@@ -45,15 +52,15 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
       call together with its result. `max_conversations`: for `memory://` only. Both are 500 there by default; None: no
       cap.
     - `durability`: what a write waits for: "server" (the server has it), "fsync" (its disk has it) or "replicas"
-      (`replicas` servers have it, one by default). Without confirmation within `durability_timeout` seconds, 0.001 to
-      3,600, DurabilityError; if the server cannot confirm it at all, CapabilityError before the write.
+      (`replicas` servers have it, one by default). Raises DurabilityError without confirmation within
+      `durability_timeout` seconds, 0.001 to 3,600, and CapabilityError before the write if the server never confirms.
     - `compress`: "zstd" stores messages of more than 400 bytes compressed; every store reads them. It needs
       `pip install 'redis_history[zstd]'`.
     - `search`: "auto" (the server keeps a search index if it can), "require" or "off". `language`: of most messages, or
       "none" (docs/how-to/search.md); the same in all stores of a namespace.
     - `embedder`: search by meaning and words, with vectors of `vectors` numbers, or a `VectorField`. "default" is a
       small model that needs no download, with 256 numbers: `pip install 'redis_history[semantic]'`. With `vectors`
-      alone the store keeps to the index of others that have an embedder.
+      alone the store uses the index of other stores, which have an embedder.
     - `doorbell`: how subscriptions learn about changes: from the server's notifications ("keyspace"), from messages
       that writers publish ("publish", which all stores must set), only by polling ("poll"), or as available ("auto").
 
@@ -90,27 +97,15 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
     ) -> None:
         function, field = meaning(embedder, vectors)
         options = self._options = Options(
-            log_length,
-            poll_interval,
-            ttl,
-            max_messages,
-            max_conversations,
-            durability,
-            replicas,
-            durability_timeout,
-            search,
-            language,
-            function,
-            field,
-            doorbell=doorbell,
-            compress=compress,
-        )
+            log_length, poll_interval, ttl, max_messages, max_conversations, durability, replicas, durability_timeout,
+            search, language, function, field, doorbell=doorbell, compress=compress,
+        )  # fmt: skip
         self.namespace = namespace
         self._poll_interval = poll_interval
         if backend is not None:
             options.check_for_custom_backend(url, client, retry)
         else:
-            from redis_history._async._connect import open_backend  # here, because redis-py takes long to import
+            from redis_history._async._connect import open_backend  # redis-py takes long to import
 
             backend = open_backend(url, client, namespace, options, retry or RetryPolicy())
         self._backend: AsyncBackend = backend
@@ -133,9 +128,104 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
             self._capabilities = found
         return found
 
+    def subscribe(self, conversation_id: str, *, after: Cursor | str | None = None) -> AsyncSubscription:
+        """The changes of a conversation after the cursor `after` (None: from now on), in order, each once. The
+        conversation need not exist yet.
+
+        See `AsyncSubscription`. Cursors come from events, subscriptions and snapshots. If the change log no longer
+        reaches back to the cursor, or the conversation was replaced, a Reset comes first. Raises InvalidCursorError.
+        """
+        check_conversation_id(conversation_id)
+        subscription = AsyncSubscription(self._backend, conversation_id, requests.cursor_of(after), self._poll_interval)
+        self._start(subscription)
+        return subscription
+
+    def subscribe_all(self, *, after: Mapping[str, Cursor | str] | None = None) -> AsyncNamespaceSubscription:
+        """The changes of all conversations of the namespace, including later ones; each as in `subscribe`.
+
+        `after` has cursors by conversation id, such as `cursors` of an earlier subscription: it returns the changes
+        after them, and all changes of other conversations. None: from now on. Raises InvalidCursorError. It begins by
+        reading the newest change of every conversation: about a second for 10,000.
+        """
+        subscription = AsyncNamespaceSubscription(self._backend, requests.cursors_of(after), self._poll_interval)
+        self._start(subscription)
+        return subscription
+
+    async def on_change(
+        self,
+        conversation_id: str,
+        callback: Callable[[Event], object],
+        *,
+        after: Cursor | str | None = None,
+        on_error: Callable[[Exception, Event | None], None] | None = None,
+    ) -> Callable[[], Awaitable[None]]:
+        """Call `callback`, plain or a coroutine function, with each change after the cursor `after` (None: from now
+        on), in order, in the background.
+
+        The returned function ends it. `on_error` (by default the log) receives errors of the callback, and of reading,
+        then without an event; the callback is called again for the next change.
+        """
+        return await self._call(callback, self.subscribe(conversation_id, after=after), on_error)
+
+    async def on_change_all(
+        self,
+        callback: Callable[[Event], object],
+        *,
+        after: Mapping[str, Cursor | str] | None = None,
+        on_error: Callable[[Exception, Event | None], None] | None = None,
+    ) -> Callable[[], Awaitable[None]]:
+        """Like `on_change`, for all conversations: see `subscribe_all`. One call at a time."""
+        return await self._call(callback, self.subscribe_all(after=after), on_error)
+
+    async def _call(
+        self,
+        callback: Callable[[Event], object],
+        subscription: AsyncFeed,
+        on_error: Callable[[Exception, Event | None], None] | None,
+    ) -> Callable[[], Awaitable[None]]:
+        await subscription.open()
+
+        def report(error: Exception, event: Event | None) -> None:
+            if on_error is not None:
+                try:
+                    on_error(error, event)
+                    return
+                except Exception:
+                    _logger.exception("the on_error of a callback for %s failed", subscription._subject)
+            _logger.error("a callback for %s failed", subscription._subject, exc_info=error)
+
+        async def run() -> None:
+            while not subscription.closed:
+                try:
+                    event = await subscription.get()
+                except Exception as error:  # noqa: BLE001 -- such as a withdrawn permission, which may return
+                    report(error, None)
+                    await subscription._sleep(self._poll_interval)
+                    continue
+                if event is not None:
+                    try:
+                        await resolve(callback(event))
+                    except Exception as error:  # noqa: BLE001 -- a callback may raise anything
+                        report(error, event)
+
+        job = self._jobs[subscription] = spawn(run, "redis_history-callback")
+
+        async def unsubscribe() -> None:
+            self._jobs.pop(subscription, None)
+            await subscription.aclose()
+            await job.stop()
+
+        return unsubscribe
+
+    def _start(self, subscription: AsyncFeed) -> None:
+        if not open_without_await(subscription):
+            # It begins when it is first awaited. A write of this store before that begins it first.
+            self._unopened = [waiting for waiting in self._unopened if not waiting.opened]
+            self._unopened.append(subscription)
+
     async def aclose(self) -> None:
-        """End subscriptions and callbacks, and close connections. Later calls raise StoreClosedError. Running calls end
-        with their outcome or with that error; their writes may be stored then."""
+        """End subscriptions and callbacks, and close connections. Later calls raise StoreClosedError, and so may
+        running ones, whose writes may be stored."""
         while self._jobs:
             subscription, job = self._jobs.popitem()
             await subscription.aclose()

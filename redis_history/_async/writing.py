@@ -1,4 +1,4 @@
-"""The methods of a store that change conversations: one atomic change with each call."""
+"""The methods of a store that change messages, records and conversations: one atomic change with each call."""
 
 from __future__ import annotations
 
@@ -8,39 +8,31 @@ from typing import Any, TypeVar, Unpack
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from redis_history import operations as ops
 from redis_history import requests
+from redis_history._async._steps import run_steps
 from redis_history._async.replies import AsyncReply
-from redis_history._async.searching import AsyncSearching
-from redis_history._async.watching import AsyncWatching
+from redis_history._async.subscription import AsyncFeed
 from redis_history._ids import check_conversation_id, check_message_id
 from redis_history._validation import check_seconds, refuse
 from redis_history.backends import rules
-from redis_history.backends.base import features
+from redis_history.backends.base import AsyncBackend, features
 from redis_history.errors import CapabilityError, ConversationNotFoundError, InvalidInputError, MessageNotFoundError
 from redis_history.model import Conversation, Message, Position, Role
 from redis_history.model.helpers import MessageFields
 from redis_history.model.message import RECORD_FIELDS
 from redis_history.model.ranges import stays
-from redis_history.operations import (
-    Appended,
-    Clear,
-    Compacted,
-    DeleteConversation,
-    Expand,
-    Expanded,
-    FindMessage,
-    Op,
-    ReadConversation,
-    ReadPage,
-    WriteRecord,
-)
 from redis_history.paging import PAGE, next_page
+from redis_history.requests.store_options import Options
+from redis_history.search.searches import Searcher
 
 T = TypeVar("T")
 
 
-class AsyncWriting(AsyncWatching, AsyncSearching):
-    """The methods of a store that change messages, records and conversations."""
+class AsyncWriting:
+    _backend: AsyncBackend
+    _options: Options
+    _unopened: list[AsyncFeed]
 
     async def append(
         self,
@@ -50,7 +42,7 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
         expected_revision: int | None = None,
         must_exist: bool = False,
         must_not_exist: bool = False,
-    ) -> Appended:
+    ) -> ops.Appended:
         """Add one message, atomically and in one round trip; creates the conversation if necessary.
 
         The same id and content again changes nothing, and returns what the first append did, with `duplicate` set.
@@ -70,7 +62,7 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
         expected_revision: int | None = None,
         must_exist: bool = False,
         must_not_exist: bool = False,
-    ) -> list[Appended]:
+    ) -> list[ops.Appended]:
         """Add messages in this order as one change: all of them, or none. Stored ones stay as they are. Otherwise
         like `append`.
 
@@ -79,8 +71,8 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
         batch = requests.append(conversation_id, messages, expected_revision, must_exist, must_not_exist)
         if not batch.order:
             return []
-        outcome = await self._write(batch.op)
-        return [outcome[place] for place in batch.order]
+        outcomes = await self._write(batch.op)
+        return [outcomes[index] for index in batch.order]
 
     def stream(
         self,
@@ -90,7 +82,7 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
         interval: float = 0.05,
         **fields: Unpack[MessageFields],
     ) -> AsyncReply:
-        """A message that is written bit by bit, such as the answer of a model, and seen by readers as it grows::
+        """A message that grows as it is written, such as the answer of a model, and is visible to readers meanwhile::
 
             async with store.stream(conversation_id) as reply:
                 async for token in tokens:
@@ -107,14 +99,13 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
 
     async def update_message(
         self, conversation_id: str, message: Message, *, expected_revision: int | None = None
-    ) -> Appended:
+    ) -> ops.Appended:
         """Replace the content of the message with this id. It keeps its position and timestamp.
 
         The same content again changes nothing. Raises MessageNotFoundError, RevisionConflictError (not at
         `expected_revision`).
         """
-        op = requests.update_message(conversation_id, message, expected_revision)
-        updated = await self._write(op)
+        updated = await self._write(requests.update_message(conversation_id, message, expected_revision))
         if updated is None:
             raise rules.message_missing(conversation_id, message.id)
         return updated
@@ -125,7 +116,7 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
         Without messages nothing changes. Raises RevisionConflictError (not at `expected_revision`).
         """
         check_conversation_id(conversation_id)
-        return await self._write(Clear(conversation_id, requests.precondition(expected_revision)))
+        return await self._write(ops.Clear(conversation_id, precondition=requests.precondition(expected_revision)))
 
     async def restore(
         self, conversation_id: str, messages: Iterable[Message], *, expected_revision: int | None = None
@@ -147,9 +138,7 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
         Raises RevisionConflictError (not at `expected_revision`); BatchTooLargeError above 1,000 ids.
         """
         op = requests.delete_messages(conversation_id, message_ids, expected_revision)
-        if not op.message_ids:
-            return 0
-        return await self._write(op)
+        return await self._write(op) if op.message_ids else 0
 
     async def erase(self, conversation_id: str, ids: Iterable[str] | None = None) -> None:
         """Remove messages and every copy of their content: in archives, in search documents, and in summaries that
@@ -162,14 +151,14 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
             await self.clear(conversation_id)
             return
         op = requests.delete_messages(conversation_id, ids)
-        reads = [await self._backend.execute(FindMessage(conversation_id, message_id)) for message_id in op.message_ids]
-        places = [message.position for message in reads if message is not None and not stays(message)]
-        oldest = min(filter(None, places), default=None)
+        found = [await self._backend.execute(ops.FindMessage(conversation_id, one)) for one in op.message_ids]
+        positions = [message.position for message in found if message is not None and not stays(message)]
+        oldest = min(filter(None, positions), default=None)
         if oldest is not None and features(self._backend).compacts:
             # The summaries go first: a repeated call finds them as long as the messages are there.
             summaries = await self._summaries_from(conversation_id, oldest)
             while summaries:
-                expanded = await self._write(Expand(conversation_id, summaries.pop().id))
+                expanded = await self._write(ops.Expand(conversation_id, summaries.pop().id))
                 if expanded is not None:  # a former summary may be live again
                     summaries = await self._summaries_from(conversation_id, oldest)
         if op.message_ids:
@@ -177,21 +166,20 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
 
     async def _summaries_from(self, conversation_id: str, position: Position) -> list[Message]:
         before = position._replace(sequence=position.sequence - 1)
-        op: ReadPage | None = ReadPage(conversation_id, PAGE, newest=False, after=before)
-        found = []
+        op: ops.ReadPage | None = ops.ReadPage(conversation_id, PAGE, newest=False, after=before)
+        summaries = []
         while op is not None:
             page = await self._backend.execute(op)
-            found += [message for message in page.messages if message.is_summary]
+            summaries += [message for message in page.messages if message.is_summary]
             op = next_page(op, page, PAGE)
-        return found
+        return summaries
 
     async def create_conversation(self, conversation: Conversation) -> Conversation:
         """Create a conversation with its record; as it is then. Raises ConversationExistsError."""
         if not isinstance(conversation, Conversation):
             refuse(conversation, "conversation", "a Conversation", InvalidInputError)
         fields = {name: getattr(conversation, name) for name in RECORD_FIELDS}
-        op = requests.write_record(conversation.conversation_id, fields, create=True)
-        return await self._write_record(op)
+        return await self._write_record(requests.write_record(conversation.conversation_id, fields, create=True))
 
     async def update_conversation(
         self,
@@ -211,28 +199,25 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
         ConversationNotFoundError, RevisionConflictError (not at `expected_revision`).
         """
         fields = {
-            "title": title,
-            "metadata": metadata,
-            "user_id": user_id,
-            "agent_name": agent_name,
+            "title": title, "metadata": metadata, "user_id": user_id, "agent_name": agent_name,
             "auditing_id": auditing_id,
-        }
+        }  # fmt: skip
         op = requests.write_record(conversation_id, fields, create=False, expected_revision=expected_revision)
         if not op.fields:
             raise InvalidInputError("update_conversation needs at least one field to set")
         return await self._write_record(op)
 
-    async def _write_record(self, op: WriteRecord) -> Conversation:
+    async def _write_record(self, op: ops.WriteRecord) -> Conversation:
         await self._write(op)
-        conversation = await self._backend.execute(ReadConversation(op.conversation_id))
+        conversation = await self._backend.execute(ops.ReadConversation(op.conversation_id))
         if conversation is None:
-            raise ConversationNotFoundError(f"conversation {op.conversation_id[:80]!r} was deleted at this moment")
+            raise ConversationNotFoundError(f"conversation {op.conversation_id[:80]!r} was deleted after the change")
         return conversation
 
     async def delete_conversation(self, conversation_id: str) -> bool:
         """Remove everything of a conversation; whether it existed. After a lost reply, False may be wrong."""
         check_conversation_id(conversation_id)
-        return await self._write(DeleteConversation(conversation_id))
+        return await self._write(ops.DeleteConversation(conversation_id))
 
     async def compact(
         self,
@@ -242,7 +227,7 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
         summary: Message | str,
         seen: Iterable[Message] | None = None,
         expected_revision: int | None = None,
-    ) -> Compacted:
+    ) -> ops.Compacted:
         """Replace all messages up to `through` by a summary; they move to the archive.
 
         `through` is the last of them: a message, its position or its id. System messages stay, also messages that
@@ -258,17 +243,19 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
         exists), CapabilityError if the backend cannot compact. RevisionConflictError is for `expected_revision`.
         """
         self._check_compacts()
-        place = requests.through_of(through)
-        at = Position(0, 0) if isinstance(place, str) else place
-        op = requests.compact(conversation_id, at, summary, seen, expected_revision)
-        if isinstance(place, str):
-            last = await self._backend.execute(FindMessage(conversation_id, place))
+        end = requests.through_of(through)
+        position = Position(0, 0) if isinstance(end, str) else end
+        op = requests.compact(conversation_id, position, summary, seen, expected_revision)
+        if isinstance(end, str):
+            last = await self._backend.execute(ops.FindMessage(conversation_id, end))
             if last is None or last.position is None:
-                raise rules.message_missing(conversation_id, place)
+                raise rules.message_missing(conversation_id, end)
             op = replace(op, through=last.position)
         return await self._write(op)
 
-    async def expand(self, conversation_id: str, summary_id: str, *, expected_revision: int | None = None) -> Expanded:
+    async def expand(
+        self, conversation_id: str, summary_id: str, *, expected_revision: int | None = None
+    ) -> ops.Expanded:
         """Put back the messages that a summary replaced, in the same order, with a former summary if there was one.
 
         Raises MessageNotFoundError unless it is the live summary of the conversation; RevisionConflictError (not at
@@ -277,10 +264,10 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
         self._check_compacts()
         check_conversation_id(conversation_id)
         condition = requests.precondition(expected_revision)
-        expanded = await self._write(Expand(conversation_id, check_message_id(summary_id), condition))
+        expanded = await self._write(ops.Expand(conversation_id, check_message_id(summary_id), precondition=condition))
         if expanded is None:
             raise MessageNotFoundError(
-                f"{summary_id[:64]!r} is not the summary that stands in conversation {conversation_id[:80]!r}"
+                f"{summary_id[:64]!r} is not the live summary of conversation {conversation_id[:80]!r}"
             )
         return expanded
 
@@ -288,9 +275,10 @@ class AsyncWriting(AsyncWatching, AsyncSearching):
         if not features(self._backend).compacts:
             raise CapabilityError("this backend cannot compact: see Features in redis_history.backends.base")
 
-    async def _write(self, op: Op[T]) -> T:
-        if self._unopened:
-            await self._open_subscriptions()
+    async def _write(self, op: ops.Op[T]) -> T:
+        while self._unopened:
+            await self._unopened.pop().open()
         if self._options.embedder is not None:
-            op = await self._with_vectors(op)
+            steps = Searcher(self._backend, self._options).with_vectors(op)
+            op = await run_steps(self._backend, steps, self._options.embedder)
         return await self._backend.execute(op)

@@ -1,8 +1,8 @@
-"""Connections for calls, kept ready between them. The twin in _async is written by hand.
+"""Connections for calls, kept between calls. The twin in _async is written by hand.
 
-redis-py's pool looks at a connection each time it is taken, to see whether the server has hung up. Our calls may be
-repeated when that turns out on the way, so a connection stays with us until it fails: that is a fifth of the time of
-a call. Connections of a client that is the user's go back to its pool each time, because its limit is the user's.
+redis-py's pool checks a connection each time it hands one out, which takes a fifth of the time of a call. Calls are
+retried here anyway, so idle connections are kept outside the pool until they fail. Connections of a user's client go
+back to its pool after each call, because the user sets its limit.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis_history._sync._runtime import background, reset_after_fork
 from redis_history.backends.redis.resp import NEED_MORE, ReplyReader
 
-#: Seconds that a message may take to arrive once it has begun.
-_REST: Final = 5.0
-#: Said of calls whose connections are closed under them.
+#: Seconds for the rest of a message after its first byte.
+_REST_SECONDS: Final = 5.0
+#: The error of calls whose connections are closed while they use them.
 CLOSED: Final = "the connections were closed"
 
-#: The parsers of redis-py that are slower than ours.
+#: The parsers of redis-py that ReplyReader replaces: they are slower.
 _SLOW: Final = tuple(
     getattr(redis_connection, name) for name in ("_RESP2Parser", "_RESP3Parser") if hasattr(redis_connection, name)
 )
-_AT_ONCE: Final = 256 * 1024
+_READ_SIZE: Final = 256 * 1024
 _READER: Final = "_redis_history_reader"
 
 
 class ConnectionPool:
-    """Connections, ready to be used by any thread. As many as threads have called at once."""
+    """Connections to one server, for any thread; as many as threads have called at once."""
 
     def __init__(self, make_pool: Callable[[], RedisPool], *, keep: bool) -> None:
-        """With `keep` the pool is ours to close."""
+        """`keep`: the store owns the pool, and closes it."""
         self.pool = make_pool()
         self._keep = keep
         self._idle: list[Any] = []
@@ -46,16 +46,16 @@ class ConnectionPool:
         reset_after_fork(self)
 
     def acquire(self) -> Any:
-        """A connection for one exchange. Release or discard it."""
-        connection, work = self._take(), background()
+        """A connection for one call; `release` or `discard` it afterwards."""
+        connection, work = self._pop_or_connect(), background()
         if work is not None:
             work.connection = connection
-            if work.left:  # before it could be shut down
+            if work.abandoned:  # before it could be shut down
                 self.discard(connection)
                 raise ConnectionError(CLOSED)
         return connection
 
-    def _take(self) -> Any:
+    def _pop_or_connect(self) -> Any:
         try:
             return self._idle.pop()
         except IndexError:
@@ -63,7 +63,7 @@ class ConnectionPool:
         try:
             connection = self.pool.get_connection()
         except BaseException as error:
-            if self._closed:  # redis-py may have connected once more
+            if self._closed:  # redis-py may have made another connection
                 self.close_idle()
             self.check(error)
             raise
@@ -76,7 +76,7 @@ class ConnectionPool:
         connection.send_packed_command([packed])
 
     def read(self, connection: Any, patience: float | None = None) -> Any:
-        """The next reply, which may take `patience` seconds longer than others. Raises ResponseError if it is one."""
+        """The next reply, which may take `patience` seconds longer than usual. Raises it if it is a ResponseError."""
         seconds = connection.socket_timeout
         longer = {"timeout": seconds + patience} if patience is not None and seconds is not None else {}
         sock, reader = self._reader(connection)
@@ -88,7 +88,7 @@ class ConnectionPool:
                 if longer:
                     sock.settimeout(longer["timeout"])
                 while reply is NEED_MORE:
-                    if not (data := sock.recv(_AT_ONCE)):
+                    if not (data := sock.recv(_READ_SIZE)):
                         raise ConnectionError("Connection closed by server.")
                     reader.feed(data)
                     reply = reader.take()
@@ -103,7 +103,7 @@ class ConnectionPool:
         return reply
 
     def _reader(self, connection: Any) -> tuple[Any, ReplyReader | None]:
-        """The socket of a connection and what reads its replies; None if redis-py does."""
+        """The socket of a connection and the reader of its replies; None if redis-py reads them."""
         sock = getattr(connection, "_sock", None) if self._keep else None
         before, reader = getattr(connection, _READER, (None, None))
         if before is not sock:  # redis-py has connected, or disconnected
@@ -116,63 +116,62 @@ class ConnectionPool:
 
     def release(self, connection: Any) -> None:
         """Return a connection after a whole reply."""
-        self._let_go()
+        self._detach()
         _, reader = self._reader(connection)
-        unread = reader is not None and not reader.empty  # nobody has asked for it
-        if self._closed or unread or connection.should_reconnect():  # or the server said that it moves elsewhere
+        unread = reader is not None and not reader.empty  # data that no command asked for
+        if self._closed or unread or connection.should_reconnect():  # the server announced that it moves
             self.discard(connection)
         elif self._keep:
             self._idle.append(connection)
-            if self._closed:  # at this moment
+            if self._closed:  # in the meantime
                 self.close_idle()
         else:
             self.pool.release(connection)
 
     def discard(self, connection: Any) -> None:
-        """Close a connection in an unknown state: the next call must not get a reply that is still to come."""
-        self._let_go()
+        """Close a connection in an unknown state, so that no later call reads an outstanding reply."""
+        self._detach()
         with contextlib.suppress(RedisError, OSError):
             connection.disconnect()
-        self._reader(connection)  # forgets what was read
+        self._reader(connection)  # drops the old reader
         self.pool.release(connection)
 
-    def _let_go(self) -> None:
+    def _detach(self) -> None:
         if (work := background()) is not None:
             work.connection = None
 
     def check(self, error: BaseException) -> None:
-        """Raises ConnectionError in place of the error of a call whose connection was closed here while it was used:
-        redis-py may raise anything then."""
+        """Raises ConnectionError if this pool was closed during the call: redis-py may raise any error then."""
         if self._closed and isinstance(error, Exception) and not isinstance(error, RedisError | OSError):
             raise ConnectionError(CLOSED) from error
 
     def close(self) -> None:
-        """Close the connections. Calls that use one, or make one, end with a ConnectionError."""
-        self._closed = self._keep  # those of a user's client go on
+        """Close all connections. Calls that use or make one end with a ConnectionError."""
+        self._closed = self._keep  # a user's client stays open
         self._release()
         if self._keep:
             self.pool.disconnect()
 
     def close_idle(self) -> None:
-        """Close those that are not in use."""
+        """Close the connections that are not in use."""
         self._release()
         if self._keep:
             self.pool.disconnect(inuse_connections=False)
 
     def _release(self) -> None:
-        with contextlib.suppress(IndexError):  # other threads take some too
+        with contextlib.suppress(IndexError):  # other threads pop too
             while True:
                 self.pool.release(self._idle.pop())
 
     def forget(self) -> None:
-        """Let go of all idle connections without a word to the server: they are the parent process's."""
+        """Reset a forked child: forget the parent's connections without closing them."""
         self._idle = []
 
 
 class PubSubConnection:
-    """One connection for pub/sub. Only one thread uses it; any thread may call `interrupt`.
+    """A connection for pub/sub. Only one thread uses it; any thread may call `interrupt`.
 
-    redis-py's PubSub reconnects in every method, so two users of one connection break each other. This class never
+    redis-py's PubSub reconnects in every method, which breaks other users of the connection. This class never
     reconnects: after any error, call `disconnect`, then `connect`.
     """
 
@@ -213,42 +212,42 @@ class PubSubConnection:
             ready = [key.fileobj for key, _ in self._selector.select(seconds)]
             if self._awake not in ready:
                 return self._read() if ready else None
-        self._interrupted = False  # before the bytes are taken: an interrupt from here on counts for the next call
+        self._interrupted = False  # before reading the bytes, so that a later interrupt counts for the next call
         with contextlib.suppress(BlockingIOError):
             while self._awake.recv(4096):
                 pass
         return None
 
     def interrupt(self) -> None:
-        """End the `receive` under way, or else the next one."""
+        """End the current `receive`, or else the next one."""
         self._interrupted = True
-        with contextlib.suppress(OSError):  # full: it is awake already; or closed
+        with contextlib.suppress(OSError):  # the buffer is full, or closed
             self._waker.send(b"x")
 
     def disconnect(self) -> None:
         connection, self._connection = self._connection, None
-        taken, self._socket = self._socket, None
+        sock, self._socket = self._socket, None
         if connection is not None:
             try:
-                with contextlib.suppress(KeyError, ValueError):  # not registered, or closed by somebody else
-                    self._selector.unregister(taken)
+                with contextlib.suppress(KeyError, ValueError):  # not registered, or closed elsewhere
+                    self._selector.unregister(sock)
                 connection.disconnect()
             finally:
                 self._pool.release(connection)
 
     def close(self) -> None:
-        """Release what `interrupt` needs."""
+        """Release the resources of `interrupt`."""
         self._selector.close()
         self._awake.close()
         self._waker.close()
 
     def _read(self) -> Any:
         return self._connection.read_response(
-            disable_decoding=True, timeout=_REST, disconnect_on_error=False, push_request=True
+            disable_decoding=True, timeout=_REST_SECONDS, disconnect_on_error=False, push_request=True
         )
 
     def _check(self) -> None:
-        """Raises ConnectionError if redis-py would reconnect, or has, and forget the subscriptions."""
+        """Raises ConnectionError if redis-py has reconnected or would: that loses the subscriptions."""
         current = self._connection._get_socket()
         if current is None or current is not self._socket or self._connection.should_reconnect():
             raise ConnectionError(CLOSED)

@@ -1,14 +1,14 @@
 # Generated from ../_async by scripts/unasync: do not edit.
-"""Listens for changes: one connection serves all subscriptions of a store.
+"""Wakes subscriptions when conversations change: one connection serves all subscriptions of a store.
 
 It listens to keyspace notifications, or to channels that the writing scripts publish to. If the server refuses to turn
-notifications on, the mode "auto" listens to both, because there may be writers that publish.
+notifications on, the mode "auto" listens to both, because some writers may publish.
 
-A message is only a hint: subscribers then read their change logs. So is every confirmation of a subscription, because
-changes made before it may have been missed.
+A message only makes subscribers read their change logs. The confirmation of a subscription does so too, because earlier
+changes may have been missed.
 
-The doorbell's task (or thread) is the only user of the connection. `watch` and `unwatch` record the wanted
-topics and interrupt its wait; it then sends the difference. After any error it connects and subscribes again.
+Only the doorbell's task (or thread) uses the connection. `watch` and `unwatch` record the wanted topics and interrupt
+its wait; it then sends the difference. After any error it connects and subscribes again.
 """
 
 from __future__ import annotations
@@ -23,21 +23,20 @@ from redis import Redis
 from redis.exceptions import ConnectionError, NoPermissionError, ResponseError
 
 from redis_history._sync._connections import PubSubConnection
-from redis_history._sync._runtime import Job, ending, reset_after_fork, spawn
+from redis_history._sync._runtime import Job, is_cancelled, reset_after_fork, spawn
 from redis_history.backends.redis.failures import is_transient
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.backends.redis.server_info import merged_flags
 
 _logger = logging.getLogger("redis_history")
 
-#: A channel without messages. Subscribing to it shows that the connection works, and once more that it still does.
+#: A channel without messages. Subscribing to it, again and again, shows that the connection works.
 _IDLE: Final = b"rh2:doorbell"
-#: The channels of notifications begin with this.
 _KEYSPACE: Final = b"__keyspace@"
 _SETTING: Final = b"notify-keyspace-events"
-#: Seconds after which a connection that is silent is checked: its owner may have closed it.
+#: Seconds of silence after which the connection is checked: its owner may have closed it.
 _CHECK: Final = 1.0
-#: Seconds of silence before the server is asked for a sign of life, and seconds it has to answer.
+#: Seconds of silence after which the server must answer, and seconds for its answer.
 _QUIET: Final = 5.0
 _ANSWER: Final = 5.0
 #: Seconds between attempts to connect.
@@ -46,39 +45,38 @@ _LONGEST_WAIT: Final = 2.0
 
 
 class Topic(NamedTuple):
-    """The topic of a subscription: a channel, or a pattern of channels."""
+    """A channel, or a pattern of channels."""
 
     is_pattern: bool
     name: bytes
 
 
 class Doorbell:
-    """Wakes the watchers of a channel or a pattern of channels. Runs from the first `watch` until `close`.
+    """Wakes the watchers of topics. Runs from the first `watch` until `close`.
 
-    `watch` and `unwatch` never wait for the server and raise nothing of it.
+    `watch` and `unwatch` do not wait for the server, and raise no errors of it.
     """
 
     def __init__(self, client: Redis, mode: str) -> None:
         self._client = client
         self._asked = mode
         self._watchers: dict[Topic, list[Any]] = {}
-        # Topics that were watched or unwatched since the subscriptions of the connection were last brought up to date;
-        # None without a connection.
+        # Topics watched or unwatched since the connection's subscriptions were last updated; None without a connection.
         self._changed: set[Topic] | None = None
         self._prefix = b""
         self._guard = threading.Lock()  # for the three above; never held during a call
         self._connection: PubSubConnection | None = None
         self._job: Job | None = None
-        self._confirmed = False  # whether there is a connection whose subscription the server has confirmed
-        self._heard: str | None = None
-        self._refused = False  # the server did not let us turn notifications on
-        self._private = False  # this user may not listen to what is published
+        self._confirmed = False  # the server has confirmed the subscriptions of this connection
+        self._heard: str | None = None  # the mode of the last message
+        self._refused = False  # the server refused to turn notifications on
+        self._publish_forbidden = False  # this user may not subscribe to the channels that writers publish to
         self._warned: set[str] = set()
         self._closed = False
         reset_after_fork(self)
 
     def forget(self) -> None:
-        """In a forked child: the connection, its thread and the watchers are the parent's."""
+        """Reset a forked child: the connection, its thread and the watchers are the parent's."""
         self._watchers = {}
         self._changed = None
         self._guard = threading.Lock()
@@ -96,8 +94,8 @@ class Doorbell:
         return (self._heard or "poll") if self._refused else "keyspace"
 
     def watch(self, topic: Topic, wake: Any) -> None:
-        """`wake` gets the conversation id of a channel that matches a pattern, or None if it may be any; for a channel
-        nothing."""
+        """Call `wake` after changes: for a pattern with the conversation id, or None if any may have changed; for a
+        channel without arguments."""
         with self._guard:
             if self._closed:
                 return
@@ -106,7 +104,7 @@ class Doorbell:
             self._watchers.setdefault(topic, []).append(wake)
             if self._changed is not None:
                 self._changed.add(topic)
-            if self._job is None or self._job.ended:  # ended: somebody cancelled all tasks of the event loop
+            if self._job is None or self._job.ended:  # or somebody cancelled all tasks of the loop
                 self._connection = PubSubConnection(self._client.connection_pool)
                 self._job = spawn(self._run, "redis_history-doorbell")
         self._interrupt()
@@ -136,19 +134,19 @@ class Doorbell:
         if self._job is not None:
             self._job.stop()
 
-    def _ends(self) -> bool:
-        return self._closed or ending()
+    def _should_end(self) -> bool:
+        return self._closed or is_cancelled()
 
     def _run(self) -> None:
         connection, wait = self._connection, _FIRST_WAIT
         assert connection is not None  # noqa: S101
         try:
-            while not self._ends():
+            while not self._should_end():
                 error: Exception | None = None
                 try:
                     connection.connect()
                     self._listen(connection)
-                except Exception as caught:  # noqa: BLE001 -- whatever it is, the next connection may work
+                except Exception as caught:  # noqa: BLE001 -- the next connection may work
                     error = caught
                 finally:
                     if self._confirmed:
@@ -159,38 +157,38 @@ class Doorbell:
                         self._changed = None
                     with contextlib.suppress(Exception):
                         connection.disconnect()
-                if error is None or self._ends():
+                if error is None or self._should_end():
                     continue
-                if self._both and isinstance(error, NoPermissionError):
-                    self._private = True
+                if self._uses_both and isinstance(error, NoPermissionError):
+                    self._publish_forbidden = True
                     continue
-                self._report(error)
+                self._log(error)
                 until = time.monotonic() + wait
                 wait = min(2 * wait, _LONGEST_WAIT)
-                while not self._ends() and (left := until - time.monotonic()) > 0:
+                while not self._should_end() and (left := until - time.monotonic()) > 0:
                     connection.receive(left)
         finally:
             connection.close()
 
     def _listen(self, connection: PubSubConnection) -> None:
-        """Returns when the doorbell is closed. Raises what the connection raises."""
-        # Before the first subscription: a change made between the two is found after its confirmation.
+        """Listen until the doorbell is closed. Raises errors of the connection."""
+        # Notifications first: a change before the subscription is found after its confirmation.
         if self._asked != "publish":
             self._enable_notifications(connection)
         active: set[Topic] = set()
         with self._guard:
             self._changed = set(self._watchers)
         self._update(connection, active)
-        connection.send(b"SUBSCRIBE", _IDLE)  # the last: its confirmation means that all are in effect
+        connection.send(b"SUBSCRIBE", _IDLE)  # last, so that its confirmation covers all others
         heard_at = time.monotonic()
         asked_at: float | None = heard_at
-        while not self._ends():
+        while not self._should_end():
             self._update(connection, active)
             message = connection.receive(_CHECK)
             now = time.monotonic()
             if message is not None:
                 heard_at, asked_at = now, None
-                self._ring(message)
+                self._handle(message)
             elif asked_at is None and now - heard_at >= _QUIET:
                 asked_at = now
                 connection.send(b"SUBSCRIBE", _IDLE)
@@ -198,7 +196,7 @@ class Doorbell:
                 raise ConnectionError(f"no answer for {_ANSWER:g} seconds")
 
     def _update(self, connection: PubSubConnection, active: set[Topic]) -> None:
-        """Send what has changed since the last call. `active` is what this connection has subscribed to."""
+        """Subscribe and unsubscribe to the changed topics. `active`: the topics of this connection."""
         if not self._changed:
             return
         with self._guard:
@@ -213,17 +211,16 @@ class Doorbell:
         active -= changed - wanted
 
     @property
-    def _both(self) -> bool:
-        """Whether to listen to notifications and to what writers publish."""
-        return self._refused and self._asked == "auto" and not self._private
+    def _uses_both(self) -> bool:
+        """Whether to listen to both notifications and published messages."""
+        return self._refused and self._asked == "auto" and not self._publish_forbidden
 
     def _names(self, topic: Topic) -> list[bytes]:
-        """The channels, or patterns, to subscribe to."""
-        return [topic.name, topic.name.removeprefix(self._prefix)] if self._both else [topic.name]
+        return [topic.name, topic.name.removeprefix(self._prefix)] if self._uses_both else [topic.name]
 
-    def _ring(self, message: Any) -> None:
+    def _handle(self, message: Any) -> None:
         if not isinstance(message, list) or len(message) < 3:
-            return  # not of pub/sub
+            return  # not a pub/sub message
         kind, name, *rest = message
         if name == _IDLE:
             self._confirmed = True
@@ -240,7 +237,7 @@ class Doorbell:
                 call_wake(topic, wake, conversation_id)
 
     def _enable_notifications(self, connection: PubSubConnection) -> None:
-        """Add the flags we need to those that are set."""
+        """Add the missing flags to the server's setting."""
         try:
             setting = connection.ask((b"CONFIG", b"GET", _SETTING), _ANSWER)
             found = [*setting.values()] if isinstance(setting, dict) else setting[1::2]
@@ -259,7 +256,7 @@ class Doorbell:
                 _SETTING.decode(),
             )
 
-    def _report(self, error: Exception) -> None:
+    def _log(self, error: Exception) -> None:
         if is_transient(error):
             _logger.info("the doorbell lost its connection: %s", error)
         elif isinstance(error, ResponseError):
@@ -268,7 +265,7 @@ class Doorbell:
             _logger.warning("the doorbell failed and connects again", exc_info=error)
 
     def _warn(self, text: str, *values: object) -> None:
-        """Once for each text: it is said again by every connection."""
+        """Log each text once: every connection would repeat it."""
         if text not in self._warned:
             self._warned.add(text)
             _logger.warning(text, *values)
@@ -284,5 +281,5 @@ def call_wake(topic: Topic, wake: Any, conversation_id: str | None) -> None:
 def _conversation_of(channel: bytes) -> str | None:
     try:
         return Keyspace.id_of_log(channel)
-    except ValueError:  # somebody else's
+    except ValueError:  # not a channel of this package
         return None

@@ -2,75 +2,79 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
+import contextvars
+import inspect
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
+from redis_history.compaction.summaries import summary_error
+
 T = TypeVar("T")
+Work = Callable[[], None]
 
 Lock = threading.Lock
 sleep = time.sleep
 
 
-class LoopBound:
+class OwnerLoop:
     """Threads may share everything."""
 
-    here = True
+    is_current = True
     stopped = False
 
     def check(self) -> None:
         """Nothing to check."""
 
 
-class Closable(Protocol):
-    def close(self) -> None: ...
-
-
-C = TypeVar("C", bound=Closable)
-
-
-class LoopLocal(Generic[C]):
+class LoopLocal(Generic[T]):
     """One value for all threads, made when it is first asked for."""
 
-    def __init__(self, make: Callable[[], C]) -> None:
+    def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
         self._lock = threading.Lock()
-        self.current: C | None = None
+        self._value: Any = None
         reset_after_fork(self)
 
-    def get(self) -> C:
+    def get(self) -> T:
         """The value."""
-        if self.current is None:
+        if self._value is None:
             with self._lock:
-                if self.current is None:
-                    self.current = self._make()
-        return self.current
+                if self._value is None:
+                    self._value = self._make()
+        return self._value  # type: ignore[no-any-return]
+
+    @property
+    def current(self) -> T | None:
+        """The value, if there is one."""
+        return self._value  # type: ignore[no-any-return]
 
     def close(self) -> None:
         """Close the value."""
-        if self.current is not None:
-            self.current.close()
+        if self._value is not None:
+            self._value.close()
 
     def forget(self) -> None:
-        """In a forked child: a thread of the parent may have held the lock."""
+        """Reset a forked child: a thread of the parent may have held the lock."""
         self._lock = threading.Lock()
 
 
 class Openable:
-    """Something that begins with `open`."""
+    """The constructor's caller opens it (see `open_without_await`)."""
 
     def open(self) -> None: ...
 
 
-def begin(openable: Openable) -> bool:
-    """Begin it if that can be done here; whether it was."""
+def open_without_await(openable: Openable) -> bool:
+    """Open it; returns whether it was opened."""
     openable.open()
     return True
 
@@ -80,7 +84,7 @@ class Signal:
     for each wait, which takes twice as long."""
 
     def __init__(self) -> None:
-        self.home = LoopBound()
+        self.owner = OwnerLoop()
         self._gate = threading.Lock()
         self._gate.acquire()
 
@@ -100,7 +104,7 @@ class Signal:
 
 
 class Job:
-    """Work in the background. It must end by itself once it is told to; `stop` only waits for it."""
+    """Work in the background. It must end by itself, once asked to; `stop` only waits for that."""
 
     def __init__(self, thread: threading.Thread) -> None:
         self._thread = thread
@@ -115,7 +119,7 @@ class Job:
             self._thread.join()
 
 
-def spawn(work: Callable[[], None], name: str) -> Job:
+def spawn(work: Work, name: str) -> Job:
     """Run `work` in the background."""
     thread = threading.Thread(target=work, name=name, daemon=True)
     thread.start()
@@ -123,11 +127,11 @@ def spawn(work: Callable[[], None], name: str) -> Job:
 
 
 class Background:
-    """Work in another thread. The caller may stop waiting for it. `signal` is set when it is done."""
+    """A read in another thread. The caller may stop waiting for it. `signal` is set when it is done."""
 
-    def __init__(self, work: Callable[[], None], signal: Signal) -> None:
-        self.left = False  # nobody waits for it any more
-        self.connection: Any = None  # which it uses now
+    def __init__(self, work: Work, signal: Signal) -> None:
+        self.abandoned = False
+        self.connection: Any = None  # the one that the work uses now
         self._work = work
         self._signal = signal
         self._error: BaseException | None = None
@@ -136,33 +140,33 @@ class Background:
             self._worker = _idle.pop()
         except IndexError:
             self._worker = _Worker()
-        self._worker.given.put(self)
+        self._worker.queue.put(self)
 
     @property
     def done(self) -> bool:
-        return self._finished or not self._worker.thread.is_alive()  # in a forked child it is not
+        return self._finished or not self._worker.thread.is_alive()  # a forked child has no such thread
 
     def result(self) -> None:
-        """Raises what the work raised."""
+        """Raises the error of the work."""
         if self._error is not None:
             raise self._error
 
-    def leave(self) -> None:
-        """Do not wait for it. A thread cannot be ended, but its connection is shut down, and it does not try again."""
-        self.left = True
-        taken = getattr(self.connection, "_sock", None)
-        if taken is not None:
+    def abandon(self) -> None:
+        """Do not wait for it. A thread cannot be ended, but its connection is shut down, and it does not retry."""
+        self.abandoned = True
+        sock = getattr(self.connection, "_sock", None)
+        if sock is not None:
             with contextlib.suppress(OSError):
-                socket.socket.shutdown(taken, socket.SHUT_RDWR)  # that of TLS would take it apart
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)  # SSLSocket.shutdown would also remove its TLS state
 
     def run(self) -> None:
-        _here.work = self
+        _thread_local.work = self
         try:
             self._work()
-        except BaseException as error:  # noqa: BLE001 -- it is the caller's to raise
+        except BaseException as error:  # noqa: BLE001 -- `result` raises it
             self._error = error
         finally:
-            _here.work = None
+            _thread_local.work = None
 
     def finish(self) -> None:
         self._finished = True
@@ -170,17 +174,17 @@ class Background:
 
 
 class _Worker:
-    """A thread that does one work after the other, and ends after a second without any."""
+    """A thread that runs one `Background` after the other, and ends after a second without any."""
 
     def __init__(self) -> None:
-        self.given: SimpleQueue[Background] = SimpleQueue()
+        self.queue: SimpleQueue[Background] = SimpleQueue()
         self.thread = threading.Thread(target=self._run, name="redis_history-read", daemon=True)
         self.thread.start()
 
     def _run(self) -> None:
         while True:
             try:
-                work = self.given.get(timeout=1.0)
+                work = self.queue.get(timeout=1.0)
             except Empty:
                 try:
                     _idle.remove(self)
@@ -188,42 +192,81 @@ class _Worker:
                     continue
                 return
             work.run()
-            _idle.append(self)  # before the caller is told, who may have the next work
+            _idle.append(self)  # before `finish` wakes the caller, which may have the next work
             work.finish()
             del work
 
 
 _idle: list[_Worker] = []
-_here = threading.local()
+_thread_local = threading.local()
 
 
 def background() -> Background | None:
     """The work that this thread does for a caller."""
-    return getattr(_here, "work", None)
+    return getattr(_thread_local, "work", None)
 
 
-def unwanted() -> bool:
-    """Whether this thread works for nobody any more."""
+def is_abandoned() -> bool:
+    """Whether the caller of this thread's work stopped waiting for it."""
     work = background()
-    return work is not None and work.left
+    return work is not None and work.abandoned
 
 
-def uninterrupted(work: Callable[[], None], unfinished: set[Any]) -> None:
-    """Do it: a thread is not cancelled."""
+class SummarizerCall:
+    """A user's summariser in a new thread; a coroutine function in an event loop of that thread.
+
+    `signal` is set when it is `done`. A thread cannot be ended; after `abandon`, its result is ignored.
+    """
+
+    def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...], signal: Signal) -> None:
+        self.done = False
+        self._signal = signal
+        self._result: Any = None
+        self._error: BaseException | None = None
+        context = contextvars.copy_context()
+        threading.Thread(
+            target=context.run, args=(self._call, function, arguments), name="redis_history-attempt", daemon=True
+        ).start()
+
+    def result(self) -> Any:
+        """The function's result. Raises SummaryError for any error, also SystemExit and KeyboardInterrupt: these are
+        meant for the function's thread, not for the caller."""
+        if self._error is not None:
+            raise summary_error(self._error)
+        return self._result
+
+    def abandon(self) -> None:
+        """Ignore its result."""
+
+    def _call(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        async def awaited(awaitable: Any) -> Any:
+            return await awaitable
+
+        try:
+            result = function(*arguments)
+            self._result = asyncio.run(awaited(result)) if inspect.isawaitable(result) else result
+        except BaseException as error:  # noqa: BLE001 -- `result` raises it
+            self._error = error
+        self.done = True
+        self._signal.set()
+
+
+def uninterrupted(work: Work, unfinished: set[Any]) -> None:
+    """Do `work`: a thread is not cancelled."""
     work()
 
 
-def settle(unfinished: set[Any]) -> None:
+def wait_for_unfinished(unfinished: set[Any]) -> None:
     """Nothing is ever unfinished here."""
 
 
-def place() -> int:
-    """Threads may all wait for one another."""
+def lock_scope() -> int:
+    """Callers with the same number can share a lock: all threads."""
     return 0
 
 
-def ending() -> bool:
-    """Whether this work was told to end: a thread cannot be."""
+def is_cancelled() -> bool:
+    """A thread is never cancelled."""
     return False
 
 
@@ -232,29 +275,29 @@ def in_thread(function: Callable[[], T]) -> T:
     return function()
 
 
-def finish(outcome: Any) -> Any:
+def resolve(outcome: Any) -> Any:
     """The outcome of a callback."""
     return outcome
 
 
-_inherited: WeakSet[Any] = WeakSet()
+_reset_things: WeakSet[Any] = WeakSet()
 
 
 def reset_after_fork(thing: Any) -> None:
     """Call `thing.forget()` in every forked child."""
-    _inherited.add(thing)
+    _reset_things.add(thing)
 
 
-def _in_child() -> None:
+def _reset_child() -> None:
     _idle.clear()
-    for thing in list(_inherited):
+    for thing in list(_reset_things):
         thing.forget()
 
 
-os.register_at_fork(after_in_child=_in_child)
+os.register_at_fork(after_in_child=_reset_child)
 
 
-def at_exit(work: Callable[[], None]) -> Callable[[], None]:
-    """Run `work` when the interpreter ends; the outcome takes that back."""
+def at_exit(work: Work) -> Callable[[], None]:
+    """Run `work` when the interpreter ends. Returns a function that undoes this."""
     atexit.register(work)
     return lambda: atexit.unregister(work)

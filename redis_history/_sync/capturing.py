@@ -15,18 +15,18 @@ from redis_history._sync._runtime import (
     Job,
     Lock,
     Signal,
-    finish,
-    place,
+    lock_scope,
     reset_after_fork,
-    settle,
+    resolve,
     sleep,
     spawn,
     uninterrupted,
+    wait_for_unfinished,
 )
 from redis_history._sync.replies import Reply
 from redis_history.capturing.mapping import answering, read_chunk
 from redis_history.capturing.settings import Settings
-from redis_history.capturing.wrapping import Wrapping
+from redis_history.capturing.wrapping import F, wrap
 from redis_history.errors import BackendUnavailableError, CapabilityError, RedisHistoryError, StoreClosedError
 from redis_history.model import Message, assistant
 
@@ -55,7 +55,7 @@ class _Turnstile:
         self.waiting = 0
 
 
-class Capture(Wrapping):
+class Capture:
     """A decorator for agents, made by `capture`, and a context manager that closes it.
 
     `recorded` and `failed` count messages; `last_error` is the reason of the last failure. All methods may be called
@@ -79,6 +79,19 @@ class Capture(Wrapping):
         self._closed = False
         reset_after_fork(self)
 
+    def __call__(self, function: F) -> F:
+        """Wrap the agent. Raises ConfigurationError for an object that is not a function, and, with an asynchronous
+        store, for a function that is not asynchronous."""
+
+        def turn_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Turn:
+            return self._read_turn(lambda: self._settings.read_call(signature, args, kwargs))
+
+        try:
+            signature = inspect.signature(function)
+        except (TypeError, ValueError):  # some built-in functions have no signature
+            signature = None
+        return wrap(function, turn_of, asynchronous=inspect.iscoroutinefunction(self.flush))
+
     @property
     def pending(self) -> int:
         """The number of messages that wait to be recorded in the background."""
@@ -88,9 +101,6 @@ class Capture(Wrapping):
         """One turn, for `with`: entering it records `message`. `conversation_id` is that of this turn, if the capture
         has no fixed one. A value that is not a message is reported, not raised."""
         return self._read_turn(lambda: self._settings.read_turn(message, conversation_id))
-
-    def _turn_of(self, signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Turn:
-        return self._read_turn(lambda: self._settings.read_call(signature, args, kwargs))
 
     def _read_turn(self, read: Callable[[], tuple[str, list[Message]]]) -> Turn:
         try:
@@ -122,20 +132,20 @@ class Capture(Wrapping):
             _logger.warning("a turn%s is not recorded: %s", where, error, exc_info=trace)
             return
         try:
-            finish(on_error(error, conversation_id, messages))
+            resolve(on_error(error, conversation_id, messages))
         except Exception:
             _logger.exception("the on_error of a capture failed")
 
     def flush(self) -> None:
         """Wait until all earlier messages are recorded or reported."""
-        settle(self._unfinished)
+        wait_for_unfinished(self._unfinished)
         while self._pending and self._idle is not None:
             self._idle.wait(_PAUSE)
 
     def close(self) -> None:
         """Record the pending messages, and stop. If the backend is unavailable, they are reported instead. The store
         stays open."""
-        settle(self._unfinished)
+        wait_for_unfinished(self._unfinished)
         self._closed = True
         worker, self._worker = self._worker, None
         if worker is not None and self._wake is not None:
@@ -161,7 +171,7 @@ class Capture(Wrapping):
         self._wake = self._idle = self._worker = None
 
     def _append_in_order(self, conversation_id: str, messages: list[Message]) -> None:
-        where = (place(), conversation_id)  # a lock belongs to one event loop
+        where = (lock_scope(), conversation_id)  # a lock belongs to one event loop
         with self._mutex:
             turnstile = self._turnstiles.setdefault(where, _Turnstile())
             turnstile.waiting += 1

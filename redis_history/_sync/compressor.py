@@ -18,9 +18,8 @@ from msgspec.structs import replace
 
 from redis_history import requests
 from redis_history._ids import rng
-from redis_history._sync._attempt import Attempt
-from redis_history._sync._listing import follows_all, scan_conversations
-from redis_history._sync._runtime import Job, Signal, ending, in_thread, spawn
+from redis_history._sync._runtime import Job, Signal, SummarizerCall, in_thread, is_cancelled, spawn
+from redis_history._sync._steps import follows_all, scan_conversations
 from redis_history._sync.store import HistoryStore
 from redis_history._validation import check_function, check_integer
 from redis_history.backends import rules
@@ -237,7 +236,7 @@ class Compressor:
     def _look_repeatedly(self, control: Signal, wakeups: PendingWakeups) -> None:
         timing = self._timing
         sweep_at = look_at = looked = time.monotonic()
-        while not self._stopping and not ending():
+        while not self._stopping and not is_cancelled():
             self._check_workers()
             control.clear()  # before taking wake-ups: a later one sets it again
             now = time.monotonic()
@@ -336,7 +335,7 @@ class Compressor:
     def _worker(self, signal: Signal, control: Signal) -> Callable[[], Any]:
         def work() -> None:
             try:
-                while not self._stopping and not ending():
+                while not self._stopping and not is_cancelled():
                     signal.clear()
                     job = self._work.take()
                     if job is None:
@@ -346,7 +345,7 @@ class Compressor:
                     control.set()
             except BaseException as error:
                 self._ended_by = self._ended_by or error  # `_check_workers` raises it
-                if ending() or is_interrupt(error):
+                if is_cancelled() or is_interrupt(error):
                     raise
             finally:
                 self._workers.discard(signal)
@@ -356,7 +355,7 @@ class Compressor:
 
     def _check_workers(self) -> None:
         """Raises RuntimeError if a worker has ended by an error."""
-        if self._ended_by is not None and not ending():
+        if self._ended_by is not None and not is_cancelled():
             raise RuntimeError(f"compressing ended: {describe_error(self._ended_by)}") from self._ended_by
 
     def _wake(self) -> None:
@@ -469,11 +468,11 @@ class Compressor:
         ends = kept + timing.timeout
         limit = summary_limit(messages, plan.seen, self._policy.max_tokens)
         previous = None if plan.previous is None else read_summary(plan.previous)
-        attempt = Attempt(within(self._summarizer, limit), (list(plan.messages), previous), signal)
+        call = SummarizerCall(within(self._summarizer, limit), (list(plan.messages), previous), signal)
         try:
             while True:
                 signal.clear()
-                if attempt.finished:
+                if call.done:
                     break
                 now = time.monotonic()
                 if now >= ends:
@@ -488,9 +487,9 @@ class Compressor:
                     kept = now
                 until = min(ends, kept + timing.lease / 3, ends if self._stop_at is None else self._stop_at)
                 signal.wait(max(0.001, until - now))
-            answer = attempt.outcome()
+            answer = call.result()
         finally:
-            attempt.leave()
+            call.abandon()
         return usable(answer, plan.seen, limit)
 
     def _report(self, progress: CompressionProgress) -> None:

@@ -12,17 +12,26 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
-from redis import Redis
-from redis.exceptions import MovedError, NoScriptError, RedisError, ResponseError, TryAgainError
-from redis.sentinel import SentinelConnectionPool
+from redis.exceptions import NoScriptError, RedisError, ResponseError, TryAgainError
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay
 
 from redis_history._sync._connections import ConnectionPool
-from redis_history._sync._doorbell import Doorbell, Topic
-from redis_history._sync._runtime import LoopLocal, in_thread, sleep, unwanted
+from redis_history._sync._doorbell import Topic
+from redis_history._sync._runtime import LoopLocal, is_abandoned, sleep
 from redis_history.backends.base import ChangedHeads, ChangeQuery, SearchedBy, Wake, WakeAll
-from redis_history.backends.redis.attempts import Attempt, is_late, learn_clock, server_time
-from redis_history.backends.redis.calls import Call, Pause, Settings, Steps, Upkeep, plain
+from redis_history.backends.redis.calls import (
+    Attempt,
+    Call,
+    Pause,
+    Settings,
+    Steps,
+    Upkeep,
+    is_late,
+    learn_clock,
+    plain,
+    raise_first,
+    server_time,
+)
 from redis_history.backends.redis.failures import FullJitter, is_transient, translate
 from redis_history.backends.redis.plan_listing import poll_changes
 from redis_history.backends.redis.planner import plan
@@ -44,60 +53,23 @@ from redis_history.retry import RetryDetails, RetryPolicy
 T = TypeVar("T")
 _logger = logging.getLogger("redis_history")
 
-#: Failed maintenance continues after this many seconds, this many calls at once. No more than this is remembered: the
-#: server has a note of unfinished work too, or the next search of the conversation finds it.
+#: Failed maintenance continues after this many seconds, with so many calls at a time. Older tasks are dropped, because
+#: the server notes unfinished work too, or the next search of the conversation finds it.
 _UPKEEP_WAIT: Final = 10.0
-_UPKEEP: Final = 100
+_UPKEEP_CALLS: Final = 100
 _MAX_UPKEEP: Final = 100
-#: Calls without an answer that are remembered.
 _MAX_UNANSWERED: Final = 1000
-#: How often a call that is late is sent with a later time, if no copy of it is under way.
+#: How often a call that the server finds too late is sent with a later time, if no copy of it is under way.
 _MAX_LATE: Final = 5
 _INFO: Final = Call(None, b"", [b"INFO", b"server"], read_info)
 _TIME: Final = b"*1\r\n$4\r\nTIME\r\n"
 _SURVEY: Final = b"".join([plain(*question).pack() for question in QUESTIONS])
 
 
-class Server:
-    """A server, and how to connect to it: with the user's `client`, or with clients that `make` creates."""
-
-    def __init__(
-        self, address: str, *, make: Callable[[], Redis] | None = None, client: Any = None, embedded: Any = None
-    ) -> None:
-        self.address = address
-        self.client: Any = client if make is None else make()
-        self._make = make
-        self._embedded = embedded
-        pool = self.client.connection_pool
-        self.sentinel = isinstance(pool, SentinelConnectionPool)
-        self.database = int(pool.connection_kwargs.get("db") or 0)
-
-    def connections(self) -> Any:
-        """Connections for calls."""
-        make = self._make
-        if make is None:
-            return ConnectionPool(lambda: self.client.connection_pool, keep=False)
-        return ConnectionPool(lambda: make().connection_pool, keep=True)
-
-    def doorbell(self, connections: Any, mode: str) -> Any:
-        """Listens for changes. `mode`: see `DOORBELLS`."""
-        return Doorbell(self.client if self._make is None else Redis(connection_pool=connections.pool), mode)
-
-    def start(self) -> None:
-        """Start the embedded server if it does not run."""
-        if self._embedded is not None:
-            in_thread(self._embedded.start)
-
-    def close(self) -> None:
-        if self._embedded is not None:
-            in_thread(self._embedded.close)
-
-
 class RedisBackend:
-    """The Redis backend over one redis-py client.
+    """The Redis backend for one server.
 
-    It takes connections from the client's pool and speaks on them itself, without redis-py's own retries, which do not
-    know what is safe to repeat.
+    It sends commands itself on connections of redis-py, whose own retries do not know what is safe to repeat.
     """
 
     compacts = True
@@ -113,11 +85,11 @@ class RedisBackend:
         self._listens = settings.doorbell != "poll"
         self._usable = False
         self._closed = False
-        # Postponed maintenance: steps and the calls where they stopped; and when it continues.
+        # Postponed maintenance: the steps, each with the calls at which they stopped; and when it continues.
         self._upkeep: deque[tuple[Steps[None], list[Call]]] = deque(maxlen=_MAX_UPKEEP)
         self._upkeep_at: float | None = None
         self._upkeep_failed = False
-        #: The connections to servers that can confirm writes.
+        #: The pools of servers that can confirm writes.
         self._confirming: set[ConnectionPool] = set()
         #: Calls that ended without an answer, by token.
         self._unanswered: dict[bytes, Attempt] = {}
@@ -127,7 +99,7 @@ class RedisBackend:
     def execute(self, op: Op[T]) -> T:
         if self._closed or not self._usable:
             self._make_usable()
-        due = self._upkeep_at  # another thread may take it away
+        due = self._upkeep_at  # another thread may set it to None
         if due is not None and time.monotonic() >= due:
             self._continue_upkeep()
         return self._run(plan(op, self._settings))
@@ -145,7 +117,7 @@ class RedisBackend:
     def capabilities(self) -> Capabilities:
         with suppress(BackendRefusedError, CapabilityError):  # the rest can still be reported
             self._make_usable()
-        found: Capabilities = self._persist(self._describe)
+        found: Capabilities = self._with_retries(self._describe)
         mode = self._settings.doorbell
         return replace(
             found,
@@ -183,9 +155,9 @@ class RedisBackend:
         return Topic(False, self._settings.doorbell_channel(self._settings.keyspace.conversation(conversation_id)))
 
     def ask(self, commands: Sequence[Sequence[bytes]]) -> list[list[Any]]:
-        """The replies of each primary to commands that change nothing, in one go; errors are among them, as values."""
+        """The replies of each primary to read-only commands, in one round trip; errors are values."""
         self._check_open()
-        replies: list[list[Any]] = self._persist(self._ask, commands)
+        replies: list[list[Any]] = self._with_retries(self._ask, commands)
         return replies
 
     def close(self) -> None:
@@ -195,13 +167,12 @@ class RedisBackend:
         self._server.close()
 
     def _check_open(self, state: RetryCallState | None = None) -> None:
-        if self._closed or unwanted():
+        if self._closed or is_abandoned():
             raise StoreClosedError("the store was closed")
 
     # The steps of an operation
 
     def _run(self, steps: Steps[T]) -> T:
-        """Run the steps of an operation, and return what they return."""
         try:
             work = next(steps)
             while True:
@@ -226,7 +197,7 @@ class RedisBackend:
         return [call.decode(reply) for call, reply in zip(work, replies, strict=True)]
 
     def _maintain(self, upkeep: Upkeep) -> bool:
-        """Do maintenance. Errors are logged, not raised. Returns whether it was done."""
+        """Do maintenance; errors are logged, not raised. Returns whether it was done."""
         steps, work = upkeep.steps, []
         try:
             work = next(steps)
@@ -241,10 +212,10 @@ class RedisBackend:
             return False
 
     def _continue_upkeep(self) -> None:
-        """Do some of the postponed maintenance. Each call is sent once, so that no caller waits for a server that is
-        away. Raises no errors of the server."""
+        """Do some of the postponed maintenance. Errors are logged, not raised. Each call is sent once, so that no
+        caller waits for an unavailable server."""
         self._upkeep_at = None
-        left = _UPKEEP
+        left = _UPKEEP_CALLS
         while self._upkeep:
             try:
                 steps, work = self._upkeep.popleft()
@@ -258,7 +229,7 @@ class RedisBackend:
             except StopIteration:
                 continue
             except (RedisError, OSError, RedisHistoryError) as error:
-                self._passes(error)
+                self._may_retry(error)
                 self._report(error)
                 self._postpone(steps, work, _UPKEEP_WAIT)
                 return
@@ -269,12 +240,11 @@ class RedisBackend:
             return
 
     def _postpone(self, steps: Steps[None], work: list[Call], wait: float = 0.0) -> None:
-        """With a `wait`, after other maintenance, which may succeed."""
+        """Continue later: with a `wait`, after the other tasks; without, as the next one."""
         (self._upkeep.append if wait else self._upkeep.appendleft)((steps, work))
         self._upkeep_at = time.monotonic() + wait
 
     def _report(self, error: Exception) -> None:
-        """Log that maintenance failed, once."""
         if not self._upkeep_failed:
             self._upkeep_failed = True
             _logger.warning("maintenance failed on %s and will be retried: %s", self._server.address, error)
@@ -282,15 +252,15 @@ class RedisBackend:
     # Retries
 
     def carry_out(self, work: Any) -> Any:
-        """The reply to a call, or those to a list of calls, with retries. Raises errors of redis_history."""
+        """The reply to a call, or the replies to a list of calls, with retries. Raises errors of redis_history."""
         if type(work) is list:
-            return self._persist(self._replies, work)
+            return self._with_retries(self._replies, work)
         if work.sent_at is None:
-            return self._persist(self._reply, work)
+            return self._with_retries(self._reply, work)
         token = work.args[0]
         attempt = (self._unanswered.pop(token, None) if self._unanswered else None) or Attempt()
         try:
-            return self._persist(self._reply, work, attempt)
+            return self._with_retries(self._reply, work, attempt)
         except BackendUnavailableError as error:
             if attempt.uncertain and not isinstance(error, OutcomeUnknownError):
                 raise OutcomeUnknownError(f"{error}; the write may have been made") from error.__cause__
@@ -300,33 +270,33 @@ class RedisBackend:
                 self._remember(token, attempt)
 
     def _remember(self, token: bytes, attempt: Attempt) -> None:
-        """A copy of this call may be under way when its operation is executed again."""
+        """Keep the attempt: if the operation is executed again, a copy of this call may still be under way."""
         self._unanswered[token] = attempt
         if len(self._unanswered) > _MAX_UNANSWERED:
             with suppress(KeyError, RuntimeError):  # another thread was faster
                 del self._unanswered[next(iter(self._unanswered))]
 
-    def _persist(self, method: Any, *arguments: Any) -> Any:
-        """The outcome of `method(*arguments)`, with retries: a write that was made is recognised."""
+    def _with_retries(self, method: Any, *arguments: Any) -> Any:
+        """The outcome of `method(*arguments)`, with retries; the scripts recognise a repeated write."""
         try:
             return method(*arguments)
         except (RedisError, OSError) as error:
-            if not self._passes(error):
+            if not self._may_retry(error):
                 raise translate(error, self._server.address) from error
-            return self._retried(method, arguments, error)
+            return self._retry_call(method, arguments, error)
 
-    def _retried(self, method: Any, arguments: tuple[Any, ...], error: Exception) -> Any:
+    def _retry_call(self, method: Any, arguments: tuple[Any, ...], error: Exception) -> Any:
         self._check_open()
         address = self._server.address
         _logger.info("%s: %s; trying again", address, error)
-        self._retry.tell(RetryDetails(address, 1, 0.0, 0.0, error))  # at once, because the connection may just be old
-        self._confirming.clear()  # it may be another server now, that cannot confirm
+        self._retry.notify(RetryDetails(address, 1, 0.0, 0.0, error))  # at once, because the connection may just be old
+        self._confirming.clear()  # another server may use the address now, which cannot confirm
         retrying = Retrying(
-            retry=retry_if_exception(self._passes),
+            retry=retry_if_exception(self._may_retry),
             wait=FullJitter(multiplier=self._retry.first_wait, max=self._retry.longest_wait),
             stop=stop_after_delay(self._retry.deadline),
             before=self._check_open,
-            before_sleep=self._before_wait,
+            before_sleep=self._report_retry,
             reraise=True,
         )
         try:
@@ -335,26 +305,25 @@ class RedisBackend:
         except (RedisError, OSError) as last:
             raise translate(last, address) from last
 
-    def _before_wait(self, state: RetryCallState) -> None:
+    def _report_retry(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome is not None else None
         assert error is not None  # noqa: S101
         waited = state.idle_for - state.upcoming_sleep
-        self._retry.tell(
+        self._retry.notify(
             RetryDetails(self._server.address, state.attempt_number + 1, state.upcoming_sleep, waited, error)
         )
 
-    def _passes(self, error: BaseException) -> bool:
-        """Whether a retry may help."""
+    def _may_retry(self, error: BaseException) -> bool:
         return is_transient(error)
 
     # Facts about the server
 
     def _make_usable(self) -> None:
-        """Before the first call: check the server's version, and find or make the search index."""
+        """Before the first call: check the server's version, and find or create the search index."""
         self._check_open()
         if self._usable:
             return
-        self._persist(self._check_version)
+        self._with_retries(self._check_version)
         self._run(use_index(self._settings))
         self._usable = True
         if self.search_mode == "server":
@@ -362,7 +331,6 @@ class RedisBackend:
             self._postpone(steps, next(steps))
 
     def _primaries(self) -> list[ConnectionPool]:
-        """The connections to each primary."""
         self._server.start()
         return [self._connections]
 
@@ -380,7 +348,7 @@ class RedisBackend:
         packed = b"".join(plain(*command).pack() for command in commands)
         return [self._exchange(primary, packed, len(commands)) for primary in self._primaries()]
 
-    def _examine(self, confirm: Confirmation, connections: ConnectionPool) -> None:
+    def _require_confirmation(self, confirm: Confirmation, connections: ConnectionPool) -> None:
         """Raises CapabilityError if the server cannot confirm writes."""
         if connections not in self._confirming:
             confirm.check(self._survey(connections))
@@ -389,18 +357,15 @@ class RedisBackend:
     # From calls to bytes and back
 
     def _reply(self, call: Call, attempt: Attempt | None = None, connections: Any = None, asking: bool = False) -> Any:
-        """The reply to a call. The server may have to learn the script first, and may refuse a late copy."""
+        """The reply to a call. Sends the script's source if the server lacks it. Decides about late copies."""
         connections = connections or self._connections
         if call.confirm is not None:
-            self._examine(call.confirm, connections)
+            self._require_confirmation(call.confirm, connections)
         for _ in range(_MAX_LATE):
             try:
-                if call.confirm is None and not asking:  # nearly all calls: one function call less
-                    reply = self._exchange(connections, call.pack, 0, None, attempt)
-                else:
-                    reply = self._send(connections, call, attempt, asking, teach=False)
+                reply = self._send(connections, call, attempt, asking)
             except NoScriptError:
-                reply = self._send(connections, call, attempt, asking, teach=True)
+                reply = self._send(connections, call, attempt, asking, with_source=True)
             of_script = reply[0] if call.confirm is not None else reply
             if attempt is None or not is_late(of_script):
                 return reply
@@ -410,18 +375,24 @@ class RedisBackend:
                     "got no reply, too long ago. Read the conversation before you repeat the call",
                     forgotten=True,
                 )
-            attempt.sent = int(of_script[1])  # no copy is under way: this is a new call to the server
-        raise TryAgainError("the server's clock does not stand still: writes are always late")
+            attempt.sent = int(of_script[1])  # no copy is under way, so this is a new call
+        raise TryAgainError("the server's clock jumps ahead again and again: it finds every write too late")
 
     def _send(
-        self, connections: ConnectionPool, call: Call, attempt: Attempt | None, asking: bool, *, teach: bool
+        self,
+        connections: ConnectionPool,
+        call: Call,
+        attempt: Attempt | None,
+        asking: bool,
+        *,
+        with_source: bool = False,
     ) -> Any:
-        """The reply to one copy of a call; with `call.confirm`, a pair of it and the reply to the confirming command.
+        """The reply to one copy of a call; with `call.confirm`, also the reply to the confirming command, as a pair.
 
-        The latter may be an error, because the write was made. But a transient error is raised, as when the server has
-        just become a replica, so that the call is repeated.
+        A permanent error of that command is returned, because the write was made. A transient one is raised, so that
+        the call is repeated: the server may just have become a replica.
         """
-        pack, confirm = partial(call.pack, teach=teach, asking=asking), call.confirm
+        pack, confirm = partial(call.pack, with_source=with_source, asking=asking), call.confirm
         if confirm is None and not asking:
             return self._exchange(connections, pack, 0, None, attempt)
         count = 1 + asking + (confirm is not None)
@@ -434,16 +405,17 @@ class RedisBackend:
         return reply if confirm is None else (reply, confirmed)
 
     def _replies(self, calls: list[Call]) -> list[Any]:
-        """The replies to calls that can be repeated, in one round trip."""
-        replies = self._exchange(self._connections, b"".join([call.pack() for call in calls]), len(calls))
-        unknown = [place for place, reply in enumerate(checked(calls, replies)) if isinstance(reply, NoScriptError)]
-        if unknown:
-            again = [calls[place] for place in unknown]
-            packed = b"".join([call.pack(teach=True) for call in again])
-            taught = checked(again, self._exchange(self._connections, packed, len(again)))
-            for place, reply in zip(unknown, taught, strict=True):
-                replies[place] = reply
-        return list(replies)
+        """The replies to repeatable calls, in one round trip, or two if the server lacks a script."""
+        replies: list[Any] = [NoScriptError()] * len(calls)
+        for with_source in (False, True):
+            indexes = [index for index, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+            if indexes:
+                sent = [calls[index] for index in indexes]
+                packed = b"".join([call.pack(with_source=with_source) for call in sent])
+                found = raise_first(sent, self._exchange(self._connections, packed, len(sent)))
+                for index, reply in zip(indexes, found, strict=True):
+                    replies[index] = reply
+        return replies
 
     def _exchange(
         self,
@@ -453,10 +425,10 @@ class RedisBackend:
         patience: float | None = None,
         attempt: Attempt | None = None,
     ) -> Any:
-        """The reply to one command; or the list of replies to `count` of them, in which errors are values.
+        """The reply to one command, or the list of replies to `count` commands, in which errors are values.
 
         The last reply may take `patience` seconds longer. `packed`: the bytes to send, or a function that makes them
-        from the time of the first copy, which `attempt` records.
+        from the time of the first copy, recorded in `attempt`.
         """
         connection = connections.acquire()
         before = attempt is not None and attempt.uncertain
@@ -470,21 +442,23 @@ class RedisBackend:
             connections.send(connection, packed)
             reply = self._read(connections, connection, count, patience)
         except ResponseError as error:
-            _answered(attempt, connection, error, before)
-            # The reply was read whole. But a server that is no longer a primary must be left.
+            if attempt is not None:
+                attempt.answered(connection, error, before)
+            # The reply is complete, so the connection can be reused, unless the server is not a primary any more.
             (connections.discard(connection) if is_transient(error) else connections.release(connection))
             raise
         except BaseException as error:  # a cancelled task too
             connections.discard(connection)
             connections.check(error)
             raise
-        _answered(attempt, connection, reply[count - (1 if patience is None else 2)] if count else reply, before)
-        left = count and any(isinstance(one, ResponseError) and is_transient(one) for one in reply)
-        (connections.discard(connection) if left else connections.release(connection))
+        if attempt is not None:
+            attempt.answered(connection, reply[count - (1 if patience is None else 2)] if count else reply, before)
+        transient = count and any(isinstance(one, ResponseError) and is_transient(one) for one in reply)
+        (connections.discard(connection) if transient else connections.release(connection))
         return reply
 
     def _server_time(self, connection: Any, connections: ConnectionPool) -> int:
-        """The server's clock in microseconds: by what it said on this connection before, or asked now."""
+        """The server's time in microseconds, from its last report on this connection, or asked now."""
         known = server_time(connection)
         if known is None:
             connections.send(connection, _TIME)
@@ -503,25 +477,3 @@ class RedisBackend:
             except ResponseError as error:
                 replies.append(error)
         return replies
-
-
-def _answered(attempt: Attempt | None, connection: Any, reply: Any, uncertain: bool) -> None:
-    """The server has answered this copy; whether one before it is `uncertain` stays as it was."""
-    if attempt is None:
-        return
-    attempt.uncertain = uncertain
-    if is_late(reply):
-        learn_clock(connection, int(reply[2]))
-    elif isinstance(reply, ResponseError) and not uncertain:
-        attempt.sent = 0  # it was not executed, and the next copy may go to another server
-
-
-def checked(calls: list[Call], replies: list[Any]) -> list[Any]:
-    """Replies to several calls. Raises the first error, except of a script that the server does not know, and those
-    that a call takes as its outcome."""
-    for call, reply in zip(calls, replies, strict=True):
-        if not isinstance(reply, ResponseError) or isinstance(reply, NoScriptError):
-            continue
-        if not call.errors or isinstance(reply, MovedError) or is_transient(reply):
-            raise reply
-    return replies

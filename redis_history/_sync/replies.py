@@ -1,5 +1,5 @@
 # Generated from ../_async by scripts/unasync: do not edit.
-"""Replies that are written bit by bit."""
+"""Replies: messages that are stored while they are written."""
 
 from __future__ import annotations
 
@@ -22,18 +22,17 @@ from redis_history.operations import Append, Appended, FindMessage, GrowReply, R
 
 _logger = logging.getLogger("redis_history")
 
-#: Seconds after which the server is told again that the writer lives; several times in the life it is given.
+#: Seconds after which the lease of the writer is renewed.
 _RENEW: Final = LEASE_SECONDS / 3
 
 
 class Reply(Openable):
     """A message that is being written; made by `store.stream`. For one task or thread.
 
-    It is stored and seen by readers from its beginning, with the status "streaming". At the end of the `with` block its
-    status is "complete", or "interrupted" if the block raised. If this process dies, readers write the end themselves
-    within 10 seconds: "interrupted", with the text that was sent. Text is sent in the background; an error of that is
-    raised by the next `write` or `add`, or by the end if something is not stored then.
-    """
+    It is stored from its beginning, with the status "streaming", and readers see it grow. At the end of the `with`
+    block its status is "complete", or "interrupted" if the block raised. If this process dies, readers end it within 10
+    seconds: "interrupted", with the text that was sent. Text is sent in the background; the next `write` or `add`
+    raises an error of that, or the end does if something is not stored then."""
 
     def __init__(self, store: Any, op: Append, interval: float) -> None:
         self.conversation_id = op.conversation_id
@@ -41,31 +40,31 @@ class Reply(Openable):
         self._op = op
         self._interval = interval
         self._start = op.entries[0].message
-        self._pieces: list[Part] = []  # all that was written
-        self._pending: list[Part] = []  # what is not in `_content`
-        self._guard = threading.Lock()  # for these two; never held during a call
-        self._content = bytearray()  # as on the server, up to `_sent`
+        self._parts: list[Part] = []  # all
+        self._pending: list[Part] = []  # those that are not in `_content` yet
+        self._lock = threading.Lock()  # for these two; never held during a call
+        self._content = bytearray()  # the records of parts; the server has the first `_sent` bytes
         self._sent = 0
-        self._written = len(op.entries[0].body)
-        self._renewed = 0.0
+        self._size = len(op.entries[0].body)
+        self._renewed_at = 0.0
         self._job: Job | None = None
         self._signal: Signal | None = None
         self._ending: Signal | None = None
         self._closing = False
         self._error: Exception | None = None
-        self._lost = False  # somebody has written the end
+        self._ended_by_other = False
         self._end: UpdateMessage | None = None
         self._message: Message | None = None
         self._unfinished: set[Any] = set()
 
     @property
     def message(self) -> Message:
-        """The message: what is written so far, or, after the end, what is stored."""
+        """The message as it is written so far, or, after the end, as it is stored."""
         if self._message is not None:
             return self._message
-        with self._guard:
-            self._pieces = merged((), self._pieces)
-            return grown(self._start, self._pieces)
+        with self._lock:
+            self._parts = merged((), self._parts)
+            return grown(self._start, self._parts)
 
     def open(self) -> None:
         """Store the beginning. Done by `with`, and by the first use; more than once does no harm.
@@ -78,7 +77,7 @@ class Reply(Openable):
         if appended.duplicate:
             raise rules.message_conflict(self.conversation_id, self._start.id)
         self._start = appended.message
-        self._renewed = time.monotonic()
+        self._renewed_at = time.monotonic()
         self._signal, self._ending = Signal(), Signal()
         self._job = spawn(self._run, "redis_history-reply")
 
@@ -100,28 +99,27 @@ class Reply(Openable):
         error, self._error = self._error, None
         if error is not None:
             raise error
-        written = requests.check_written(part, self._written)
-        with self._guard:
-            self._written = written
-            self._pieces.append(part)
+        size = requests.check_size(part, self._size)
+        with self._lock:
+            self._size = size
+            self._parts.append(part)
             self._pending.append(part)
         if self._signal is not None:
             self._signal.set()
 
     def finish(self) -> Message:
-        """Write the end; what is stored then. Done at the end of a `with` block."""
+        """End the reply, and return the stored message. Done at the end of a `with` block."""
         self.open()
         return self._finish("complete")
 
     def close(self) -> None:
-        """Write the end as "interrupted" unless it is written. An error of that is only logged: readers write it
-        then."""
+        """End the reply as "interrupted" unless it has ended. An error is only logged, because readers end it then."""
         if self._job is None or self._message is not None:
             return
         try:
             uninterrupted(self._interrupt, self._unfinished)
         except RedisHistoryError as error:
-            _logger.warning("the end of reply %r is left to its readers: %s", self._start.id[:64], error)
+            _logger.warning("reply %r could not be ended, so its readers will do it: %s", self._start.id[:64], error)
 
     def _interrupt(self) -> None:
         self._finish("interrupted")
@@ -139,8 +137,8 @@ class Reply(Openable):
             self._end = UpdateMessage(self.conversation_id, entry, reply=ReplyEnd(self._op.token))
         ended: Appended | None = self._store._write(self._end)
         if ended is None:
-            # Somebody took this writer for dead, or the server has forgotten it.
-            self._check_lost()
+            # A reader took this writer for dead, or the server has lost the reply.
+            self._check_ended_by_other()
             ended = self._store._write(UpdateMessage(self.conversation_id, self._end.entry))
         if ended is None:
             raise rules.message_missing(self.conversation_id, self._start.id)
@@ -155,40 +153,40 @@ class Reply(Openable):
         while not self._closing:
             self._signal.wait(_RENEW)
             self._signal.clear()
-            if self._closing or self._lost:
+            if self._closing or self._ended_by_other:
                 continue
-            began = time.monotonic()
+            started = time.monotonic()
             try:
                 self._flush()
             except Exception as error:  # noqa: BLE001 -- raised by the next write
                 self._error = error
                 if isinstance(error, StoreClosedError):
                     return
-            self._ending.wait(max(0.0, began + self._interval - time.monotonic()))
+            self._ending.wait(max(0.0, started + self._interval - time.monotonic()))
 
     def _flush(self) -> None:
-        """Send what is pending, or that the writer lives."""
-        with self._guard:
+        """Send what is pending, and renew the lease if it is time."""
+        with self._lock:
             pending, self._pending = self._pending, []
         for part in merged((), pending):
             self._content += record_of(part)
-        lives = time.monotonic() - self._renewed > _RENEW / 2
-        while lives or self._sent < len(self._content):
-            began = time.monotonic()
+        renews = time.monotonic() - self._renewed_at > _RENEW / 2
+        while renews or self._sent < len(self._content):
+            started = time.monotonic()
             records = bytes(self._content[self._sent :])
-            op = GrowReply(self.conversation_id, self._op.token, self._sent, records, lives)
+            op = GrowReply(self.conversation_id, self._op.token, self._sent, records, renews)
             size = self._store.backend.execute(op)
             if size < 0:
-                self._lost = True
-                self._check_lost()
+                self._ended_by_other = True
+                self._check_ended_by_other()
                 return
-            if lives:
-                self._renewed = began
-            lives = False
-            self._sent = min(size, len(self._content))  # less than before: the server has lost something
+            if renews:
+                self._renewed_at = started
+            renews = False
+            self._sent = min(size, len(self._content))  # less than before if the server has lost something
 
-    def _check_lost(self) -> None:
-        """After somebody else has ended the reply: nothing is lost if the end of it can still be written."""
+    def _check_ended_by_other(self) -> None:
+        """Raises if the end of the reply cannot be written any more."""
         found = self._store.backend.execute(FindMessage(self.conversation_id, self._start.id))
         if found is None:
             raise rules.message_missing(self.conversation_id, self._start.id)

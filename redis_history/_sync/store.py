@@ -1,19 +1,24 @@
 # Generated from ../_async by scripts/unasync: do not edit.
-"""The conversation store. It checks arguments, calls a backend, and shapes the answer."""
+"""The conversation store."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Literal
 
 from msgspec import UNSET, UnsetType
 
-from redis_history._sync._runtime import Job
+from redis_history import requests
+from redis_history._ids import check_conversation_id
+from redis_history._sync._runtime import Job, open_without_await, resolve, spawn
 from redis_history._sync.reading import Reading
-from redis_history._sync.subscription import Feed
+from redis_history._sync.subscription import Feed, NamespaceSubscription, Subscription
 from redis_history._sync.writing import Writing
 from redis_history.backends.base import Backend, Describes
 from redis_history.capabilities import Capabilities
+from redis_history.events import Cursor, Event
 from redis_history.requests.store_options import (
     Compress,
     Doorbell,
@@ -26,6 +31,8 @@ from redis_history.requests.store_options import (
 )
 from redis_history.retry import RetryPolicy
 
+_logger = logging.getLogger("redis_history")
+
 
 class HistoryStore(Writing, Reading):
     """Conversations in one namespace of one backend. Thread-safe; a context manager.
@@ -36,7 +43,7 @@ class HistoryStore(Writing, Reading):
     - `client`: instead of a URL, a redis-py client, which the caller closes. `backend`: instead of both, any object
       with the methods of `backends.base`, which then has its own options about what is kept.
     - `namespace`: 1 to 128 bytes of text. Stores of different namespaces see nothing of each other.
-    - `log_length`: changes of a conversation that are kept, at least, for subscribers that were away. The same in all
+    - `log_length`: at least so many changes of a conversation are kept for subscribers that were away. The same in all
       writers.
     - `poll_interval`: seconds after which subscriptions read the log even without a notification.
     - `retry`: how long a call keeps trying while the server is unavailable.
@@ -46,15 +53,15 @@ class HistoryStore(Writing, Reading):
       call together with its result. `max_conversations`: for `memory://` only. Both are 500 there by default; None: no
       cap.
     - `durability`: what a write waits for: "server" (the server has it), "fsync" (its disk has it) or "replicas"
-      (`replicas` servers have it, one by default). Without confirmation within `durability_timeout` seconds, 0.001 to
-      3,600, DurabilityError; if the server cannot confirm it at all, CapabilityError before the write.
+      (`replicas` servers have it, one by default). Raises DurabilityError without confirmation within
+      `durability_timeout` seconds, 0.001 to 3,600, and CapabilityError before the write if the server never confirms.
     - `compress`: "zstd" stores messages of more than 400 bytes compressed; every store reads them. It needs
       `pip install 'redis_history[zstd]'`.
     - `search`: "auto" (the server keeps a search index if it can), "require" or "off". `language`: of most messages, or
       "none" (docs/how-to/search.md); the same in all stores of a namespace.
     - `embedder`: search by meaning and words, with vectors of `vectors` numbers, or a `VectorField`. "default" is a
       small model that needs no download, with 256 numbers: `pip install 'redis_history[semantic]'`. With `vectors`
-      alone the store keeps to the index of others that have an embedder.
+      alone the store uses the index of other stores, which have an embedder.
     - `doorbell`: how subscriptions learn about changes: from the server's notifications ("keyspace"), from messages
       that writers publish ("publish", which all stores must set), only by polling ("poll"), or as available ("auto").
 
@@ -91,27 +98,15 @@ class HistoryStore(Writing, Reading):
     ) -> None:
         function, field = meaning(embedder, vectors)
         options = self._options = Options(
-            log_length,
-            poll_interval,
-            ttl,
-            max_messages,
-            max_conversations,
-            durability,
-            replicas,
-            durability_timeout,
-            search,
-            language,
-            function,
-            field,
-            doorbell=doorbell,
-            compress=compress,
-        )
+            log_length, poll_interval, ttl, max_messages, max_conversations, durability, replicas, durability_timeout,
+            search, language, function, field, doorbell=doorbell, compress=compress,
+        )  # fmt: skip
         self.namespace = namespace
         self._poll_interval = poll_interval
         if backend is not None:
             options.check_for_custom_backend(url, client, retry)
         else:
-            from redis_history._sync._connect import open_backend  # here, because redis-py takes long to import
+            from redis_history._sync._connect import open_backend  # redis-py takes long to import
 
             backend = open_backend(url, client, namespace, options, retry or RetryPolicy())
         self._backend: Backend = backend
@@ -134,9 +129,104 @@ class HistoryStore(Writing, Reading):
             self._capabilities = found
         return found
 
+    def subscribe(self, conversation_id: str, *, after: Cursor | str | None = None) -> Subscription:
+        """The changes of a conversation after the cursor `after` (None: from now on), in order, each once. The
+        conversation need not exist yet.
+
+        See `Subscription`. Cursors come from events, subscriptions and snapshots. If the change log no longer
+        reaches back to the cursor, or the conversation was replaced, a Reset comes first. Raises InvalidCursorError.
+        """
+        check_conversation_id(conversation_id)
+        subscription = Subscription(self._backend, conversation_id, requests.cursor_of(after), self._poll_interval)
+        self._start(subscription)
+        return subscription
+
+    def subscribe_all(self, *, after: Mapping[str, Cursor | str] | None = None) -> NamespaceSubscription:
+        """The changes of all conversations of the namespace, including later ones; each as in `subscribe`.
+
+        `after` has cursors by conversation id, such as `cursors` of an earlier subscription: it returns the changes
+        after them, and all changes of other conversations. None: from now on. Raises InvalidCursorError. It begins by
+        reading the newest change of every conversation: about a second for 10,000.
+        """
+        subscription = NamespaceSubscription(self._backend, requests.cursors_of(after), self._poll_interval)
+        self._start(subscription)
+        return subscription
+
+    def on_change(
+        self,
+        conversation_id: str,
+        callback: Callable[[Event], object],
+        *,
+        after: Cursor | str | None = None,
+        on_error: Callable[[Exception, Event | None], None] | None = None,
+    ) -> Callable[[], None]:
+        """Call `callback`, plain or a coroutine function, with each change after the cursor `after` (None: from now
+        on), in order, in the background.
+
+        The returned function ends it. `on_error` (by default the log) receives errors of the callback, and of reading,
+        then without an event; the callback is called again for the next change.
+        """
+        return self._call(callback, self.subscribe(conversation_id, after=after), on_error)
+
+    def on_change_all(
+        self,
+        callback: Callable[[Event], object],
+        *,
+        after: Mapping[str, Cursor | str] | None = None,
+        on_error: Callable[[Exception, Event | None], None] | None = None,
+    ) -> Callable[[], None]:
+        """Like `on_change`, for all conversations: see `subscribe_all`. One call at a time."""
+        return self._call(callback, self.subscribe_all(after=after), on_error)
+
+    def _call(
+        self,
+        callback: Callable[[Event], object],
+        subscription: Feed,
+        on_error: Callable[[Exception, Event | None], None] | None,
+    ) -> Callable[[], None]:
+        subscription.open()
+
+        def report(error: Exception, event: Event | None) -> None:
+            if on_error is not None:
+                try:
+                    on_error(error, event)
+                    return
+                except Exception:
+                    _logger.exception("the on_error of a callback for %s failed", subscription._subject)
+            _logger.error("a callback for %s failed", subscription._subject, exc_info=error)
+
+        def run() -> None:
+            while not subscription.closed:
+                try:
+                    event = subscription.get()
+                except Exception as error:  # noqa: BLE001 -- such as a withdrawn permission, which may return
+                    report(error, None)
+                    subscription._sleep(self._poll_interval)
+                    continue
+                if event is not None:
+                    try:
+                        resolve(callback(event))
+                    except Exception as error:  # noqa: BLE001 -- a callback may raise anything
+                        report(error, event)
+
+        job = self._jobs[subscription] = spawn(run, "redis_history-callback")
+
+        def unsubscribe() -> None:
+            self._jobs.pop(subscription, None)
+            subscription.close()
+            job.stop()
+
+        return unsubscribe
+
+    def _start(self, subscription: Feed) -> None:
+        if not open_without_await(subscription):
+            # It begins when it is first awaited. A write of this store before that begins it first.
+            self._unopened = [waiting for waiting in self._unopened if not waiting.opened]
+            self._unopened.append(subscription)
+
     def close(self) -> None:
-        """End subscriptions and callbacks, and close connections. Later calls raise StoreClosedError. Running calls end
-        with their outcome or with that error; their writes may be stored then."""
+        """End subscriptions and callbacks, and close connections. Later calls raise StoreClosedError, and so may
+        running ones, whose writes may be stored."""
         while self._jobs:
             subscription, job = self._jobs.popitem()
             subscription.close()

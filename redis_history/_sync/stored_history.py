@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from redis_history import requests
 from redis_history._ids import check_conversation_id
-from redis_history._sync._listing import read
-from redis_history._sync._runtime import Job, Lock, LoopBound, Signal, at_exit, ending, reset_after_fork, spawn
+from redis_history._sync._runtime import Job, Lock, OwnerLoop, Signal, at_exit, is_cancelled, reset_after_fork, spawn
+from redis_history._sync._steps import run_steps
 from redis_history._sync.store import HistoryStore
 from redis_history.backends import rules
 from redis_history.backends.base import features
@@ -93,7 +93,7 @@ class RedisHistory(History):
         confirms = self._store._options.durability != "server"
         self._syncer = Syncer(self, max_unsaved, self._wake, confirms=confirms)
         self._sending, self._reading = Lock(), Lock()
-        self._sender: LoopBound | None = None  # where the holder of `_sending` runs
+        self._sender: OwnerLoop | None = None  # where the holder of `_sending` runs
         self._unanswered: tuple[list[Add], requests.Batch, float] | None = None
         self._failures: deque[RedisHistoryError] = deque(maxlen=_FAILURES)
         self._signal: Signal | None = None  # there is something to send
@@ -202,7 +202,7 @@ class RedisHistory(History):
             for signal in (self._signal, self._closing, self._heard):
                 if signal is not None:
                     signal.set()
-            if self._heard is not None and self._heard.home.here and self.conversation_id is not None:
+            if self._heard is not None and self._heard.owner.is_current and self.conversation_id is not None:
                 self._store.backend.unwatch(self.conversation_id, self._heard.set)
             for job in self._jobs:
                 job.stop()
@@ -256,7 +256,7 @@ class RedisHistory(History):
         assert self._closing is not None  # noqa: S101
         wait = _FIRST_WAIT
         try:
-            while not self._closed and not ending():
+            while not self._closed and not is_cancelled():
                 self._signal.wait(_CHECK)
                 self._signal.clear()
                 if self._closed:
@@ -277,7 +277,7 @@ class RedisHistory(History):
     def _keep_following(self) -> None:
         heard = self._heard
         assert heard is not None  # noqa: S101
-        while not self._closed and not ending():
+        while not self._closed and not is_cancelled():
             heard.clear()  # before reading: a later change sets it again
             try:
                 self._catch_up()
@@ -307,18 +307,18 @@ class RedisHistory(History):
         """Do this while nothing else is sent. Then call the handlers, which may send something themselves."""
         try:
             with self._sending:
-                self._sender = LoopBound()
+                self._sender = OwnerLoop()
                 return work()
         finally:
             self._listeners.deliver()
 
     def _catch_up(self) -> None:
         with self._reading:
-            read(self._store.backend, self._syncer.changes_by_others())
+            run_steps(self._store.backend, self._syncer.changes_by_others())
 
     def _load(self, conversation_id: str) -> None:
         with self._reading:
-            self._syncer.load(conversation_id, read(self._store.backend, read_whole(conversation_id)))
+            self._syncer.load(conversation_id, run_steps(self._store.backend, read_whole(conversation_id)))
 
     def _save(self, conversation_id: str) -> int:
         if conversation_id != self.conversation_id:
@@ -393,7 +393,7 @@ class RedisHistory(History):
                 raise rules.compaction_conflict(conversation_id, str(error)) from error
             self._syncer.rewritten(change, done.revision, changed=done.changed)
             return
-        op: Clear | Restore = Clear(conversation_id, requests.precondition(change.seen))
+        op: Clear | Restore = Clear(conversation_id, precondition=requests.precondition(change.seen))
         if change.target:
             op = requests.restore(conversation_id, change.target, expected_revision=change.seen)
         revision = self._store._write(replace(op, token=change.token))

@@ -1,5 +1,5 @@
 # Generated from ../_async by scripts/unasync: do not edit.
-"""The methods of a store that change conversations: one atomic change with each call."""
+"""The methods of a store that change messages, records and conversations: one atomic change with each call."""
 
 from __future__ import annotations
 
@@ -9,39 +9,31 @@ from typing import Any, TypeVar, Unpack
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from redis_history import operations as ops
 from redis_history import requests
 from redis_history._ids import check_conversation_id, check_message_id
+from redis_history._sync._steps import run_steps
 from redis_history._sync.replies import Reply
-from redis_history._sync.searching import Searching
-from redis_history._sync.watching import Watching
+from redis_history._sync.subscription import Feed
 from redis_history._validation import check_seconds, refuse
 from redis_history.backends import rules
-from redis_history.backends.base import features
+from redis_history.backends.base import Backend, features
 from redis_history.errors import CapabilityError, ConversationNotFoundError, InvalidInputError, MessageNotFoundError
 from redis_history.model import Conversation, Message, Position, Role
 from redis_history.model.helpers import MessageFields
 from redis_history.model.message import RECORD_FIELDS
 from redis_history.model.ranges import stays
-from redis_history.operations import (
-    Appended,
-    Clear,
-    Compacted,
-    DeleteConversation,
-    Expand,
-    Expanded,
-    FindMessage,
-    Op,
-    ReadConversation,
-    ReadPage,
-    WriteRecord,
-)
 from redis_history.paging import PAGE, next_page
+from redis_history.requests.store_options import Options
+from redis_history.search.searches import Searcher
 
 T = TypeVar("T")
 
 
-class Writing(Watching, Searching):
-    """The methods of a store that change messages, records and conversations."""
+class Writing:
+    _backend: Backend
+    _options: Options
+    _unopened: list[Feed]
 
     def append(
         self,
@@ -51,7 +43,7 @@ class Writing(Watching, Searching):
         expected_revision: int | None = None,
         must_exist: bool = False,
         must_not_exist: bool = False,
-    ) -> Appended:
+    ) -> ops.Appended:
         """Add one message, atomically and in one round trip; creates the conversation if necessary.
 
         The same id and content again changes nothing, and returns what the first append did, with `duplicate` set.
@@ -71,7 +63,7 @@ class Writing(Watching, Searching):
         expected_revision: int | None = None,
         must_exist: bool = False,
         must_not_exist: bool = False,
-    ) -> list[Appended]:
+    ) -> list[ops.Appended]:
         """Add messages in this order as one change: all of them, or none. Stored ones stay as they are. Otherwise
         like `append`.
 
@@ -80,8 +72,8 @@ class Writing(Watching, Searching):
         batch = requests.append(conversation_id, messages, expected_revision, must_exist, must_not_exist)
         if not batch.order:
             return []
-        outcome = self._write(batch.op)
-        return [outcome[place] for place in batch.order]
+        outcomes = self._write(batch.op)
+        return [outcomes[index] for index in batch.order]
 
     def stream(
         self,
@@ -91,7 +83,7 @@ class Writing(Watching, Searching):
         interval: float = 0.05,
         **fields: Unpack[MessageFields],
     ) -> Reply:
-        """A message that is written bit by bit, such as the answer of a model, and seen by readers as it grows::
+        """A message that grows as it is written, such as the answer of a model, and is visible to readers meanwhile::
 
             with store.stream(conversation_id) as reply:
                 for token in tokens:
@@ -108,14 +100,13 @@ class Writing(Watching, Searching):
 
     def update_message(
         self, conversation_id: str, message: Message, *, expected_revision: int | None = None
-    ) -> Appended:
+    ) -> ops.Appended:
         """Replace the content of the message with this id. It keeps its position and timestamp.
 
         The same content again changes nothing. Raises MessageNotFoundError, RevisionConflictError (not at
         `expected_revision`).
         """
-        op = requests.update_message(conversation_id, message, expected_revision)
-        updated = self._write(op)
+        updated = self._write(requests.update_message(conversation_id, message, expected_revision))
         if updated is None:
             raise rules.message_missing(conversation_id, message.id)
         return updated
@@ -126,7 +117,7 @@ class Writing(Watching, Searching):
         Without messages nothing changes. Raises RevisionConflictError (not at `expected_revision`).
         """
         check_conversation_id(conversation_id)
-        return self._write(Clear(conversation_id, requests.precondition(expected_revision)))
+        return self._write(ops.Clear(conversation_id, precondition=requests.precondition(expected_revision)))
 
     def restore(
         self, conversation_id: str, messages: Iterable[Message], *, expected_revision: int | None = None
@@ -148,9 +139,7 @@ class Writing(Watching, Searching):
         Raises RevisionConflictError (not at `expected_revision`); BatchTooLargeError above 1,000 ids.
         """
         op = requests.delete_messages(conversation_id, message_ids, expected_revision)
-        if not op.message_ids:
-            return 0
-        return self._write(op)
+        return self._write(op) if op.message_ids else 0
 
     def erase(self, conversation_id: str, ids: Iterable[str] | None = None) -> None:
         """Remove messages and every copy of their content: in archives, in search documents, and in summaries that
@@ -163,14 +152,14 @@ class Writing(Watching, Searching):
             self.clear(conversation_id)
             return
         op = requests.delete_messages(conversation_id, ids)
-        reads = [self._backend.execute(FindMessage(conversation_id, message_id)) for message_id in op.message_ids]
-        places = [message.position for message in reads if message is not None and not stays(message)]
-        oldest = min(filter(None, places), default=None)
+        found = [self._backend.execute(ops.FindMessage(conversation_id, one)) for one in op.message_ids]
+        positions = [message.position for message in found if message is not None and not stays(message)]
+        oldest = min(filter(None, positions), default=None)
         if oldest is not None and features(self._backend).compacts:
             # The summaries go first: a repeated call finds them as long as the messages are there.
             summaries = self._summaries_from(conversation_id, oldest)
             while summaries:
-                expanded = self._write(Expand(conversation_id, summaries.pop().id))
+                expanded = self._write(ops.Expand(conversation_id, summaries.pop().id))
                 if expanded is not None:  # a former summary may be live again
                     summaries = self._summaries_from(conversation_id, oldest)
         if op.message_ids:
@@ -178,21 +167,20 @@ class Writing(Watching, Searching):
 
     def _summaries_from(self, conversation_id: str, position: Position) -> list[Message]:
         before = position._replace(sequence=position.sequence - 1)
-        op: ReadPage | None = ReadPage(conversation_id, PAGE, newest=False, after=before)
-        found = []
+        op: ops.ReadPage | None = ops.ReadPage(conversation_id, PAGE, newest=False, after=before)
+        summaries = []
         while op is not None:
             page = self._backend.execute(op)
-            found += [message for message in page.messages if message.is_summary]
+            summaries += [message for message in page.messages if message.is_summary]
             op = next_page(op, page, PAGE)
-        return found
+        return summaries
 
     def create_conversation(self, conversation: Conversation) -> Conversation:
         """Create a conversation with its record; as it is then. Raises ConversationExistsError."""
         if not isinstance(conversation, Conversation):
             refuse(conversation, "conversation", "a Conversation", InvalidInputError)
         fields = {name: getattr(conversation, name) for name in RECORD_FIELDS}
-        op = requests.write_record(conversation.conversation_id, fields, create=True)
-        return self._write_record(op)
+        return self._write_record(requests.write_record(conversation.conversation_id, fields, create=True))
 
     def update_conversation(
         self,
@@ -212,28 +200,25 @@ class Writing(Watching, Searching):
         ConversationNotFoundError, RevisionConflictError (not at `expected_revision`).
         """
         fields = {
-            "title": title,
-            "metadata": metadata,
-            "user_id": user_id,
-            "agent_name": agent_name,
+            "title": title, "metadata": metadata, "user_id": user_id, "agent_name": agent_name,
             "auditing_id": auditing_id,
-        }
+        }  # fmt: skip
         op = requests.write_record(conversation_id, fields, create=False, expected_revision=expected_revision)
         if not op.fields:
             raise InvalidInputError("update_conversation needs at least one field to set")
         return self._write_record(op)
 
-    def _write_record(self, op: WriteRecord) -> Conversation:
+    def _write_record(self, op: ops.WriteRecord) -> Conversation:
         self._write(op)
-        conversation = self._backend.execute(ReadConversation(op.conversation_id))
+        conversation = self._backend.execute(ops.ReadConversation(op.conversation_id))
         if conversation is None:
-            raise ConversationNotFoundError(f"conversation {op.conversation_id[:80]!r} was deleted at this moment")
+            raise ConversationNotFoundError(f"conversation {op.conversation_id[:80]!r} was deleted after the change")
         return conversation
 
     def delete_conversation(self, conversation_id: str) -> bool:
         """Remove everything of a conversation; whether it existed. After a lost reply, False may be wrong."""
         check_conversation_id(conversation_id)
-        return self._write(DeleteConversation(conversation_id))
+        return self._write(ops.DeleteConversation(conversation_id))
 
     def compact(
         self,
@@ -243,7 +228,7 @@ class Writing(Watching, Searching):
         summary: Message | str,
         seen: Iterable[Message] | None = None,
         expected_revision: int | None = None,
-    ) -> Compacted:
+    ) -> ops.Compacted:
         """Replace all messages up to `through` by a summary; they move to the archive.
 
         `through` is the last of them: a message, its position or its id. System messages stay, also messages that
@@ -259,17 +244,17 @@ class Writing(Watching, Searching):
         exists), CapabilityError if the backend cannot compact. RevisionConflictError is for `expected_revision`.
         """
         self._check_compacts()
-        place = requests.through_of(through)
-        at = Position(0, 0) if isinstance(place, str) else place
-        op = requests.compact(conversation_id, at, summary, seen, expected_revision)
-        if isinstance(place, str):
-            last = self._backend.execute(FindMessage(conversation_id, place))
+        end = requests.through_of(through)
+        position = Position(0, 0) if isinstance(end, str) else end
+        op = requests.compact(conversation_id, position, summary, seen, expected_revision)
+        if isinstance(end, str):
+            last = self._backend.execute(ops.FindMessage(conversation_id, end))
             if last is None or last.position is None:
-                raise rules.message_missing(conversation_id, place)
+                raise rules.message_missing(conversation_id, end)
             op = replace(op, through=last.position)
         return self._write(op)
 
-    def expand(self, conversation_id: str, summary_id: str, *, expected_revision: int | None = None) -> Expanded:
+    def expand(self, conversation_id: str, summary_id: str, *, expected_revision: int | None = None) -> ops.Expanded:
         """Put back the messages that a summary replaced, in the same order, with a former summary if there was one.
 
         Raises MessageNotFoundError unless it is the live summary of the conversation; RevisionConflictError (not at
@@ -278,10 +263,10 @@ class Writing(Watching, Searching):
         self._check_compacts()
         check_conversation_id(conversation_id)
         condition = requests.precondition(expected_revision)
-        expanded = self._write(Expand(conversation_id, check_message_id(summary_id), condition))
+        expanded = self._write(ops.Expand(conversation_id, check_message_id(summary_id), precondition=condition))
         if expanded is None:
             raise MessageNotFoundError(
-                f"{summary_id[:64]!r} is not the summary that stands in conversation {conversation_id[:80]!r}"
+                f"{summary_id[:64]!r} is not the live summary of conversation {conversation_id[:80]!r}"
             )
         return expanded
 
@@ -289,9 +274,10 @@ class Writing(Watching, Searching):
         if not features(self._backend).compacts:
             raise CapabilityError("this backend cannot compact: see Features in redis_history.backends.base")
 
-    def _write(self, op: Op[T]) -> T:
-        if self._unopened:
-            self._open_subscriptions()
+    def _write(self, op: ops.Op[T]) -> T:
+        while self._unopened:
+            self._unopened.pop().open()
         if self._options.embedder is not None:
-            op = self._with_vectors(op)
+            steps = Searcher(self._backend, self._options).with_vectors(op)
+            op = run_steps(self._backend, steps, self._options.embedder)
         return self._backend.execute(op)

@@ -1,7 +1,7 @@
 """The protocols of backends, asynchronous and synchronous. A backend executes operations and wakes subscriptions.
 
-Operations arrive validated. A backend retries by itself and raises errors of `redis_history.errors`. It declares
-further abilities: see `Features`.
+Operations are validated before. A backend retries by itself, and raises errors of `redis_history.errors`. For optional
+features, see `Features`.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ WakeAll = Callable[[str | None], None]
 class ChangeQuery(Struct, frozen=True):
     """Asks which conversations have changed.
 
-    `known` is the newest change that the caller knows of each conversation; do not modify it. `position` is that of the
-    last answer, None the first time. `news` are the ids that entered or left `known` since then. `doubted` are those
-    whose change log turned out to be another one: if a server has lost changes, others near them may be affected.
-    A backend that compares all of `known` each time needs none of the three.
+    `known`: the newest known change of each conversation; do not modify it. `position`: from the last answer, None at
+    first. `news`: ids that entered or left `known` since then. `doubted`: ids whose change log was replaced; if a
+    server has lost changes, other conversations may be affected. A backend that compares all of `known` each time needs
+    only that.
     """
 
     known: Mapping[str, Cursor]
@@ -57,28 +57,28 @@ class ChangeQuery(Struct, frozen=True):
 
 
 class ChangedHeads(Struct, frozen=True):
-    """The conversations whose newest change differs from `ChangeQuery.known`, with that change: new ones, changed ones,
-    and deleted ones, whose revision is 0. `position` is for the next query."""
+    """The conversations whose newest change differs from `ChangeQuery.known`, with that change. A deleted conversation
+    has revision 0. `position`: for the next query."""
 
     heads: dict[str, Cursor]
     position: Any = None
 
 
 #: "server": the backend searches, with the operations of redis_history.search.server_search and `ReadTogether`.
-#: "unknown": the backend knows after its first operation. "client": the store reads a conversation and ranks its
-#: messages. "memory": the same, and the store may read all conversations.
+#: "unknown": known after the first operation. "client": the store reads a conversation and ranks its messages.
+#: "memory": the same, and the store may read all conversations.
 SearchedBy = Literal["server", "unknown", "client", "memory"]
 
 
 class Features(NamedTuple):
-    """The abilities that a backend declares, as attributes or properties of these names.
+    """The optional features of a backend, declared as attributes or properties with these names.
 
     `compacts`: the operations `Compact` (also with a `lease` as its precondition), `Expand`, `TakeLease`, `KeepLease`,
     `ScanConversations`, and `ReadPage` with `archived`; `backends.rules` has the checks that backends share. Without
-    it, `compact` and `expand` raise CapabilityError, and there are no archived messages.
+    it, `compact` and `expand` raise CapabilityError.
 
-    `streams`: replies that are written bit by bit: the operation `GrowReply`, `UpdateMessage` with `reply`, and the
-    text so far in all reads, `changelog.recover` included. Without it, `stream` raises CapabilityError.
+    `streams`: replies written piece by piece: the operation `GrowReply`, `UpdateMessage` with `reply`, and the text so
+    far in all reads, also through `changelog.recover`. Without it, `stream` raises CapabilityError.
 
     `reads_together`: the operation `ReadTogether`. Without it, the store sends the reads one by one.
     """
@@ -118,7 +118,7 @@ class AsyncBackend(_Declares, Protocol):
     """Executes operations, and wakes subscriptions. Deriving from it gives the defaults of `Features`."""
 
     async def execute(self, op: Op[T]) -> T:
-        """The outcome of `op`; raises errors of `redis_history.errors` only."""
+        """The outcome of `op`. Raises only errors of `redis_history.errors`."""
         ...
 
     async def watch(self, conversation_id: str, wake: Wake) -> None:
@@ -129,7 +129,7 @@ class AsyncBackend(_Declares, Protocol):
         ...
 
     async def unwatch(self, conversation_id: str, wake: Wake) -> None:
-        """End what `watch` began with the same arguments; more than once does no harm."""
+        """End a `watch` with the same arguments, if there is one."""
         ...
 
     async def aclose(self) -> None:
@@ -151,7 +151,7 @@ class AsyncFollowsAll(Protocol):
     """Optional, for subscriptions to all conversations. Without it, they list and compare conversations."""
 
     async def poll_changes(self, query: ChangeQuery) -> ChangedHeads:
-        """The conversations that have changed since the last query; it may contain others."""
+        """The conversations that have changed since the last query, and possibly others."""
         ...
 
     async def watch_all(self, wake: WakeAll) -> None:
@@ -162,7 +162,7 @@ class AsyncFollowsAll(Protocol):
         ...
 
     async def unwatch_all(self, wake: WakeAll) -> None:
-        """End what `watch_all` began; more than once does no harm."""
+        """End a `watch_all` with the same argument, if there is one."""
         ...
 
 
@@ -196,14 +196,14 @@ class FollowsAll(Protocol):
     def unwatch_all(self, wake: WakeAll) -> None: ...
 
 
-#: Ids that pending wake-ups keep. With more, any conversation may have changed.
+#: The most ids that PendingWakeups keeps. With more, any conversation may have changed.
 MAX_IDS: Final = 10_000
 
 
 class PendingWakeups:
     """The ids of conversations that may have changed.
 
-    Added to from any thread, taken by one consumer. Holds each id once, so its memory is bounded."""
+    Any thread adds ids, one consumer takes them. Each id is kept once."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake

@@ -1,4 +1,4 @@
-"""The checks before a write and their errors, the same for all backends. Pure."""
+"""Checks before a write, and their errors, for all backends."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def revision_conflict(conversation_id: str, current: int, expected: int | None) 
 
 def compaction_conflict(conversation_id: str, why: str) -> CompactionConflictError:
     return CompactionConflictError(
-        f"conversation {_named(conversation_id)} was not compacted: {why}; read it again and summarise anew"
+        f"conversation {_named(conversation_id)} was not compacted: {why}; read and summarise it again"
     )
 
 
-def too_many_staying(staying: int, most: int) -> InvalidInputError:
+def too_many_staying(count: int, limit: int) -> InvalidInputError:
     return InvalidInputError(
-        f"the range has {staying:,} system messages, which stay where they are; at most {most:,} can. "
+        f"the range has {count:,} system messages, which a compaction keeps; the limit is {limit:,}. "
         "Compact it in several steps, or give them another role"
     )
 
@@ -74,46 +74,44 @@ def _named(conversation_id: str) -> str:
 
 
 def replaced(op: Compact, messages: Sequence[Message]) -> list[Message]:
-    """The messages that leave, of the live ones up to `through`; none: there is nothing to do.
+    """Which of the live messages up to `through` the summary replaces; empty: there is nothing to do.
 
-    Raises CompactionConflictError unless they are the seen ones.
+    Raises CompactionConflictError if they differ from the seen ones.
     """
     leaving = [message for message in messages if not stays(message)]
     if op.seen is not None:
-        here = {message.id: body_digest(encode_body(message)) for message in leaving}
+        present = {message.id: body_digest(encode_body(message)) for message in leaving}
         seen = dict(op.seen)
-        if here != seen:
-            raise compaction_conflict(op.conversation_id, _difference(here, seen))
+        if present != seen:
+            raise compaction_conflict(op.conversation_id, _difference(present, seen))
     return [] if len(leaving) == 1 and leaving[0].is_summary else leaving
 
 
-def _difference(here: dict[str, bytes], seen: dict[str, bytes]) -> str:
-    if gone := seen.keys() - here.keys():
-        return f"message {min(gone)[:64]!r} is not there any more"
-    if new := here.keys() - seen.keys():
-        return f"message {min(new)[:64]!r} is there as well"
-    changed = min(message_id for message_id, digest in here.items() if seen[message_id] != digest)
+def _difference(present: dict[str, bytes], seen: dict[str, bytes]) -> str:
+    if gone := seen.keys() - present.keys():
+        return f"message {min(gone)[:64]!r} was deleted"
+    if new := present.keys() - seen.keys():
+        return f"message {min(new)[:64]!r} is new"
+    changed = min(message_id for message_id, digest in present.items() if seen[message_id] != digest)
     return f"message {changed[:64]!r} has other content"
 
 
-#: Messages read of the beginning of a conversation, to find a title.
+#: Messages to read from the start of a conversation to find a title.
 FIRST_MESSAGES: Final = 4
 
 
 def preview(conversation: Conversation, first: Iterable[Message], newest: Sequence[Message]) -> Preview:
-    """The preview of a conversation with these first messages and this newest one."""
+    """The preview of a conversation, from its first messages and the newest one."""
     text = next((" ".join(one.text.split()) for one in first if one.role == "user" and not one.is_summary), "")
     title = conversation.title or (text if len(text) <= 80 else text[:79].rstrip() + "…")
     return Preview(conversation, title, newest[-1] if newest else None)
 
 
-def check_summary(op: Compact, standing: Position | None) -> None:
-    """Raises CompactionConflictError if the live summary is after the range, because there would be two."""
-    if standing is not None and standing > op.through:
-        raise compaction_conflict(
-            op.conversation_id,
-            f"its summary is at {standing}, and earlier messages can only be replaced together with it",
-        )
+def check_summary(op: Compact, live: Position | None) -> None:
+    """Raises CompactionConflictError if the live summary is after the range: there would be two summaries."""
+    if live is not None and live > op.through:
+        why = f"its summary is at {live}, and earlier messages can only be replaced together with it"
+        raise compaction_conflict(op.conversation_id, why)
 
 
 def check_pairs(op: Compact, count: int, messages: Sequence[Message]) -> None:
@@ -129,11 +127,11 @@ def check_pairs(op: Compact, count: int, messages: Sequence[Message]) -> None:
     before = [index for index in fitting if index < count]
     after = [index for index in fitting if index >= count]
     if not before and not after:
-        hint = "there is no other place yet: wait for the result"
+        hint = "no other end is possible yet: wait for the result"
     else:
         better = messages[before[-1] if before else after[0]]
         hint = f"pass through={better.id[:64]!r}, at {better.position}"
-    raise TornPairError(f"a tool call up to {op.through} has its result behind it, or has none yet; {hint}")
+    raise TornPairError(f"a tool call up to {op.through} has its result after it, or no result yet; {hint}")
 
 
 def cut_page(
@@ -142,8 +140,8 @@ def cut_page(
     unreadable: int = 0,
     former_summaries: frozenset[str] = frozenset(),
 ) -> Page:
-    """A page of messages, each with its position and whether it is archived. It has all or none of the messages of a
-    position, in the given order."""
+    """A page of (position, archived, message) items. It has all or none of the messages at a position, in the given
+    order."""
     found.sort(key=lambda one: one[0])
     if len(found) > op.limit:
         edge = found[-op.limit if op.newest else op.limit - 1][0]

@@ -25,15 +25,15 @@ from redis_history.model import (
 from redis_history.model.replies import merged
 
 _PARTS = (TextPart, ReasoningPart, ToolUsePart, ToolResultPart, AttachmentPart, UnknownPart)
-#: Metadata that an answer inherits from the message it answers: the place of the conversation.
-_PLACE = ("channel_type", "channel_name", "channel_id", "thread_id")
-_METADATA = (*_PLACE, "platform_message_id", "mentions")
+#: Metadata of the channel, which an answer inherits from the message that it answers.
+_CHANNEL = ("channel_type", "channel_name", "channel_id", "thread_id")
+_METADATA = (*_CHANNEL, "platform_message_id", "mentions")
 _FIELDS = ("id", "timestamp", "scope", "trace_id")
 #: Keys that a chat dict may have in addition to those of chat completions.
 _OURS = frozenset((*_METADATA, *_FIELDS, "metadata", "participant", "conversation_id"))
 
 
-def from_inbound(value: Any, who: Participant | None = None) -> list[Message]:
+def from_inbound(value: Any, author: Participant | None = None) -> list[Message]:
     """Convert a Message, text, a chat dict, parts or a list of messages. Only the last message of a list is used,
     because the others are from earlier turns.
 
@@ -43,7 +43,8 @@ def from_inbound(value: Any, who: Participant | None = None) -> list[Message]:
         value = value[-1]
     if isinstance(value, Message):
         return [value]  # unchanged: it may already be stored, and different content would be a conflict
-    return [_given(message, who) for message in _messages(value, "user", "inbound")]
+    found = _messages(value, "user", "inbound")
+    return [replace(one, participant=author) if _lacks_author(one) else one for one in found]
 
 
 def from_outbound(value: Any) -> list[Message]:
@@ -58,7 +59,7 @@ def read_chunk(chunk: Any) -> Message | Part | str | None:
     """A chunk of a stream as a message, a part or text; "" for one without text, None for an unknown type."""
     if isinstance(chunk, Message) or (type(chunk) is not TextPart and isinstance(chunk, _PARTS)):
         return chunk
-    return "" if _repeats(chunk) else _delta(chunk)
+    return "" if _has_no_new_text(chunk) else _delta(chunk)
 
 
 def from_chunks(chunks: Sequence[Any]) -> list[Message]:
@@ -92,35 +93,31 @@ def from_chunks(chunks: Sequence[Any]) -> list[Message]:
 def answering(
     messages: Iterable[Message], inbound: Message | None, agent: Participant | None, *, interrupted: bool = False
 ) -> list[Message]:
-    """Add the participant and the place of the conversation to answers that do not have them, and their status."""
-    place = {} if inbound is None else {key: inbound.metadata[key] for key in _PLACE if key in inbound.metadata}
-    found = []
-    for message in messages:
-        fields: dict[str, Any] = {}
+    """Complete answers: the participant, the scope, the trace and the channel, if they have none, and the status."""
+
+    def complete(message: Message) -> Message:
         if message.sequence is not None:  # already stored; appending it unchanged has no effect
-            found.append(message)
-            continue
-        if message.participant is None and agent is not None and message.role in ("assistant", "tool"):
+            return message
+        fields: dict[str, Any] = {"status": "interrupted"} if interrupted else {}
+        if message.participant is None and message.role in ("assistant", "tool"):
             fields["participant"] = agent
-        if inbound is not None and message.scope is None and inbound.scope is not None:
-            fields["scope"] = inbound.scope
-        if inbound is not None and message.trace_id is None and inbound.trace_id is not None:
-            fields["trace_id"] = inbound.trace_id
-        if interrupted:
-            fields["status"] = "interrupted"
-        if place:
-            fields["metadata"] = {**place, **message.metadata}
-        found.append(replace(message, **fields) if fields else message)
-    return found
+        if inbound is not None:
+            channel = {key: inbound.metadata[key] for key in _CHANNEL if key in inbound.metadata}
+            fields["metadata"] = {**channel, **message.metadata}
+            fields["scope"] = message.scope or inbound.scope
+            fields["trace_id"] = message.trace_id or inbound.trace_id
+        return replace(message, **fields)
+
+    return [complete(message) for message in messages]
 
 
-def as_participant(who: Participant | str | None, kind: Literal["user", "agent"], name: str) -> Participant | None:
+def as_participant(given: Any, kind: Any) -> Participant | None:
     """A participant from a Participant or its id. Raises InvalidInputError for anything else."""
-    if who is None or isinstance(who, Participant):
-        return who
-    if not isinstance(who, str) or not who:
-        refuse(who, name, "None, a Participant or its id", InvalidInputError)
-    return Participant(kind, who)
+    if given is None or isinstance(given, Participant):
+        return given
+    if not isinstance(given, str) or not given:
+        refuse(given, kind, "None, a Participant or its id", InvalidInputError)
+    return Participant(kind, given)
 
 
 def _messages(value: Any, role: Literal["user", "assistant"], name: str) -> list[Message]:
@@ -161,21 +158,19 @@ def _from_mapping(value: Mapping[str, Any], role: Literal["user", "assistant"]) 
         [message] = from_openai_chat([{"role": role} | {key: value[key] for key in value if key not in _OURS}])
     metadata = {**(value.get("metadata") or {}), **{key: value[key] for key in _METADATA if key in value}}
     fields = {key: value[key] for key in _FIELDS if value.get(key) is not None}
-    who = value.get("participant")
-    if isinstance(who, Mapping):
-        who = Participant(**who)
-    if isinstance(who, Participant):
-        fields["participant"] = who
+    participant = value.get("participant")
+    if isinstance(participant, Mapping):
+        participant = Participant(**participant)
+    if isinstance(participant, Participant):
+        fields["participant"] = participant
     return replace(message, metadata={**message.metadata, **metadata}, **fields)
 
 
-def _given(message: Message, who: Participant | None) -> Message:
-    if who is None or message.participant is not None or message.role != "user":
-        return message
-    return replace(message, participant=who)
+def _lacks_author(message: Message) -> bool:
+    return message.participant is None and message.role == "user"
 
 
-def _repeats(chunk: Any) -> bool:
+def _has_no_new_text(chunk: Any) -> bool:
     """Whether it is an event without new text of the answer: OpenAI and Anthropic repeat whole texts at the end of
     their parts, and send arguments and reasoning in the fields of text."""
     kind = chunk.get("type") if isinstance(chunk, Mapping) else getattr(chunk, "type", None)

@@ -95,17 +95,18 @@ class Settings(Struct, frozen=True):
 def _given(signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """The arguments by name. Wrong arguments are ignored here, because the call of the agent raises the error."""
     if signature is None:
-        return {**{str(place): value for place, value in enumerate(args)}, **kwargs}
+        return {**{str(index): value for index, value in enumerate(args)}, **kwargs}
     try:
         bound = signature.bind(*args, **kwargs).arguments
     except TypeError:
         return dict(kwargs)
-    named = dict(bound)
-    for name, parameter in signature.parameters.items():
-        if parameter.kind is parameter.VAR_KEYWORD and name in named:
-            named.update(named.pop(name))
-        elif parameter.kind is parameter.VAR_POSITIONAL and name in named:
-            named.update((f"{name}[{place}]", value) for place, value in enumerate(named.pop(name)))
+    named: dict[str, Any] = {}
+    for name, value in bound.items():
+        kind = signature.parameters[name].kind
+        if kind is inspect.Parameter.VAR_POSITIONAL:
+            named |= {f"{name}[{index}]": one for index, one in enumerate(value)}
+        else:
+            named |= value if kind is inspect.Parameter.VAR_KEYWORD else {name: value}
     return named
 
 

@@ -11,50 +11,29 @@ from typing import Any, TypeVar, cast
 from redis_history.errors import ConfigurationError
 
 F = TypeVar("F", bound=Callable[..., Any])
-#: Begins the turn of a call with these arguments, positional and by name.
+#: Makes the turn of a call with these arguments, positional and by name.
 _TurnOf = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 
 
-class AsyncWrapping:
-    """A decorator for coroutine functions and asynchronous generators."""
+def wrap(function: F, turn_of: _TurnOf, *, asynchronous: bool) -> F:
+    """Wrap an agent. If its turns are not `asynchronous`, those of an asynchronous agent are recorded in threads.
 
-    def _turn_of(self, signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        raise NotImplementedError
-
-    def __call__(self, function: F) -> F:
-        """Wrap the agent. Raises ConfigurationError for a function that is not asynchronous."""
-        wrapped = _wrapped_async(function, functools.partial(self._turn_of, _signature(function)))
-        if wrapped is None:
-            name = getattr(function, "__qualname__", type(function).__name__)
-            raise ConfigurationError(f"{name} must be asynchronous: capture it with a HistoryStore instead")
-        return wrapped
-
-
-class Wrapping:
-    """A decorator for functions and generators. Asynchronous ones are recorded in a thread."""
-
-    def _turn_of(self, signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        raise NotImplementedError
-
-    def __call__(self, function: F) -> F:
-        """Wrap the agent. Raises ConfigurationError for an object that is not callable."""
-        if not callable(function):
-            raise ConfigurationError(f"capture decorates a function, not {function!r}")
-        turn_of: _TurnOf = functools.partial(self._turn_of, _signature(function))
-        wrapped = _wrapped_async(function, lambda args, kwargs: _InThread(turn_of(args, kwargs)))
-        if wrapped is None:
-            wrap = _streaming if _is(inspect.isgeneratorfunction, function) else _calling
-            wrapped = cast(F, functools.wraps(function)(wrap(turn_of, function)))
-        return wrapped
-
-
-def _wrapped_async(function: F, turn_of: _TurnOf) -> F | None:
-    """The wrapper of an asynchronous function; None for others."""
+    Raises ConfigurationError for an object that is not callable, and for a function that is not asynchronous if the
+    turns are.
+    """
+    if not callable(function):
+        raise ConfigurationError(f"capture decorates a function, not {function!r}")
+    async_turn_of = turn_of if asynchronous else lambda args, kwargs: _InThread(turn_of(args, kwargs))
     if _is(inspect.isasyncgenfunction, function):
-        return cast(F, functools.wraps(function)(_async_streaming(turn_of, function)))
-    if _is(inspect.iscoroutinefunction, function):
-        return cast(F, functools.wraps(function)(_async_calling(turn_of, function)))
-    return None
+        wrapped: Callable[..., Any] = _async_streaming(async_turn_of, function)
+    elif _is(inspect.iscoroutinefunction, function):
+        wrapped = _async_calling(async_turn_of, function)
+    elif asynchronous:
+        name = getattr(function, "__qualname__", type(function).__name__)
+        raise ConfigurationError(f"{name} must be asynchronous: capture it with a HistoryStore instead")
+    else:
+        wrapped = (_streaming if _is(inspect.isgeneratorfunction, function) else _calling)(turn_of, function)
+    return cast(F, functools.wraps(function)(wrapped))
 
 
 def _async_calling(turn_of: _TurnOf, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -137,7 +116,7 @@ def _streaming(turn_of: _TurnOf, function: Callable[..., Any]) -> Callable[..., 
 
 
 class _InThread:
-    """A synchronous turn, for an agent in an event loop."""
+    """A synchronous turn, used in threads by an agent in an event loop."""
 
     def __init__(self, turn: Any) -> None:
         self._turn = turn
@@ -161,10 +140,3 @@ def _is(test: Callable[[Any], bool], function: Any) -> bool:
     if inspect.isroutine(function) or test(function):
         return test(function)
     return test(getattr(type(function), "__call__", None))  # noqa: B004 -- tests the kind of function
-
-
-def _signature(function: Any) -> inspect.Signature | None:
-    try:
-        return inspect.signature(function)
-    except (TypeError, ValueError):  # some built-in functions have no signature
-        return None

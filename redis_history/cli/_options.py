@@ -5,104 +5,110 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import reduce
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 import click
+from click.shell_completion import CompletionItem
 
+from redis_history.cli.commands import Context
 from redis_history.model import Role, Scope
-
-# ParamType is generic only in newer versions of click.
-if TYPE_CHECKING:
-    _Number = click.ParamType[float]
-    _Text = click.ParamType[str]
-    _Time = click.ParamType[str | datetime]
-else:
-    _Number = _Text = _Time = click.ParamType
+from redis_history.requests import owner_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)?")
 _POSITION = re.compile(r"-?\d+\.\d+")
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_MAX_COMPLETIONS = 100
 
 
-class Duration(_Number):
-    """Seconds, or a number with a unit: 500ms, 30s, 5m, 12h, 7d, 2w."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, int | float):
-            return float(value)
-        found = _DURATION.fullmatch(str(value).strip())
-        if found is None:
-            self.fail(f"{value!r} is not a duration: write 30s, 5m, 12h or 7d", param, ctx)
-        return float(found[1]) * _SECONDS[found[2] or "s"]
+class Number(click.IntRange):
+    name = "n"
 
 
-class Id(_Text):
-    """An id, decoded as UTF-8 in every locale."""
-
-    name = "id"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        try:
-            return os.fsencode(value).decode()
-        except UnicodeError:
-            return str(value)
+def duration(text: str) -> float:
+    """Seconds from 30, 500ms, 30s, 5m, 12h, 7d or 2w."""
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise click.BadParameter(f"{text!r} is not a duration: write 30s, 5m, 12h or 7d")
+    return float(found[1]) * _SECONDS[found[2] or "s"]
 
 
-class Moment(_Time):
-    """A time such as 2026-01-31T12:00 (local time, unless it has a zone), an age such as 2h, or the position of a
-    message."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | datetime:
-        text = str(value).strip()
-        if _POSITION.fullmatch(text):
-            return text
-        try:
-            if (found := _DURATION.fullmatch(text)) and found[2]:
-                return datetime.now(UTC) - timedelta(seconds=float(found[1]) * _SECONDS[found[2]])
-            return datetime.fromisoformat(text).astimezone()
-        except (ValueError, OverflowError):
-            self.fail(f"{value!r} is not a time: write 2026-01-31, 2026-01-31T12:00Z or 2h", param, ctx)
-
-
-class Age(Moment):
-    """A time or an age, as in `Moment`."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        found = super().convert(value, param, ctx)
-        if isinstance(found, str):
-            self.fail(f"{value!r} is not a time: write 2026-01-31, 2026-01-31T12:00Z or 2h", param, ctx)
-        return found
-
-
-def named_function(name: str) -> Any:
-    """The object at `package.module:function`. Raises click.UsageError."""
-    module, _, attribute = name.partition(":")
+def time(text: str) -> datetime:
+    """A time such as 2026-01-31T12:00 (local time, unless it has a zone), or an age such as 2h."""
     try:
-        found: Any = import_module(module)
-        for part in attribute.split("."):
-            found = getattr(found, part)
-    except (ImportError, ValueError, AttributeError) as error:
-        raise click.UsageError(f"{name!r} cannot be found: {error}") from error
-    except Exception as error:  # the module may raise anything when it is imported
-        reason = f"{type(error).__name__}: {error}"
-        raise click.UsageError(f"{name!r} cannot be found: importing its module failed: {reason}") from error
-    return found
+        if (found := _DURATION.fullmatch(text.strip())) and found[2]:
+            return datetime.now(UTC) - timedelta(seconds=duration(text))
+        return datetime.fromisoformat(text.strip()).astimezone()
+    except (ValueError, OverflowError):
+        raise click.BadParameter(f"{text!r} is not a time: write 2026-01-31, 2026-01-31T12:00Z or 2h") from None
+
+
+def time_or_position(text: str) -> datetime | str:
+    return text.strip() if _POSITION.fullmatch(text.strip()) else time(text)
+
+
+def utf8(text: str) -> str:
+    """Decodes an argument as UTF-8 in every locale."""
+    try:
+        return os.fsencode(text).decode()
+    except UnicodeError:
+        return text
+
+
+def complete_conversation(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The newest conversations whose ids begin with `incomplete`.
+
+    No completions, and no error, if the server does not answer at once. Never starts a server."""
+    from redis_history._sync.store import HistoryStore
+    from redis_history.backends.redis.urls import embedded_server, parse_url
+    from redis_history.embedded import status
+    from redis_history.errors import RedisHistoryError
+    from redis_history.retry import RetryPolicy
+
+    context = Context.of(ctx)
+    url = context.url
+    if url.startswith(("redis://", "rediss://", "unix://")) and "socket_" not in url:
+        url += ("&" if "?" in url else "?") + "socket_connect_timeout=0.5&socket_timeout=0.5"
+    try:
+        target = parse_url(url)
+        if target.scheme == "embedded":
+            server = status(embedded_server(target).path)
+            if not server.running:
+                return []
+            url = server.url  # the URL of its socket, which starts no server
+        store = HistoryStore(url, namespace=context.namespace, retry=RetryPolicy(deadline=0), search="off")
+        with closing(store):
+            found = store.list_conversations(limit=_MAX_COMPLETIONS)
+    except (RedisHistoryError, OSError):
+        return []
+    return [
+        CompletionItem(one.conversation_id, help=(one.title or "") if (one.title or "").isprintable() else "")
+        for one in found
+        if one.conversation_id.startswith(incomplete) and one.conversation_id.isprintable()
+    ]
+
+
+#: Options of `click.argument` and `click.option` for ids of conversations.
+CONVERSATION_ID: dict[str, Any] = {"metavar": "ID", "type": utf8, "shell_complete": complete_conversation}
+conversation = click.argument("conversation", **CONVERSATION_ID)
 
 
 def _all(*options: Callable[[Any], Any]) -> Callable[[F], F]:
     return lambda function: reduce(lambda made, option: option(made), reversed(options), function)
 
 
-offset = click.option("--offset", type=click.IntRange(0), default=0, metavar="N", help="Skip the first N.")
+offset = click.option("--offset", type=Number(0), default=0, help="Skip the first N.")
+
+#: Parameters `user_id` and `agent_name`.
+owners = _all(
+    click.option("--user", "user_id", metavar="ID", type=owner_of,
+                 help="Only conversations of this owner: 1 is the number, '\"1\"' the text."),
+    click.option("--agent", "agent_name", metavar="NAME", help="Only conversations of this agent."),
+)  # fmt: skip
 
 #: Options that select messages: parameters `roles`, `participant_ids`, `scope`, `since`, `before`.
 message_filters = _all(
@@ -111,9 +117,10 @@ message_filters = _all(
     click.option("--participant", "participant_ids", metavar="ID", multiple=True,
                  help="Only messages of this participant. Repeatable."),
     click.option("--scope", type=click.Choice(get_args(Scope)), help="Only messages of this scope."),
-    click.option("--since", type=Moment(),
+    click.option("--since", metavar="TIME", type=time_or_position,
                  help="Only messages after a time, such as 2026-01-31T12:00 or 2h, or a position."),
-    click.option("--before", type=Moment(), help="Only messages before a time or a position."),
+    click.option("--before", metavar="TIME", type=time_or_position,
+                 help="Only messages before a time or a position."),
 )  # fmt: skip
 
 #: Options that select parts of messages: parameters `tools`, `reasoning`, `full`.

@@ -6,9 +6,9 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, Final, NoReturn, Protocol
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final, NoReturn
 
 import click
 import orjson
@@ -53,6 +53,9 @@ _HINTS = {
     "permission": "`redis-history doctor` says which rights are missing, and how to grant them",
 }
 
+#: Shows the number of items that are done, their total if known, and a text.
+Update = Callable[[int, int | None, str], None]
+
 
 def visible(text: str) -> str:
     """The text with its line breaks, and with visible signs for other control characters: ␛ for ESC."""
@@ -66,16 +69,15 @@ def name(text: str) -> str:
 
 def one_line(text: str, width: int | None = None) -> str:
     """The text on one line, each run of whitespace as one blank, cut to `width` characters."""
-    cut = text if width is None else text[: 4 * width]
-    line = name(" ".join(cut.split()))
-    if width is None or (len(line) <= width and len(cut) == len(text)):
-        return line
-    return line[: width - 1].rstrip() + "…"
+    if width is None:
+        return name(" ".join(text.split()))
+    line = name(" ".join(text[: 4 * width].split()))
+    return line if len(line) <= width and len(text) <= 4 * width else line[: width - 1].rstrip() + "…"
 
 
-def counted(count: int, what: str) -> str:
+def counted(count: int, noun: str) -> str:
     """1 message, 2 messages."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def json_line(value: Any) -> bytes:
@@ -104,8 +106,7 @@ class _Console(Console):
 def console(*, stderr: bool = False) -> Console:
     """A console that interprets no markup. Does not wrap lines unless it is a terminal."""
     made = _Console(stderr=stderr, markup=False, highlight=False, emoji=False)
-    if not made.is_terminal:
-        made.soft_wrap = True
+    made.soft_wrap = not made.is_terminal
     return made
 
 
@@ -155,8 +156,9 @@ class _ToStderr(logging.Handler):
 
 
 @contextmanager
-def warnings_to_stderr() -> Iterator[None]:
-    logger, handler = logging.getLogger("redis_history"), _ToStderr()
+def logging_to(handler: logging.Handler) -> Iterator[None]:
+    """Let a handler receive what the library logs."""
+    logger = logging.getLogger("redis_history")
     logger.addHandler(handler)
     try:
         yield
@@ -164,14 +166,12 @@ def warnings_to_stderr() -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-class Update(Protocol):
-    """Shows that `done` items are done, of `total` if known, and `more` text."""
-
-    def __call__(self, done: int, total: int | None = None, more: str = "") -> None: ...
+def warnings_to_stderr() -> AbstractContextManager[None]:
+    return logging_to(_ToStderr())
 
 
 @contextmanager
-def progress(what: str, context: Context, *, quiet: bool = False) -> Iterator[Update]:
+def progress(doing: str, context: Context, *, quiet: bool = False) -> Iterator[Update]:
     """Shows progress on standard error: a bar on a terminal; elsewhere, without JSON, a line from time to time."""
     bar = Progress(
         SpinnerColumn(),
@@ -184,16 +184,16 @@ def progress(what: str, context: Context, *, quiet: bool = False) -> Iterator[Up
         transient=True,
         disable=quiet or not sys.stderr.isatty(),
     )
-    task = bar.add_task(what, total=None, count="")
+    task = bar.add_task(doing, total=None, count="")
     lines, printed = bar.disable and not quiet and not context.json, time.monotonic()
 
-    def update(done: int, total: int | None = None, more: str = "") -> None:
+    def update(done: int, total: int | None, text: str) -> None:
         nonlocal printed
-        count = f"{done:,}{'' if total is None else f' of {total:,}'}{more and f', {more}'}"
+        count = f"{done:,}{'' if total is None else f' of {total:,}'}, {text}"
         bar.update(task, completed=done, total=total, count=count)
         if lines and time.monotonic() - printed >= LINE_SECONDS:
             printed = time.monotonic()
-            click.echo(f"{what}: {count}", err=True)
+            click.echo(f"{doing}: {count}", err=True)
 
     with bar:
         yield update

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from redis_history._sync.store import HistoryStore
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.backends.redis.search_index import read_index_form
 from redis_history.backends.redis.urls import parse_url
-from redis_history.cli._listening import check_listening
 from redis_history.cli._output import complain, name
 from redis_history.cli.commands import Context
 from redis_history.errors import ConfigurationError, ConversationNotFoundError
 from redis_history.retry import RetryPolicy
 
-#: For users at a terminal. Long-running commands use the store's default policy once they have connected.
 PATIENCE = RetryPolicy(deadline=2.0)
 
 
@@ -30,33 +29,36 @@ def check_url(context: Context) -> None:
 
 
 @contextmanager
+def connect(context: Context, *, probe: bool = True) -> Iterator[HistoryStore]:
+    """A store without search that reports a missing server soon, and at a terminal at once."""
+    check_url(context)
+    at_terminal = sys.stderr is not None and sys.stderr.isatty()
+    retry = RetryPolicy(deadline=0) if at_terminal else PATIENCE
+    with HistoryStore(context.url, namespace=context.namespace, retry=retry, search="off") as store:
+        if probe:
+            store.list_conversations(limit=1)
+        yield store
+
+
+@contextmanager
 def open_store(context: Context, *, lasting: bool = False, searches: str | None = "off") -> Iterator[HistoryStore]:
     """A store. `lasting`: operations, except for the first connection, wait through a restart of the server.
 
     `searches`: "off" for commands without search and writes; None to use the index as it is; or its language.
     """
-    check_url(context)
-    where: dict[str, Any] = {"namespace": context.namespace}
-    with ExitStack() as stack:
-        check_listening(context.url)
-        first = stack.enter_context(HistoryStore(context.url, **where, retry=PATIENCE, search="off"))
-        first.list_conversations(limit=1)
-        if searches == "off" and not lasting:
-            yield first
-            return
-        where |= {"search": "off"} if searches == "off" else search_options(first, searches)
-        if not lasting:
-            where["retry"] = PATIENCE
-        yield stack.enter_context(HistoryStore(context.url, **where))
+    with connect(context) as first:
+        options = {"search": "off"} if searches == "off" else search_options(first, searches)
+        retry = None if lasting else PATIENCE
+        with HistoryStore(context.url, namespace=context.namespace, retry=retry, **options) as store:
+            yield store
 
 
 def search_options(store: HistoryStore, language: str | None = None) -> dict[str, Any]:
     """The options of a store that uses the existing index of the namespace.
 
     A store with another language, or without the vectors, would replace the index."""
-    backend: Any = store._backend
-    keyspace = Keyspace(store.namespace)
-    [part] = keyspace.index_parts(cluster=False)
+    backend: Any = store.backend
+    [part] = Keyspace(store.namespace).index_parts(cluster=False)
     replies = backend.ask([[b"FT.INFO", part.name]])
     if len(replies) > 1 or isinstance(replies[0][0], Exception):  # a cluster; no index, or no search
         return {} if language is None else {"language": language}

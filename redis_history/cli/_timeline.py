@@ -4,30 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import date
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final
 
 from msgspec.structs import replace
 from rich.console import Console
 from rich.text import Text
 
+from redis_history import events
 from redis_history.cli._output import counted, json_line, name, one_line, put, visible
 from redis_history.compaction.summaries import read_summary
-from redis_history.events import (
-    ConversationDeleted,
-    ConversationUpdated,
-    Event,
-    HistoryCleared,
-    HistoryCompacted,
-    HistoryExpanded,
-    HistoryRestored,
-    MessagesAppended,
-    MessagesDeleted,
-    MessageUpdated,
-    ReplyEnded,
-    ReplyGrew,
-    Reset,
-    ResetReason,
-)
 from redis_history.json_form import to_json
 from redis_history.model import (
     AttachmentPart,
@@ -44,37 +29,35 @@ from redis_history.model.pairs import pairs_of
 _STYLES = {"user": "bold cyan", "assistant": "bold green", "system": "bold magenta", "tool": "bold yellow"}
 _RESULT_LINES, _RESULT_CHARACTERS, _INPUT_CHARACTERS = 12, 1500, 400
 
+#: The results of the calls of a message, by the index of the part with the call.
+_Results = dict[int, Any]
 
-def _turns(messages: Iterable[Message]) -> Iterator[tuple[Message, dict[int, ToolResultPart]]]:
-    """Each message with the results that directly follow it, by the index of the part that they answer."""
-    run: list[Message] = []
+
+def _turns(messages: Iterable[Message]) -> Iterator[tuple[Message, _Results]]:
+    """Each message with the results of its calls that directly follow it."""
+    run: list[Message] = []  # a message, and the messages of nothing but results after it
     for message in messages:
-        if run and message.parts and all(isinstance(part, ToolResultPart) for part in message.parts):
-            run.append(message)
-            continue
-        yield from _with_results(run)
-        run = [message]
-        if not message.tool_uses:
-            yield message, {}
+        if not message.parts or not all(isinstance(part, ToolResultPart) for part in message.parts):
+            yield from _with_results(run)
             run = []
+        run.append(message)
     yield from _with_results(run)
 
 
-def _with_results(run: list[Message]) -> Iterator[tuple[Message, dict[int, ToolResultPart]]]:
-    """A message with its results, and the messages after it that have other results."""
+def _with_results(run: list[Message]) -> Iterator[tuple[Message, _Results]]:
     pairs = pairs_of(run)
     beside = {
         index
         for index, message in enumerate(run)
-        if index and all((index, at) in pairs.call_of for at in range(len(message.parts)))
+        if index and all((index, part) in pairs.call_of for part in range(len(message.parts)))
     }
+    results = {call[1]: run[index].parts[part] for call, (index, part) in pairs.answered.items() if index in beside}
     for index, message in enumerate(run):
         if index not in beside:
-            places = {} if index else {call[1]: place for call, place in pairs.answered.items() if place[0] in beside}
-            yield message, {at: cast("ToolResultPart", run[i].parts[part]) for at, (i, part) in places.items()}
+            yield message, {} if index else results
 
 
-def who(message: Message) -> str:
+def author(message: Message) -> str:
     """The name of a message's author, or its role."""
     participant = message.participant
     return name(message.role if participant is None else participant.display_name or participant.id)
@@ -88,10 +71,10 @@ class Timeline:
         self,
         screen: Console,
         *,
-        tools: bool = True,
-        reasoning: bool = True,
-        full: bool = False,
-        archived: Callable[[Message], bool] | None = None,
+        tools: bool,
+        reasoning: bool,
+        full: bool,
+        archived: Callable[[Message], bool] = lambda message: False,
     ) -> None:
         self._screen = screen
         self._tools = tools
@@ -100,40 +83,38 @@ class Timeline:
         self._archived = archived
         self._day: date | None = None
 
-    def together(self, messages: Iterable[Message]) -> None:
-        """Print a complete list of messages, with calls and results side by side."""
+    def print_all(self, messages: Iterable[Message]) -> None:
+        """Print messages, with calls and results side by side."""
         for message, results in _turns(messages):
-            self.one(message, results)
+            self.print(message, results)
 
-    def one(self, message: Message, results: dict[int, ToolResultPart] | None = None, note: str = "") -> None:
+    def print(self, message: Message, results: _Results | None = None, note: str = "") -> None:
         """Print a message, with the results of its calls and a note."""
-        body = [line for part in self._parts(message, results or {}) for line in part]
-        if not body and message.parts:
+        lines = list(self._lines(message, results or {}))
+        if not lines and message.parts:
             return  # all its parts are hidden
         self.head(message, note)
-        for text, indent in body or [(Text("(empty)", style="dim"), 2)]:
+        for text, indent in lines or [(Text("(empty)", style="dim"), 2)]:
             put(self._screen, text, indent)
         self._screen.print()
 
-    def grow(self, before: Message, message: Message, amid: bool) -> bool:
-        """Print what a reply has more than before. `amid`: whether the last line is not ended; returned as well."""
-        for place, part in enumerate(message.parts):
-            old = before.parts[place] if place < len(before.parts) else None
+    def grow(self, before: Message, message: Message, within_line: bool) -> bool:
+        """Print what is new in a reply since `before`. Takes and returns whether the last line is unfinished."""
+        for index, part in enumerate(message.parts):
+            old = before.parts[index] if index < len(before.parts) else None
             if part == old:
                 continue
-            if amid and old is None:
+            if within_line and old is None:
                 self._screen.print()
-                amid = False
+                within_line = False
             if isinstance(part, TextPart):
-                more = part.text[len(old.text) if isinstance(old, TextPart) else 0 :]
-                shown = visible(more).replace("\n", "\n  ")
-                self._screen.print(Text(shown if amid else f"  {shown}"), end="", soft_wrap=True)
-                amid = True
+                more = visible(part.text[len(old.text) if isinstance(old, TextPart) else 0 :]).replace("\n", "\n  ")
+                self._screen.print(Text(more if within_line else f"  {more}"), end="", soft_wrap=True)
+                within_line = True
             else:
-                for line in self._parts(replace(message, parts=(part,), sources=()), {}):
-                    for text, indent in line:
-                        put(self._screen, text, indent)
-        return amid
+                for text, indent in self._lines(replace(message, parts=(part,), sources=()), {}):
+                    put(self._screen, text, indent)
+        return within_line
 
     def head(self, message: Message, note: str = "") -> None:
         """Print the time and the author of a message."""
@@ -145,68 +126,58 @@ class Timeline:
         if message.is_summary:
             head.append("Summary of earlier messages", style="bold magenta")
         else:
-            shown = who(message)
-            head.append(shown, style=_STYLES[message.role])
-            if shown != message.role:
+            head.append(author(message), style=_STYLES[message.role])
+            if author(message) != message.role:
                 head.append(f"  {message.role}", style="dim")
-        notes = [note, message.scope or "", "interrupted" if message.status == "interrupted" else ""]
-        notes.append("archived" if self._archived and self._archived(message) else "")
-        if said := " · ".join(filter(None, notes)):
-            head.append(f"  {said}", style="dim")
+        notes = [note, message.scope, message.status == "interrupted" and "interrupted"]
+        notes.append(self._archived(message) and "archived")
+        if shown := " · ".join(note for note in notes if note):
+            head.append(f"  {shown}", style="dim")
         self._screen.print(head)
 
-    def _parts(self, message: Message, results: dict[int, ToolResultPart]) -> Iterator[list[tuple[Text, int]]]:
+    def _lines(self, message: Message, results: _Results) -> Iterator[tuple[Text, int]]:
+        """The content of a message, each piece with its indentation."""
         if message.is_summary:
-            yield [(Text(visible(read_summary(message)), style="italic"), 2)]
+            yield Text(visible(read_summary(message)), style="italic"), 2
             return
-        for place, part in enumerate(message.parts):
+        for index, part in enumerate(message.parts):
             match part:
-                case TextPart():
-                    yield [(Text(visible(part.text)), 2)] if part.text else []
-                case ReasoningPart():
-                    if self._reasoning and part.text:
-                        yield [(Text(visible(part.text), style="dim italic"), 2)]
-                case ToolUsePart():
-                    if self._tools:
-                        yield [(self._call(part), 2)]
-                        if place in results:
-                            yield [(self._result(results[place], beside=True), 4)]
-                case ToolResultPart():
-                    if self._tools:
-                        yield [(self._result(part), 2)]
+                case TextPart() if part.text:
+                    yield Text(visible(part.text)), 2
+                case ReasoningPart() if part.text and self._reasoning:
+                    yield Text(visible(part.text), style="dim italic"), 2
+                case ToolUsePart() if self._tools:
+                    yield self._call(part), 2
+                    if index in results:
+                        yield self._result(results[index], ""), 4
+                case ToolResultPart() if self._tools:
+                    yield self._result(part, f"{name(part.name or part.tool_use_id)}: "), 2
                 case AttachmentPart():
-                    yield [(_attachment(part), 2)]
+                    yield _attachment(part), 2
                 case UnknownPart():
-                    yield [(Text(f"(a part of the type {part.type!a}, which this version does not know)", "dim"), 2)]
+                    yield Text(f"(a part of the type {part.type!a}, which this version does not know)", "dim"), 2
         if message.sources:
-            named = (source.document_name or source.document_id or "?" for source in message.sources)
-            yield [(Text(f"sources: {', '.join(map(name, named))}", style="dim"), 2)]
+            names = (source.document_name or source.document_id or "?" for source in message.sources)
+            yield Text(f"sources: {', '.join(map(name, names))}", style="dim"), 2
 
     def _call(self, part: ToolUsePart) -> Text:
-        said = part.input
-        if isinstance(said, dict):
-            inside = ", ".join(f"{name(str(key))}={_json(value)}" for key, value in said.items())
+        if isinstance(part.input, dict):
+            arguments = ", ".join(f"{name(str(key))}={_json(value)}" for key, value in part.input.items())
         else:
-            inside = _json(said)
-        if not self._full and len(inside) > _INPUT_CHARACTERS:
-            inside = f"{inside[:_INPUT_CHARACTERS]}… ({len(inside):,} characters)"
-        return Text.assemble(("→ ", "yellow"), (name(part.name), "yellow"), f"({inside})")
+            arguments = _json(part.input)
+        if not self._full and len(arguments) > _INPUT_CHARACTERS:
+            arguments = f"{arguments[:_INPUT_CHARACTERS]}… ({len(arguments):,} characters)"
+        return Text.assemble(("→ ", "yellow"), (name(part.name), "yellow"), f"({arguments})")
 
-    def _result(self, part: ToolResultPart, *, beside: bool = False) -> Text:
-        said = visible(content_text(part.content)) or _json(part.content)
-        sign = ("✗ ", "red") if part.is_error else ("← ", "yellow")
-        named = "" if beside else f"{name(part.name or part.tool_use_id)}: "
-        aligned = self._cut(said).replace("\n", "\n  ")
-        return Text.assemble(sign, (named, "yellow"), (aligned, "red" if part.is_error else ""))
-
-    def _cut(self, text: str) -> str:
-        if self._full:
-            return text
+    def _result(self, part: ToolResultPart, prefix: str) -> Text:
+        text = visible(content_text(part.content)) or _json(part.content)
         lines = text.split("\n")
         short = "\n".join(lines[:_RESULT_LINES])[:_RESULT_CHARACTERS]
-        if len(short) == len(text):
-            return text
-        return f"{short}… ({len(lines):,} lines, {len(text):,} characters; --full shows all)"
+        if not self._full and len(short) < len(text):
+            text = f"{short}… ({len(lines):,} lines, {len(text):,} characters; --full shows all)"
+        sign, style = ("✗ ", "red") if part.is_error else ("← ", "yellow")
+        aligned = text.replace("\n", "\n  ")
+        return Text.assemble((sign, style), (prefix, "yellow"), (aligned, "red" if part.is_error else ""))
 
 
 def _json(value: Any) -> str:
@@ -215,11 +186,11 @@ def _json(value: Any) -> str:
 
 def _attachment(part: AttachmentPart) -> Text:
     size = None if part.size is None else f"{part.size:,} bytes"
-    said = ", ".join(name(one) for one in (part.modality, part.mime_type, size, part.reference) if one)
-    return Text.assemble(("▤ ", "blue"), (name(part.name or part.id or "attachment"), "blue"), f"  {said}")
+    facts = ", ".join(name(one) for one in (part.modality, part.mime_type, size, part.reference) if one)
+    return Text.assemble(("▤ ", "blue"), (name(part.name or part.id or "attachment"), "blue"), f"  {facts}")
 
 
-_REASONS: Final[dict[ResetReason, str]] = {
+_REASONS: Final[dict[events.ResetReason, str]] = {
     "log_trimmed": "there were more changes than the change log keeps",
     "log_unreadable": "an entry of the change log cannot be read",
     "conversation_missing": "the conversation does not exist any more",
@@ -228,48 +199,36 @@ _REASONS: Final[dict[ResetReason, str]] = {
 }
 
 
-class Change(NamedTuple):
-    """How to show a change: the messages, each with the note, then the words."""
-
-    words: str = ""
-    messages: tuple[Message, ...] = ()
-    note: str = ""
-
-
-def describe(event: Event) -> Change:
+def describe(event: events.Event) -> tuple[tuple[Message, ...], str, str]:
+    """How to show a change: the messages, a note on each, and a sentence after them."""
     match event:
-        case MessagesAppended():
-            gone = len(event.removed_ids)
-            return Change(
-                f"-- the oldest {counted(gone, 'message')} removed to make room" if gone else "", event.messages
-            )
-        case MessageUpdated():
-            return (
-                Change("", (event.message,), "edited") if event.message else Change("-- a message edited and deleted")
-            )
-        case ReplyGrew():
-            return Change()
-        case ReplyEnded():
-            return Change("", (event.message,)) if event.message else Change("-- a reply written and deleted")
-        case MessagesDeleted():
-            return Change(f"-- {counted(len(event.message_ids), 'message')} deleted")
-        case HistoryCleared():
-            return Change("-- all messages removed")
-        case HistoryRestored():
-            left = {message.id for message in event.messages} - set(event.removed_ids)
-            return Change(f"-- all messages replaced by {len(left):,} others")
-        case HistoryCompacted():
-            words = f"replaces {counted(event.count, 'message')}"
-            return Change("", (event.summary,), words) if event.summary else Change(f"-- a former summary {words}")
-        case HistoryExpanded():
-            return Change(f"-- a summary was replaced by its {counted(event.count, 'message')}")
-        case ConversationUpdated():
-            said = "; ".join(f"{name(key)}: {one_line(str(value), 200)}" for key, value in event.fields.items())
-            return Change(f"-- the record changed: {said}" if said else "-- the record changed")
-        case ConversationDeleted():
-            return Change("-- the conversation was deleted")
-        case Reset():
-            return Change(
-                f"-- some changes are missing: {_REASONS[event.reason]}. `redis-history show` shows the messages that "
-                f"are stored now; from revision {event.revision:,} on, all changes follow"
-            )
+        case events.MessagesAppended():
+            removed = counted(len(event.removed_ids), "message")
+            return event.messages, "", f"the oldest {removed} removed to make room" if event.removed_ids else ""
+        case events.MessageUpdated():
+            return ((event.message,), "edited", "") if event.message else ((), "", "a message edited and deleted")
+        case events.ReplyEnded():
+            return ((event.message,), "", "") if event.message else ((), "", "a reply written and deleted")
+        case events.HistoryCompacted():
+            note = f"replaces {counted(event.count, 'message')}"
+            return ((event.summary,), note, "") if event.summary else ((), "", f"a former summary {note}")
+        case events.MessagesDeleted():
+            return (), "", f"{counted(len(event.message_ids), 'message')} deleted"
+        case events.HistoryCleared():
+            return (), "", "all messages removed"
+        case events.HistoryRestored():
+            count = len({message.id for message in event.messages} - set(event.removed_ids))
+            return (), "", f"all messages replaced by {count:,} others"
+        case events.HistoryExpanded():
+            return (), "", f"a summary was replaced by its {counted(event.count, 'message')}"
+        case events.ConversationUpdated():
+            fields = "; ".join(f"{name(key)}: {one_line(str(value), 200)}" for key, value in event.fields.items())
+            return (), "", f"the record changed: {fields}" if fields else "the record changed"
+        case events.ConversationDeleted():
+            return (), "", "the conversation was deleted"
+        case events.Reset():
+            return (), "", (
+                f"some changes are missing: {_REASONS[event.reason]}. `redis-history show` shows the messages that are "
+                f"stored now; from revision {event.revision:,} on, all changes follow"
+            )  # fmt: skip
+    return (), "", ""

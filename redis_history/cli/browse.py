@@ -14,16 +14,16 @@ from rich.table import Table
 from rich.text import Text
 
 from redis_history._sync.store import HistoryStore
-from redis_history.cli._completion import conversation_ids
-from redis_history.cli._options import Age, Id, language, message_filters, offset, parts_shown
+from redis_history.cli import _options
+from redis_history.cli._options import Number
 from redis_history.cli._output import complain, console, counted, name, one_line, put
 from redis_history.cli._stores import no_conversation, open_store
-from redis_history.cli._timeline import Timeline, who
+from redis_history.cli._timeline import Timeline, author
 from redis_history.cli.commands import FAILED, WRONG, Context, define
 from redis_history.errors import CapabilityError
 from redis_history.json_form import to_json
 from redis_history.model import Conversation, Message
-from redis_history.requests import owner_of, owner_text
+from redis_history.requests import owner_text
 from redis_history.search.hits import Highlight, SearchHit
 from redis_history.search.text import searchable
 
@@ -31,9 +31,11 @@ _ALL = 1_000_000
 _HEADINGS = ("ID", "TITLE", "MESSAGES", "TOKENS", "CHANGED", "USER", "AGENT")
 _NARROW = 60  # characters
 _AGES = ((60, "s", 1), (3600, "min", 60), (86_400, "h", 3600), (7 * 86_400, "d", 86_400))
+_NEVER = datetime.fromtimestamp(0, UTC)
+#: For each order its key, and whether the largest comes first.
 _SORTS: dict[str, tuple[Callable[[Conversation], Any], bool]] = {
-    "changed": (lambda one: one.updated_at.timestamp() if one.updated_at else 0.0, True),
-    "created": (lambda one: one.created_at.timestamp() if one.created_at else 0.0, True),
+    "changed": (lambda one: one.updated_at or _NEVER, True),
+    "created": (lambda one: one.created_at or _NEVER, True),
     "messages": (lambda one: one.message_count, True),
     "tokens": (lambda one: one.tokens, True),
     "title": (lambda one: (one.title or "").casefold(), False),
@@ -42,67 +44,51 @@ _NO_SEARCH = """\
 Name one conversation with --conversation, which works on any server. Or use a server with search, such as Redis 8:
 see `redis-history doctor`"""
 _SHOWN = 200  # characters of a message next to a hit
-_BLANK = re.compile(r"\s")
 
 
 @define("ls")
-@click.option("--limit", "-n", type=click.IntRange(1), default=50, show_default=True, metavar="N",
-              help="Show at most N conversations.")  # fmt: skip
-@offset
-@click.option("--all", "every", is_flag=True, help="Show all conversations.")
-@click.option("--user", metavar="ID", help="Only conversations of this owner: 1 is the number, '\"1\"' the text.")
-@click.option("--agent", metavar="NAME", help="Only conversations of this agent.")
-@click.option("--title", metavar="TEXT", help="Only conversations with this text in the title, in any case.")
-@click.option("--since", type=Age(), metavar="TIME",
+@click.option("--limit", "-n", type=Number(1), default=50, help="Show at most N conversations.")
+@_options.offset
+@click.option("--all", "everything", is_flag=True, help="Show all conversations.")
+@_options.owners
+@click.option("--title", help="Only conversations with this text in the title, in any case.")
+@click.option("--since", type=_options.time,
               help="Only conversations that changed after a time, such as 2026-01-31T12:00 or 2h.")  # fmt: skip
-@click.option("--sort", type=click.Choice(tuple(_SORTS)), default="changed", show_default=True,
-              help="The order: the newest, largest or first in the alphabet first.")  # fmt: skip
+@click.option("--sort", type=click.Choice(tuple(_SORTS)), default="changed",
+              help="Sort by this: the newest or largest first, titles in alphabetical order.")  # fmt: skip
 def ls_command(
-    context: Context,
-    /,
-    limit: int,
-    offset: int,
-    every: bool,
-    user: str | None,
-    agent: str | None,
-    title: str | None,
-    since: datetime | None,
-    sort: str,
-) -> None:
+    context: Context, limit: int, offset: int, everything: bool, title: str | None, since: datetime | None, sort: str,
+    **owner: Any,
+) -> None:  # fmt: skip
     """List conversations, the last changed first.
 
     Prints a table on a terminal. Elsewhere, prints a line for each conversation, with tabs between id, title, number of
     messages, number of tokens (estimated), time of the last change, owner and agent.
     """
-    wanted = _ALL if every else limit
-    owner = None if user is None else owner_of(user)
-    chosen = title is not None or since is not None or sort != "changed"
-    page = {"limit": _ALL} if chosen else {"limit": wanted + 1, "offset": offset}
+    limit = _ALL if everything else limit
+    sorts = title or since or sort != "changed"  # the server keeps only the order of the last change
     with open_store(context) as store:
-        found = store.list_conversations(user_id=owner, agent_name=agent, **page)
-    if chosen:  # the server keeps only the order of the last change
+        page: dict[str, Any] = {"limit": _ALL} if sorts else {"limit": limit + 1, "offset": offset}
+        found = store.list_conversations(**owner, **page)
+    if sorts:
         key, reverse = _SORTS[sort]
-        found = [
-            one
-            for one in sorted(found, key=key, reverse=reverse)
-            if (title or "").casefold() in (one.title or "").casefold()
-            and (since is None or (one.updated_at is not None and one.updated_at > since))
-        ][offset : offset + wanted + 1]
-    shown = found[:wanted]
+        chosen = (one for one in found if (title or "").casefold() in (one.title or "").casefold())
+        chosen = (one for one in chosen if since is None or (one.updated_at or _NEVER) > since)
+        found = sorted(chosen, key=key, reverse=reverse)[offset : offset + limit + 1]
     screen = console()
     if context.json:
-        for one in shown:
+        for one in found[:limit]:
             context.emit(to_json(one))
-    elif screen.is_terminal and shown:
-        screen.print(_table(shown, screen.width))
+    elif screen.is_terminal and found:
+        screen.print(_table(found[:limit], screen.width))
     else:
-        for one in shown:
+        for one in found[:limit]:
             click.echo("\t".join(_row(one)))
-    if len(found) > wanted:
-        click.echo(f"There are more: --offset {offset + wanted}, or --all", err=True)
-    elif not shown and not context.json:
-        whose = "such conversations" if chosen or user or agent or offset else "conversations"
-        click.echo(f"There are no {whose} in the namespace '{name(context.namespace)}'.", err=True)
+    if len(found) > limit:
+        click.echo(f"There are more: --offset {offset + limit}, or --all", err=True)
+    elif not found and not context.json:
+        kind = "such conversations" if sorts or offset or any(owner.values()) else "conversations"
+        click.echo(f"There are no {kind} in the namespace '{name(context.namespace)}'.", err=True)
 
 
 def _row(one: Conversation) -> list[str]:
@@ -113,7 +99,7 @@ def _row(one: Conversation) -> list[str]:
 
 
 def _table(found: Sequence[Conversation], width: int) -> Table:
-    """Titles give way to ids; a narrow terminal shows fewer columns."""
+    """Titles are cut before ids; a narrow terminal shows fewer columns."""
     rows = [[*_row(one)[:4], _age(one.updated_at), *_row(one)[5:]] for one in found]
     wanted = _HEADINGS if width >= _NARROW else _HEADINGS[:2]
     columns = {
@@ -121,15 +107,20 @@ def _table(found: Sequence[Conversation], width: int) -> Table:
         for heading, *cells in zip(_HEADINGS, *rows, strict=True)
         if heading == "ID" or (any(cells) and heading in wanted)
     }
-    taken = sum(max(map(cell_len, (heading, *cells))) + 2 for heading, cells in columns.items() if heading != "TITLE")
+    widths = {heading: max(map(cell_len, (heading, *cells))) + 2 for heading, cells in columns.items()}
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for heading in columns:
         if heading == "TITLE":
-            table.add_column(heading, overflow="ellipsis", no_wrap=True, max_width=max(12, width - taken))
+            table.add_column(
+                heading,
+                overflow="ellipsis",
+                no_wrap=True,
+                max_width=max(12, width - sum(widths.values()) + widths[heading]),
+            )
         elif heading in ("MESSAGES", "TOKENS", "CHANGED"):
             table.add_column(heading, justify="right", no_wrap=True, style="dim" if heading == "CHANGED" else "")
         else:
-            table.add_column(heading, overflow="fold", style="cyan" * (heading == "ID"))
+            table.add_column(heading, overflow="fold", style="cyan" if heading == "ID" else "")
     for row in zip(*columns.values(), strict=True):
         table.add_row(*map(Text, row))
     return table
@@ -140,58 +131,49 @@ def _age(time: datetime | None) -> str:
     if time is None:
         return ""
     seconds = max(0.0, (datetime.now(UTC) - time).total_seconds())
-    near = next((f"{int(seconds / size)} {unit}" for bound, unit, size in _AGES if seconds < bound), None)
-    return near or time.astimezone().strftime("%Y-%m-%d")
+    recent = next((f"{int(seconds / size)} {unit}" for bound, unit, size in _AGES if seconds < bound), None)
+    return recent or time.astimezone().strftime("%Y-%m-%d")
 
 
 @define("show")
-@click.argument("conversation", metavar="ID", type=Id(), shell_complete=conversation_ids)
-@click.option("--limit", "-n", type=click.IntRange(1), default=100, show_default=True, metavar="N",
-              help="Show at most the newest N messages.")  # fmt: skip
-@click.option("--all", "every", is_flag=True, help="Show all messages.")
-@message_filters
+@_options.conversation
+@click.option("--limit", "-n", type=Number(1), default=100, help="Show at most the newest N messages.")
+@click.option("--all", "everything", is_flag=True, help="Show all messages.")
+@_options.message_filters
 @click.option("--archived", is_flag=True, help="Also show archived messages, which summaries replaced.")
-@parts_shown
+@_options.parts_shown
 def show_command(
-    context: Context,
-    /,
-    conversation: str,
-    limit: int,
-    every: bool,
-    archived: bool,
-    tools: bool,
-    reasoning: bool,
-    full: bool,
-    **filters: Any,
-) -> None:
+    context: Context, conversation: str, limit: int, everything: bool, archived: bool,
+    tools: bool, reasoning: bool, full: bool, **filters: Any,
+) -> None:  # fmt: skip
     """Show a conversation.
 
     Prints the messages in order, with local times. With --json, each line is a message with all its fields.
     """
-    filters = {one: value or None for one, value in filters.items()}
+    filters = {option: value or None for option, value in filters.items()} | {"include_archived": archived}
     with open_store(context) as store:
         record = store.get_conversation(conversation)
         if record is None:
             no_conversation(store, conversation)
         more = False
-        if every:
-            messages = store.iter(conversation, include_archived=archived, **filters)
+        if everything:
+            messages = store.iter(conversation, **filters)
         else:
-            found = store.get(conversation, limit=limit + 1, include_archived=archived, **filters)
+            found = store.get(conversation, limit=limit + 1, **filters)
             more, messages = len(found) > limit, iter(found[-limit:])
         if context.json:
             for message in messages:
                 context.emit(to_json(message))
         else:
             screen = console()
-            _head(screen, record)
-            is_archived = _archived(store, conversation) if archived else None
-            Timeline(screen, tools=tools, reasoning=reasoning, full=full, archived=is_archived).together(messages)
+            _print_record(screen, record)
+            options = {"archived": _archive_of(store, conversation)} if archived else {}
+            Timeline(screen, tools=tools, reasoning=reasoning, full=full, **options).print_all(messages)
     if more:
         click.echo(f"Only the newest {limit:,} are shown: --limit N, or --all", err=True)
 
 
-def _head(screen: Console, record: Conversation) -> None:
+def _print_record(screen: Console, record: Conversation) -> None:
     head = Text(name(record.conversation_id), style="bold")
     if record.title:
         head.append(f"  {one_line(record.title)}", style="not bold")
@@ -207,55 +189,41 @@ def _head(screen: Console, record: Conversation) -> None:
     screen.print()
 
 
-def _archived(store: HistoryStore, conversation_id: str) -> Callable[[Message], bool]:
-    """A function that says whether a message is archived: not after the current summary, and not a system message."""
-    oldest = next(
-        (one for one in store.iter(conversation_id, batch=50) if one.is_summary or one.role != "system"), None
-    )
-    if oldest is None or not oldest.is_summary or oldest.position is None:
+def _archive_of(store: HistoryStore, conversation_id: str) -> Callable[[Message], bool]:
+    """Returns whether a message is archived: all up to the summary are, except system messages."""
+    first = next((one for one in store.iter(conversation_id, batch=50) if one.is_summary or one.role != "system"), None)
+    if first is None or not first.is_summary:
         return lambda message: False
-    id_, through = oldest.id, oldest.position
+    summary = first
 
     def archived(message: Message) -> bool:
-        stays = message.id == id_ or (message.role == "system" and not message.is_summary)
-        return not stays and message.position is not None and message.position <= through
+        if message.id == summary.id or (message.role == "system" and not message.is_summary):
+            return False
+        return message.position is not None and summary.position is not None and message.position <= summary.position
 
     return archived
 
 
 @define("search")
 @click.argument("query")
-@click.option("--conversation", "-c", metavar="ID", type=Id(), shell_complete=conversation_ids,
-              help="Search only this conversation.")  # fmt: skip
-@click.option("--user", metavar="ID", help="Only conversations of this owner: 1 is the number, '\"1\"' the text.")
-@click.option("--agent", metavar="NAME", help="Only conversations of this agent.")
-@click.option("--limit", "-n", type=click.IntRange(1), default=10, show_default=True, metavar="N",
-              help="Show at most the best N messages.")  # fmt: skip
-@offset
-@message_filters
+@click.option("--conversation", "-c", **_options.CONVERSATION_ID, help="Search only this conversation.")
+@_options.owners
+@click.option("--limit", "-n", type=Number(1), default=10, help="Show at most the best N messages.")
+@_options.offset
+@_options.message_filters
 @click.option("--tool", "tool_names", metavar="NAME", multiple=True,
               help="Only calls and results of this tool. Repeatable.")  # fmt: skip
 @click.option("--archived/--no-archived", default=True,
-              help="Also search archived messages, which summaries replaced.  [default: archived]")  # fmt: skip
+              help="Also search archived messages, which summaries replaced.")  # fmt: skip
 @click.option("--only-archived", is_flag=True, help="Search only archived messages.")
-@click.option("--context", "around", type=click.IntRange(0, 100), default=0, metavar="N",
+@click.option("--context", "neighbours", type=Number(0, 100), default=0,
               help="Also show N messages before and after each match.")  # fmt: skip
-@language
+@_options.language
 def search_command(
-    context: Context,
-    /,
-    query: str,
-    conversation: str | None,
-    user: str | None,
-    agent: str | None,
-    limit: int,
-    offset: int,
-    archived: bool,
-    only_archived: bool,
-    around: int,
-    language: str | None,
+    context: Context, query: str, conversation: str | None, user_id: int | str | None, agent_name: str | None,
+    limit: int, offset: int, archived: bool, only_archived: bool, neighbours: int, language: str | None,
     **filters: Any,
-) -> None:
+) -> None:  # fmt: skip
     """Search messages by their text, best matches first.
 
     Finds messages with any of the words. "Words in quotes" match as a phrase, and begin* matches all words with this
@@ -263,16 +231,15 @@ def search_command(
     """
     if only_archived and not archived:
         raise click.UsageError("--only-archived and --no-archived exclude each other")
-    if conversation is not None and (user is not None or agent is not None):
+    if conversation is not None and (user_id is not None or agent_name is not None):
         raise click.UsageError("--conversation excludes --user and --agent")
-    options: dict[str, Any] = {one: value or None for one, value in filters.items()}
-    options |= {"limit": limit, "offset": offset, "context": around, "token_cap": None, "highlight": True}
+    options: dict[str, Any] = {option: value or None for option, value in filters.items()}
+    options |= {"limit": limit, "offset": offset, "context": neighbours, "token_cap": None, "highlight": True}
     options["archived"] = True if only_archived else None if archived else False
     with open_store(context, searches=language) as store:
         if conversation is None:
             try:
-                owner = None if user is None else owner_of(user)
-                hits = store.search_all(query, user_id=owner, agent_name=agent, **options)
+                hits = store.search_all(query, user_id=user_id, agent_name=agent_name, **options)
             except CapabilityError as error:
                 complain(str(error), _NO_SEARCH)
                 raise SystemExit(WRONG) from error
@@ -280,15 +247,14 @@ def search_command(
             hits = store.search(conversation, query, **options)
             if not hits and store.get_conversation(conversation) is None:
                 no_conversation(store, conversation)
-    if context.json:
-        for hit in hits:
+    screen = console()
+    for hit in hits:
+        if context.json:
             context.emit(to_json(hit))
-    else:
-        screen = console()
-        for hit in hits:
-            for line, indent in _lines(hit):
-                put(screen, line, indent)
-            screen.print()
+            continue
+        for line, indent in _lines(hit):
+            put(screen, line, indent)
+        screen.print()
     if not hits:
         click.echo("Nothing was found.", err=True)
         raise SystemExit(FAILED)
@@ -298,28 +264,26 @@ def _lines(hit: SearchHit) -> Iterator[tuple[Text, int]]:
     """The lines to show for a hit, each with its indentation."""
     message = hit.message
     time = f"{message.timestamp.astimezone():%Y-%m-%d %H:%M}" if message.timestamp else ""
-    head = Text.assemble((name(hit.conversation_id), "cyan"), f"  {time}  ", (who(message), "bold"))
+    head = Text.assemble((name(hit.conversation_id), "cyan"), f"  {time}  ", (author(message), "bold"))
     head.append("  archived" if hit.archived else "", style="dim")
     yield head, 0
-    for other in hit.before:
-        yield _neighbour(other), 4
+    yield from ((_neighbour(one), 4) for one in hit.before)
     for number, fragment in enumerate(hit.highlights):
         after = " …" if number + 1 < len(hit.highlights) else ""
-        yield Text("… " * bool(number)) + _marked(fragment) + Text(after), 2
+        yield Text("… " if number else "") + _marked(fragment) + Text(after), 2
     if not hit.highlights:
         yield Text(one_line(searchable(message), _SHOWN)), 2
-    for other in hit.after:
-        yield _neighbour(other), 4
+    yield from ((_neighbour(one), 4) for one in hit.after)
 
 
 def _neighbour(message: Message) -> Text:
-    return Text(f"{who(message)}: {one_line(message.text or searchable(message), _SHOWN)}", style="dim")
+    return Text(f"{author(message)}: {one_line(message.text or searchable(message), _SHOWN)}", style="dim")
 
 
 def _marked(fragment: Highlight) -> Text:
     """A fragment on one line, with its terms marked."""
     text, end = Text(), 0
-    flat = _BLANK.sub(" ", fragment.text)  # keeps the length, and so the ranges
+    flat = re.sub(r"\s", " ", fragment.text)  # keeps the length, and so the ranges
     for start, stop in fragment.ranges:
         text.append(name(flat[end:start]))
         text.append(name(flat[start:stop]), style="bold black on yellow")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import errno
 import functools
 import io
@@ -14,16 +13,14 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 import click
+from click.shell_completion import CompletionItem, get_completion_class
 
 from redis_history._version import __version__
 from redis_history.errors import RedisHistoryError
 
 DONE, FAILED, WRONG, NO_SERVER, INTERRUPTED, NO_READER, TERMINATED = 0, 1, 2, 3, 130, 141, 143
 DEFAULT_URL = "redis://localhost:6379/0"
-HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
-
-#: Commands that do nothing without a server: that nothing listens there is reported before their modules are imported.
-_ONLINE = frozenset(("ls", "show", "tail", "search", "say", "rename", "delete", "stats", "export"))
+SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
 
 #: Each command with its module and the first line of its help. The module is imported when the command runs.
 _COMMANDS = {
@@ -34,18 +31,18 @@ _COMMANDS = {
     "search": ("browse", "Search messages by their text, best matches first."),
     "say": ("edit", "Append a message to a conversation."),
     "rename": ("edit", "Set the title of a conversation."),
-    "delete": ("edit", "Delete conversations with all their messages, also archived ones."),
+    "delete": ("edit", "Delete conversations with all their messages, including archived ones."),
     "stats": ("edit", "Show how much a namespace contains, and its largest conversations."),
     "import": ("exchange", "Import conversations from files, or from the keys of an agent framework."),
     "export": ("exchange", "Export conversations, or a whole namespace, to a file."),
-    "migrate": ("migrate", "Migrate a namespace from version 0.1."),
+    "migrate": ("maintain", "Migrate a namespace from version 0.1."),
     "compress": ("maintain", "Replace the older part of long conversations with summaries."),
     "serve": ("serve", "Show conversations in a browser, live."),
-    "mcp": ("mcp", "Serve conversations to agents over the Model Context Protocol."),
+    "mcp": ("serve", "Serve conversations to agents over the Model Context Protocol."),
     "reindex": ("maintain", "Rebuild the search index of a namespace."),
     "doctor": ("servers", "Check the server and this machine, and suggest fixes."),
     "embedded": ("servers", "Manage the private server of this user."),
-    "completion": ("_completion", "Print the completion script of a shell."),
+    "completion": ("commands", "Print the completion script of a shell."),
 }
 
 
@@ -65,7 +62,7 @@ class Context(NamedTuple):
     def url(self) -> str:
         return DEFAULT_URL if self.given_url is None else self.given_url
 
-    def say(self, text: str, /, **fields: Any) -> None:
+    def say(self, text: str, **fields: Any) -> None:
         """Print a line to standard output: the text, or the fields with --json."""
         if self.json:
             self.emit(fields)
@@ -85,33 +82,30 @@ def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
         ctx.meta[str(param.name)] = value
 
 
-def _shared(name: str, help: str, **more: Any) -> Callable[[Any], Any]:
-    return click.option(f"--{name}", help=help, callback=_keep, expose_value=False, **more)
+def _shared(name: str, **more: Any) -> click.Option:
+    return click.Option([f"--{name}"], callback=_keep, expose_value=False, **more)
 
 
-_SHARED = {
-    "url": _shared("url", "The URL of the server.", metavar="URL"),
-    "namespace": _shared("namespace", "The namespace of the conversations.", metavar="NAME"),
-    "json": _shared("json", "Answer in JSON, one value a line.", is_flag=True),
+_SHARED: dict[str, dict[str, Any]] = {
+    "url": {"help": "The URL of the server.", "metavar": "URL"},
+    "namespace": {"help": "The namespace of the conversations.", "metavar": "NAME"},
+    "json": {"help": "Answer in JSON, one value a line.", "is_flag": True},
 }
 
 
 def define(name: str, *, shared: Sequence[str] = tuple(_SHARED)) -> Callable[[Callable[..., Any]], click.Command]:
     """Like `click.command`, for a function of a Context. The shared options may also follow the command's name."""
 
-    def made(function: Callable[..., Any]) -> click.Command:
+    def decorate(function: Callable[..., Any]) -> click.Command:
+        @functools.wraps(function)
         def run(**values: Any) -> Any:
             return function(Context.of(click.get_current_context()), **values)
 
-        run = functools.update_wrapper(run, function)
-        own = getattr(run, "__click_params__", [])
-        run.__click_params__ = []  # type: ignore[attr-defined]
-        for one in reversed(shared):
-            _SHARED[one](run)
-        run.__click_params__ += own  # type: ignore[attr-defined]
-        return click.command(name, context_settings=HELP_OPTIONS)(run)
+        command = click.command(name, context_settings=SETTINGS)(run)
+        command.params += [_shared(one, **_SHARED[one]) for one in shared]
+        return command
 
-    return made
+    return decorate
 
 
 class _Commands(click.Group):
@@ -127,26 +121,11 @@ class _Commands(click.Group):
         found: click.Command = getattr(module, f"{cmd_name}_command")
         return found
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        if args[0] in _ONLINE and not ctx.resilient_parsing and not {"-h", "--help"} & set(args):
-            from redis_history.cli._listening import check_listening, url_of
-
-            check_listening(url_of(args) or Context.of(ctx).url)
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            close = difflib.get_close_matches(args[0], _COMMANDS, n=1, cutoff=0.5)
-            if not close:
-                raise
-            raise click.UsageError(f"{error.message} Did you mean {close[0]!r}?", ctx) from error
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
 
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
-        from click.shell_completion import CompletionItem
-
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         found = [CompletionItem(name, help=_COMMANDS[name][1]) for name in _COMMANDS if name.startswith(incomplete)]
         return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
@@ -193,26 +172,25 @@ def discard_output() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-@click.group(cls=_Commands, context_settings=HELP_OPTIONS)
-@_shared(
-    "url",
-    "The URL of the server: redis://, rediss://, unix://, redis+cluster://, redis+sentinel://, embedded://.",
-    envvar="REDIS_HISTORY_URL",
-    show_default=DEFAULT_URL,
-    show_envvar=True,
-    metavar="URL",
-)
-@_shared(
-    "namespace",
-    "The namespace of the conversations.",
-    envvar="REDIS_HISTORY_NAMESPACE",
-    default="default",
-    show_default=True,
-    show_envvar=True,
-    metavar="NAME",
-)
-@_shared("json", "Answer in JSON, one value a line.", is_flag=True)
-@click.version_option(__version__, package_name="redis_history")
+@click.group(
+    cls=_Commands,
+    context_settings=SETTINGS,
+    params=[
+        _shared(
+            "url",
+            help="The URL of the server: redis://, rediss://, unix://, redis+cluster://, redis+sentinel://, "
+            "embedded://.",
+            metavar="URL",
+            envvar="REDIS_HISTORY_URL",
+            show_envvar=True,
+            show_default=DEFAULT_URL,
+        ),
+        _shared("namespace", **_SHARED["namespace"], envvar="REDIS_HISTORY_NAMESPACE", show_envvar=True,
+                default="default"),
+        _shared("json", **_SHARED["json"]),
+    ],
+)  # fmt: skip
+@click.version_option(__version__)
 def cli() -> None:
     """Conversations of LLM agents in Redis.
 
@@ -224,3 +202,22 @@ def cli() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+cli.commands = dict.fromkeys(_COMMANDS, cli)  # click suggests one of these names for an unknown one
+
+
+@define("completion", shared=())
+@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
+def completion_command(context: Context, shell: str) -> None:
+    """Print the completion script of a shell.
+
+    \b
+    bash: eval "$(redis-history completion bash)"     in ~/.bashrc
+    zsh:  eval "$(redis-history completion zsh)"      in ~/.zshrc
+    fish: redis-history completion fish > ~/.config/fish/completions/redis-history.fish
+
+    It completes commands, options and the ids of conversations.
+    """
+    complete: Any = get_completion_class(shell)
+    click.echo(complete(cli, {}, "redis-history", "_REDIS_HISTORY_COMPLETE").source())

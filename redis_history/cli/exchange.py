@@ -9,19 +9,19 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 from msgspec import structs
 
+from redis_history._sync.store import HistoryStore
 from redis_history.backends.redis.urls import parse_url
 from redis_history.cli import _options
-from redis_history.cli._completion import conversation_ids
-from redis_history.cli._listening import check_listening
-from redis_history.cli._options import Id
+from redis_history.cli._options import Number
 from redis_history.cli._output import Update, complain, counted, name, one_line, progress
-from redis_history.cli._stores import check_url, no_conversation, open_store
+from redis_history.cli._stores import check_url, connect, no_conversation, open_store
 from redis_history.cli.commands import FAILED, WRONG, Context, define
 from redis_history.errors import InvalidInputError
 from redis_history.importers import (
@@ -41,7 +41,7 @@ from redis_history.importers import (
 _CHUNK = 1 << 16  # bytes
 _PATH = click.Path(allow_dash=True, exists=True)
 _LONGEST_NAME = 255  # bytes of the name of a file
-_MOST_PROBLEMS = 20  # to print; further ones are only counted
+_MAX_PROBLEMS = 20  # to print; further ones are only counted
 
 #: Help texts by field of ImportLimits.
 _LIMITS = {
@@ -58,49 +58,30 @@ _LIMITS = {
 def _limits(command: Callable[..., Any]) -> Callable[..., Any]:
     """An option for each field of ImportLimits."""
     for field, text in reversed(_LIMITS.items()):
-        kind = click.IntRange(1, 250 if field == "max_depth" else None)
         flag, default = f"--{field.replace('_', '-')}", getattr(ImportLimits(), field)
-        command = click.option(flag, type=kind, default=default, show_default=True, metavar="N", help=text)(command)
+        command = click.option(flag, type=Number(1), default=default, help=text)(command)
     return command
 
 
 @define("import")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option(
-    "--from",
-    "framework",
-    type=click.Choice(FRAMEWORKS),
-    help="Import what this framework's own class has stored in Redis. FILE is the URL of that server.",
-)
-@click.option(
-    "--key-prefix",
-    metavar="TEXT",
-    help="With --from: what the framework's keys begin with.  [default: that of the framework]",
-)
-@click.option("--format", type=click.Choice(("auto", *FORMATS)), default="auto", show_default=True,
+@click.option("--from", "framework", type=click.Choice(FRAMEWORKS),
+              help="Import what this framework's class stored in Redis. FILE is the URL of that server.")  # fmt: skip
+@click.option("--key-prefix",
+              help="With --from: what the framework's keys begin with.  [default: that of the framework]")  # fmt: skip
+@click.option("--format", type=click.Choice(("auto", *FORMATS)), default="auto",
               help="The format of the files. auto: detect it from the first records.")  # fmt: skip
-@click.option("--name", "stdin_name", default="stdin", show_default=True, metavar="NAME",
+@click.option("--name", "stdin_name", default="stdin", metavar="NAME",
               help="The file name to use for - (standard input). Ids are derived from it.")  # fmt: skip
-@click.option("--batch", type=click.IntRange(1, 1000), default=200, show_default=True, metavar="N",
-              help="How many messages to store at once.")  # fmt: skip
+@click.option("--batch", type=Number(1, 1000), default=200, help="How many messages to store at once.")
 @_limits
 @_options.language
 @click.option("--dry-run", is_flag=True, help="Read the files and report their content, but store nothing.")
 @_options.quiet
 def import_command(
-    context: Context,
-    /,
-    files: tuple[str, ...],
-    framework: str | None,
-    key_prefix: str | None,
-    format: str,
-    stdin_name: str,
-    batch: int,
-    language: str | None,
-    dry_run: bool,
-    quiet: bool,
-    **given: int,
-) -> None:
+    context: Context, files: tuple[str, ...], framework: str | None, key_prefix: str | None, format: str,
+    stdin_name: str, batch: int, language: str | None, dry_run: bool, quiet: bool, **limits: int,
+) -> None:  # fmt: skip
     """Import conversations from files, or from the keys of an agent framework.
 
     Reads the JSON or JSONL files of chats, agents and other tools, also gzipped, and detects their format. FILE may be
@@ -108,161 +89,154 @@ def import_command(
     cannot be read at all, nothing is imported. Skipped records are reported, and make the exit status 1.
     """
     check_url(context)
-    problems = _Problems(context)
+    work = _Import(context, format, batch, language, ImportLimits(**limits), dry_run, quiet)
     if framework is not None:
         if len(files) > 1 or "://" not in files[0]:
             raise click.UsageError("--from takes one URL, such as redis://localhost:6379/0")
-        _import_framework(context, framework, files[0], key_prefix, batch, language, dry_run=dry_run, quiet=quiet)
-        return
-    if key_prefix is not None:
-        raise click.UsageError("--key-prefix needs --from")
-    for given_path in files:
-        if "://" in given_path:
-            raise click.UsageError(f"{name(given_path)!r} is a URL: name the framework that wrote there with --from")
-        _PATH.convert(given_path, None, click.get_current_context())
-    limits = ImportLimits(**given)
-    with _opened(files, stdin_name, limits) as opened:
-        # Read the start of all files before storing anything.
-        with progress("reading", context, quiet=quiet) as update:
-            done = [_read(file, format, limits, problems.of(file) if dry_run else None, update) for file in opened]
-        if not dry_run:
-            with (
-                open_store(context, lasting=True, searches=language) as store,
-                progress("importing", context, quiet=quiet) as update,
-            ):
-                earlier = Imported()
-                for at, (file, kind, _) in enumerate(done):
-
-                    def show(counts: Imported, earlier: Imported = earlier) -> None:
-                        now = _sum((earlier, counts))
-                        update(now.messages, None, counted(now.conversations, "conversation"))
-
-                    counts = import_messages(
-                        file.path, store, format=format, batch=batch, limits=limits,
-                        on_error=problems.of(file), on_progress=show,
-                    )  # fmt: skip
-                    earlier = _sum((earlier, counts))
-                    done[at] = _Done(file, kind, counts)
-    for file, kind, counts in done:
-        text = f"{name(file.shown)} ({kind or 'no conversations'}): {_words(counts, dry_run)}"
-        context.say(text, kind="file", path=file.shown, format=kind, dry_run=dry_run, **structs.asdict(counts))
-    problems.end()
-    counts = _sum(one.counts for one in done)
-    if context.json:
-        context.emit({"kind": "ended", "dry_run": dry_run, **structs.asdict(counts)})
-    elif len(done) > 1:
-        click.echo(f"Together: {_words(counts, dry_run)}")
+        counts = work.framework(framework, files[0], key_prefix)
+    else:
+        if key_prefix is not None:
+            raise click.UsageError("--key-prefix needs --from")
+        for file in files:
+            if "://" in file:
+                raise click.UsageError(f"{name(file)!r} is a URL: name the framework that wrote there with --from")
+            _PATH.convert(file, None, click.get_current_context())
+        counts = work.files(files, stdin_name)
     if counts.problems:
         raise SystemExit(FAILED)
 
 
-def _import_framework(
-    context: Context, framework: str, url: str, key_prefix: str | None, batch: int, language: str | None,
-    *, dry_run: bool, quiet: bool,
-) -> None:  # fmt: skip
-    problems = _Problems(context)
-    address = parse_url(url).address  # without the password
-    report = problems.of(_File(address, Path(url)))
-    check_listening(url)
-    source = FrameworkSource(framework, url, key_prefix=key_prefix, on_error=report)
-    counts = Imported()
-    with progress("reading" if dry_run else "importing", context, quiet=quiet) as update:
+class _Source(NamedTuple):
+    """`name`: as given; `path`: the file to read, which for a pipe is a copy."""
 
-        def show(done: Imported) -> None:
-            update(done.conversations, len(source), counted(done.messages, "message"))
-
-        if dry_run:
-            for transcript in source:
-                counts = Imported(counts.conversations + 1, counts.messages + len(transcript.messages))
-                show(counts)
-        else:
-            with open_store(context, lasting=True, searches=language) as store:
-                counts = import_messages(source, store, batch=batch, on_error=report, on_progress=show)
-    counts = structs.replace(counts, problems=problems.count)
-    text = f"{address} ({framework}): {_words(counts, dry_run)}"
-    context.say(text, kind="ended", path=address, format=framework, dry_run=dry_run, **structs.asdict(counts))
-    problems.end()
-    if not len(source):
-        complain(f"no conversations of {framework} found there", "Name another database in the URL, or --key-prefix")
-    if problems.count:
-        raise SystemExit(FAILED)
-
-
-class _File(NamedTuple):
-    """`shown`: the name to show; `path`: the file to read."""
-
-    shown: str
+    name: str
     path: Path
 
 
-class _Done(NamedTuple):
-    """The result of reading or importing a file. `format`: of its first conversation, if there is one."""
+@dataclass
+class _Import:
+    """Imports, and prints results and skipped records: all of them in JSON, otherwise the first ones."""
 
-    file: _File
-    format: str | None
-    counts: Imported
+    context: Context
+    format: str
+    batch: int
+    language: str | None
+    limits: ImportLimits
+    dry_run: bool
+    quiet: bool
+    problems: int = 0
 
+    def files(self, files: Sequence[str], stdin_name: str) -> Imported:
+        with _opened(files, stdin_name, self.limits) as sources:
+            # Read the start of all files before storing anything.
+            with progress("reading", self.context, quiet=self.quiet) as update:
+                done = [self._read(source, update) for source in sources]
+            if not self.dry_run:
+                with self._importing() as (store, update):
+                    for index, source in enumerate(sources):
+                        counts = import_messages(
+                            source.path, store, format=self.format, batch=self.batch, limits=self.limits,
+                            on_error=self._on_error(source),
+                            on_progress=lambda now: update(
+                                now.messages, None, counted(now.conversations, "conversation")
+                            ),
+                        )  # fmt: skip
+                        done[index] = done[index][0], counts
+        for source, (format, counts) in zip(sources, done, strict=True):
+            self._print(source.name, format, counts, kind="file")
+        self._print_rest()
+        total = _sum(counts for _, counts in done)
+        if self.context.json:
+            self.context.emit({"kind": "ended", "dry_run": self.dry_run, **structs.asdict(total)})
+        elif len(done) > 1:
+            click.echo(f"Together: {self._describe(total)}")
+        return total
 
-class _Problems:
-    """Reports skipped records: all of them in JSON, otherwise the first ones."""
+    def framework(self, framework: str, url: str, key_prefix: str | None) -> Imported:
+        address = parse_url(url).address  # without the password
+        on_error = self._on_error(_Source(address, Path(url)))
+        with connect(self.context._replace(given_url=url)):  # reports an unreachable server soon
+            pass
+        source = FrameworkSource(framework, url, key_prefix=key_prefix, on_error=on_error)
+        counts = Imported()
+        if self.dry_run:
+            for transcript in source:
+                counts = _sum((counts, Imported(1, len(transcript.messages))))
+        else:
+            with self._importing() as (store, update):
+                counts = import_messages(
+                    source, store, batch=self.batch, on_error=on_error,
+                    on_progress=lambda now: update(now.conversations, len(source), counted(now.messages, "message")),
+                )  # fmt: skip
+        counts = structs.replace(counts, problems=self.problems)
+        self._print(address, framework, counts, kind="ended")
+        self._print_rest()
+        if not len(source):
+            complain(
+                f"no conversations of {framework} found there", "Name another database in the URL, or --key-prefix"
+            )
+        return counts
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self.count = 0
+    @contextmanager
+    def _importing(self) -> Iterator[tuple[HistoryStore, Update]]:
+        with (
+            open_store(self.context, lasting=True, searches=self.language) as store,
+            progress("importing", self.context, quiet=self.quiet) as update,
+        ):
+            yield store, update
 
-    def of(self, file: _File) -> OnError:
+    def _read(self, source: _Source, update: Update) -> tuple[str | None, Imported]:
+        """Reads a file in a dry run, otherwise its first conversation. Returns the format of that, and the counts.
+
+        Raises InvalidInputError if it cannot be read."""
+        format, counts, before = None, Imported(), self.problems
+        on_error = self._on_error(source) if self.dry_run else lambda problem: None
+        try:
+            transcripts = read_transcripts(source.path, format=self.format, on_error=on_error, limits=self.limits)
+        except InvalidInputError as error:
+            raise InvalidInputError(str(error).replace(str(source.path), source.name)) from error
+        for transcript in transcripts:
+            format = format or transcript.format
+            counts = _sum((counts, Imported(1, len(transcript.messages))))
+            update(counts.messages, None, one_line(source.name, 40))
+            if not self.dry_run:
+                break
+        return format, structs.replace(counts, problems=self.problems - before)
+
+    def _on_error(self, source: _Source) -> OnError:
         def report(problem: ImportProblem) -> None:
-            self.count += 1
-            path = problem.path.replace(str(file.path), file.shown, 1)
-            if self._context.json:
-                self._context.emit({"kind": "problem", "path": path, "line": problem.line, "reason": problem.reason})
-            elif self.count <= _MOST_PROBLEMS:
+            self.problems += 1
+            path = problem.path.replace(str(source.path), source.name, 1)
+            if self.context.json:
+                self.context.emit({"kind": "problem", "path": path, "line": problem.line, "reason": problem.reason})
+            elif self.problems <= _MAX_PROBLEMS:
                 click.echo(one_line(f"{path}:{problem.line}: skipped: {problem.reason}"), err=True)
 
         return report
 
-    def end(self) -> None:
-        if self.count > _MOST_PROBLEMS and not self._context.json:
-            more = self.count - _MOST_PROBLEMS
+    def _print(self, source: str, format: str | None, counts: Imported, *, kind: str) -> None:
+        text = f"{name(source)} ({format or 'no conversations'}): {self._describe(counts)}"
+        fields = {"path": source, "format": format, "dry_run": self.dry_run, **structs.asdict(counts)}
+        self.context.say(text, kind=kind, **fields)
+
+    def _print_rest(self) -> None:
+        if self.problems > _MAX_PROBLEMS and not self.context.json:
+            more = self.problems - _MAX_PROBLEMS
             click.echo(f"… and {more:,} more problems; --json reports all of them", err=True)
 
-
-def _read(file: _File, format: str, limits: ImportLimits, on_error: OnError | None, update: Update) -> _Done:
-    """Reads a file, or without `on_error` its first conversation. Raises InvalidInputError if it cannot be read."""
-    kind, conversations, messages, problems = None, 0, 0, 0
-
-    def count(problem: ImportProblem) -> None:
-        nonlocal problems
-        problems += 1
-        if on_error is not None:
-            on_error(problem)
-
-    try:
-        transcripts = read_transcripts(file.path, format=format, on_error=count, limits=limits)
-    except InvalidInputError as error:
-        raise InvalidInputError(str(error).replace(str(file.path), file.shown)) from error
-    for transcript in transcripts:
-        kind = kind or transcript.format
-        conversations, messages = conversations + 1, messages + len(transcript.messages)
-        update(messages, more=one_line(file.shown, 40))
-        if on_error is None:
-            break
-    return _Done(file, kind, Imported(conversations, messages, problems=problems))
+    def _describe(self, counts: Imported) -> str:
+        text = f"{counted(counts.conversations, 'conversation')}, {counted(counts.messages, 'message')}"
+        if not self.dry_run:
+            text += f": {counts.new:,} new, {counts.duplicates:,} known"
+        return text + (f"; {counted(counts.problems, 'problem')}" if counts.problems else "")
 
 
 def _sum(counts: Iterable[Imported]) -> Imported:
     return Imported(*map(sum, zip(*map(structs.astuple, counts), strict=True)))
 
 
-def _words(counts: Imported, dry_run: bool) -> str:
-    text = f"{counted(counts.conversations, 'conversation')}, {counted(counts.messages, 'message')}"
-    if not dry_run:
-        text += f": {counts.new:,} new, {counts.duplicates:,} known"
-    return text + (f"; {counted(counts.problems, 'problem')}" if counts.problems else "")
-
-
 @contextmanager
-def _opened(files: Sequence[str], stdin_name: str, limits: ImportLimits) -> Iterator[list[_File]]:
+def _opened(files: Sequence[str], stdin_name: str, limits: ImportLimits) -> Iterator[list[_Source]]:
     """The files to read. Copies pipes and standard input, which cannot be read twice, to temporary files."""
     is_name = stdin_name not in ("", ".", "..") and not {"/", "\0"} & set(stdin_name)
     if files.count("-") > 1 or not is_name or len(os.fsencode(stdin_name)) > _LONGEST_NAME:
@@ -270,15 +244,15 @@ def _opened(files: Sequence[str], stdin_name: str, limits: ImportLimits) -> Iter
     if "-" in files and sys.stdin is None:  # as after <&-
         raise click.UsageError("standard input is closed")
     with ExitStack() as stack:
-        found = []
+        sources = []
         for file in files:
             path = Path(file)
             if file == "-" or not (path.is_file() or path.is_dir()):
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="redis-history-"))
                 path = Path(folder) / (stdin_name if file == "-" else path.name)
                 _copy(file, path, limits)
-            found.append(_File(file, path))
-        yield found
+            sources.append(_Source(file, path))
+        yield sources
 
 
 def _copy(file: str, path: Path, limits: ImportLimits) -> None:
@@ -299,14 +273,21 @@ def _copy(file: str, path: Path, limits: ImportLimits) -> None:
 
 
 @define("export")
-@click.argument("conversations", nargs=-1, metavar="[ID]...", type=Id(), shell_complete=conversation_ids)
-@click.option("--output", "-o", default="-", metavar="FILE", type=click.Path(dir_okay=False, allow_dash=True),
-              help="The file to write, gzipped if its name ends in .gz.  [default: standard output]")  # fmt: skip
+@click.argument("conversations", nargs=-1, **_options.CONVERSATION_ID | {"metavar": "[ID]..."})
+@click.option(
+    "--output",
+    "-o",
+    default="-",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, allow_dash=True),
+    show_default="standard output",
+    help="The file to write, gzipped if its name ends in .gz.",
+)
 @click.option("--archived", is_flag=True, help="Also export archived messages, which summaries replaced.")
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress and no summary.")
 def export_command(
-    context: Context, /, conversations: tuple[str, ...], output: str, archived: bool, quiet: bool
-) -> None:
+    context: Context, conversations: tuple[str, ...], output: str, archived: bool, quiet: bool
+) -> None:  # fmt: skip
     """Export conversations, or a whole namespace, to a file.
 
     The file is JSONL: a line for the record of each conversation and a line for each message, with all their data.
@@ -319,9 +300,9 @@ def export_command(
     if output == "-" and sys.stdout.isatty():
         raise click.UsageError("the export would go to your terminal: name a file with --output, or use a pipe")
     with open_store(context, lasting=True) as store:
-        for identity in conversations:
-            if store.get_conversation(identity) is None:
-                no_conversation(store, identity)
+        for conversation_id in conversations:
+            if store.get_conversation(conversation_id) is None:
+                no_conversation(store, conversation_id)
         with progress("exporting", context, quiet=quiet) as update:
 
             def show(done: Exported) -> None:

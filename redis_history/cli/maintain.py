@@ -1,23 +1,32 @@
-"""`redis-history compress` and `reindex`."""
+"""`redis-history compress`, `reindex` and `migrate`."""
 
 from __future__ import annotations
 
 import asyncio
+import pkgutil
 import signal
 import sys
+from functools import partial
 from typing import Any
 
 import click
 from msgspec import structs
+from redis import Redis
+from redis.crc import key_slot
+from redis.exceptions import RedisError, ResponseError
 from rich.table import Table
 from rich.text import Text
 
 from redis_history._async.compressor import AsyncCompressor
 from redis_history._async.store import AsyncHistoryStore
+from redis_history._sync.cluster_backend import ClusterBackend
+from redis_history.backends.redis.failures import translate
+from redis_history.backends.redis.form1 import Migration, former_names
+from redis_history.backends.redis.keys import Keyspace, former_key
 from redis_history.cli import _options
-from redis_history.cli._options import Duration, named_function
-from redis_history.cli._output import console, counted, name, one_line, progress
-from redis_history.cli._stores import open_store, search_options
+from redis_history.cli._options import Number, duration
+from redis_history.cli._output import complain, console, counted, name, one_line, progress
+from redis_history.cli._stores import connect, open_store, search_options
 from redis_history.cli.commands import FAILED, Context, define
 from redis_history.compaction.extractive import extractive_summarizer
 from redis_history.compaction.models import anthropic_summarizer, openai_summarizer
@@ -26,74 +35,60 @@ from redis_history.compaction.summaries import Summarizer
 from redis_history.compaction.worker import CompressionProgress, CompressorStats
 from redis_history.errors import CapabilityError
 
+_NOT_MIGRATED = "another conversation has its id, or it has changed since it was migrated"
+_PARTLY_MIGRATED = "it was migrated without messages that cannot be read"
+
 
 def _summarizer(kind: str, model: str | None, base_url: str | None, tokens: int | None, language: str) -> Summarizer:
-    if ":" in kind:
-        found: Summarizer = named_function(kind)
-        return found
     if kind == "extractive":
         return extractive_summarizer(language=language, max_tokens=tokens or 400)
-    make = {"openai": openai_summarizer, "anthropic": anthropic_summarizer}.get(kind)
-    if make is None:
+    if kind in ("openai", "anthropic"):
+        if model is None:
+            raise click.UsageError(f"--summarizer {kind} needs --model")
+        make = openai_summarizer if kind == "openai" else anthropic_summarizer
+        return make(model, base_url=base_url, max_tokens=tokens or 1024)
+    if ":" not in kind:
         raise click.UsageError(
             f"--summarizer must be extractive, openai, anthropic or package.module:function, not {kind!r}"
         )
-    if model is None:
-        raise click.UsageError(f"--summarizer {kind} needs --model")
-    return make(model, base_url=base_url, max_tokens=tokens or 1024)
+    try:
+        found: Summarizer = pkgutil.resolve_name(kind)
+    except Exception as error:  # a module may raise anything when it is imported
+        raise click.UsageError(f"{kind!r} cannot be imported: {type(error).__name__}: {error}") from error
+    return found
 
 
 @define("compress")
-@click.option(
-    "--max-tokens", type=click.IntRange(1), metavar="N", help="Compress conversations with more than N tokens."
-)
-@click.option(
-    "--max-messages", type=click.IntRange(1), metavar="N", help="Compress conversations with more than N messages."
-)
-@click.option("--older-than", type=Duration(), metavar="AGE", help="Compress messages older than AGE, such as 7d.")
-@click.option("--target", type=click.FloatRange(0, 1, min_open=True), default=0.5, show_default=True,
+@click.option("--max-tokens", type=Number(1), help="Compress conversations with more than N tokens.")
+@click.option("--max-messages", type=Number(1), help="Compress conversations with more than N messages.")
+@click.option("--older-than", type=duration, metavar="AGE", help="Compress messages older than AGE, such as 7d.")
+@click.option("--target", type=click.FloatRange(0, 1, min_open=True), default=0.5,
               help="Compress down to this fraction of the limits.")  # fmt: skip
-@click.option("--keep-recent", type=click.IntRange(0), default=KEEP_RECENT, show_default=True, metavar="N",
+@click.option("--keep-recent", type=Number(0), default=KEEP_RECENT,
               help="Keep the newest N messages, if the limits allow it.")  # fmt: skip
-@click.option("--summarizer", default="extractive", show_default=True, metavar="WHAT",
+@click.option("--summarizer", default="extractive", metavar="WHAT",
               help="extractive (needs no model), openai, anthropic, or package.module:function.")  # fmt: skip
 @click.option("--model", metavar="NAME", help="The model, for openai and anthropic.")
 @click.option("--base-url", metavar="URL", help="Another server with the same API, for openai and anthropic.")
-@click.option(
-    "--summary-tokens", type=click.IntRange(16), metavar="N", help="The maximum number of tokens of a summary."
-)
-@click.option("--language", default="english", show_default=True, metavar="NAME", help="Language of the messages.")
-@click.option("--concurrency", type=click.IntRange(1), default=4, show_default=True, metavar="N",
-              help="How many conversations to compress at once.")  # fmt: skip
-@click.option("--timeout", type=Duration(), default="2m", show_default=True, help="Time limit for one summary.")
-@click.option("--lease", type=Duration(), default="30s", show_default=True,
+@click.option("--summary-tokens", type=Number(16), help="The maximum number of tokens of a summary.")
+@click.option("--language", default="english", metavar="NAME", help="Language of the messages.")
+@click.option("--concurrency", type=Number(1), default=4, help="How many conversations to compress at once.")
+@click.option("--timeout", type=duration, default="2m", help="Time limit for one summary.")
+@click.option("--lease", type=duration, default="30s",
               help="Time after which another worker takes over from a stalled worker.")  # fmt: skip
-@click.option(
-    "--look-interval", type=Duration(), default="5s", show_default=True, help="Time between checks for changes."
-)
-@click.option("--sweep-interval", type=Duration(), default="5m", show_default=True,
-              help="Time between checks of all conversations.")  # fmt: skip
-@click.option("--grace", type=Duration(), default="20s", show_default=True,
+@click.option("--look-interval", type=duration, default="5s", help="Time between checks for changes.")
+@click.option("--sweep-interval", type=duration, default="5m", help="Time between checks of all conversations.")
+@click.option("--grace", type=duration, default="20s",
               help="Time for running work to finish after SIGTERM or SIGINT.")  # fmt: skip
-@click.option("--once", is_flag=True, help="Compress what is too long now, and exit. Exit status 1 if some failed.")
+@click.option(
+    "--once", is_flag=True, help="Compress conversations over the limits and exit, with status 1 if some fail."
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be compressed, change nothing, and exit.")
 @click.option("--quiet", "-q", is_flag=True, help="Report only failures.")
 def compress_command(
-    context: Context,
-    /,
-    max_tokens: int | None,
-    max_messages: int | None,
-    older_than: float | None,
-    summarizer: str,
-    model: str | None,
-    base_url: str | None,
-    summary_tokens: int | None,
-    language: str,
-    once: bool,
-    dry_run: bool,
-    quiet: bool,
-    **options: Any,
-) -> None:
+    context: Context, summarizer: str, model: str | None, base_url: str | None, summary_tokens: int | None,
+    language: str, once: bool, dry_run: bool, quiet: bool, **options: Any,
+) -> None:  # fmt: skip
     """Replace the older part of long conversations with summaries.
 
     Runs until SIGTERM or SIGINT. Any number of processes on any machines may run this command and share the work. The
@@ -101,34 +96,24 @@ def compress_command(
 
     Set the API keys of models in the environment: OPENAI_API_KEY, ANTHROPIC_API_KEY.
     """
-    if max_tokens is None and max_messages is None and older_than is None:
+    if all(options[limit] is None for limit in ("max_tokens", "max_messages", "older_than")):
         raise click.UsageError("no limit is given: use --max-tokens, --max-messages or --older-than")
-    chosen = _summarizer(summarizer, model, base_url, summary_tokens, language)
+    summarize = _summarizer(summarizer, model, base_url, summary_tokens, language)
 
-    def report(progress: CompressionProgress) -> None:
-        _report(context, progress, quiet)
+    report = None if dry_run else partial(_report, context, quiet)
 
     def compressor_of(**searching: Any) -> tuple[AsyncHistoryStore, AsyncCompressor]:
         store = AsyncHistoryStore(context.url, namespace=context.namespace, **searching)
-        return store, AsyncCompressor(
-            store,
-            chosen,
-            max_tokens=max_tokens,
-            max_messages=max_messages,
-            older_than=older_than,
-            on_progress=None if dry_run else report,
-            **options,
-        )
+        return store, AsyncCompressor(store, summarize, on_progress=report, **options)
 
     async def work() -> CompressorStats | None:
         store, compressor = compressor_of(**searching)
         async with store:
             if dry_run:
-                _show(context, await compressor.preview())
+                _print_plan(context, await compressor.preview())
                 return None
-            loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, compressor.stop)
+                asyncio.get_running_loop().add_signal_handler(number, compressor.stop)
             if not quiet and not context.json:
                 click.echo(f"compressing in namespace {context.namespace!r} with {summarizer}", err=True)
             elif not quiet and not once:  # from here on, SIGTERM ends it cleanly
@@ -136,7 +121,7 @@ def compress_command(
             return await (compressor.run_once() if once else compressor.run())
 
     compressor_of()  # checks the options before anything connects
-    with open_store(context) as first:  # reports an unreachable server soon
+    with connect(context) as first:
         searching = search_options(first) or {"language": language}
         stats = asyncio.run(work())
     if stats is None:
@@ -151,34 +136,33 @@ def compress_command(
         sys.exit(FAILED)
 
 
-def _report(context: Context, progress: CompressionProgress, quiet: bool) -> None:
-    wrong = progress.kind in ("failed", "lease_lost")
-    if quiet and not wrong:
+def _report(context: Context, quiet: bool, progress: CompressionProgress) -> None:
+    failed = progress.kind in ("failed", "lease_lost")
+    if quiet and not failed:
         return
-    identity = name(progress.conversation_id)
+    conversation = name(progress.conversation_id)
     if context.json:
         context.emit(structs.asdict(progress))
     elif progress.kind == "compressed":
         click.echo(
-            f"{identity}: {counted(progress.messages, 'message')}, {progress.tokens_before:,} tokens into "
+            f"{conversation}: {counted(progress.messages, 'message')}, {progress.tokens_before:,} tokens into "
             f"{progress.tokens_after:,}, {progress.seconds:.1f} s"
         )
-    elif wrong or progress.kind == "conflict":
-        click.echo(
-            f"{identity}: {progress.kind}: {one_line(str(progress.error))}; next try in {progress.wait:.0f} s", err=True
-        )
+    elif failed or progress.kind == "conflict":
+        reason = one_line(str(progress.error))
+        click.echo(f"{conversation}: {progress.kind}: {reason}; next try in {progress.wait:.0f} s", err=True)
 
 
-def _show(context: Context, planned: list[CompressionProgress]) -> None:
+def _print_plan(context: Context, plan: list[CompressionProgress]) -> None:
     if context.json:
-        for progress in planned:
+        for progress in plan:
             context.emit(structs.asdict(progress))
         return
-    table = Table(title=f"{counted(len(planned), 'conversation')} would be compressed")
+    table = Table(title=f"{counted(len(plan), 'conversation')} would be compressed")
     table.add_column("conversation", overflow="fold")
     table.add_column("messages", justify="right")
     table.add_column("tokens", justify="right")
-    for progress in planned:
+    for progress in plan:
         table.add_row(Text(name(progress.conversation_id)), f"{progress.messages:,}", f"{progress.tokens_before:,}")
     console().print(table)
 
@@ -186,12 +170,12 @@ def _show(context: Context, planned: list[CompressionProgress]) -> None:
 @define("reindex")
 @_options.language
 @_options.quiet
-def reindex_command(context: Context, /, language: str | None, quiet: bool) -> None:
+def reindex_command(context: Context, language: str | None, quiet: bool) -> None:
     """Rebuild the search index of a namespace.
 
     Indexes messages that were stored before the server had search. Other processes may read and write meanwhile.
     """
-    with open_store(context) as first:
+    with connect(context) as first:
         vectors = search_options(first).get("vectors")
     if vectors is not None:
         raise CapabilityError(
@@ -202,9 +186,67 @@ def reindex_command(context: Context, /, language: str | None, quiet: bool) -> N
         open_store(context, lasting=True, searches=language) as store,
         progress("reindexing", context, quiet=quiet) as update,
     ):
-        done = store.reindex(on_progress=lambda count, known: update(count, known, "conversations"))
+        done = store.reindex(on_progress=lambda count, total: update(count, total, "conversations"))
     context.say(
         f"{counted(done.conversations, 'conversation')}, {counted(done.documents, 'document')} written, "
         f"{done.removed:,} removed",
         **structs.asdict(done),
     )
+
+
+@define("migrate")
+@click.option("--delete-old", is_flag=True, help="Remove the old data of conversations that are migrated completely.")
+@_options.quiet
+def migrate_command(context: Context, delete_old: bool, quiet: bool) -> None:
+    """Migrate a namespace from version 0.1.
+
+    Version 0.2 stores data in another form under other keys. Stop all processes of version 0.1 first. Each conversation
+    is migrated as a whole: messages, archives, record, dates and time to live. The command can be interrupted and
+    repeated. Subscribers start again. Run `redis-history reindex` afterwards to search on the server.
+    """
+    keyspace = Keyspace(context.namespace)
+    done = dict.fromkeys(("migrated", "known", "other", "gone", "unreadable", "messages"), 0)
+    with open_store(context, lasting=True) as store, progress("migrating", context, quiet=quiet) as update:
+        store.list_conversations(limit=1)  # makes the backend usable
+        backend: Any = store.backend
+        try:
+            found = [(key, one) for key in keyspace.registries() for one in former_names(_client(backend, key), key)]
+            for number, (registry, encoded) in enumerate(found):
+                update(number, len(found), "conversations")
+                migration = Migration(_client(backend, registry), keyspace, encoded)
+                outcome = migration.run()
+                done[outcome] += 1
+                done["messages"] += migration.messages
+                done["unreadable"] += migration.unreadable
+                if outcome == "other" or migration.unreadable:
+                    reason = _NOT_MIGRATED if outcome == "other" else _PARTLY_MIGRATED
+                    complain(f"{name(migration.conversation_id)}: {reason}")
+                elif delete_old and outcome in ("migrated", "known"):
+                    migration.delete_old()
+            if delete_old and not any(former_names(_client(backend, key), key) for key in keyspace.registries()):
+                _drop_index(backend, former_key(keyspace.index))
+        except (RedisError, OSError) as error:
+            raise translate(error, backend._server.address) from error
+    text = f"{counted(done['migrated'], 'conversation')}, {counted(done['messages'], 'message')} migrated"
+    others = {"known": "migrated before", "other": "not migrated", "unreadable": "messages unreadable"}
+    context.say("; ".join([text, *(f"{done[one]:,} {words}" for one, words in others.items() if done[one])]), **done)
+    if done["other"] or done["unreadable"]:
+        raise SystemExit(FAILED)
+
+
+def _client(backend: Any, key: bytes) -> Redis:
+    """A client of the server that has a key."""
+    if isinstance(backend, ClusterBackend):
+        return Redis(connection_pool=backend._connections.owner(key_slot(key)).connections.pool)
+    client: Redis = backend._server.client
+    return client
+
+
+def _drop_index(backend: Any, alias: bytes) -> None:
+    """Drop the search index of version 0.1, if there is one."""
+    client = _client(backend, alias)
+    try:
+        info = client.execute_command("FT.INFO", alias)
+        client.execute_command("FT.DROPINDEX", info[info.index(b"index_name") + 1])
+    except ResponseError:  # no search, or no index
+        return

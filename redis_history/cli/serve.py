@@ -1,4 +1,4 @@
-"""`redis-history serve`: serves the live view of a namespace."""
+"""`redis-history serve`, the live view of a namespace, and `mcp`, a server of the Model Context Protocol."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ import threading
 import webbrowser
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 from redis_history._async.store import AsyncHistoryStore
 from redis_history.backends.redis.urls import parse_url
-from redis_history.cli._stores import open_store, search_options
+from redis_history.cli._options import Number
+from redis_history.cli._output import complain
+from redis_history.cli._stores import connect, search_options
 from redis_history.cli.commands import WRONG, Context, define
 from redis_history.errors import ConfigurationError
+from redis_history.requests import owner_of
 from redis_history.retry import RetryPolicy
 
 #: Seconds for which a request waits for an unreachable server. Short, because a user is waiting.
@@ -35,37 +38,22 @@ _UNANSWERED = 60_000
 
 
 @define("serve")
-@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS",
+@click.option("--host", default="127.0.0.1", metavar="ADDRESS",
               help="The address to listen on. Any but a loopback address allows access from the network.")  # fmt: skip
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=8642,
-    show_default=True,
-    help="The port to listen on. 0: any free port.",
-)
+@click.option("--port", type=Number(0, 65535), default=8642, help="The port to listen on. 0: any free port.")
 @click.option("--allow-writes", is_flag=True, help="Allow the view to change conversations.")
 @click.option("--allowed-host", "hosts", multiple=True, metavar="NAME",
               help="Another host name to accept, such as that of a proxy. Repeatable.")  # fmt: skip
-@click.option("--max-streams", type=click.IntRange(1), default=1000, show_default=True, metavar="N",
-              help="Maximum number of open streams.")  # fmt: skip
-@click.option("--max-streams-per-address", type=click.IntRange(1), default=100, show_default=True, metavar="N",
+@click.option("--max-streams", type=Number(1), default=1000, help="Maximum number of open streams.")
+@click.option("--max-streams-per-address", type=Number(1), default=100,
               help="Maximum number of open streams of one client address.")  # fmt: skip
 @click.option("--secure-cookie/--no-secure-cookie", default=None,
               help="Send the cookie only over https. Default: only if the sign-in used https.")  # fmt: skip
 @click.option("--open", "show", is_flag=True, help="Open the view in the browser.")
 def serve_command(
-    context: Context,
-    /,
-    host: str,
-    port: int,
-    allow_writes: bool,
-    hosts: tuple[str, ...],
-    max_streams: int,
-    max_streams_per_address: int,
-    secure_cookie: bool | None,
-    show: bool,
-) -> None:
+    context: Context, host: str, port: int, allow_writes: bool, hosts: tuple[str, ...], max_streams: int,
+    max_streams_per_address: int, secure_cookie: bool | None, show: bool,
+) -> None:  # fmt: skip
     """Show conversations in a browser, live.
 
     Prints the URL to open. It contains a token that gives access to everything in the namespace: keep it secret. The
@@ -78,10 +66,7 @@ def serve_command(
         from redis_history.web.access import holder
         from redis_history.web.application import Invitation, application, check_token
     except ImportError as error:
-        click.echo(
-            f"redis-history: serve needs more packages ({error}): pip install 'redis_history[cli,web]'", err=True
-        )
-        sys.exit(WRONG)
+        _missing(f"serve needs more packages ({error}): pip install 'redis_history[cli,web]'")
     token = check_token(os.environ.get("REDIS_HISTORY_TOKEN") or secrets.token_urlsafe(24))
     limits = Limits(streams=max_streams, streams_per_address=max_streams_per_address)
 
@@ -92,14 +77,18 @@ def serve_command(
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             await self.view.aclose()
-            late = asyncio.get_running_loop().call_later(_GRACE, self.give_up)
+            abort = asyncio.get_running_loop().call_later(_GRACE, self.abort)
             await super().shutdown(sockets)
-            late.cancel()
+            abort.cancel()
 
-        def give_up(self) -> None:
+        def abort(self) -> None:
             for connection in list(self.server_state.connections):
                 if connection.transport is not None:
                     connection.transport.abort()
+
+        def stop(self) -> None:
+            self.force_exit = self.should_exit  # the second signal
+            self.should_exit = True
 
         @contextlib.contextmanager
         def capture_signals(self) -> Iterator[None]:
@@ -123,32 +112,30 @@ def serve_command(
             )
             server = Server(config)
             server.view = view
-            loop = asyncio.get_running_loop()
-
-            def end() -> None:
-                server.force_exit = server.should_exit
-                server.should_exit = True
-
             for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, end)
-            with listening(host, port) as listener:
+                asyncio.get_running_loop().add_signal_handler(number, server.stop)
+            with _listening(host, port) as listener:
                 base = _url(listener)
-                url = f"{base}?token={token}"
-                context.say(url, url=url)
+                context.say(f"{base}?token={token}", url=f"{base}?token={token}")
                 if not context.json:
                     _explain(context, host, allow_writes)
                 with _opened(f"{base}?code={invitation.code}") if invitation else contextlib.nullcontext():
                     await server.serve(sockets=[listener])
 
-    with open_store(context) as first:  # reports an unreachable server at once, and keeps the index
+    with connect(context) as first:  # reports an unreachable server at once, and keeps the index
         asyncio.run(work(search_options(first)))
 
 
+def _missing(text: str) -> NoReturn:
+    complain(text)
+    sys.exit(WRONG)
+
+
 @contextlib.contextmanager
-def listening(host: str, port: int) -> Iterator[socket.socket]:
+def _listening(host: str, port: int) -> Iterator[socket.socket]:
     """A listening socket. Raises ConfigurationError if the address or the port cannot be used."""
     try:
-        family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
         raise ConfigurationError(f"--host {host[:80]!r} is not an address of this machine: {error}") from error
     with socket.socket(family, kind, protocol) as listener:
@@ -156,7 +143,7 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNANSWERED)
         try:
-            listener.bind(where)
+            listener.bind(address)
             listener.listen(1024)
         except OSError as error:
             raise ConfigurationError(
@@ -187,8 +174,8 @@ def _opened(url: str) -> Iterator[None]:
 
 
 def _explain(context: Context, host: str, allow_writes: bool) -> None:
-    what = "may change conversations" if allow_writes else "read-only"
-    click.echo(f"namespace {context.namespace!r}, {what}; ends with Ctrl-C", err=True)
+    rights = "may change conversations" if allow_writes else "read-only"
+    click.echo(f"namespace {context.namespace!r}, {rights}; ends with Ctrl-C", err=True)
     try:
         local = ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -199,3 +186,62 @@ def _explain(context: Context, host: str, allow_writes: bool) -> None:
             "conversations, and the connection is not encrypted: use a proxy with TLS.",
             err=True,
         )
+
+
+@define("mcp", shared=("url", "namespace"))
+@click.option("--conversation", "conversations", metavar="ID", multiple=True,
+              help="A conversation to show; repeatable.")  # fmt: skip
+@click.option("--user", metavar="ID", type=owner_of,
+              help="Show the conversations of this user: 1 is the number, '\"1\"' the text.")  # fmt: skip
+@click.option("--all", "everything", is_flag=True, help="Show the whole namespace.")
+@click.option("--append-as", metavar="NAME", help="Allow appending, as the agent of this name.")
+@click.option("--http", metavar="PORT", type=Number(0, 65535), help="Serve streamable HTTP on 127.0.0.1, at /mcp.")
+def mcp_command(
+    context: Context, conversations: tuple[str, ...], user: int | str | None, everything: bool,
+    append_as: str | None, http: int | None,
+) -> None:  # fmt: skip
+    """Serve conversations to agents over the Model Context Protocol.
+
+    Speaks on standard input and output; with --http, on a port of this machine, to clients that send the token of
+    REDIS_HISTORY_TOKEN as a bearer token. Give --conversation, --user or --all.
+    """
+    if bool(conversations) + (user is not None) + everything != 1:
+        raise click.UsageError("give one of --conversation, --user and --all")
+    try:
+        from redis_history.integrations.mcp_server import mcp_server
+    except ImportError as error:
+        _missing(str(error))
+
+    async def work() -> None:
+        with connect(context) as first:
+            searching = search_options(first)
+        async with AsyncHistoryStore(context.url, namespace=context.namespace, **searching) as store:
+            server = mcp_server(
+                store,
+                conversation_ids=conversations or None,
+                user_id=user,
+                everything=everything,
+                append_as=append_as,
+            )
+            if http is None:
+                await server.run_stdio_async()
+            else:
+                await _serve_mcp(context, server.streamable_http_app(), http)
+
+    asyncio.run(work())
+
+
+async def _serve_mcp(context: Context, app: Any, port: int) -> None:
+    import uvicorn
+
+    from redis_history.web.application import Gate, check_token
+
+    token = os.environ.get("REDIS_HISTORY_TOKEN")
+    if not token:
+        raise ConfigurationError("--http needs a token in REDIS_HISTORY_TOKEN, which clients send as a bearer token")
+    gate = Gate(app, token=check_token(token), hosts=())
+    config = uvicorn.Config(gate, log_level="warning", access_log=False, lifespan="on")
+    with _listening("127.0.0.1", port) as listener:
+        url = f"{_url(listener)}mcp"
+        context.say(url, url=url)
+        await uvicorn.Server(config).serve(sockets=[listener])

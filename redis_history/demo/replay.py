@@ -7,11 +7,11 @@ import contextlib
 import json
 import pickle
 import sys
+import time
 from asyncio import StreamReader, StreamWriter
 from asyncio.subprocess import PIPE
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, cast
@@ -24,27 +24,76 @@ from redis_history import (
     AsyncNamespaceSubscription,
     Conversation,
     HistoryCompacted,
+    HistoryStore,
     Message,
     MessagesAppended,
+    Participant,
+    assistant,
     extractive_summarizer,
 )
-from redis_history.demo.agent import SHARED
 from redis_history.embedded._folder import import_path
 from redis_history.errors import InvalidInputError, RedisHistoryError
 from redis_history.importers import OnError, Transcript, read_transcripts
 
 SAMPLE = Path(__file__).with_name("sample.jsonl")
+#: The conversation to which all agents report.
+SHARED = "agents at work"
 MAX_MESSAGES = 8  # the compressor shortens longer conversations
 _KEEP_RECENT = 3
 _TTL = 24 * 3600.0
 _LOG = 10_000  # changes kept for the subscriber, which is in the same process as the compressor
 _SMALL, _SHOWN_SECONDS = 500, 3.0  # a replay of fewer messages is slowed down, so that there is something to watch
 _REPEATED = 10  # every tenth message of a conversation is sent again, as after a lost reply
-_GRACE = 5.0  # seconds for an agent to end
 _PATIENCE = 20.0  # seconds without an event, after which the rest counts as not delivered
 
 # Isolated (-I): neither the current folder nor the environment decides what is imported.
-_AGENT = "import json, sys; sys.path += json.loads(sys.argv[1]); from redis_history.demo.agent import main; main()"
+_AGENT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from redis_history.demo.replay import work; work()"
+
+
+def work() -> None:
+    """The program of an agent process: appends conversations, message by message in turn, and for each message a report
+    to `SHARED`. Prints 1 for each append that was a repeat, else 0."""
+    name, url, options, conversations, pause = pickle.load(sys.stdin.buffer)  # noqa: S301 -- the parent process wrote it
+    agent, random = Participant(kind="agent", id=name), Random(name)  # noqa: S311
+    try:
+        with HistoryStore(url, **options) as store:
+            for conversation in conversations:
+                store.create_conversation(Conversation(conversation.conversation_id, title=conversation.title))
+            for number in range(max(len(conversation.messages) for conversation in conversations)):
+                for conversation in conversations:
+                    for message in conversation.messages[number : number + 1]:
+                        time.sleep(random.uniform(0, 2 * pause))
+                        for _ in range(2 if number % _REPEATED == 1 else 1):
+                            appended = store.append(conversation.conversation_id, message)
+                            if not appended.duplicate:
+                                report = f"I added message {number + 1} to {conversation.conversation_id}."
+                                store.append(SHARED, assistant(report, participant=agent))
+                            print(int(appended.duplicate), flush=True)
+    except RedisHistoryError as error:
+        sys.exit(str(error))
+
+
+async def run_agent(
+    name: str, url: str, options: dict[str, Any], conversations: Sequence[Transcript], pause: float = 0
+) -> AsyncGenerator[bool, None]:
+    """Run an agent process. Yields for each append whether it was a repeat. Raises RedisHistoryError if it fails."""
+    argv = [sys.executable, "-I", "-c", _AGENT, json.dumps(import_path())]
+    # In a new session, so that Ctrl-C reaches only this process, which then ends the agents.
+    process = await asyncio.create_subprocess_exec(*argv, stdin=PIPE, stdout=PIPE, start_new_session=True)
+    stdin, stdout = cast("StreamWriter", process.stdin), cast("StreamReader", process.stdout)
+    try:
+        with contextlib.suppress(ConnectionError):
+            stdin.write(pickle.dumps((name, url, options, conversations, pause)))
+            await stdin.drain()
+        async for line in stdout:
+            yield line == b"1\n"
+        if status := await process.wait():
+            raise RedisHistoryError(f"{name} ended with status {status}")
+    finally:
+        stdin.close()
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
 
 
 def load(path: Path, limit: int | None, on_error: OnError) -> list[Transcript]:
@@ -60,61 +109,29 @@ def load(path: Path, limit: int | None, on_error: OnError) -> list[Transcript]:
     return found
 
 
-_Ask = Callable[[str, Message], Awaitable[bool]]
-
-
-@asynccontextmanager
-async def _agent(name: str, url: str, options: dict[str, Any]) -> AsyncIterator[_Ask]:
-    """Start an agent process; a function that lets it append a message, and returns whether that was a repeat."""
-    argv = [sys.executable, "-I", "-c", _AGENT, json.dumps(import_path())]
-    # In a new session, so that Ctrl-C reaches only this process, which then ends the agents.
-    process = await asyncio.create_subprocess_exec(*argv, stdin=PIPE, stdout=PIPE, start_new_session=True)
-    stdin, stdout, turn = cast("StreamWriter", process.stdin), cast("StreamReader", process.stdout), asyncio.Lock()
-
-    async def ask(conversation_id: str, message: Message) -> bool:
-        async with turn:
-            with contextlib.suppress(ConnectionError):
-                stdin.write(pickle.dumps((conversation_id, message)))
-                await stdin.drain()
-            if answer := await stdout.readline():
-                return answer == b"1\n"
-            raise RedisHistoryError(f"{name} ended with status {await process.wait()}")
-
-    stdin.write(pickle.dumps((name, url, options)))
-    try:
-        yield ask
-    finally:
-        stdin.close()
-        try:
-            await asyncio.wait_for(process.wait(), _GRACE)
-        except TimeoutError:
-            process.kill()
-            await process.wait()
-
-
 class Replay:
     """A replay of conversations, and its counts so far.
 
-    All conversations grow at once, each message by message, and each message comes from any of the agents. For each,
-    the agent also appends a report to the conversation `SHARED`. `stored` of `total` messages are stored and
-    `delivered` have reached the subscriber; `repeats` were sent again and ignored. `faults` counts changes that the
-    subscriber got twice, out of order or not at all, and conversations that are not stored as they were sent. `news`
-    are the latest messages that reached the subscriber, with their conversation ids.
+    Each agent writes some of the conversations at once, and for each message also a report to the conversation
+    `SHARED`. `stored` of `total` messages are stored and `delivered` have reached the subscriber; `repeats` were sent
+    again and ignored. `faults` counts changes that the subscriber got twice, out of order or not at all, and
+    conversations that are not stored as they were sent. `news` are the latest messages that reached the subscriber,
+    with their conversation ids.
     """
 
     def __init__(self, url: str, namespace: str, conversations: Sequence[Transcript], agents: int) -> None:
         self.conversations = conversations
+        self.agents = min(agents, len(conversations))
         lengths = [len(conversation.messages) for conversation in conversations]
         self.total = 2 * sum(lengths)
+        longest = max(sum(lengths[number :: self.agents]) for number in range(self.agents))
+        self._pause = min(0.3, _SHOWN_SECONDS / longest) if sum(lengths) < _SMALL else 0.0
         self.stored = self.repeats = self.delivered = self.summaries = self.faults = 0
         self.news: deque[tuple[str, Message]] = deque(maxlen=100)
         self._url = url
         self._options: dict[str, Any] = {"namespace": namespace, "ttl": _TTL, "search": "off", "log_length": _LOG}
-        self._names = [f"agent {number}" for number in range(1, agents + 1)]
-        self._random = Random(1)  # noqa: S311
-        self._pause = min(0.3, _SHOWN_SECONDS / max(lengths)) if sum(lengths) < _SMALL else 0.0
         self._revisions: Counter[str] = Counter()
-        self._news = asyncio.Event()
+        self._arrived = asyncio.Event()
 
     @property
     def ids(self) -> list[str]:
@@ -126,51 +143,49 @@ class Replay:
         """Whether everything was stored and delivered as it was sent."""
         return self.stored == self.delivered == self.total and not self.faults
 
-    async def run(self) -> None:
-        """Raises RedisHistoryError."""
-        try:
-            async with (
-                AsyncHistoryStore(self._url, **self._options) as store,
-                store.subscribe_all() as changes,
-                asyncio.TaskGroup() as tasks,
-            ):
-                following = tasks.create_task(self._follow(changes))
-                compressor = AsyncCompressor(
-                    store,
-                    extractive_summarizer(max_tokens=100),
-                    max_messages=MAX_MESSAGES,
-                    keep_recent=_KEEP_RECENT,
-                    look_interval=0.2,
-                )
-                compressing = tasks.create_task(compressor.run())
-                await self._write(store)
-                compressor.stop()
-                await compressing
-                await compressor.run_once()
-                await self._check(store)
-                following.cancel()
-        except BaseExceptionGroup as group:
-            error: BaseException = group
-            while isinstance(error, BaseExceptionGroup):
-                error = error.exceptions[0]
-            raise error from None
+    async def run(self, *displays: Coroutine[Any, Any, None]) -> None:
+        """Replay the conversations; `displays` run meanwhile. Deletes the conversations if it fails or is cancelled.
 
-    async def _write(self, store: AsyncHistoryStore) -> None:
-        async with AsyncExitStack() as stack:
-            starting = (_agent(name, self._url, self._options) for name in self._names)
-            agents = [await stack.enter_async_context(agent) for agent in starting]
-            async with asyncio.TaskGroup() as tasks:
-                for conversation in self.conversations:
-                    tasks.create_task(self._write_one(store, agents, conversation))
+        Raises RedisHistoryError."""
+        async with AsyncHistoryStore(self._url, **self._options) as store:
+            try:
+                await self._run(store, displays)
+            except BaseException as error:
+                with contextlib.suppress(RedisHistoryError):
+                    for conversation_id in self.ids:
+                        await store.delete_conversation(conversation_id)
+                while isinstance(error, BaseExceptionGroup):
+                    error = error.exceptions[0]
+                raise error from None
 
-    async def _write_one(self, store: AsyncHistoryStore, agents: list[_Ask], conversation: Transcript) -> None:
-        await store.create_conversation(Conversation(conversation.conversation_id, title=conversation.title))
-        for number, message in enumerate(conversation.messages):
-            await asyncio.sleep(self._random.uniform(0, 2 * self._pause))
-            for _ in range(2 if number % _REPEATED == 1 else 1):
-                known = await self._random.choice(agents)(conversation.conversation_id, message)
-                self.repeats += known
-                self.stored += 0 if known else 2  # with its report
+    async def _run(self, store: AsyncHistoryStore, displays: Sequence[Coroutine[Any, Any, None]]) -> None:
+        compressor = AsyncCompressor(
+            store,
+            extractive_summarizer(max_tokens=100),
+            max_messages=MAX_MESSAGES,
+            keep_recent=_KEEP_RECENT,
+            look_interval=0.2,
+        )
+        async with store.subscribe_all() as changes, asyncio.TaskGroup() as tasks:
+            endless = [tasks.create_task(one) for one in (self._follow(changes), *displays)]
+            compressing = tasks.create_task(compressor.run())
+            async with asyncio.TaskGroup() as agents:
+                for number in range(self.agents):
+                    agents.create_task(self._write(number))
+            compressor.stop()
+            await compressing
+            await compressor.run_once()
+            await self._check(store)
+            for task in endless:
+                task.cancel()
+
+    async def _write(self, number: int) -> None:
+        conversations = self.conversations[number :: self.agents]
+        agent = run_agent(f"agent {number + 1}", self._url, self._options, conversations, self._pause)
+        async with contextlib.aclosing(agent) as repeats:
+            async for repeat in repeats:
+                self.repeats += repeat
+                self.stored += 0 if repeat else 2  # with its report
 
     async def _follow(self, changes: AsyncNamespaceSubscription) -> None:
         async for event in changes:
@@ -181,15 +196,15 @@ class Replay:
                 self.delivered += len(event.messages)
                 self.news.extend((name, message) for message in event.messages)
             self.summaries += isinstance(event, HistoryCompacted)
-            self._news.set()
+            self._arrived.set()
 
     async def _check(self, store: AsyncHistoryStore) -> None:
         """Wait until the subscriber has everything, then compare what is stored with what was sent."""
         heads = {name: (await store.snapshot(name, limit=1)).cursor.revision for name in self.ids}
         with contextlib.suppress(TimeoutError):
             while any(self._revisions[name] < head for name, head in heads.items()):
-                self._news.clear()
-                await asyncio.wait_for(self._news.wait(), _PATIENCE)
+                self._arrived.clear()
+                await asyncio.wait_for(self._arrived.wait(), _PATIENCE)
         for conversation in self.conversations:
             stored = await store.get(conversation.conversation_id, include_archived=True)
             sent = [message.id for message in conversation.messages]

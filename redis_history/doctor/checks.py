@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from msgspec import Struct, structs
@@ -21,12 +21,13 @@ from redis_history.embedded import status
 State = Literal["ok", "limited", "problem"]
 
 #: CVE-2025-49844 lets a script leave its sandbox. For each release line, the first fixed version.
-_MENDED: Final = {
+_FIXED: Final = {
     "redis": ((6, 2, 20), (7, 2, 11), (7, 4, 6), (8, 0, 4), (8, 2, 2)),
     "valkey": ((7, 2, 11), (8, 0, 6), (8, 1, 4)),
 }
 _FULL: Final = 0.9  # of maxmemory
-_NEEDS: Final[dict[str, tuple[State, str]]] = {
+#: For each purpose of `missing_rights`, the state without these rights, and the purpose in words.
+_PURPOSES: Final[dict[str, tuple[State, str]]] = {
     "storing": ("problem", "to store and read"),
     "following": ("limited", "to be notified of changes"),
     "searching": ("limited", "to keep a search index"),
@@ -34,7 +35,7 @@ _NEEDS: Final[dict[str, tuple[State, str]]] = {
     "describing": ("ok", "to identify the server"),
     "clustering": ("problem", "to follow slots that are moved"),
 }
-_WITHOUT: Final = "search in one conversation works, ranked by the client; search in all conversations does not"
+_CLIENT_SEARCH: Final = "search in one conversation works, ranked by the client; search in all conversations does not"
 
 
 class Finding(Struct, frozen=True):
@@ -84,16 +85,16 @@ class Where(NamedTuple):
 
     def redis_cli(self, *words: str, admin: bool = False) -> str:
         """The command to type. `admin`: run it as an administrator, if the URL names a user or a password."""
-        asked: tuple[str, ...] = ()
+        login: tuple[str, ...] = ()
         if self.password or self.user:  # --askpass asks for the password
-            asked = ("--user", "AN-ADMIN" if admin else self.user or "default", "--askpass")
-        return shlex.join((*self.call, *asked, *words)) + ("  (on each node)" if self.several else "")
+            login = ("--user", "AN-ADMIN" if admin else self.user or "default", "--askpass")
+        return shlex.join((*self.call, *login, *words)) + ("  (on each node)" if self.several else "")
 
     def config(self, name: str, value: str, *, admin: bool = False) -> str:
         """The command that changes a setting."""
         return self.redis_cli("CONFIG", "SET", name, value, admin=admin)
 
-    def always(self) -> str:
+    def fsync_always(self) -> str:
         """The command that makes the server write every change to disk before it replies."""
         if not self.private:
             return self.config("appendfsync", "always")
@@ -107,211 +108,195 @@ def where_is(url: str, database: int, backend: str = "redis") -> Where:
     """The address of the server in a store's URL. Raises ConfigurationError for an invalid URL."""
     target = parse_url(url)
     program = "valkey-cli" if backend == "valkey" else "redis-cli"
-    chosen = ("-n", str(database)) if database else ()
-    tls = ("--tls",) if target.scheme.startswith("rediss") else ()
     if target.scheme == "embedded":
         server = embedded_server(target)
         kept = status(server.path).keeper is not None
-        call = (program, "-s", server.unix_socket)
-        return Where(f"embedded://{server.path}", call, private=True, folder=target.path or None, kept=kept)
+        socket = (program, "-s", server.unix_socket)
+        return Where(f"embedded://{server.path}", socket, private=True, folder=target.path or None, kept=kept)
     parts = urlsplit(parse_several(target.url).url if target.scheme in SENTINEL + CLUSTER else target.url)
     options = dict(parse_qsl(parts.query))
-    user = unquote(parts.username or "") or options.get("username")
-    who: Any = {"user": user, "password": bool(parts.password or options.get("password"))}
+    call: tuple[str, ...]
     if target.scheme == "unix":
-        return Where(target.address, (program, "-s", target.path, *chosen), database, **who)
-    if target.scheme in SENTINEL:
-        return Where(target.address, (program, "-h", "THE-PRIMARY", *tls, *chosen), database, **who)
-    call = (program, "-h", parts.hostname or "localhost", "-p", str(parts.port or 6379), *tls, *chosen)
-    return Where(target.address, call, database, several=target.scheme in CLUSTER, **who)
-
-
-def check_server(found: Capabilities, answers: Answers, where: Where) -> Iterator[Finding]:
-    """Findings about everything but search."""
-    yield _version(found, where)
-    yield _role(found, answers)
-    yield _memory(found, answers, where)
-    yield from _disk(found, answers, where)
-    yield _durability(found, where)
-    yield _scripts(answers, where)
-    yield _notifications(found, answers, where)
-
-
-def _version(found: Capabilities, where: Where) -> Finding:
-    if found.version is None:
-        fix = "allow this user INFO: `+info`"
-        return Finding("version", "limited", f"{found.backend}, version unknown", fix)
-    version = tuple(int(number) for number in found.version.split("."))
-    said = f"{found.backend.capitalize()} {found.version}"
-    lines = _MENDED.get(found.backend, ())
-    mended = next((line for line in lines if line[:2] >= version[:2]), None)
-    if mended is None or (version >= mended and version[:2] == mended[:2]):
-        return Finding("version", "ok", said)
-    if where.private:
-        return Finding("version", "ok", f"{said}; only you could exploit its script vulnerability (CVE-2025-49844)")
-    known = ".".join(map(str, mended))
-    return Finding(
-        "version",
-        "limited",
-        f"{said} has a vulnerability that lets a script leave its sandbox (CVE-2025-49844)",
-        f"upgrade to {found.backend.capitalize()} {known} or newer",
+        call = (program, "-s", target.path)
+    elif target.scheme in SENTINEL:
+        call = (program, "-h", "THE-PRIMARY")
+    else:
+        call = (program, "-h", parts.hostname or "localhost", "-p", str(parts.port or 6379))
+    call += ("--tls",) if target.scheme.startswith("rediss") else ()
+    call += ("-n", str(database)) if database else ()
+    return Where(
+        target.address,
+        call,
+        database,
+        several=target.scheme in CLUSTER,
+        user=unquote(parts.username or "") or options.get("username"),
+        password=bool(parts.password or options.get("password")),
     )
 
 
-def _role(found: Capabilities, answers: Answers) -> Finding:
-    kind = found.mode or "standalone"
+#: The state, the detail and the fix of a finding.
+_Result = tuple[State, str, str | None]
+
+
+def check_server(server: Capabilities, answers: Answers, where: Where) -> Iterator[Finding]:
+    """Findings about everything but search."""
+    yield Finding("version", *_version(server, where))
+    yield Finding("servers", *_role(server, answers))
+    yield Finding("memory", *_memory(server, answers, where))
+    statuses = ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status")
+    for failing in [one for info in answers.info for one in statuses if info.get(one, "ok") not in ("ok", "")][:1]:
+        text = f"the server cannot write to its disk ({failing})"
+        yield Finding("disk", "problem", text, "read the server's log; is the disk full?")
+    yield Finding("persistence", *_persistence(server, answers, where))
+    yield Finding("durability", *_durability(server, where))
+    yield Finding("rights", *_rights(answers, where))
+    yield Finding("notifications", *_notifications(server, answers, where))
+
+
+def _version(server: Capabilities, where: Where) -> _Result:
+    if server.version is None:
+        return "limited", f"{server.backend}, version unknown", "allow this user INFO: `+info`"
+    version = tuple(int(number) for number in server.version.split("."))
+    product = server.backend.capitalize()
+    text = f"{product} {server.version}"
+    fixed = next((first for first in _FIXED.get(server.backend, ()) if first[:2] >= version[:2]), None)
+    if fixed is None or (version >= fixed and version[:2] == fixed[:2]):
+        return "ok", text, None
+    if where.private:
+        return "ok", f"{text}; only you could exploit its script vulnerability (CVE-2025-49844)", None
+    text += " has a vulnerability that lets a script leave its sandbox (CVE-2025-49844)"
+    return "limited", text, f"upgrade to {product} {'.'.join(map(str, fixed))} or newer"
+
+
+def _role(server: Capabilities, answers: Answers) -> _Result:
+    mode, replicas = server.mode or "standalone", server.replicas or 0
     if any(info.get("role") == "slave" for info in answers.info):
-        return Finding("servers", "problem", f"{kind}: this is a read-only replica", "use the URL of the primary")
-    primaries = len(answers.info)
-    said = f"cluster of {primaries} primaries" if kind == "cluster" else kind
-    replicas = found.replicas or 0
-    each = " each" if kind == "cluster" else ""
-    if replicas or kind not in ("cluster", "sentinel"):
-        return Finding("servers", "ok", f"{said}, {replicas} replica{'' if replicas == 1 else 's'}{each}")
-    return Finding("servers", "limited", f"{said}, but no replica could take over", "add replicas")
+        return "problem", f"{mode}: this is a read-only replica", "use the URL of the primary"
+    text = f"cluster of {len(answers.info)} primaries" if mode == "cluster" else mode
+    if replicas or mode == "standalone":
+        each = " each" if mode == "cluster" else ""
+        return "ok", f"{text}, {replicas} replica{'' if replicas == 1 else 's'}{each}", None
+    return "limited", f"{text}, but no replica could take over", "add replicas"
 
 
-def _memory(found: Capabilities, answers: Answers, where: Where) -> Finding:
+def _memory(server: Capabilities, answers: Answers, where: Where) -> _Result:
     used = max((int(info.get("used_memory", 0)) for info in answers.info), default=0)
     limits = [int(info.get("maxmemory", 0)) for info in answers.info]
     limit = min((one for one in limits if one), default=0)
-    said = f"{found.eviction or 'policy unknown'}, {size(used)} in use" + (f" of {size(limit)}" if limit else "")
-    if found.eviction not in (None, "noeviction"):
-        text = f"{said}: when memory is full, the server deletes conversations"
-        return Finding("memory", "problem", text, where.config("maxmemory-policy", "noeviction"))
+    text = f"{server.eviction or 'policy unknown'}, {size(used)} in use" + (f" of {size(limit)}" if limit else "")
+    if server.eviction not in (None, "noeviction"):
+        text += ": when memory is full, the server deletes conversations"
+        return "problem", text, where.config("maxmemory-policy", "noeviction")
     if limit and used > _FULL * limit:
-        text = f"{said}: memory is nearly full; when it is full, the server rejects writes"
-        return Finding("memory", "limited", text, where.config("maxmemory", f"{2 * limit}"))
-    return Finding("memory", "ok", said)
+        text += ": memory is nearly full; when it is full, the server rejects writes"
+        return "limited", text, where.config("maxmemory", f"{2 * limit}")
+    return "ok", text, None
 
 
 def size(count: int) -> str:
-    for size, unit in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
+    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if count >= unit:
+            return f"{count / unit:.1f} {name}"
     return f"{count} bytes"
 
 
-def _disk(found: Capabilities, answers: Answers, where: Where) -> Iterator[Finding]:
-    failing = [
-        name
-        for info in answers.info
-        for name in ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status")
-        if info.get(name, "ok") not in ("ok", "")
-    ]
-    if failing:
-        text = f"the server cannot write to its disk ({failing[0]})"
-        yield Finding("disk", "problem", text, "read the server's log; is the disk full?")
-    if found.aof is None:
-        yield Finding("persistence", "limited", "unknown: the server does not report its settings for persistence")
-    elif not found.aof:
-        lost = "all since the last snapshot" if found.snapshots else "everything"
+def _persistence(server: Capabilities, answers: Answers, where: Where) -> _Result:
+    if server.aof is None:
+        return "limited", "unknown: the server does not report its settings for persistence", None
+    if not server.aof:
+        lost = "all since the last snapshot" if server.snapshots else "everything"
         text = f"no append-only file: a restart loses {lost}"
-        yield Finding("persistence", "problem", text, where.config("appendonly", "yes"))
-    elif found.appendfsync == "no":
+        return "problem", text, where.config("appendonly", "yes")
+    if server.appendfsync == "no":
         text = "append-only file, but never fsynced: a power failure loses data that the system has not written yet"
-        yield Finding("persistence", "problem", text, where.config("appendfsync", "everysec"))
-    else:
-        keeps = {
-            "always": "a power failure loses no confirmed write",
-            "everysec": "a power failure loses about the last second",
-        }.get(found.appendfsync or "", "the server does not report how often it fsyncs")
-        said = f"append-only file, appendfsync {found.appendfsync or 'unknown'}: {keeps}"
-        # Redis 7.4.1 may truncate a torn AOF within a transaction, and only logs it. The private server avoids this.
-        unchanged = any(info.get("aof_last_rewrite_time_sec") == "-1" for info in answers.info)
-        if unchanged and found.backend == "redis" and not where.private:
-            said += ". Not rewritten since the start: if the log says that the start truncated it, rewrite it now"
-            yield Finding("persistence", "ok", said, where.redis_cli("BGREWRITEAOF", admin=True))
-        else:
-            yield Finding("persistence", "ok", said)
+        return "problem", text, where.config("appendfsync", "everysec")
+    loss = {
+        "always": "a power failure loses no confirmed write",
+        "everysec": "a power failure loses about the last second",
+    }.get(server.appendfsync or "", "the server does not report how often it fsyncs")
+    text, fix = f"append-only file, appendfsync {server.appendfsync or 'unknown'}: {loss}", None
+    # Redis 7.4.1 may truncate a torn AOF within a transaction, and only logs it. The private server avoids this.
+    not_rewritten = any(info.get("aof_last_rewrite_time_sec") == "-1" for info in answers.info)
+    if not_rewritten and server.backend == "redis" and not where.private:
+        text += ". Not rewritten since the start: if the log says that the start truncated it, rewrite it now"
+        fix = where.redis_cli("BGREWRITEAOF", admin=True)
+    return "ok", text, fix
 
 
-def _durability(found: Capabilities, where: Where) -> Finding:
-    said = f"available: {', '.join(found.durability)}"
-    reason = why_not("fsync", 1, found)
-    if reason is None or not found.aof:  # without an append-only file: see persistence
-        return Finding("durability", "ok", said)
-    enough = why_not("fsync", 1, structs.replace(found, appendfsync="always")) is None
-    return Finding("durability", "limited", f"{said}; not fsync: {reason}", where.always() if enough else None)
+def _durability(server: Capabilities, where: Where) -> _Result:
+    text = f"available: {', '.join(server.durability)}"
+    reason = why_not("fsync", 1, server)
+    if reason is None or not server.aof:  # without an append-only file: see persistence
+        return "ok", text, None
+    enough = why_not("fsync", 1, structs.replace(server, appendfsync="always")) is None
+    fix = where.fsync_always() if enough else None
+    return "limited", f"{text}; not fsync: {reason}", fix
 
 
-def _scripts(answers: Answers, where: Where) -> Finding:
-    who = answers.user or where.user or "default"
+def _rights(answers: Answers, where: Where) -> _Result:
+    user = answers.user or where.user or "default"
     if answers.refusal is not None:
-        fix = where.redis_cli("ACL", "SETUSER", who, "+eval", "+evalsha", admin=True)
-        return Finding("rights", "problem", f"Lua scripts cannot run: {answers.refusal}", fix)
+        fix = where.redis_cli("ACL", "SETUSER", user, "+eval", "+evalsha", admin=True)
+        return "problem", f"Lua scripts cannot run: {answers.refusal}", fix
     if answers.missing is None:
-        text = "scripts run; this server cannot report single rights (Redis can since 7.0)"
-        return Finding("rights", "ok", text)
+        return "ok", "scripts run; this server cannot report single rights (Redis can since 7.0)", None
     if not answers.missing:
-        return Finding("rights", "ok", f"scripts run; {who} has all rights that are needed")
-    states = [_NEEDS[purpose][0] for purpose in answers.missing]
-    state = min(states, key=("problem", "limited", "ok").index)
-    told = "; ".join(f"{_NEEDS[purpose][1]}: {', '.join(names)}" for purpose, names in answers.missing.items())
+        return "ok", f"scripts run; {user} has all rights that are needed", None
+    state = min((_PURPOSES[purpose][0] for purpose in answers.missing), key=("problem", "limited", "ok").index)
+    needs = "; ".join(f"{_PURPOSES[purpose][1]}: {', '.join(names)}" for purpose, names in answers.missing.items())
     rules = dict.fromkeys(f"+{name}" for names in answers.missing.values() for name in names)
-    fix = where.redis_cli("ACL", "SETUSER", who, *answers.lacking, *rules, admin=True)
-    return Finding("rights", state, f"{who} lacks rights that are needed {told}", fix)
+    fix = where.redis_cli("ACL", "SETUSER", user, *answers.lacking, *rules, admin=True)
+    return state, f"{user} lacks rights that are needed {needs}", fix
 
 
-def _notifications(found: Capabilities, answers: Answers, where: Where) -> Finding:
-    flags = merged_flags("") or "Kl"
-    fix = where.config("notify-keyspace-events", flags)
-    other = f"ask an administrator to run: {where.config('notify-keyspace-events', flags, admin=True)}"
-    if found.notifications:
-        return Finding("notifications", "ok", "on: subscribers see changes at once")
-    if found.notifications is None:
-        text = (
-            "unknown, because this user may not read the setting; if off, subscribers see changes within some seconds"
-        )
-        return Finding("notifications", "limited", text, other)
-    if answers.settable:
+def _notifications(server: Capabilities, answers: Answers, where: Where) -> _Result:
+    setting = ("notify-keyspace-events", merged_flags("") or "Kl")
+    if server.notifications:
+        return "ok", "on: subscribers see changes at once", None
+    if server.notifications is False and answers.settable:
         text = "off; the first subscriber turns them on until the server restarts"
-        return Finding("notifications", "ok", text, None if where.private else fix)
+        return "ok", text, None if where.private else where.config(*setting)
     text = "off, and this user may not turn them on: subscribers see changes within some seconds"
-    return Finding("notifications", "limited", text, other)
+    if server.notifications is None:
+        text = "unknown, as this user may not read the setting; if off, subscribers see changes within some seconds"
+    return "limited", text, f"ask an administrator to run: {where.config(*setting, admin=True)}"
 
 
-def check_search(found: Capabilities, answers: Answers, where: Where, *, stored: bool) -> Finding:
+def check_search(server: Capabilities, answers: Answers, where: Where, *, stored: bool) -> Finding:
     """`stored`: whether there are conversations in the namespace."""
+    return Finding("search", *_search(server, answers, where, stored))
+
+
+def _search(server: Capabilities, answers: Answers, where: Where, stored: bool) -> _Result:
+    index, module = answers.index, server.search_module or "search"
     if answers.unsearchable:
-        return Finding("search", "limited", f"this user may not use the index: {_WITHOUT}", "see rights")
-    if found.search_module is None and answers.index is None:
-        load = (
-            "load valkey-search, which valkey/valkey-bundle contains"
-            if found.backend == "valkey"
-            else ("use Redis 8 or newer, or Redis Stack: `docker compose up -d`")
-        )
-        fix = f"{load}, or use --url embedded://"
-        return Finding("search", "limited", f"no search module: {_WITHOUT}", fix)
+        return "limited", f"this user may not use the index: {_CLIENT_SEARCH}", "see rights"
+    if server.search_module is None and index is None:
+        load = "use Redis 8 or newer, or Redis Stack: `docker compose up -d`"
+        if server.backend == "valkey":
+            load = "load valkey-search, which valkey/valkey-bundle contains"
+        return "limited", f"no search module: {_CLIENT_SEARCH}", f"{load}, or use --url embedded://"
     if where.database:
-        text = f"there is no index on database {where.database}, only on 0: {_WITHOUT}"
-        return Finding("search", "limited", text, "use database 0: the path /0 of the URL")
-    if found.search_module == "search 8.0.0":
-        text = "search 8.0.0 has a bug: it sometimes returns no results"
-        return Finding("search", "limited", text, "upgrade to Redis 8.0.1 or newer")
-    module = found.search_module or "search"
-    index = answers.index
+        text = f"there is no index on database {where.database}, only on 0: {_CLIENT_SEARCH}"
+        return "limited", text, "use database 0: the path /0 of the URL"
+    if server.search_module == "search 8.0.0":
+        return "limited", "search 8.0.0 has a bug: it sometimes returns no results", "upgrade to Redis 8.0.1 or newer"
     if index is None:
         if stored:
-            return Finding(
-                "search", "limited", f"{module}, but no index: searches find nothing", "redis-history reindex"
-            )
-        return Finding("search", "ok", f"{module}; the first message that is stored creates the index")
-    told = f"{module}, {index.documents:,} messages in the index{_form(answers)}"
+            return "limited", f"{module}, but no index: searches find nothing", "redis-history reindex"
+        return "ok", f"{module}; the first message that is stored creates the index", None
+    text = f"{module}, {index.documents:,} messages in the index ({_describe(answers.form)})"
     if not index.complete:
-        text = f"{told}, still being built: {100 * index.share:.0f} %"
-        return Finding("search", "limited", text, "wait: until then, search in all conversations may fail")
+        text += f", still being built: {100 * index.share:.0f} %"
+        return "limited", text, "wait: until then, search in all conversations may fail"
     if answers.failures:
-        text = f"{told}; {answers.failures:,} could not be indexed"
-        return Finding("search", "limited", text, "redis-history reindex")
+        return "limited", f"{text}; {answers.failures:,} could not be indexed", "redis-history reindex"
     if stored and not index.documents:
-        return Finding("search", "limited", f"{told}, though there are conversations", "redis-history reindex")
-    return Finding("search", "ok", told)
+        return "limited", f"{text}, though there are conversations", "redis-history reindex"
+    return "ok", text, None
 
 
-def _form(answers: Answers) -> str:
-    form = answers.form
+def _describe(form: Searching | None) -> str:
     if form is None:
-        return " (of another version)"
-    vectors = f", vectors of {form.vector.dimension} numbers" if form.vector else ""
-    return f" ({form.language}{vectors})"
+        return "of another version"
+    return form.language + (f", vectors of {form.vector.dimension} numbers" if form.vector else "")

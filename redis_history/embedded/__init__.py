@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from ._binaries import Candidate, ServerBinary, candidates, find_server
 from ._install import install
-from ._instance import EmbeddedServer, EmbeddedStatus, status
-from ._keeper import hold, keep, let_go
+from ._instance import EmbeddedServer, EmbeddedStatus, hold, keep, let_go, status
 
 __all__ = [
     "Candidate",

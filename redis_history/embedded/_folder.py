@@ -21,8 +21,8 @@ Durability = Literal["everysec", "always"]
 # sun_path has 108 bytes on Linux and 104 on macOS, including the final NUL.
 _SOCKET_PATH_MAX = 100
 
-# The files of a server's folder; see prepare().
-_MARKS = {"users.lock", "appendonlydir", "appendonly.aof"}
+# Each marks a folder as that of a server.
+_SERVER_FILES = {"users.lock", "appendonlydir", "appendonly.aof"}
 
 
 def _xdg(variable: str, fallback: str) -> Path:
@@ -43,10 +43,10 @@ def import_path() -> list[str]:
     """`sys.path` for child processes and for locating packages: the folder of this package first. Leaves out the
     current folder, which Python adds for `-m` and `-c`: others may be able to write to it."""
     root = str(Path(__file__).resolve().parents[2])
-    left_out = [root]
+    excluded = [root]
     with contextlib.suppress(OSError):  # the current folder was deleted
-        left_out.append(str(Path.cwd()))
-    return [root, *(entry for entry in sys.path if entry[:1] == "/" and os.path.realpath(entry) not in left_out)]
+        excluded.append(str(Path.cwd()))
+    return [root, *(entry for entry in sys.path if entry[:1] == "/" and os.path.realpath(entry) not in excluded)]
 
 
 class DataFolder:
@@ -54,9 +54,7 @@ class DataFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.users_lock = (
-            path / "users.lock"
-        )  # shared by processes that use the server; the supervisor takes it to stop
+        self.users_lock = path / "users.lock"  # shared by the users; the supervisor takes it to stop the server
         self.start_lock = path / "start.lock"  # of the process that launches a supervisor or changes the record
         self.supervisor_lock = path / "supervisor.lock"  # of the supervisor; contains its process id
         self.server_lock = path / "server.lock"  # of the server; contains its record
@@ -66,12 +64,12 @@ class DataFolder:
         self.unix_socket = path / "redis.sock"
         name = os.fsencode(self.unix_socket)
         if len(name) > _SOCKET_PATH_MAX or name.decode(errors="replace") != str(self.unix_socket):
-            # Too long, or no part of a URL: at a short path made of a hash. Not in $XDG_RUNTIME_DIR or $TMPDIR: they
+            # Too long, or not valid in a URL: at a short path made of a hash. Not in $XDG_RUNTIME_DIR or $TMPDIR: they
             # differ between a login, ssh and cron, but all processes of the user need the same path.
             short = Path("/tmp") / f"redis_history-{os.geteuid()}"  # noqa: S108 - its owner is checked before it is used
             self.unix_socket = short / f"{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}.sock"
-        # With which the server, running in the folder, binds and finally removes its socket. Relative if possible: a
-        # server whose folder was deleted must not remove its successor's socket.
+        # The server's name for its socket, which it removes at its end. Relative if possible: a server whose folder was
+        # deleted must not remove its successor's socket.
         self.bound_socket = self.unix_socket.name if self.unix_socket.parent == path else str(self.unix_socket)
         self.url = "unix://" + quote(os.fsencode(self.unix_socket))  # for redis-py
 
@@ -99,9 +97,9 @@ class DataFolder:
                 return pid
         return None
 
-    def record(self) -> dict[str, Any] | None:
-        """The `binary` and the `durability` of the started server, and its `pid` (0: not started yet), by name. None if
-        missing or of another version.
+    def record(self) -> dict[str, Any]:
+        """The `binary` and the `durability` of the started server, and its `pid` (0: not started yet), by name. Empty
+        if missing or of another version.
 
         The supervisor takes server.lock and empties the file. The server's process inherits the lock, and writes the
         record just before it executes the server. So while the lock is held, the file is empty or names its holder.
@@ -109,18 +107,19 @@ class DataFolder:
         """
         try:
             record: dict[str, Any] = json.loads(self.server_lock.read_bytes())
-            return record if {"binary", "durability", "pid"} <= record.keys() else None
+            return record if {"binary", "durability", "pid"} <= record.keys() else {}
         except (OSError, ValueError, AttributeError):
-            return None
+            return {}
+
+    def running(self) -> dict[str, Any]:
+        """The record, if a supervisor runs."""
+        return self.record() if is_held(self.supervisor_lock) else {}
 
     def write_record(self, record: dict[str, Any]) -> None:
         """Overwrite the record in place, because the file itself is locked. Raises OSError."""
-        file = os.open(self.server_lock, os.O_WRONLY | os.O_CLOEXEC)
-        try:
+        with self.server_lock.open("r+b", buffering=0) as file:
             # One write that covers the whole old record, so that concurrent readers see a complete record.
-            os.pwrite(file, json.dumps(record).encode().ljust(os.fstat(file).st_size), 0)
-        finally:
-            os.close(file)
+            file.write(json.dumps(record).encode().ljust(os.fstat(file.fileno()).st_size))
 
     def prepare(self) -> None:
         """Create the data folder and the folder of its socket, accessible to their owner only.
@@ -141,7 +140,7 @@ class DataFolder:
                         "name a folder of your own"
                     )
                 names = sorted(entry.name for entry in self.path.iterdir())
-                if names and not _MARKS.intersection(names):
+                if names and not _SERVER_FILES.intersection(names):
                     raise EmbeddedServerError(
                         f"{self.path} contains other files ({', '.join(names[:3])}): name an empty or a new folder"
                     )

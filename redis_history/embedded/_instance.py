@@ -1,8 +1,12 @@
-"""EmbeddedServer: one user of a private server; and the state of its folder."""
+"""EmbeddedServer: one user of a private server; a process that keeps the server up; and the state of a folder."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -13,13 +17,21 @@ from typing import Any, Self, get_args
 from redis_history._validation import check_choice, check_seconds
 from redis_history.errors import EmbeddedServerError
 
-from ._binaries import Candidate, ServerBinary, candidates
-from ._folder import DataFolder, Durability
+from ._binaries import Candidate, ServerBinary, Snapshot, candidates, server_for
+from ._folder import DataFolder, Durability, import_path
 from ._launch import Answer, ping, reach
-from ._locks import FileLock, is_held
-from ._snapshot import Snapshot, server_for
+from ._locks import FileLock, is_held, wait_until
 
-_PAUSE = 0.01
+_CHECK_INTERVAL = 5.0  # seconds between checks whether the server was killed
+_KEEPER_TIMEOUT = 30.0  # seconds
+
+# Isolated (-I), so that neither the current folder nor the environment affects what is imported.
+_KEEPER = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from redis_history.embedded._instance import _keeper
+_keeper(*sys.argv[2:])
+"""
 
 
 class EmbeddedServer:
@@ -81,9 +93,8 @@ class EmbeddedServer:
         """
         with self._exclusive():
             self._users.release()
-        deadline = time.monotonic() + wait
-        while wait > 0 and is_held(self._folder.supervisor_lock) and time.monotonic() < deadline:
-            time.sleep(_PAUSE)
+        if wait > 0:
+            wait_until(lambda: not is_held(self._folder.supervisor_lock), time.monotonic() + wait)
 
     @property
     def started(self) -> bool:
@@ -108,7 +119,7 @@ class EmbeddedServer:
     @property
     def pid(self) -> int:
         """The process id of the server. Raises EmbeddedServerError if none is running."""
-        pid = (_running(self._folder) or {}).get("pid")
+        pid = self._folder.running().get("pid")
         if not pid:
             raise EmbeddedServerError(f"no server is running in {self._folder.path}")
         return int(pid)
@@ -116,7 +127,7 @@ class EmbeddedServer:
     @property
     def binary(self) -> ServerBinary:
         """The running server, or else the one to start. Raises EmbeddedServerError if there is neither."""
-        return _binary(_running(self._folder)) or server_for(self._folder.path)
+        return _binary(self._folder.running()) or server_for(self._folder.path)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -151,6 +162,83 @@ class EmbeddedServer:
             # A thread of the parent may have held the mutex at the fork. That thread does not exist in the child.
             self._mutex, self._process = threading.Lock(), os.getpid()
         return self._mutex
+
+
+def keep(path: str | os.PathLike[str] | None = None, *, durability: Durability = "everysec") -> bool:
+    """Start the server in the folder `path` (None: the default folder), and keep it up until `let_go`.
+
+    `durability` is as in `EmbeddedServer`. Returns when the server answers: False if it was already kept up. Raises the
+    errors of EmbeddedServer.start().
+    """
+    with EmbeddedServer(path, durability=durability) as server:  # a share for this process until the keeper has one
+        folder = DataFolder.at(path)
+        if folder.keeper is not None:
+            return False
+        failure = f"cannot start a process that keeps the server in {server.path} up"
+        try:
+            # The program forks and ends at once, so that the keeper is not a child of this process.
+            subprocess.run(
+                [sys.executable, "-I", "-c", _KEEPER, json.dumps(import_path()), server.path, durability],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                check=True,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise EmbeddedServerError(f"{failure}: {error}") from error
+        if not wait_until(lambda: folder.keeper is not None, time.monotonic() + _KEEPER_TIMEOUT):
+            raise EmbeddedServerError(f"{failure}: it is not ready after {_KEEPER_TIMEOUT:g} s")
+    return True
+
+
+def let_go(path: str | os.PathLike[str] | None = None, *, wait: float = 10.0) -> bool:
+    """End the process that keeps the server of this folder up; False if there is none.
+
+    Waits at most `wait` seconds until that process has ended and, if it was the last user, the server."""
+    folder = DataFolder.at(path)
+    pid, deadline = folder.keeper, time.monotonic() + wait
+    if pid is None:
+        return False
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+    users = FileLock(folder.users_lock)
+
+    def is_settled() -> bool:
+        # If the lock is free, the supervisor is about to notice. If only the supervisor holds it, it stops the server.
+        has_users = not users.try_acquire() and users.try_acquire(shared=True)
+        users.release()
+        return has_users or not is_held(folder.supervisor_lock)
+
+    wait_until(lambda: not is_held(folder.keeper_lock), deadline)
+    wait_until(is_settled, deadline)
+    return True
+
+
+def hold(server: EmbeddedServer) -> None:
+    """Keep a share until SIGTERM, SIGINT or SIGHUP. Restarts the server if it was killed."""
+    ended = threading.Event()
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before: dict[signal.Signals, Any] = {number: signal.signal(number, lambda *_: ended.set()) for number in numbers}
+    try:
+        while not ended.wait(_CHECK_INTERVAL):
+            with contextlib.suppress(EmbeddedServerError):  # the logs have the reason; the next check tries again
+                server.ensure()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _keeper(path: str, durability: Durability) -> None:
+    """The program of `keep`. It holds keeper.lock while it runs, so that there is one for each folder."""
+    if os.fork():
+        os._exit(0)
+    lock = FileLock(DataFolder.at(path).keeper_lock)
+    with EmbeddedServer(path, durability=durability) as server:
+        if lock.try_acquire():
+            lock.path.write_text(str(os.getpid()))
+            os.chdir("/")
+            hold(server)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,13 +279,13 @@ class EmbeddedStatus:
             users = "" if self.users is None else f", shares {self.users}"
             state = f"{self.answer}, process {self.pid}{users}: {self.running_binary}"
         else:
-            state = "not running" if not self.supervised else f"supervised, but {self.answer}"
+            state = f"supervised, but {self.answer}" if self.supervised else "not running"
         lines = [
             f"folder   {self.path}",
             f"socket   {self.unix_socket}",
             f"server   {state}",
             *([f"kept up  by process {self.keeper}"] if self.keeper else []),
-            f"data     {'none yet' if self.data_writer is None else f'written by {self.data_writer}'}",
+            f"data     {f'written by {self.data_writer}' if self.data_writer else 'none yet'}",
             f"choice   {self.binary or self.problem}",
             "looked at",
             *(f"  {'+' if candidate.usable else '-'} {candidate}" for candidate in self.candidates),
@@ -211,12 +299,12 @@ def status(path: str | os.PathLike[str] | None = None) -> EmbeddedStatus:
     Raises ConfigurationError if `path` is not a path, EmbeddedServerError if the folder is not readable.
     """
     folder = DataFolder.at(path)
-    problem, binary = None, None
     try:
         supervised = is_held(folder.supervisor_lock)
     except OSError as error:
         raise EmbeddedServerError(f"cannot read {folder.path}: {error}") from error
-    record = _running(folder) or {}
+    record = folder.running()
+    problem, binary = None, None
     try:
         binary = server_for(folder.path)
     except EmbeddedServerError as error:
@@ -240,14 +328,10 @@ def status(path: str | os.PathLike[str] | None = None) -> EmbeddedStatus:
     )
 
 
-def _running(folder: DataFolder) -> dict[str, Any] | None:
-    return folder.record() if is_held(folder.supervisor_lock) else None
-
-
-def _binary(record: dict[str, Any] | None) -> ServerBinary | None:
+def _binary(record: dict[str, Any]) -> ServerBinary | None:
     try:
-        return ServerBinary(**{**record["binary"], "modules": tuple(record["binary"]["modules"])}) if record else None
-    except (TypeError, KeyError):  # of another version
+        return ServerBinary(**{**record["binary"], "modules": tuple(record["binary"]["modules"])})
+    except (TypeError, KeyError):  # empty, or of another version
         return None
 
 

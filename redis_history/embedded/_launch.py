@@ -5,9 +5,7 @@ The caller holds users.lock shared, so no supervisor stops the server for lack o
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
 import select
 import shlex
@@ -17,21 +15,19 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal, cast
 
 from redis_history.errors import EmbeddedServerError
 
-from ._binaries import numbers
+from ._binaries import AOF_IN_PARTS, numbers, server_for
 from ._folder import DataFolder, Durability
 from ._locks import FileLock, is_held
-from ._snapshot import server_for
 
 Answer = Literal["alive", "loading", "silent", "absent"]
 
 _PING_TIMEOUT = 1.0  # seconds
 _LAUNCH_TIMEOUT = 20.0  # seconds until the supervisor has detached, which takes about 0.02
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.05
-_AOF_IN_PARTS = (7, 0)
 _LOG_LINES, _LOG_BYTES = 12, 8192  # of the end of a log, in an error
 
 # Exit statuses of a server that others stopped or killed while it started: -15 (SIGTERM), -9 (SIGKILL), 0 (its
@@ -44,27 +40,18 @@ _DAMAGED_LOG = re.compile(r"append only file (\S+\.incr\.aof)")
 
 
 def command(unix_socket: Path, *words: str, timeout: float = _PING_TIMEOUT) -> bytes:
-    """The first line of the server's reply to one command, without its line end; b"" if it closes the connection.
+    """The first line of the server's reply to a command of plain words; b"" if it closes the connection.
 
     Not with redis-py, whose import takes longer than starting a server. Raises OSError: FileNotFoundError or
     ConnectionRefusedError if no server listens, TimeoutError without a reply within `timeout` seconds.
     """
-    request = b"*%d\r\n" % len(words)
-    for word in words:
-        request += b"$%d\r\n%s\r\n" % (len(word.encode()), word.encode())
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(timeout)
         connection.connect(str(unix_socket))
-        connection.sendall(request)
-        reply = b""
-        while not reply.endswith(b"\n"):
-            chunk = connection.recv(4096)
-            if not chunk:
-                return b""
-            reply += chunk
-        with contextlib.suppress(OSError):
-            connection.shutdown(socket.SHUT_RDWR)
-    return reply.partition(b"\r\n")[0]
+        connection.sendall(" ".join(words).encode() + b"\r\n")
+        with connection.makefile("rb") as replies:
+            line = replies.readline()
+    return line[:-2] if line.endswith(b"\r\n") else b""
 
 
 def ping(unix_socket: Path, timeout: float = _PING_TIMEOUT) -> Answer:
@@ -92,7 +79,7 @@ def reach(folder: DataFolder, durability: Durability, began: float, timeout: flo
     """
     deadline = began + timeout
     pause = _FIRST_PAUSE
-    report: _Report | None = None
+    reports: IO[bytes] | None = None
     loading, attempts = False, 0
     try:
         while True:
@@ -102,26 +89,26 @@ def reach(folder: DataFolder, durability: Durability, began: float, timeout: flo
             if answer == "alive" and supervised:
                 return _harden(folder, durability, deadline)
             loading = loading or answer == "loading"
-            if report is None and not supervised:
-                report = _launch(folder, durability, deadline)
-                attempts += report is not None
-            if report is None:
+            if reports is None and not supervised:
+                reports = _launch(folder, durability, deadline)
+                attempts += reports is not None
+            if reports is None:
                 time.sleep(pause)
-            elif (line := report.line(pause)) is not None:
+            elif (line := _next_report(reports, pause)) is not None:
                 status = line.removeprefix("exited ")  # "": the supervisor was killed
                 if status not in _ENDED_BY_OTHERS or attempts == _MOST_ATTEMPTS:
-                    raise _ended(folder, status) if status else _failed(folder, "its supervisor ended")
-                report.close()
-                report = None
+                    raise _ended(folder, status)
+                reports.close()
+                reports = None
             if time.monotonic() >= deadline:
                 raise _slow(folder, timeout, loading=loading)
             pause = min(2 * pause, _LONGEST_PAUSE)
     finally:
-        if report is not None:
-            report.close()
+        if reports is not None:
+            reports.close()
 
 
-def _launch(folder: DataFolder, durability: Durability, deadline: float) -> _Report | None:
+def _launch(folder: DataFolder, durability: Durability, deadline: float) -> IO[bytes] | None:
     """Start a supervisor, and return its reports; None if another process was first."""
     lock = FileLock(folder.start_lock)
     if not lock.try_acquire():
@@ -130,30 +117,28 @@ def _launch(folder: DataFolder, durability: Durability, deadline: float) -> _Rep
         if is_held(folder.supervisor_lock):
             return None
         # After a crash the record still has the durability that other users asked for: keep it.
-        if (folder.record() or {}).get("durability") == "always":
+        if folder.record().get("durability") == "always":
             durability = "always"
         binary = server_for(folder.path)
         argv = binary.argv(directory=folder.path, unix_socket=folder.bound_socket, durability=durability)
-        if numbers(binary.version) >= _AOF_IN_PARTS:
+        if numbers(binary.version) >= AOF_IN_PARTS:
             argv += ["--aof-load-truncated", "no"]  # the supervisor truncates a torn AOF at the last whole change
-        report = _Report(folder, argv, {"binary": asdict(binary), "durability": durability, "pid": 0})
+        reports = _start_supervisor(folder, argv, {"binary": asdict(binary), "durability": durability, "pid": 0})
         line = None
         # Keep the lock until the supervisor holds its lock, so that no other process launches a second one.
         while line is None and time.monotonic() < deadline:
-            line = report.line(_LONGEST_PAUSE)
-        if line == "" or (line is not None and line.startswith("started")):
-            return report
-        report.close()
-        if line is None or line == "busy":
-            return None
-        raise _failed(folder, line.partition(" ")[2])
+            line = _next_report(reports, _LONGEST_PAUSE)
+        kind, _, reason = (line or "").partition(" ")
+        if kind == "failed":
+            raise _error(f"no server could be started in {folder.path}: {reason}", folder.supervisor_log)
+        return None if line is None or kind == "busy" else reports
     finally:
         lock.release()
 
 
 def _harden(folder: DataFolder, durability: Durability, deadline: float) -> None:
     """Set a running server to fsync every write, if this user asks for it. Never sets it back."""
-    if durability != "always" or (folder.record() or {}).get("durability") == "always":
+    if durability != "always" or folder.record().get("durability") == "always":
         return
     lock = FileLock(folder.start_lock)
     if not lock.acquire(deadline):
@@ -162,8 +147,7 @@ def _harden(folder: DataFolder, durability: Durability, deadline: float) -> None
         reply = command(folder.unix_socket, "CONFIG", "SET", "appendfsync", "always")
         if reply != b"+OK":
             raise EmbeddedServerError(f"the server refused appendfsync always: {reply.decode(errors='replace')}")
-        record = folder.record()  # again: under the lock it cannot change
-        if record is not None:
+        if record := folder.record():  # again: under the lock it cannot change
             folder.write_record({**record, "durability": "always"})
     except OSError as error:
         raise EmbeddedServerError(f"the server in {folder.path} could not be set to durability 'always'") from error
@@ -171,101 +155,71 @@ def _harden(folder: DataFolder, durability: Durability, deadline: float) -> None
         lock.release()
 
 
-class _Report:
-    """Starts a supervisor, and reads its reports (see `_supervisor`). Closing it does not affect the supervisor."""
+def _start_supervisor(folder: DataFolder, argv: list[str], record: dict[str, Any]) -> IO[bytes]:
+    """Start a supervisor for the server `argv`, and return the stream of its reports. Closing it has no effect on the
+    supervisor. Raises EmbeddedServerError."""
+    if not sys.executable or getattr(sys, "frozen", False):
+        raise EmbeddedServerError("the supervisor needs a Python interpreter, but sys.executable names none")
+    spec = {"folder": str(folder.path), "unix_socket": folder.bound_socket, "argv": argv, "record": record}
+    program = Path(__file__).with_name("_supervisor.py")
+    try:
+        with folder.supervisor_log.open("ab") as log:
+            # By path: -m would import this package and redis-py. -I -S ignore the user's environment.
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", program, json.dumps(spec)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd="/",
+                start_new_session=True,
+            )
+        # The program forks and ends at once, so that the supervisor is not a child of this process: code
+        # that waits for any child would get it, or it would remain as a zombie.
+        status = process.wait(_LAUNCH_TIMEOUT)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EmbeddedServerError(f"the supervisor did not start: {error}") from error
+    if status:
+        raise EmbeddedServerError(f"the supervisor did not start: see {folder.supervisor_log}")
+    return cast("IO[bytes]", process.stdout)
 
-    def __init__(self, folder: DataFolder, argv: list[str], record: dict[str, Any]) -> None:
-        """Start a supervisor for the server `argv`. Raises EmbeddedServerError if it cannot be started."""
-        if not sys.executable or getattr(sys, "frozen", False):
-            raise EmbeddedServerError("the supervisor needs a Python interpreter, but sys.executable names none")
-        spec = {"folder": str(folder.path), "unix_socket": folder.bound_socket, "argv": argv, "record": record}
-        program = Path(__file__).with_name("_supervisor.py")
-        self._unread = b""
-        reader, writer = os.pipe()
-        self._reader: int | None = reader
-        try:
-            with folder.supervisor_log.open("ab") as log:
-                # By path: -m would import this package and redis-py. -I -S ignore the user's environment.
-                process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", program, json.dumps(spec), str(writer)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=log,
-                    cwd="/",
-                    pass_fds=(writer,),
-                    start_new_session=True,
-                )
-            # The program forks and ends at once, so that the supervisor is not a child of this process: code
-            # that waits for any child would get it, or it would remain as a zombie.
-            if process.wait(_LAUNCH_TIMEOUT):
-                raise EmbeddedServerError(f"the supervisor did not start: see {folder.supervisor_log}")
-        except BaseException as error:
-            self.close()
-            if isinstance(error, OSError | subprocess.TimeoutExpired):
-                raise EmbeddedServerError(f"the supervisor did not start: {error}") from error
-            raise
-        finally:
-            os.close(writer)
 
-    def line(self, wait: float) -> str | None:
-        """The next line; None if none arrives within `wait` seconds; "" at the end."""
-        if self._reader is None:
-            return ""
-        if b"\n" not in self._unread:
-            poll = select.poll()  # not select(), which fails for descriptors from 1024 on
-            poll.register(self._reader, select.POLLIN)
-            if not poll.poll(wait * 1000):
-                return None
-            chunk = os.read(self._reader, 4096)
-            if not chunk:
-                return ""
-            self._unread += chunk
-        line, end, rest = self._unread.partition(b"\n")
-        if not end:
-            return None
-        self._unread = rest
-        return line.decode(errors="replace")
-
-    def close(self) -> None:
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            os.close(reader)
+def _next_report(reports: IO[bytes], wait: float) -> str | None:
+    """The next line; None if none arrives within `wait` seconds; "" at the end."""
+    poll = select.poll()  # not select(), which fails for descriptors from 1024 on
+    poll.register(reports, select.POLLIN)
+    return reports.readline().decode(errors="replace").rstrip("\n") if poll.poll(wait * 1000) else None
 
 
 def _ended(folder: DataFolder, status: str) -> EmbeddedServerError:
-    """The server ended before it answered."""
+    """The server ended before it answered. `status` is empty if its supervisor was killed."""
+    if not status:
+        return _error(f"no server could be started in {folder.path}: its supervisor ended", folder.supervisor_log)
     tail = _tail(folder.server_log)
     text = f"the server in {folder.path} ended while it started (status {status})"
     if status == "-9":
         text += ": it was killed, perhaps because memory ran out"
     if any(sign in tail for sign in _UNREADABLE):
         text += f". It cannot read its data. Copy the folder first; then {_repair(folder, tail)}"
-    return EmbeddedServerError(_with_log(text, folder.server_log))
-
-
-def _failed(folder: DataFolder, reason: str) -> EmbeddedServerError:
-    text = f"no server could be started in {folder.path}: {reason}"
-    return EmbeddedServerError(_with_log(text, folder.supervisor_log))
+    return _error(text, folder.server_log)
 
 
 def _slow(folder: DataFolder, timeout: float, *, loading: bool) -> EmbeddedServerError:
     """A server runs, or ran until just now, but was not ready in time."""
-    pid = (folder.record() or {}).get("pid")
+    pid = folder.record().get("pid")
+    text = f"the server in {folder.path} does not answer on {folder.unix_socket} after {timeout:g} s"
     if loading:
         text = f"the server in {folder.path} is still loading its data after {timeout:g} s: raise start_timeout"
     elif pid and not folder.unix_socket.exists():
-        text = (
-            f"the server in {folder.path} runs as process {pid}, but its socket {folder.unix_socket} is gone (deleted, "
-            "or made in another /tmp): end the processes that use it, or that one, and start again"
+        text += (
+            f": the socket is gone (deleted, or made in another /tmp). End process {pid}, or the processes that use it,"
+            " and start again"
         )
-    else:
-        text = f"the server in {folder.path} does not answer on {folder.unix_socket} after {timeout:g} s"
-    return EmbeddedServerError(_with_log(text, folder.server_log))
+    return _error(text, folder.server_log)
 
 
 def _repair(folder: DataFolder, tail: str) -> str:
     record, damaged = folder.record(), _DAMAGED_LOG.search(tail)
-    if record is None or damaged is None:
+    if not record or damaged is None:
         return f"replace {folder.path / 'appendonlydir'} with a backup: no tool repairs this part"
     # Not the manifest, which the servers suggest: Valkey's tool reports its own snapshots as damaged
     # (valkey-io/valkey#4739). The server binary acts as the tool when started under the tool's name.
@@ -275,9 +229,9 @@ def _repair(folder: DataFolder, tail: str) -> str:
     return f"`bash -c {shlex.quote(words)}` truncates the log before the damage; or replace the file with a backup"
 
 
-def _with_log(text: str, log: Path) -> str:
+def _error(text: str, log: Path) -> EmbeddedServerError:
     tail = _tail(log)
-    return f"{text}. The end of {log}:\n{tail}" if tail else text
+    return EmbeddedServerError(f"{text}. The end of {log}:\n{tail}" if tail else text)
 
 
 def _tail(log: Path) -> str:

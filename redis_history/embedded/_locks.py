@@ -2,19 +2,17 @@
 
 A flock belongs to the open file, which a forked child shares. A child that kept it open would keep the server
 running; a child that unlocked it would release the parent's lock. So the child only closes its copies, right
-after the fork, before other code runs in it. Programs started with exec inherit nothing (O_CLOEXEC). If C code
-forks without Python's fork hooks and the parent is killed, the child keeps the lock until it ends. A parent
-that releases its lock unlocks it for all copies.
+after the fork. Programs started with exec inherit nothing (O_CLOEXEC).
 """
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 # Held while a descriptor exists that is not yet registered in _locks, so that no fork happens in between.
@@ -47,15 +45,13 @@ class FileLock:
         if self._file is not None:
             return True
         with _opening:
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            file = os.open(self.path, flags, 0o600)
+            file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
                 fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
                 if _is_file_at(file, self.path):
                     self._file = file
-            except OSError as error:
-                if error.errno != errno.EWOULDBLOCK:
-                    raise
+            except BlockingIOError:
+                pass
             finally:
                 if self._file is None:
                     os.close(file)
@@ -63,29 +59,29 @@ class FileLock:
 
     def acquire(self, deadline: float, *, shared: bool = False) -> bool:
         """Like try_acquire, but retries until `deadline` (of time.monotonic). Raises OSError."""
-        pause = _FIRST_PAUSE
-        while not self.try_acquire(shared=shared):
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
-        return True
+        return wait_until(lambda: self.try_acquire(shared=shared), deadline)
 
-    def release(self) -> None:
-        """Release the lock, if it is held."""
+    def release(self, *, unlock: bool = True) -> None:
+        """Release the lock, if it is held. A forked child only closes its copy: `unlock` is for the parent."""
         file, self._file = self._file, None
         if file is not None:
-            fcntl.flock(file, fcntl.LOCK_UN)
-            os.close(file)
-
-    def _forget(self) -> None:
-        """In a forked child: close the descriptor, and leave the lock to the parent."""
-        file, self._file = self._file, None
-        if file is not None:
+            if unlock:
+                fcntl.flock(file, fcntl.LOCK_UN)
             os.close(file)
 
     def __del__(self) -> None:
         self.release()
+
+
+def wait_until(condition: Callable[[], bool], deadline: float) -> bool:
+    """Whether the condition came true before `deadline` (of time.monotonic)."""
+    pause = _FIRST_PAUSE
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
+    return True
 
 
 def is_held(path: Path) -> bool:
@@ -118,7 +114,7 @@ def _is_file_at(file: int, path: Path) -> bool:
 def _in_child() -> None:
     try:
         for lock in list(_locks):
-            lock._forget()
+            lock.release(unlock=False)
     finally:
         _opening.release()
 

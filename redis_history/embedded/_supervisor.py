@@ -1,19 +1,19 @@
 """The process that starts one server, and stops it after its last user has left.
 
 Runs as a program, by its path, with `python -I -S`. It imports a few modules of the standard library and
-no module of this package, because importing redis-py takes longer than starting the server. Its arguments are
-a JSON object (see main) and the descriptor of a pipe for reports, one line each:
+no module of this package, because importing redis-py takes longer than starting the server. Its argument is
+a JSON object (see main). It writes reports to standard output, one line each:
 
     busy              another supervisor runs; this one has ended
     started PID       the server process runs; it may still be loading
     failed TEXT       no server could be started; this supervisor has ended
-    exited STATUS     the server ended unasked; this supervisor ends
+    exited STATUS     the server ended unasked, or 0 if its torn AOF was truncated; this supervisor ends
 
 The supervisor holds supervisor.lock while it runs. The server inherits server.lock, and holds it as long as
 the server, or its child that rewrites the AOF, runs.
 
 With aof-load-truncated no, the server refuses an AOF with a torn end. The supervisor then truncates the AOF
-after the last whole change, and starts the server again. Redis 7.4.1 itself would truncate within MULTI and
+after the last whole change, for the next start. Redis 7.4.1 itself would truncate within MULTI and
 append the next change to the partial transaction: the second start would lose both, or restore the partial one.
 """
 
@@ -28,129 +28,105 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import threading
 import time
-from typing import Any, BinaryIO, NoReturn
+from typing import Any
 
 _BUSY_AFTER = 2.0  # seconds; longer than an ending supervisor or `is_held` holds the lock
 _ORPHAN_KILL_AFTER, _ORPHAN_GIVE_UP_AFTER = 10.0, 20.0
 _KILL_AFTER = 20  # seconds for a clean exit, which ends with an fsync
 _PAUSE = 0.01
 _LOG_MAX = 1 << 20  # bytes
-_AOF_LINE_MAX = 1 << 16  # bytes; the lines of an AOF are lengths and comments
 
 # The log line of Redis and Valkey, since 7.0, about an AOF that ends within a command or a transaction.
 _TORN = re.compile(rb"Unexpected end of file reading the append only file (\S+)\. You can")
 _LAST_PART = re.compile(r'^file "?(.+?)"? seq \d+ type i', re.MULTILINE)
 
-_CHILD_ENDED, _USERS_GONE, _TOO_SLOW = signal.SIGCHLD, signal.SIGUSR1, signal.SIGALRM
-_STOP = (signal.SIGTERM, signal.SIGINT)
-_SIGNALS = {_CHILD_ENDED, _USERS_GONE, _TOO_SLOW, *_STOP, signal.SIGHUP}
+
+class _NotStartedError(Exception):
+    """The report of a supervisor that ends without a server."""
 
 
-def main(spec: dict[str, Any], report: int) -> None:
+def main(spec: dict[str, Any]) -> None:
     """Supervise `spec["argv"]` with the data in `spec["folder"]`; `spec["record"]` goes into server.lock."""
     folder = spec["folder"]
     supervisor_lock = _lock(f"{folder}/supervisor.lock", _BUSY_AFTER)
     if supervisor_lock is None:
-        return _say(report, "busy")
+        raise _NotStartedError("busy")
     _overwrite(supervisor_lock, str(os.getpid()))
     # Opened before the wait, because the wait must also work after the folder was deleted.
     users_lock = os.open(f"{folder}/users.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    if _try(users_lock):
-        return _say(report, "failed no process uses it")  # the process that asked for the server was killed
-    server_lock = _server_lock(folder, report)
-    if server_lock is None:
-        return None
+    if _try_lock(users_lock):
+        raise _NotStartedError("failed no process uses it")  # the process that asked for the server was killed
+    server_lock = _server_lock(folder)
     os.ftruncate(server_lock, 0)
     _rotate(f"{folder}/server.log")
     _log(f"starting {spec['argv'][0]}")
-    for number in _SIGNALS:
-        # Never called. But without a handler, a signal that is ignored by default might not become pending.
-        signal.signal(number, lambda *_: None)
-    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     logged = os.path.getsize(f"{folder}/server.log") if os.path.exists(f"{folder}/server.log") else 0
     server = _spawn(spec, server_lock)
-    _say(report, f"started {server}")
-    threading.Thread(target=_wait_for_users, args=(users_lock,), daemon=True).start()
-    status, wanted = _wait_for_end(server)
-    if status and not wanted and _mend(folder, logged):
-        server_lock = _server_lock(folder, report)
-        if server_lock is None:
-            return None
-        server = _spawn(spec, server_lock)
-        status, wanted = _wait_for_end(server)
-    _log(f"the server ended with status {status}{'' if wanted else ', by itself'}")
-    if wanted:
+    stopping = threading.Event()
+
+    def stop(reason: str) -> None:
+        _log(reason)
+        stopping.set()
+        server.terminate()
+        time.sleep(_KILL_AFTER)
+        _log(f"the server did not end within {_KILL_AFTER} s")
+        server.kill()
+
+    def stop_after_users() -> None:
+        try:
+            fcntl.flock(users_lock, fcntl.LOCK_EX)  # and keep it, so that no user can join
+        finally:
+            stop("no user is left")
+
+    def stop_by_signal(*_: object) -> None:
+        threading.Thread(target=stop, args=("got a signal to end",), daemon=True).start()
+
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, stop_by_signal)
+    signal.signal(signal.SIGINT, stop_by_signal)
+    _report(f"started {server.pid}")
+    threading.Thread(target=stop_after_users, daemon=True).start()
+    status = server.wait()
+    if status and not stopping.is_set() and _repair(spec, logged):
+        status = 0  # the caller starts it again
+    _log(f"the server ended with status {status}{'' if stopping.is_set() else ', by itself'}")
+    if stopping.is_set():
         with contextlib.suppress(OSError):
             os.truncate(f"{folder}/server.lock", 0)
     else:
-        _say(report, f"exited {status}")
+        _report(f"exited {status}")
     with contextlib.suppress(OSError):
         os.unlink(spec["unix_socket"])
     # Released before users.lock, which ends with the process: the next user must not find a supervisor.
     os.close(supervisor_lock)
-    return None
 
 
-def _wait_for_end(server: int) -> tuple[int, bool]:
-    """The exit status of the server, and whether this supervisor stopped it."""
-    wanted = False
-    while True:
-        # One thread waits for all signals, so none is lost between a check and a wait.
-        number = signal.sigwait(_SIGNALS)
-        if number == _CHILD_ENDED:
-            pid, status = os.waitpid(server, os.WNOHANG)
-            if pid:
-                return os.waitstatus_to_exitcode(status), wanted
-        elif number == _USERS_GONE or number in _STOP:
-            _log("no user is left" if number == _USERS_GONE else "got a signal to end")
-            wanted = True
-            os.kill(server, signal.SIGTERM)
-            signal.alarm(_KILL_AFTER)
-        elif number == _TOO_SLOW:
-            _log(f"the server did not end within {_KILL_AFTER} s")
-            os.kill(server, signal.SIGKILL)
+def _spawn(spec: dict[str, Any], server_lock: int) -> subprocess.Popen[bytes]:
+    """Start the server, which inherits the lock. Raises OSError."""
+    supervisor, prctl = os.getpid(), _prctl()
 
-
-def _wait_for_users(users_lock: int) -> None:
-    """Blocks until no process uses the server, then sends _USERS_GONE. Keeps the lock, so that no user can join."""
-    try:
-        fcntl.flock(users_lock, fcntl.LOCK_EX)
-    finally:
-        os.kill(os.getpid(), _USERS_GONE)
-
-
-def _spawn(spec: dict[str, Any], server_lock: int) -> int:
-    supervisor = os.getpid()
-    log = os.open(f"{spec['folder']}/server.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    prctl = _prctl()
-    pid = os.fork()
-    if pid:
-        os.close(log)
-        os.close(server_lock)
-        return pid
-    try:
+    def prepare() -> None:  # in the new process
         if prctl is not None:
             prctl(1, int(signal.SIGTERM), 0, 0, 0)  # PR_SET_PDEATHSIG: end if the supervisor is killed
         if os.getppid() != supervisor:
             os._exit(1)
-        os.set_inheritable(server_lock, True)
         _overwrite(server_lock, json.dumps({**spec["record"], "pid": os.getpid()}))
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        os.execv(spec["argv"][0], spec["argv"])  # noqa: S606 - deliberately without a shell
-    except OSError as error:
-        os.write(2, f"cannot execute {spec['argv'][0]!a}: {error!a}\n".encode())
-    finally:
-        os._exit(127)
+
+    with open(f"{spec['folder']}/server.log", "ab") as log:
+        server = subprocess.Popen(
+            spec["argv"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(server_lock,), preexec_fn=prepare
+        )
+    os.close(server_lock)
+    return server
 
 
-def _mend(folder: str, logged: int) -> bool:
+def _repair(spec: dict[str, Any], logged: int) -> bool:
     """Truncate a torn AOF, if the log after offset `logged` reports one; return whether it was truncated."""
+    folder = spec["folder"]
     try:
         with open(f"{folder}/server.log", "rb") as log:
             log.seek(logged)
@@ -159,45 +135,22 @@ def _mend(folder: str, logged: int) -> bool:
             parts = _LAST_PART.findall(manifest.read())
         if torn is None or not parts or os.fsencode(parts[-1]) != torn[1]:
             return False
-        with open(f"{folder}/appendonlydir/{parts[-1]}", "r+b") as file:
-            whole, size = _whole_changes(file), os.fstat(file.fileno()).st_size
-            if whole == size:
-                return False
-            os.ftruncate(file.fileno(), whole)
-            os.fsync(file.fileno())
-    except (OSError, ValueError) as error:
+        file = f"{folder}/appendonlydir/{parts[-1]}"
+        size = os.path.getsize(file)
+        # The server's binary is also the tool that truncates an AOF after its last whole command or transaction.
+        tool = f"{spec['record']['binary']['product'].lower()}-check-aof"
+        output = subprocess.run(
+            [tool, "--fix", file], executable=spec["argv"][0], input=b"y\n", capture_output=True, check=False
+        ).stdout
+        cut = size - os.path.getsize(file)
+    except OSError as error:
         _log(f"cannot truncate the AOF: {error}")
         return False
-    _log(f"{parts[-1]} ended within a change: cut off its last {size - whole} of {size} bytes")
+    if not cut:
+        _log(f"cannot truncate the AOF: {output.decode(errors='replace')}")
+        return False
+    _log(f"{parts[-1]} ended within a change: cut off its last {cut} of {size} bytes")
     return True
-
-
-def _whole_changes(file: BinaryIO) -> int:
-    """The offset after the last whole command or transaction. Raises ValueError if `file` is not an AOF."""
-    size = os.fstat(file.fileno()).st_size
-    whole, inside = 0, False
-    while (line := file.readline(_AOF_LINE_MAX)).endswith(b"\n"):
-        if not line.startswith(b"#"):  # a comment with a timestamp
-            name = None
-            for _ in range(_number(b"*", line)):
-                head = file.readline(_AOF_LINE_MAX)
-                if not head.endswith(b"\n"):
-                    return whole
-                length = _number(b"$", head) + 2
-                if file.tell() + length > size:
-                    return whole
-                word = file.read(length)
-                name = word.strip().lower() if name is None else name
-            inside = name == b"multi" or (inside and name != b"exec")
-        if not inside:
-            whole = file.tell()
-    return whole
-
-
-def _number(kind: bytes, line: bytes) -> int:
-    if not line.startswith(kind):
-        raise ValueError(f"expected {kind!r} in the AOF, not {line[:20]!r}")
-    return int(line[1:])
 
 
 def _prctl() -> Any:
@@ -212,22 +165,19 @@ def _prctl() -> Any:
         return None
 
 
-def _server_lock(folder: str, report: int) -> int | None:
-    """Take server.lock, ending a server whose supervisor was killed. Reports a failure, and returns None."""
-    began, told = time.monotonic(), 0
-    while True:
-        file = _lock(f"{folder}/server.lock", 0)
-        if file is not None:
-            return file
+def _server_lock(folder: str) -> int:
+    """Take server.lock, ending a server whose supervisor was killed."""
+    began, sent = time.monotonic(), 0
+    while (file := _lock(f"{folder}/server.lock", 0)) is None:
         # This process holds supervisor.lock, so no other supervisor runs: the lock's holder is an orphaned server.
         age = time.monotonic() - began
         if age > _ORPHAN_GIVE_UP_AFTER:
-            _say(report, "failed an earlier server does not end, and its process could not be killed")
-            return None
-        step = signal.SIGKILL if age > _ORPHAN_KILL_AFTER else signal.SIGTERM
-        if told != step and _end_orphan(folder, step):
-            told = step
+            raise _NotStartedError("failed an earlier server does not end, and its process could not be killed")
+        number = signal.SIGKILL if age > _ORPHAN_KILL_AFTER else signal.SIGTERM
+        if sent != number and _end_orphan(folder, number):
+            sent = number
         time.sleep(_PAUSE)
+    return file
 
 
 def _end_orphan(folder: str, number: int) -> bool:
@@ -248,7 +198,7 @@ def _lock(path: str, patience: float) -> int | None:
     """Lock the file at `path` exclusively, and return its descriptor; None if not free for `patience` seconds."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     until = time.monotonic() + patience
-    while not _try(file):
+    while not _try_lock(file):
         if time.monotonic() >= until:
             os.close(file)
             return None
@@ -256,7 +206,7 @@ def _lock(path: str, patience: float) -> int | None:
     return file
 
 
-def _try(file: int) -> bool:
+def _try_lock(file: int) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -275,9 +225,9 @@ def _rotate(path: str) -> None:
             os.replace(path, f"{path}.1")
 
 
-def _say(report: int, line: str) -> None:
+def _report(line: str) -> None:
     with contextlib.suppress(OSError):  # the reader has closed the pipe
-        os.write(report, f"{line}\n".encode(errors="backslashreplace"))
+        os.write(1, f"{line}\n".encode(errors="backslashreplace"))
 
 
 def _log(text: str) -> None:
@@ -285,28 +235,19 @@ def _log(text: str) -> None:
     os.write(2, line.encode(errors="backslashreplace"))
 
 
-def _detach(folder: str) -> None:
-    """Detach from the parent process, and log standard error to a file."""
-    if os.fork():
+if __name__ == "__main__":
+    spec = json.loads(sys.argv[1])
+    if os.fork():  # the parent process must not wait for the supervisor
         os._exit(0)
     os.umask(0o077)
-    os.chdir(folder)
+    os.chdir(spec["folder"])
     _rotate("supervisor.log")
-    log = os.open("supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    os.dup2(log, 2)
-
-
-def _program() -> NoReturn:
-    spec, report = json.loads(sys.argv[1]), int(sys.argv[2])
-    os.set_inheritable(report, False)
-    _detach(spec["folder"])
+    os.dup2(os.open("supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), 2)
     try:
-        main(spec, report)
+        main(spec)
+    except _NotStartedError as error:
+        _report(str(error))
     except OSError as error:
         _log(f"failed: {error}")
-        _say(report, f"failed {error}")
+        _report(f"failed {error}")
     os._exit(0)
-
-
-if __name__ == "__main__":
-    _program()

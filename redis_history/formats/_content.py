@@ -1,11 +1,7 @@
-"""The content of parts: references to files, the content of tool results, and the arguments of tool calls.
+"""The content of parts: references to files, arguments of tool calls, and content of tool results.
 
 A reference with a scheme is a URI. A reference of only letters, digits, "-" and "_" is the id of a file that was
 uploaded to a provider. Providers cannot use any other reference, such as an object key or a path.
-
-Arguments are stored as a value; some providers use a JSON string, which models format in different ways. The name of
-the style is stored, or the string itself if no style reproduces it, so that the provider (and its prompt cache) gets
-back exactly what it sent.
 """
 
 from __future__ import annotations
@@ -15,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from redis_history.formats._notes import FORMS, Json, is_foreign, note_of, storable, with_note
+from redis_history.formats._notes import FORMS, Json, Rendered, is_foreign, note_of, storable, with_note
 from redis_history.model import AttachmentPart, Modality, Part, TextPart
 
 NOT_USABLE = "a file that is not inline, not a URL and not uploaded to this provider"
@@ -44,20 +40,20 @@ def split_data_url(url: str | None) -> tuple[str | None, str | None]:
     return None, None
 
 
-def is_web_url(reference: str | None) -> bool:
-    return reference is not None and reference.startswith(("http://", "https://"))
-
-
 def is_image(part: AttachmentPart) -> bool:
     return part.modality == "image" or (part.modality is None and (part.mime_type or "").startswith("image/"))
 
 
-def reference_note(reference: str, *, is_file_id: bool = False) -> Json:
+def text_or_none(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def reference_note(reference: str, *, uploaded: bool) -> Json:
     """A note that `reference` is a file id of this provider, or that it is not a file id although it looks like one.
 
     The note contains the reference itself, so it no longer applies after the reference was edited.
     """
-    if is_file_id:
+    if uploaded:
         return {"file_id": reference}
     return {"not_file_id": reference} if _FILE_ID.fullmatch(reference) else {}
 
@@ -67,27 +63,38 @@ def attachment(
     modality: Modality,
     reference: str,
     *,
-    name: object = None,
-    mime_type: object = None,
+    name: Any = None,
+    mime_type: Any = None,
     uploaded: bool = False,
     note: Json | None = None,
 ) -> AttachmentPart:
     """A file of the provider of `form`. `uploaded`: the reference is the id of a file there."""
-    mime = mime_type if isinstance(mime_type, str) else split_data_url(reference)[0]
     return AttachmentPart(
         modality=modality,
-        name=name if isinstance(name, str) else None,
-        mime_type=mime,
+        name=text_or_none(name),
+        mime_type=mime_type if isinstance(mime_type, str) else split_data_url(reference)[0],
         reference=reference,
-        provider_meta=with_note(form, {**(note or {}), **reference_note(reference, is_file_id=uploaded)}),
+        provider_meta=with_note(form, {**(note or {}), **reference_note(reference, uploaded=uploaded)}),
     )
+
+
+def anthropic_file(kind: Modality, source: Mapping[str, Any], name: Any = None) -> AttachmentPart | None:
+    """The file of an Anthropic `source`."""
+    match source:
+        case {"type": "base64", "media_type": str(mime), "data": str(data)}:
+            return attachment("anthropic", kind, data_url(mime, data), name=name)
+        case {"type": "url", "url": str(url)}:
+            return attachment("anthropic", kind, url, name=name)
+        case {"type": "file", "file_id": str(id_)}:
+            return attachment("anthropic", kind, id_, name=name, uploaded=True)
+    return None
 
 
 def file_id(part: AttachmentPart, form: str) -> str | None:
     """The id of the file at the provider of `form`; None if it was not uploaded there."""
     reference = part.reference
     if reference is None:  # version 0.1.0 stored the ids of imported files in `id`
-        return None if is_foreign(part, form) else part.id
+        return None if is_foreign(part, form) else part.id or None
     for name in {*FORMS, form}:
         note = note_of(part, name)
         if note.get("file_id") == reference:
@@ -97,7 +104,9 @@ def file_id(part: AttachmentPart, form: str) -> str | None:
     return reference if _FILE_ID.fullmatch(reference) else None
 
 
-# Arguments of tool calls
+# Arguments of tool calls are stored as a value. Some providers use a JSON string, which models format in different
+# ways. The note has the name of the style, or the string itself, so that the provider (and its prompt cache) gets back
+# exactly what it sent.
 
 
 def parse_arguments(raw: Any) -> tuple[Any, Json]:
@@ -144,8 +153,8 @@ def parsed(text: Any) -> Any:
         return text
 
 
-def as_object(arguments: Any, *, own: bool = False) -> tuple[Json, str | None]:
-    """The arguments of a call as an object, and what was lost, or None. `own`: this provider wrote the JSON text."""
+def as_object(arguments: Any, *, own: bool = False) -> Rendered:
+    """The arguments of a call as an object. `own`: this provider wrote the JSON text."""
     found = parsed(arguments)
     if isinstance(found, dict) and (own or found is arguments or _is_json(found)):
         return found, None
@@ -169,50 +178,55 @@ def _refuse(constant: str) -> Any:
     raise ValueError(f"{constant} is not JSON")
 
 
-# The content of tool results, which can have any form
+# Content of tool results
 
 
 def parts_of(content: Any) -> list[Part] | None:
     """The texts and files in a list of content blocks of any provider; None if it is not such a list."""
-    if not isinstance(content, list | tuple) or not content:
+    if not isinstance(content, list) or not content:
         return None
     found = [_part(block) for block in content]
     return None if None in found else found  # type: ignore[return-value]
 
 
-def converted(
-    content: Any, native: Collection[str], block_of: Callable[[Part], Any]
-) -> tuple[str | list[Any], str | None]:
-    """The content as text, or as blocks of the types in `native`; and what was lost, or None."""
+def converted(content: Any, native: Collection[str], block_of: Callable[[Part], Any]) -> Rendered:
+    """The content as text, or as blocks of the types in `native`."""
     if isinstance(content, str):
         return content, None
     if isinstance(content, list) and content:
         if all(isinstance(block, Mapping) and block.get("type") in native for block in content):
             return content, None
         if (parts := parts_of(content)) is not None:
-            blocks = [block_of(part) for part in parts]
-            lost = sum(block is None for block in blocks)
-            reason = f"{lost} of {len(blocks)} blocks of a tool result: files that a result cannot contain"
-            return [block for block in blocks if block is not None], reason if lost else None
+            blocks = [block for block in map(block_of, parts) if block is not None]
+            lost = len(parts) - len(blocks)
+            reason = f"{lost} of {len(parts)} blocks of a tool result: files that a result cannot contain"
+            return blocks, reason if lost else None
     return json.dumps(content, ensure_ascii=False, default=str), None
 
 
 def _part(block: Any) -> Part | None:
     match block:
-        case {"type": "text" | "input_text" | "output_text", "text": str(text)}:
+        case {"type": "text" | "input_text" | "output_text", "text": str(text)} | {
+            "type": "image" | "document",
+            "source": {"type": "text", "data": str(text)},
+        }:
             return TextPart(text=text)
         case {"type": "image" | "document" as kind, "source": Mapping() as source}:
-            return _anthropic(kind, source)
-        case {"type": "image_url", "image_url": {"url": str(url)} | str(url)}:
+            return anthropic_file(kind, source)
+        case {"type": "image_url", "image_url": {"url": str(url)} | str(url)} | {
+            "type": "input_image",
+            "image_url": str(url),
+        }:
             return _file("image", url)
-        case {"type": "input_image", "image_url": str(url)}:
-            return _file("image", url)
-        case {"type": "input_image" | "input_file", "file_id": str(id_)}:
-            modality: Modality = "image" if block["type"] == "input_image" else "document"
-            return attachment("openai_responses", modality, id_, uploaded=True)
-        case {"type": "input_file", "file_data": str(url)} | {"type": "input_file", "file_url": str(url)}:
-            return _file("document", url)
-        case {"type": "document_url", "document_url": str(url)}:
+        case {"type": "input_image", "file_id": str(id_)}:
+            return attachment("openai_responses", "image", id_, uploaded=True)
+        case {"type": "input_file", "file_id": str(id_)}:
+            return attachment("openai_responses", "document", id_, uploaded=True)
+        case (
+            {"type": "input_file", "file_data": str(url)}
+            | {"type": "input_file", "file_url": str(url)}
+            | {"type": "document_url", "document_url": str(url)}
+        ):
             return _file("document", url)
         case {"type": "image" | "audio" as kind, "data": str(data), "mimeType": str(mime)}:  # MCP's block type
             return _file(kind, data_url(mime, data))
@@ -221,16 +235,3 @@ def _part(block: Any) -> Part | None:
 
 def _file(modality: Modality, url: str) -> AttachmentPart:
     return AttachmentPart(modality=modality, reference=url, mime_type=split_data_url(url)[0])
-
-
-def _anthropic(kind: Modality, source: Mapping[str, Any]) -> Part | None:
-    match source:
-        case {"type": "base64", "media_type": str(mime), "data": str(data)}:
-            return _file(kind, data_url(mime, data))
-        case {"type": "url", "url": str(url)}:
-            return _file(kind, url)
-        case {"type": "file", "file_id": str(id_)}:
-            return attachment("anthropic", kind, id_, uploaded=True)
-        case {"type": "text", "data": str(text)}:
-            return TextPart(text=text)
-    return None

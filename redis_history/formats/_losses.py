@@ -1,11 +1,10 @@
-"""Reports of content that a provider's format cannot represent. Content is never dropped silently."""
+"""Reports of content that a provider's format cannot represent."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
 from collections.abc import Callable
-from types import TracebackType
 
 import msgspec
 
@@ -27,20 +26,17 @@ OnLoss = Callable[[Loss], None]
 
 
 class Losses:
-    """The losses of one conversion, a context manager: calls `on_loss` for each. Without `on_loss`, logs one warning
-    for all at the end."""
+    """Calls `on_loss` for each loss of a conversion. Without `on_loss`, logs one warning for all at the end."""
 
     def __init__(self, form: str, on_loss: OnLoss | None) -> None:
         self._form = form
         self._on_loss = on_loss
         self._counts: Counter[str] = Counter()
-        self.count = 0
 
     def add(self, message_id: str, part: int | None, reason: str | None) -> None:
         """Report a loss; a `reason` of None means that nothing was lost."""
         if reason is None:
             return
-        self.count += 1
         if self._on_loss is not None:
             self._on_loss(Loss(message_id, part, reason))
         else:
@@ -49,9 +45,7 @@ class Losses:
     def __enter__(self) -> Losses:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, error: object, *_: object) -> None:
         if self._counts and error is None:
             reasons = "; ".join(f"{reason} ({count} times)" for reason, count in self._counts.items())
             _log.warning("lost in the conversion to %s: %s", self._form, reasons)

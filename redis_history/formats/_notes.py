@@ -1,11 +1,11 @@
-"""Notes on how an original dict differs from the rendered one, so that the original can be restored exactly.
+"""Notes on how an original dict differs from its rendering, so that the original can be restored exactly.
 
-`remember` returns a *note* and `rebuild` applies it. Its keys: `set` (keys that only the original has, or different
-values of its envelope), `null` (keys that were null where the rendering is empty), `without` (keys that only the
-rendering has), `keys` (the original order of keys), `in` (notes of nested dicts). Most originals need no note.
-A note never overrides content: a message that was edited after its import must keep the edit.
+`remember` returns a *note* and `rebuild` applies it. Its keys: `set` (keys that only the original has, or that have
+other values there), `null` (keys that were null where the rendering is empty), `without` (keys that only the rendering
+has), `keys` (the original order of keys), `in` (notes of nested dicts). Most originals need no note. A note never
+overrides content: a message that was edited after its import must keep the edit.
 
-A note or an opaque block with values that cannot be stored, such as integers beyond 64 bits, is kept as JSON text.
+Values that cannot be stored, such as integers beyond 64 bits, are stored as JSON text.
 """
 
 from __future__ import annotations
@@ -14,13 +14,11 @@ import json
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import msgspec
 
-from redis_history._validation import check_choice
-from redis_history.errors import InvalidInputError, InvalidMessageError
-from redis_history.formats._losses import Losses
+from redis_history.errors import InvalidMessageError
 from redis_history.model import Message, Part, TextPart, UnknownPart
 
 Json = dict[str, Any]
@@ -28,6 +26,10 @@ Json = dict[str, Any]
 #: How closely the output follows the original. "valid": the original, corrected where the provider's own types reject
 #: it; "original": the exact original; "request": like "valid", without keys that only replies have.
 Shape = Literal["valid", "original", "request"]
+
+#: The output for a part, None if the format cannot represent it; and what was lost, or None.
+Rendered = tuple[Any, str | None]
+Write = Callable[[Part, Shape], Rendered]
 
 #: Keys of `provider_meta` that hold notes. They also identify the provider of a signature.
 FORMS = ("anthropic", "gemini", "mistral", "openai_chat", "openai_responses")
@@ -63,10 +65,7 @@ def remember(original: Mapping[str, Any], ours: Mapping[str, Any]) -> Json:
                 raise InvalidMessageError(f"{key!r} must not be {str(value)[:60]!r} here")
             else:
                 extra[key] = value
-    without = [key for key in ours if key not in original]
-    if not (extra or null or without or nested) and list(ours) == list(original):
-        return {}
-    note = {"set": extra, "null": null, "without": without, "in": nested}
+    note: Json = {"set": extra, "null": null, "without": [key for key in ours if key not in original], "in": nested}
     note = {key: value for key, value in note.items() if value}
     if list(rebuild(ours, note)) != list(original):
         note["keys"] = list(original)
@@ -113,6 +112,9 @@ def _same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other or repr(one) == repr(other))  # NaN is not equal to itself
 
 
+# Values that cannot be stored
+
+
 def storable(value: Any) -> bool:
     """Whether a message can hold this value: integers of 64 bits, finite numbers, valid text, not nested too deep."""
     try:
@@ -120,15 +122,12 @@ def storable(value: Any) -> bool:
     except (OverflowError, UnicodeEncodeError, RecursionError):
         return False
     except TypeError:
-        pass  # the model reports other objects, with their place
+        pass  # the model reports objects of other types
     return _fits((value,), 0)
 
 
 def _fits(values: Iterable[Any], level: int) -> bool:
     for value in values:
-        kind = type(value)
-        if kind is str or kind is int:
-            continue
         if isinstance(value, float) and not math.isfinite(value):
             return False  # 1e400 is valid JSON, but infinity as a Python float
         inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
@@ -151,16 +150,50 @@ def kept_value(value: Any, note: Json) -> Any:
 
 
 def value_of(stored: Any, note: Mapping[str, Any]) -> Any:
+    """The value that `kept_value` stored."""
     return json.loads(stored) if note.get("parsed") and isinstance(stored, str) else stored
 
 
+# Notes of messages and parts
+
+
 def note_of(holder: Any, form: str) -> Mapping[str, Any]:
-    """The note that `holder` (a message or part) has for `form`; {} if there is none."""
+    """The note of a message or part for `form`; {} if there is none."""
     meta = getattr(holder, "provider_meta", None)
     note = meta.get(form) if meta else None
     if not note or not isinstance(note, Mapping):
         return _NOTHING
     return {**note, **json.loads(note["json"])} if isinstance(note.get("json"), str) else note
+
+
+def with_note(form: str, note: Json) -> Json | None:
+    """The `provider_meta` for a part with this note; None for an empty note."""
+    if not note:
+        return None
+    text, is_text = stored_value(note)
+    return {form: {"json": text} if is_text else note}
+
+
+def noted(part: Any, form: str, note: Json) -> Part:
+    """`part` with `note` merged into its note for `form`."""
+    if not note:
+        return part  # type: ignore[no-any-return]
+    kept: Part = msgspec.structs.replace(part, provider_meta=with_note(form, {**note_of(part, form), **note}))
+    return kept
+
+
+def noted_message(
+    message: Message, form: str, note: Json, raw: Mapping[str, Any], ours: Mapping[str, Any], where: str
+) -> Message:
+    """`message` with `note` and the note that restores `raw`. `ours` is the rendering of the message.
+
+    Raises InvalidMessageError like `remember`; the error text begins with `where`.
+    """
+    try:
+        note |= remember(raw, ours)
+    except InvalidMessageError as error:
+        raise InvalidMessageError(f"{where}: {error}") from error
+    return msgspec.structs.replace(message, provider_meta=with_note(form, note)) if note else message
 
 
 def plain_text(message: Message, form: str) -> str | None:
@@ -177,70 +210,21 @@ def lone_text(message: Message) -> str | None:
     return part.text if type(part) is TextPart and not part.provider_meta else None
 
 
-def with_note(form: str, note: Json) -> Json | None:
-    """The `provider_meta` for a part with this note; None for an empty note."""
-    return {form: _packed(note)} if note else None
-
-
-def noted(part: Any, form: str, note: Json) -> Part:
-    """`part` with `note` merged into its note for `form`."""
-    if not note:
-        return part  # type: ignore[no-any-return]
-    kept: Part = msgspec.structs.replace(part, provider_meta=with_note(form, {**note_of(part, form), **note}))
-    return kept
-
-
-def _packed(note: Json) -> Json:
-    text, packed = stored_value(note)
-    return {"json": text} if packed else note
-
-
-def noted_message(
-    message: Message, form: str, note: Json, raw: Mapping[str, Any], ours: Mapping[str, Any], where: str
-) -> Message:
-    """`message` with `note` and the note that restores `raw`. `ours` is the rendering of the message.
-
-    Raises InvalidMessageError like `remember`; the message begins with `where`.
-    """
-    try:
-        note |= remember(raw, ours)
-    except InvalidMessageError as error:
-        raise InvalidMessageError(f"{where}: {error}") from error
-    return msgspec.structs.replace(message, provider_meta={form: _packed(note)}) if note else message
-
-
-def noted_original(
-    message: Message,
-    form: str,
-    note: Json,
-    raw: Mapping[str, Any],
-    render: Callable[[Message, Mapping[str, Any], Shape], Json],
-    where: str,
-) -> Message:
-    """Like `noted_message`, for a message whose content can be a string, a list or null."""
-    written = form_of(raw.get("content"))
-    if written != form_of(render(message, note, "original")["content"]):
-        note["content"] = written
-    return noted_message(message, form, note, raw, render(message, note, "original"), where)
-
-
 def is_foreign(part: Part, form: str) -> bool:
     """Whether a part came from a provider other than that of `form`. False for a part that came from no provider."""
     meta = getattr(part, "provider_meta", None) or {}
     return form not in meta and any(name in meta for name in FORMS)
 
 
-def check_shape(shape: Shape) -> None:
-    """Raises InvalidInputError unless it is one."""
-    check_choice(shape, "shape", get_args(Shape), InvalidInputError)
+# Blocks
 
 
 def opaque(form: str, block: Any, kind: str | None = None) -> UnknownPart:
     """An opaque part for a block without an equivalent. Its type gets a prefix, so it cannot match a known type."""
     if kind is None and isinstance(block, Mapping):
         kind = block.get("type")
-    block, packed = (block, False) if isinstance(block, str) else stored_value(block)
-    return UnknownPart(data={"type": f"{form}/{kind}", "json" if packed else "block": block})
+    stored, is_text = stored_value(block)
+    return UnknownPart(data={"type": f"{form}/{kind}", "json" if is_text else "block": stored})
 
 
 def foreign_block(form: str, part: Part) -> Any:
@@ -250,31 +234,33 @@ def foreign_block(form: str, part: Part) -> Any:
     return json.loads(part.data["json"]) if isinstance(part.data.get("json"), str) else part.data.get("block")
 
 
-#: Renders a part: the block, and what was lost. The block is None if the provider cannot represent the part.
-Write = Callable[[Part, Shape], tuple[Any, str | None]]
-
-
-def read_block(form: str, block: Any, part: Part | None, write: Write) -> Part:
-    """`part` with the note that restores `block`. An opaque part if `part` is None, or `write` gives other content."""
+def read_block(form: str, block: Any, part: Part | None, write: Write, kept: Any = None) -> Part:
+    """`part` with the note that restores `block`. An opaque part with `kept` (by default, the block) if `part` is None,
+    or `write` gives other content."""
+    kept = block if kept is None else kept
     if part is None:
-        return opaque(form, block)
+        return opaque(form, kept)
     try:
         note = remember(block, write(part, "original")[0] or {})
     except InvalidMessageError:
-        return opaque(form, block)
+        return opaque(form, kept)
     if write(part, "valid")[0] is None:
         note["own"] = True  # the block came from this provider, so the provider accepts it
     return noted(part, form, note)
 
 
-def write_block(form: str, part: Part, write: Write, shape: Shape, not_null: Collection[str] = ()) -> Any:
-    """The block for a part, as it was if it came from this provider, and what was lost, or None."""
+def write_block(
+    form: str, part: Part, write: Write, shape: Shape, not_null: Collection[str] = (), free: Collection[str] = ()
+) -> Rendered:
+    """The block for a part, as it was if it came from this provider."""
     if isinstance(part, UnknownPart):
         block = foreign_block(form, part)
         return block, None if block is not None else "an opaque part of another provider"
     note = note_of(part, form)
     ours, lost = write(part, "original" if note.get("own") else shape)
-    return (None if ours is None else rebuild(ours, note, valid=shape != "original", not_null=not_null)), lost
+    if ours is not None:
+        ours = rebuild(ours, note, valid=shape != "original", free=free, not_null=not_null)
+    return ours, lost
 
 
 def parts_of_content(content: Any, read: Callable[[Any], Part], where: str, forms: str) -> tuple[Part, ...]:
@@ -288,25 +274,12 @@ def parts_of_content(content: Any, read: Callable[[Any], Part], where: str, form
     return ()
 
 
-def form_of(content: Any) -> str:
-    """How content was written, for `content_of`."""
-    return "null" if content is None else "list" if isinstance(content, list) else "text"
-
-
 def content_of(blocks: list[Any], form: str, null: Any = None) -> Any:
     """The content of a message: a single plain text as a string, unless it was a list. `null` stands for null."""
     if not blocks:
         return {"list": [], "null": null}.get(form, "")
     plain = len(blocks) == 1 and isinstance(blocks[0], Mapping) and list(blocks[0]) == ["type", "text"]
     return blocks[0]["text"] if plain and form != "list" else blocks
-
-
-def for_request(item: Json, keys: Collection[str], metadata: Collection[str], message_id: str, losses: Losses) -> Json:
-    """`item` with these keys only. Reports each other key that has a value and is not metadata of the reply."""
-    for key, value in item.items():
-        if key not in keys and key not in metadata and value not in (None, "", [], {}):
-            losses.add(message_id, None, f"the key {key!r}, which a request does not have")
-    return {key: value for key, value in item.items() if key in keys}
 
 
 def as_mappings(items: Iterable[Any], *, role: bool = True) -> Iterable[tuple[int, Mapping[str, Any]]]:

@@ -20,33 +20,34 @@ def paired(messages: Iterable[Message], *, on_loss: OnLoss | None = None) -> lis
     """
     messages = list(messages)
     pairs = pairs_of(messages)
-    call_of = {result: call[0] for result, call in pairs.call_of.items()}
-    staying: list[list[Message]] = []
-    behind: dict[int, list[Message]] = {}
+    out: list[list[Message]] = [[] for _ in messages]
+    moved: list[tuple[int, Message]] = []  # behind the message with this index
     with Losses("a request", on_loss) as losses:
         for index, message in enumerate(messages):
             rest: list[int] = []
             results: dict[int, list[int]] = {}  # by the index of the message with their calls
             for at, part in enumerate(message.parts):
-                if type(part) is ToolResultPart and call_of.get((index, at)) != index:
-                    if (call := call_of.get((index, at))) is None:
-                        losses.add(message.id, at, "a tool result without its call")
-                    else:
-                        results.setdefault(call, []).append(at)
-                elif type(part) is ToolUsePart and (index, at) not in pairs.answered:
+                call = pairs.call_of.get((index, at))
+                if type(part) is ToolUsePart and (index, at) not in pairs.answered:
                     losses.add(message.id, at, "a tool call without a result")
-                else:
+                elif type(part) is not ToolResultPart or (call is not None and call[0] == index):
                     rest.append(at)
+                elif call is None:
+                    losses.add(message.id, at, "a tool result without its call")
+                else:
+                    results.setdefault(call[0], []).append(at)
             if len(results) == 1 and not any(type(message.parts[at]) is ToolUsePart for at in rest):
-                ((call, places),) = results.items()  # the message moves as a whole, with its other parts
-                results, rest = {call: sorted(places + rest)}, []
-            staying.append([_with(message, rest)] if rest or not message.parts else [])
-            for call, places in results.items():
-                behind.setdefault(call, []).append(_with(message, places))
-    return [message for index, its in enumerate(staying) for message in (*its, *behind.get(index, ()))]
+                ((target, places),) = results.items()  # the message moves as a whole, with its other parts
+                results, rest = {target: sorted(places + rest)}, []
+            if rest or not message.parts:
+                out[index].append(_with_parts(message, rest))
+            moved += [(target, _with_parts(message, places)) for target, places in results.items()]
+    for target, message in moved:
+        out[target].append(message)
+    return [message for group in out for message in group]
 
 
-def _with(message: Message, places: list[int]) -> Message:
+def _with_parts(message: Message, places: list[int]) -> Message:
     if len(places) == len(message.parts):
         return message
     return replace(message, parts=tuple(message.parts[at] for at in places))

@@ -5,15 +5,10 @@
 | a `user` message with only tool results | role `tool`; restored as `user` |
 | the separate `system` value | a first message with role `system`; see `to_anthropic_system` |
 | a message with role `system` in the list | role `system`; restored in the list |
-| `content` as a string or blocks | parts; the note says which of the two it was |
 | `thinking`, `redacted_thinking` | a reasoning part with its signature |
 | `server_tool_use`, `web_search_tool_result` … | tool_use and tool_result parts; the note has the type |
 | `image`, `document` (base64, URL, file id) | an attachment; base64 becomes a data URL without decoding |
 | `cache_control`, `citations`, unknown keys, unknown blocks | `provider_meta["anthropic"]`; an opaque part |
-
-`to_anthropic` reports as losses: reasoning that the API did not sign, audio, video, inline files other than PDF and
-text, files uploaded to other providers, tool arguments that are not an object, roles that Anthropic does not define,
-opaque parts of other providers.
 """
 
 from __future__ import annotations
@@ -21,40 +16,22 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
-import msgspec
+from msgspec.structs import replace
 
 from redis_history.formats._content import (
     NOT_USABLE,
+    anthropic_file,
     as_object,
-    attachment,
     converted,
-    data_url,
-    file_id,
     is_image,
-    is_web_url,
     split_data_url,
+    text_or_none,
 )
+from redis_history.formats._format import Format
 from redis_history.formats._losses import Losses, OnLoss
-from redis_history.formats._notes import (
-    Json,
-    Shape,
-    as_mappings,
-    check_shape,
-    content_of,
-    for_request,
-    is_foreign,
-    kept_value,
-    note_of,
-    noted_original,
-    parts_of_content,
-    read_block,
-    rebuild,
-    value_of,
-    with_note,
-    write_block,
-)
+from redis_history.formats._notes import Json, Rendered, Shape, content_of, parts_of_content, value_of
 from redis_history.model import (
     AttachmentPart,
     Message,
@@ -67,12 +44,8 @@ from redis_history.model import (
     UnknownPart,
 )
 
-_FORM = "anthropic"
-_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
-_REQUEST = ("role", "content")
-_METADATA = ("id", "type", "model", "usage", "stop_reason", "stop_sequence", "stop_details", "container")
 _IN_RESULTS = ("text", "image", "search_result", "document", "tool_reference", "browser_state")
-_IMAGES = frozenset(("image/jpeg", "image/png", "image/gif", "image/webp"))
+_IMAGES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 
 
 def from_anthropic(messages: Iterable[Mapping[str, Any]], *, system: str | list[Any] | None = None) -> list[Message]:
@@ -81,12 +54,13 @@ def from_anthropic(messages: Iterable[Mapping[str, Any]], *, system: str | list[
 
     Raises InvalidMessageError, with the index, for an item that is not an Anthropic message.
     """
-    out = [_from(item, index) for index, item in as_mappings(messages)]
+    format_ = _Anthropic()
+    out = format_.from_(messages)
     if system is None:
         return out
-    first = _from({"role": "system", "content": system}, 0)
-    note = {key: value for key, value in note_of(first, _FORM).items() if key != "in_list"}
-    return [msgspec.structs.replace(first, provider_meta=with_note(_FORM, note) or {}), *out]
+    first = format_.read_message({"role": "system", "content": system}, 0)
+    note = {key: value for key, value in format_.note(first).items() if key != "in_list"}
+    return [replace(first, provider_meta=format_.meta(note) or {}), *out]
 
 
 def to_anthropic(
@@ -97,20 +71,7 @@ def to_anthropic(
     `on_loss` is called with each `Loss`; without it a warning is logged. `shape="request"` leaves out keys that only
     replies have, such as `usage`, because the API rejects them in a request.
     """
-    check_shape(shape)
-    out: list[Json] = []
-    with Losses(_FORM, on_loss) as losses:
-        for message in messages:
-            note = note_of(message, _FORM)
-            if message.role == "system" and not note.get("in_list"):
-                continue
-            before = losses.count
-            ours = _render(message, note, shape, losses)
-            if message.parts and losses.count - before >= len(message.parts) and not ours["content"]:
-                continue  # all of its content was lost, and reported
-            item = rebuild(ours, note, valid=shape != "original")
-            out.append(for_request(item, _REQUEST, _METADATA, message.id, losses) if shape == "request" else item)
-    return out
+    return _Anthropic().to(messages, shape, on_loss)
 
 
 def to_anthropic_system(
@@ -120,161 +81,155 @@ def to_anthropic_system(
 
     The value can contain text only. Other content is reported as a loss. `shape` and `on_loss` as in `to_anthropic`.
     """
-    check_shape(shape)
-    contents: list[Any] = []
-    with Losses(_FORM, on_loss) as losses:
-        for message in messages:
-            note = note_of(message, _FORM)
-            if message.role == "system" and not note.get("in_list"):
-                contents.append(_render(message, note, shape, losses)["content"])
+    contents = [item["content"] for item in _AnthropicSystem().to(messages, shape, on_loss)]
     if len(contents) < 2:
         return contents[0] if contents else None
     return [b for c in contents for b in ([{"type": "text", "text": c}] if isinstance(c, str) else c)]
 
 
-def _from(raw: Mapping[str, Any], index: int) -> Message:
-    role = _ROLES.get(raw["role"], "user")  # an unknown role must not gain the authority of system
-    note: Json = {} if raw["role"] == role else {"role": raw["role"]}
-    parts = parts_of_content(raw.get("content"), _read, f"message {index}", "text or blocks")
-    if role == "user" and parts and all(isinstance(part, ToolResultPart) for part in parts):
-        role = "tool"
-    if role == "system":
-        note["in_list"] = True
-    message = Message(role=role, parts=parts)
-    return noted_original(message, _FORM, note, raw, _render, f"message {index}")
+class _Anthropic(Format):
+    form = "anthropic"
+    roles: ClassVar[Mapping[str, Role]] = {"user": "user", "assistant": "assistant", "system": "system"}
+    request: ClassVar[tuple[str, ...]] = ("role", "content")
+    metadata = ("id", "type", "model", "usage", "stop_reason", "stop_sequence", "stop_details", "container")
+    not_null: ClassVar[Mapping[type | str, tuple[str, ...]]] = {ToolResultPart: ("content", "is_error")}
+
+    def read_message(self, raw: Mapping[str, Any], index: int) -> Message:
+        where = f"message {index}"
+        role, note = self.role_of(raw)
+        parts = parts_of_content(raw.get("content"), self.read, where, "text or blocks")
+        if role == "user" and parts and all(isinstance(part, ToolResultPart) for part in parts):
+            role = "tool"
+        if role == "system":
+            note["in_list"] = True
+        return self.noted(Message(role=role, parts=parts), note, raw, where)
+
+    def write_message(self, message: Message, shape: Shape, losses: Losses) -> list[Json]:
+        note = self.note(message)
+        if message.role == "system" and not note.get("in_list"):
+            return []
+        blocks = self.blocks(message, shape, losses)
+        losses.add(message.id, None, self.lost_role(note, shape))
+        if message.parts and not blocks:
+            return []  # all of its content was lost, and reported
+        return [self.rebuilt(self._item(message, note, shape, blocks), message, shape)]
+
+    def body(self, message: Message, note: Mapping[str, Any], shape: Shape) -> Json:
+        return self._item(message, note, shape, self.blocks(message, shape))
+
+    def _item(self, message: Message, note: Mapping[str, Any], shape: Shape, blocks: list[Any]) -> Json:
+        role = "user" if message.role == "tool" else message.role
+        if shape == "original":
+            role = note.get("role", role)
+        null = None if shape == "original" else ""
+        return {"role": role, "content": content_of(blocks, note.get("content", ""), null)}
+
+    def blocks(self, message: Message, shape: Shape, losses: Losses | None = None) -> list[Any]:
+        in_list = self.note(message).get("in_list")
+        out = []
+        for index, part in enumerate(message.parts):
+            block, lost = self.write(part, shape)
+            if block is not None and message.role == "system" and shape != "original":
+                own = in_list and isinstance(part, UnknownPart)  # such as tool_addition
+                if not own and not (isinstance(block, Mapping) and block.get("type") == "text"):
+                    block, lost = None, "content other than text in a system message"
+            if block is not None:
+                out.append(block)
+            if losses is not None:
+                losses.add(message.id, index, lost)
+        return out
+
+    def known(self, block: Any) -> Part | None:
+        match block:
+            case {"type": "text", "text": str(text)}:
+                return TextPart(text=text)
+            case {"type": "thinking", "thinking": str(text)}:
+                # Only the provider that signed the reasoning accepts the signature, so the note names it.
+                meta = {self.form: {"type": "thinking"}}
+                return ReasoningPart(text=text, signature=text_or_none(block.get("signature")), provider_meta=meta)
+            case {"type": "redacted_thinking", "data": str(data)}:
+                return ReasoningPart(text="", signature=data, provider_meta={self.form: {"type": "redacted_thinking"}})
+            case {"type": str(kind), "id": str(id_), "name": str(name), "input": dict(value)} if kind.endswith(
+                "tool_use"
+            ):
+                note: Json = {} if kind == "tool_use" else {"type": kind}
+                return self.tool_use(id_, name, value, note)
+            case {"type": str(kind), "tool_use_id": str(id_)} if kind.endswith("tool_result"):
+                # Results of the provider's own tools can be encrypted, and are only accepted under their own type.
+                note = {} if kind == "tool_result" else {"type": kind}
+                content = block.get("content")
+                if not note and content is not None and converted(content, _IN_RESULTS, lambda _: None)[0] != content:
+                    note["content"] = True
+                return self.tool_result(id_, content, note, is_error=block.get("is_error") is True)
+            case {"type": "image" | "document" as kind, "source": Mapping() as source}:
+                return anthropic_file(kind, source, block.get("title"))
+        return None
+
+    def reasoning(self, part: ReasoningPart, shape: Shape) -> Rendered:
+        if self.note(part).get("type") == "redacted_thinking":
+            return {"type": "redacted_thinking", "data": part.signature or ""}, None
+        if self.is_foreign(part):
+            return None, "reasoning of another provider"
+        if not self.is_own(part) and part.signature is None:
+            return None, "reasoning without a signature, which the API rejects"
+        return {"type": "thinking", "thinking": part.text, "signature": part.signature or ""}, None
+
+    def call(self, part: ToolUsePart, shape: Shape) -> Rendered:
+        note = self.note(part)
+        value, lost = as_object(part.input, own=bool(note.get("parsed")))
+        return {"type": note.get("type", "tool_use"), "id": part.id, "name": part.name, "input": value}, lost
+
+    def result(self, part: ToolResultPart, shape: Shape) -> Rendered:
+        note = self.note(part)
+        content, lost = value_of(part.content, note), None
+        kind = note.get("type", "tool_result")
+        as_it_was = note.get("content") and (shape == "original" or content == [])
+        if kind == "tool_result" and content is not None and not as_it_was:
+            content, lost = converted(content, _IN_RESULTS, lambda inner: self.render(inner, shape)[0])
+        out: Json = {"type": kind, "tool_use_id": part.tool_use_id}
+        if content is not None:
+            out["content"] = content
+        return ({**out, "is_error": True} if part.is_error else out), lost
+
+    def file(self, part: AttachmentPart, shape: Shape) -> Rendered:
+        if part.modality in ("audio", "video"):
+            return None, f"{part.modality}, which the API does not accept"
+        image = is_image(part)
+        source: Json
+        match self.source(part, shape):
+            case "uploaded", uploaded:
+                source = {"type": "file", "file_id": uploaded}
+            case "inline", url:
+                mime, data = split_data_url(url)
+                mime = mime or part.mime_type
+                source = {"type": "base64", "media_type": mime, "data": data}
+                if shape != "original" and mime not in (_IMAGES if image else ("application/pdf",)):
+                    text = None if image or mime is None or not mime.startswith("text/") else _decoded(data)
+                    if text is None:
+                        return None, f"a file of type {mime}, which the API does not accept inline"
+                    source = {"type": "text", "media_type": "text/plain", "data": text}
+            case "url", url:
+                source = {"type": "url", "url": url}
+            case _:
+                return None, NOT_USABLE
+        if image:
+            return {"type": "image", "source": source}, None
+        return {"type": "document", "source": source, **({} if part.name is None else {"title": part.name})}, None
 
 
-def _render(message: Message, note: Mapping[str, Any], shape: Shape, losses: Losses | None = None) -> Json:
-    """The dict of a message, in the default order of keys."""
-    losses = losses or Losses(_FORM, None)
-    blocks = []
-    for index, part in enumerate(message.parts):
-        not_null = ("content", "is_error") if isinstance(part, ToolResultPart) else ()
-        block, lost = write_block(_FORM, part, _write, shape, not_null)
-        if block is not None and message.role == "system" and shape != "original":
-            own = note.get("in_list") and isinstance(part, UnknownPart)  # such as tool_addition
-            if not own and not (isinstance(block, Mapping) and block.get("type") == "text"):
-                block, lost = None, "content other than text in a system message"
-        if block is not None:
-            blocks.append(block)
-        losses.add(message.id, index, lost)
-    role = "user" if message.role == "tool" else message.role
-    if "role" in note and shape == "original":
-        role = note["role"]
-    elif "role" in note:
-        losses.add(message.id, None, f"the role {note['role']!r}")
-    return {"role": role, "content": content_of(blocks, note.get("content", ""), None if shape == "original" else "")}
+class _AnthropicSystem(_Anthropic):
+    """The messages of the separate `system` value."""
+
+    request = ()
+
+    def write_message(self, message: Message, shape: Shape, losses: Losses) -> list[Json]:
+        note = self.note(message)
+        if message.role != "system" or note.get("in_list"):
+            return []
+        return [self._item(message, note, shape, self.blocks(message, shape, losses))]
 
 
-def _read(block: Any) -> Part:
-    return read_block(_FORM, block, _known(block), _write)
-
-
-def _known(block: Any) -> Part | None:
-    match block:
-        case {"type": "text", "text": str(text)}:
-            return TextPart(text=text)
-        case {"type": "thinking", "thinking": str(text)}:
-            signature = block.get("signature")
-            # Only the provider that signed the reasoning accepts the signature, so the note names it.
-            return ReasoningPart(
-                text=text,
-                signature=signature if isinstance(signature, str) else None,
-                provider_meta={_FORM: {"type": "thinking"}},
-            )
-        case {"type": "redacted_thinking", "data": str(data)}:
-            return ReasoningPart(text="", signature=data, provider_meta={_FORM: {"type": "redacted_thinking"}})
-        case {"type": str(kind), "id": str(id_), "name": str(name), "input": dict(value)} if kind.endswith("tool_use"):
-            note: Json = {} if kind == "tool_use" else {"type": kind}
-            arguments = kept_value(value, note)
-            return ToolUsePart(id=id_, name=name, input=arguments, provider_meta=with_note(_FORM, note))
-        case {"type": str(kind), "tool_use_id": str(id_)} if kind.endswith("tool_result"):
-            # Results of the provider's own tools can be encrypted, and are only accepted under their own type.
-            note = {} if kind == "tool_result" else {"type": kind}
-            wrong = block.get("is_error") is True
-            content = block.get("content")
-            if not note and content is not None and converted(content, _IN_RESULTS, lambda part: None)[0] != content:
-                note["content"] = True
-            kept = kept_value(content, note)
-            return ToolResultPart(tool_use_id=id_, content=kept, is_error=wrong, provider_meta=with_note(_FORM, note))
-        case {"type": "image" | "document" as kind, "source": Mapping() as source}:
-            return _attachment(kind, block, source)
-    return None
-
-
-def _attachment(kind: Any, block: Mapping[str, Any], source: Mapping[str, Any]) -> AttachmentPart | None:
-    name = block.get("title")
-    match source:
-        case {"type": "base64", "media_type": str(mime), "data": str(data)}:
-            return attachment(_FORM, kind, data_url(mime, data), name=name)
-        case {"type": "url", "url": str(url)}:
-            return attachment(_FORM, kind, url, name=name)
-        case {"type": "file", "file_id": str(id_)}:
-            return attachment(_FORM, kind, id_, name=name, uploaded=True)
-    return None
-
-
-def _write(part: Part, shape: Shape) -> tuple[Json | None, str | None]:
-    note = note_of(part, _FORM)
-    match part:
-        case TextPart():
-            return {"type": "text", "text": part.text}, None
-        case ReasoningPart():
-            if note.get("type") == "redacted_thinking":
-                return {"type": "redacted_thinking", "data": part.signature or ""}, None
-            if is_foreign(part, _FORM):
-                return None, "reasoning of another provider"
-            if _FORM not in (part.provider_meta or {}) and part.signature is None:
-                return None, "reasoning without a signature, which the API rejects"
-            return {"type": "thinking", "thinking": part.text, "signature": part.signature or ""}, None
-        case ToolUsePart():
-            value, lost = as_object(part.input, own=bool(note.get("parsed")))
-            return {"type": note.get("type", "tool_use"), "id": part.id, "name": part.name, "input": value}, lost
-        case ToolResultPart():
-            return _result(part, note, shape)
-        case AttachmentPart():
-            return _file(part, shape)
-    return None, "a part of an unknown kind"
-
-
-def _result(part: ToolResultPart, note: Mapping[str, Any], shape: Shape) -> tuple[Json, str | None]:
-    content, lost = value_of(part.content, note), None
-    own = note.get("type", "tool_result")
-    as_it_was = note.get("content") and (shape == "original" or content == [])
-    if own == "tool_result" and content is not None and not as_it_was:
-        content, lost = converted(content, _IN_RESULTS, lambda inner: _write(inner, shape)[0])
-    out: Json = {"type": own, "tool_use_id": part.tool_use_id}
-    if content is not None:
-        out["content"] = content
-    return ({**out, "is_error": True} if part.is_error else out), lost
-
-
-def _file(part: AttachmentPart, shape: Shape) -> tuple[Json | None, str | None]:
-    if part.modality in ("audio", "video"):
-        return None, f"{part.modality}, which the API does not accept"
-    image = is_image(part)
-    mime, data = split_data_url(part.reference)
-    source: Json
-    if (uploaded := file_id(part, _FORM)) is not None:
-        source = {"type": "file", "file_id": uploaded}
-    elif data is not None:
-        mime = mime or part.mime_type
-        source = {"type": "base64", "media_type": mime, "data": data}
-        if shape != "original" and mime not in (_IMAGES if image else ("application/pdf",)):
-            text = None if image or mime is None or not mime.startswith("text/") else _decoded(data)
-            if text is None:
-                return None, f"a file of type {mime}, which the API does not accept inline"
-            source = {"type": "text", "media_type": "text/plain", "data": text}
-    elif is_web_url(part.reference) or (shape == "original" and part.reference is not None):
-        source = {"type": "url", "url": part.reference}
-    else:
-        return None, NOT_USABLE
-    if image:
-        return {"type": "image", "source": source}, None
-    return {"type": "document", "source": source, **({} if part.name is None else {"title": part.name})}, None
-
-
-def _decoded(data: str) -> str | None:
+def _decoded(data: Any) -> str | None:
     try:
         return base64.b64decode(data, validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):

@@ -38,10 +38,11 @@ def is_tree(record: Any) -> bool:
 def chatgpt(source: Source, line: int, record: Any) -> Transcript:
     """Import the current branch of a conversation."""
     mapping = need(record, "mapping", dict)
+    leaves = [name for name, node in mapping.items() if isinstance(node, dict) and not node.get("children")]
     turns: list[Turn] = []
-    hidden = 0
+    empty = 0
     calls: dict[str, str] = {}  # the id of the nearest earlier call, by tool
-    for node in _branch(mapping, record.get("current_node")):
+    for node in _branch(mapping, leaves, record.get("current_node")):
         raw = node.get("message")
         if not isinstance(raw, dict):
             continue
@@ -50,52 +51,47 @@ def chatgpt(source: Source, line: int, record: Any) -> Transcript:
         except InvalidMessageError as error:
             source.problem(line, f"node {str(node.get('id'))[:60]}: {error}")
             continue
-        if not message.parts:
-            hidden += 1
-            continue
-        time = raw.get("create_time")
-        at = time if isinstance(time, int | float) and not isinstance(time, bool) else None
-        turns.append(Turn(message, id=scalar(raw.get("id")) or scalar(node.get("id")), time=time, at=at))
-    identity = scalar(record.get("conversation_id")) or scalar(record.get("id"))
-    left = {"empty_messages_left_out": hidden} if hidden else {}
+        if message.parts:
+            turns.append(
+                Turn(
+                    message,
+                    id=scalar(raw.get("id")) or scalar(node.get("id")),
+                    time=raw.get("create_time"),
+                    at=_time(node),
+                )
+            )
+        else:
+            empty += 1
+    id_ = scalar(record.get("conversation_id")) or scalar(record.get("id"))
     return build(
         turns,
         format="chatgpt",
-        key=identity or f"{source.name}:{line}",
+        key=id_ or f"{source.name}:{line}",
         on_bad_line=source.problem,
         title=scalar(record.get("title")),
-        metadata={**rest(record, "mapping", "title"), **left, "branches": _branches(mapping)},
+        metadata={
+            **rest(record, "mapping", "title"),
+            **({"empty_messages_left_out": empty} if empty else {}),
+            "branches": len(leaves),
+        },
     )
 
 
-def _branch(mapping: dict[str, Any], current: Any) -> list[dict[str, Any]]:
-    """The nodes from the root to the current node, or to the newest leaf if there is no current node."""
+def _branch(mapping: dict[str, Any], leaves: list[str], current: Any) -> list[dict[str, Any]]:
+    """The nodes from the root to the current node. If that is missing, to the newest leaf."""
     if not isinstance(current, str) or current not in mapping:
-        current = _newest_leaf(mapping)
-    found: list[dict[str, Any]] = []
-    seen: set[str] = set()
-    while isinstance(current, str) and current in mapping and current not in seen:
-        seen.add(current)
-        node = mapping[current]
-        if not isinstance(node, dict):
-            break
-        found.append(node)
-        current = node.get("parent")
-    return found[::-1]
+        current = max(leaves, key=lambda name: _time(mapping[name]) or 0, default=None)
+    found: dict[str, dict[str, Any]] = {}
+    while isinstance(current, str) and current not in found and isinstance(mapping.get(current), dict):
+        found[current] = mapping[current]
+        current = mapping[current].get("parent")
+    return [*found.values()][::-1]
 
 
-def _newest_leaf(mapping: dict[str, Any]) -> str | None:
-    def time(name: str) -> float:
-        message = mapping[name].get("message")
-        value = message.get("create_time") if isinstance(message, dict) else None
-        return float(value) if isinstance(value, int | float) else 0.0
-
-    leaves = [name for name, node in mapping.items() if isinstance(node, dict) and not node.get("children")]
-    return max(leaves, key=time, default=None)
-
-
-def _branches(mapping: dict[str, Any]) -> int:
-    return sum(1 for node in mapping.values() if isinstance(node, dict) and not node.get("children"))
+def _time(node: dict[str, Any]) -> float | None:
+    message = node.get("message")
+    time = message.get("create_time") if isinstance(message, dict) else None
+    return time if isinstance(time, int | float) and not isinstance(time, bool) else None
 
 
 def _message(raw: dict[str, Any], calls: dict[str, str]) -> Message:
@@ -104,36 +100,33 @@ def _message(raw: dict[str, Any], calls: dict[str, str]) -> Message:
     content = need(raw, "content", dict)
     recipient = scalar(raw.get("recipient")) or "all"
     name = scalar(author.get("name"))
+    id_ = scalar(raw.get("id")) or ""
     parts = _parts(content)
-    identity = scalar(raw.get("id")) or ""
+    text = "\n".join(part.text for part in parts if isinstance(part, TextPart))
+    files = [part for part in parts if not isinstance(part, TextPart)]
     if role == "tool" and parts:
-        parts = [_result(parts, calls.get(name or "", ""), name), *_files(parts)]
+        parts = [ToolResultPart(tool_use_id=calls.get(name or "", ""), content=text, name=name), *files]
     elif role == "assistant" and recipient != "all" and parts:
-        calls[recipient] = identity
-        parts = [ToolUsePart(id=identity, name=recipient, input=_arguments(parts)), *_files(parts)]
-    model = raw.get("metadata") if isinstance(raw.get("metadata"), dict) else {}
-    slug = scalar(model.get("model_slug")) if isinstance(model, dict) else None
-    left = rest(content, "parts", "text", "thoughts")
+        calls[recipient] = id_
+        parts = [ToolUsePart(id=id_, name=recipient, input=_arguments(text)), *files]
+    metadata = raw.get("metadata")
+    model = scalar(metadata.get("model_slug")) if isinstance(metadata, dict) else None
+    kept = rest(content, "parts", "text", "thoughts")
     return Message(
         role=role,
         parts=tuple(parts),
-        participant=Participant(kind="agent", id=slug) if role == "assistant" and slug else None,
-        provider_meta={"chatgpt": {**rest(raw, "content", "id"), "content": left}},
+        participant=Participant(kind="agent", id=model) if role == "assistant" and model else None,
+        provider_meta={"chatgpt": {**rest(raw, "content", "id"), "content": kept}},
     )
 
 
 def _parts(content: dict[str, Any]) -> list[Part]:
     if isinstance(thoughts := content.get("thoughts"), list):
         return [_thought(thought) for thought in thoughts if isinstance(thought, dict)]
-    found: list[Part] = []
-    for item in content.get("parts") if isinstance(content.get("parts"), list) else ():  # type: ignore[union-attr]
-        part = _part(item)
-        if part is not None:
-            found.append(part)
-    if not found:
-        texts = (content.get(key) for key in _TEXTS)
-        found = [TextPart(text=text) for text in texts if isinstance(text, str) and text]
-    return found
+    items = content.get("parts")
+    found = [part for item in items if (part := _part(item))] if isinstance(items, list) else []
+    texts = (content.get(key) for key in _TEXTS)
+    return found or [TextPart(text=text) for text in texts if isinstance(text, str) and text]
 
 
 def _part(item: Any) -> Part | None:
@@ -155,25 +148,12 @@ def _part(item: Any) -> Part | None:
 
 
 def _thought(thought: dict[str, Any]) -> Part:
-    said = [text for key in ("summary", "content") if isinstance(text := thought.get(key), str) and text]
-    return ReasoningPart(text="\n".join(said), provider_meta={"chatgpt": thought})
+    texts = [text for key in ("summary", "content") if isinstance(text := thought.get(key), str) and text]
+    return ReasoningPart(text="\n".join(texts), provider_meta={"chatgpt": thought})
 
 
-def _text(parts: list[Part]) -> str:
-    return "\n".join(part.text for part in parts if isinstance(part, TextPart))
-
-
-def _files(parts: list[Part]) -> list[Part]:
-    return [part for part in parts if not isinstance(part, TextPart)]
-
-
-def _result(parts: list[Part], call: str, name: str | None) -> Part:
-    return ToolResultPart(tool_use_id=call, content=_text(parts), name=name)
-
-
-def _arguments(parts: list[Part]) -> Any:
+def _arguments(text: str) -> Any:
     """The input of a call. ChatGPT stores text: JSON for some tools, a program or a query for others."""
-    text = _text(parts)
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

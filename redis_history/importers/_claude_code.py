@@ -9,7 +9,7 @@ unfinished session can be imported again. Messages of one reply have the same `m
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -36,7 +36,7 @@ def claude_code(source: Source) -> Iterator[Transcript]:
     if not any(map(_is_entry, source.head)):
         yield from each(source, _wrapped)
         return
-    transcript = _session(source, source.of_one_conversation(), source.name, {}, own_lines=True)
+    transcript = _session(source, source.of_one_conversation(), source.name)
     if transcript.messages:
         yield transcript
 
@@ -45,12 +45,10 @@ def _wrapped(source: Source, line: int, record: Any) -> Transcript:
     entries = need(record, "entries", list)
     path, blob = scalar(record.get("path")), scalar(record.get("blob"))
     name = "@".join(filter(None, (path, blob))) or f"{source.name}:{line}"
-    return _session(source, ((line, entry) for entry in entries), name, rest(record, "entries"), own_lines=False)
+    return _session(source, [(line, entry) for entry in entries], name, record)
 
 
-def _session(
-    source: Source, entries: Iterable[Record], name: str, known: dict[str, Any], *, own_lines: bool
-) -> Transcript:
+def _session(source: Source, entries: list[Record], name: str, wrapper: Mapping[str, Any] | None = None) -> Transcript:
     turns: list[Turn] = []
     skipped: Counter[str] = Counter()
     first: dict[str, Any] = {}
@@ -66,35 +64,31 @@ def _session(
             skipped[str(entry.get("type"))] += 1
             continue
         try:
-            turn = _turn(entry)
+            turns.append(_turn(entry, None if wrapper else line))
         except InvalidInputError as error:
             source.problem(line, str(error))
-        else:
-            turns.append(turn._replace(line=line if own_lines else None))
     # Logs of sub-agents have the session id of their parent.
     agent = scalar(first.get("agentId")) if first.get("isSidechain") is True else None
-    session = scalar(first.get("sessionId"))
+    metadata = rest(wrapper or {}, "entries")
     return build(
         turns,
         format="claude_code",
-        key=":".join(filter(None, (session or name, agent))),
+        key=":".join(filter(None, (scalar(first.get("sessionId")) or name, agent))),
         on_bad_line=source.problem,
         title=title,
-        metadata={**known, **({"entries_without_message": dict(skipped)} if skipped else {})},
+        metadata={**metadata, "entries_without_message": dict(skipped)} if skipped else metadata,
         form="anthropic",
     )
 
 
-def _turn(entry: dict[str, Any]) -> Turn:
+def _turn(entry: dict[str, Any], line: int | None) -> Turn:
     original = entry["message"]
     message = from_anthropic([original])[0]
-    metadata = {"response_id": original["id"]} if scalar(original.get("id")) else {}
-    side = entry.get("isSidechain") is True
     message = msgspec.structs.replace(
         message,
-        metadata=metadata,
-        scope="thread" if side else None,
+        metadata={"response_id": original["id"]} if scalar(original.get("id")) else {},
+        scope="thread" if entry.get("isSidechain") is True else None,
         provider_meta={**message.provider_meta, "claude_code": rest(entry, "message")},
     )
     time = entry.get("timestamp")
-    return Turn(message, id=scalar(entry.get("uuid")), time=time, at=time, original=original)
+    return Turn(message, id=scalar(entry.get("uuid")), time=time, at=time, line=line, original=original)

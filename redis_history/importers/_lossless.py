@@ -30,10 +30,9 @@ VERSION = 1
 
 def record_line(conversation: Conversation) -> bytes:
     """The line for a conversation record, with its line feed."""
-    fields = {name: getattr(conversation, name) for name in RECORD_FIELDS}
+    fields = {name: getattr(conversation, name) for name in ("conversation_id", *RECORD_FIELDS)}
     given = {name: value for name, value in fields.items() if value not in (None, {})}
-    known = {"conversation_id": conversation.conversation_id, **given}
-    return _dumped({"type": "conversation", "version": VERSION, "conversation": value_to_json(known)})
+    return _line({"type": "conversation", "version": VERSION, "conversation": value_to_json(given)})
 
 
 def message_line(conversation_id: str, message: Message, archived: bool = False) -> bytes:
@@ -42,10 +41,10 @@ def message_line(conversation_id: str, message: Message, archived: bool = False)
     body.pop("sequence", None)
     time = body.pop("timestamp", None)
     mark = {"archived": True} if archived else {}
-    return _dumped({"type": "message", "conversation_id": conversation_id, **mark, "timestamp": time, "message": body})
+    return _line({"type": "message", "conversation_id": conversation_id, **mark, "timestamp": time, "message": body})
 
 
-def _dumped(value: Any) -> bytes:
+def _line(value: Any) -> bytes:
     return orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
 
 
@@ -59,80 +58,63 @@ def is_lossless(record: Any) -> bool:
     return False
 
 
-class _Open:
-    """A conversation whose lines are being read."""
-
-    def __init__(self, record: Conversation) -> None:
-        self.record = record
-        self.messages: list[Message] = []
-        self.archived: set[str] = set()
-        self.size = 0
-
-    def transcript(self) -> Transcript:
-        return Transcript(
-            conversation_id=self.record.conversation_id,
-            format="redis_history",
-            messages=tuple(self.messages),
-            title=self.record.title,
-            metadata=self.record.metadata,
-            record=self.record,
-            archived=frozenset(self.archived),
-        )
-
-
 def lossless(source: Source) -> Iterator[Transcript]:
     """Import the conversations of a file, in order."""
-    current: _Open | None = None
-    most = source.limits.max_conversation_bytes
+    record: Conversation | None = None
+    messages: list[Message] = []
+    archived: set[str] = set()
+    size, most = 0, source.limits.max_conversation_bytes
     for line, value in source.records():
         try:
-            record, message = _read(value)
+            next_record, message = _read(value)
         except InvalidInputError as error:
             source.problem(line, str(error))
             continue
-        if current is None or message is None or record.conversation_id != current.record.conversation_id:
-            if current is not None:
-                yield current.transcript()
-            current = _Open(record)
-        before, current.size = current.size, current.size + source.size
-        if message is None:
-            continue
-        if current.size <= most:
-            current.messages.append(message)
+        if record is None or message is None or next_record.conversation_id != record.conversation_id:
+            if record is not None:
+                yield _transcript(record, messages, archived)
+            record, messages, archived, size = next_record, [], set(), 0
+        before, size = size, size + source.size
+        if message is not None and size <= most:
+            messages.append(message)
             if value.get("archived") is True:
-                current.archived.add(message.id)
-        elif before <= most:
-            reason = source.limits.refusal(
-                "max_conversation_bytes", f"the conversation {record.conversation_id[:80]!r}"
-            )
+                archived.add(message.id)
+        elif message is not None and before <= most:
+            subject = f"the conversation {record.conversation_id[:80]!r}"
+            reason = source.limits.refusal("max_conversation_bytes", subject)
             source.problem(line, f"this and all further messages of it are left out: {reason}")
-    if current is not None:
-        yield current.transcript()
+    if record is not None:
+        yield _transcript(record, messages, archived)
+
+
+def _transcript(record: Conversation, messages: list[Message], archived: set[str]) -> Transcript:
+    return Transcript(
+        conversation_id=record.conversation_id,
+        format="redis_history",
+        messages=tuple(messages),
+        title=record.title,
+        metadata=record.metadata,
+        record=record,
+        archived=frozenset(archived),
+    )
 
 
 def _read(value: Any) -> tuple[Conversation, Message | None]:
     """The record of a line, or the conversation's id as a record, and the message."""
     kind = need(value, "type", str)
-    if kind == "conversation":
-        return _record(value), None
     if kind == "message":
-        return Conversation(need(value, "conversation_id", str)), _message(value)
-    raise InvalidMessageError(f"type must be conversation or message, not {kind[:40]!r}")
-
-
-def _record(value: Any) -> Conversation:
+        fields = need(value, "message", dict) | {"timestamp": value.get("timestamp"), "sequence": None}
+        message = message_from_json(fields)
+        encode_body(message)  # raises an error for a message that cannot be stored
+        return Conversation(need(value, "conversation_id", str)), message
+    if kind != "conversation":
+        raise InvalidMessageError(f"type must be conversation or message, not {kind[:40]!r}")
     version = need(value, "version", int)
     if version > VERSION:
         raise InvalidMessageError(f"version {version} of this format needs a newer redis_history: upgrade the package")
     fields = value_from_json(need(value, "conversation", dict))
     known = {name: fields.get(name) for name in ("conversation_id", *RECORD_FIELDS) if fields.get(name) is not None}
     try:
-        return msgspec.convert(known, Conversation)
+        return msgspec.convert(known, Conversation), None
     except msgspec.ValidationError as error:
         raise InvalidMessageError(f"the line is not a conversation record: {error}") from error
-
-
-def _message(value: Any) -> Message:
-    message = message_from_json(need(value, "message", dict) | {"timestamp": value.get("timestamp"), "sequence": None})
-    encode_body(message)  # raises an error for a message that cannot be stored
-    return message

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
+from itertools import chain
 from typing import Any, Literal
 
 from redis_history.errors import InvalidInputError, InvalidMessageError
@@ -79,8 +80,8 @@ def _lines(source: Source, form: _Form | None) -> Iterator[Transcript]:
             turns.extend(turn._replace(line=line) for turn in _turns([record], form, None))
         except InvalidInputError as error:
             source.problem(line, str(error))
-    shown = None if form == "langchain" else form
-    yield build(turns, format=form, key=source.name, on_bad_line=source.problem, form=shown)
+    provider = None if form == "langchain" else form
+    yield build(turns, format=form, key=source.name, on_bad_line=source.problem, form=provider)
 
 
 def _turns(messages: list[Any], form: _Form, system: Any) -> list[Turn]:
@@ -92,14 +93,12 @@ def _turns(messages: list[Any], form: _Form, system: Any) -> list[Turn]:
         converted = from_anthropic(messages, system=system)
     else:
         raise InvalidMessageError("`system` must be text or blocks")
-    before = len(converted) - len(messages)
-    turns = [Turn(message) for message in converted[:before]]
-    for raw, message in zip(messages, converted[before:], strict=True):
+    extra = len(converted) - len(messages)  # a message with the value of `system`
+    turns = [Turn(message) for message in converted[:extra]]
+    for raw, message in zip(messages, converted[extra:], strict=True):
         time = next((raw[name] for name in _TIMES if raw.get(name) is not None), None)
-        identity = raw.get("id")
-        turns.append(
-            Turn(message, id=identity if isinstance(identity, str) else None, time=time, at=time, original=raw)
-        )
+        id_ = raw["id"] if isinstance(raw.get("id"), str) else None
+        turns.append(Turn(message, id=id_, time=time, at=time, original=raw))
     return turns
 
 
@@ -133,9 +132,6 @@ def _messages(record: Any) -> list[Any] | None:
 
 
 def _is_anthropic(messages: list[Any]) -> bool:
-    for message in messages:
-        content = message.get("content") if isinstance(message, dict) else None
-        for block in content if isinstance(content, list) else ():
-            if isinstance(block, dict) and block.get("type") in _ANTHROPIC_BLOCKS:
-                return True
-    return False
+    contents = [message.get("content") for message in messages if isinstance(message, dict)]
+    blocks = chain.from_iterable(content for content in contents if isinstance(content, list))
+    return any(isinstance(block, dict) and str(block.get("type")) in _ANTHROPIC_BLOCKS for block in blocks)

@@ -11,7 +11,8 @@ import html
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 from redis_history.errors import InvalidInputError, InvalidMessageError
 from redis_history.importers._bundle import Bundle
@@ -28,78 +29,83 @@ _MODALITIES: dict[str, Modality] = {"image": "image", "audio": "audio", "video":
 
 def is_slack(bundle: Bundle) -> bool:
     """Whether the files of the bundle are a Slack export."""
-    return any(_DAY.fullmatch(name) for name in bundle.names()) and any(
-        name in bundle.names() for name in ("users.json", *_LISTS)
+    return any(_DAY.fullmatch(name) for name in bundle.names) and any(
+        name in bundle.names for name in ("users.json", *_LISTS)
     )
 
 
 def slack(bundle: Bundle) -> Iterator[Transcript]:
     """Import the channels that have messages, in the order of their names."""
     users = _users(bundle)
-    known = _channels(bundle)
+    channels = _channels(bundle)
     folders: dict[str, list[str]] = {}
-    for path in bundle.paths():
+    for path in bundle.paths:
         folder, _, name = path.rpartition("/")
         if folder and _DAY.fullmatch(name):
             folders.setdefault(folder, []).append(path)
     for folder, days in sorted(folders.items()):
         name = folder.rpartition("/")[2]
-        kind, channel = known.get(name, ("channel", {"name": name}))
-        identity = scalar(channel.get("id")) or name
-        yield from _channel(bundle, sorted(days), users, name, identity, kind, channel)
+        kind, record = channels.get(name, ("channel", {"name": name}))
+        channel = _Channel(name, scalar(record.get("id")) or name, kind)
+        yield from _transcript(bundle, days, users, channel, record)
 
 
-def _channel(
-    bundle: Bundle, days: list[str], users: Mapping[str, str], name: str, identity: str, kind: str, channel: Any
+class _Channel(NamedTuple):
+    name: str
+    id: str
+    kind: str
+
+    def metadata(self) -> dict[str, Any]:
+        return {"channel_type": self.kind, "channel_name": self.name, "channel_id": self.id}
+
+
+def _transcript(
+    bundle: Bundle, days: list[str], users: Mapping[str, str], channel: _Channel, record: Any
 ) -> Iterator[Transcript]:
-    turns: list[tuple[int, Turn]] = []
+    turns: dict[
+        tuple[str, str, str], tuple[int, Turn]
+    ] = {}  # a reply that was also sent to the channel can occur twice
     size = 0
-    seen: set[tuple[str, Any, Any]] = set()
     for source in bundle.sources(days):
-        for line, record in source.records():
+        for line, value in source.records():
             size += source.size
             if size > source.limits.max_conversation_bytes:
-                source.problem(line, source.limits.refusal("max_conversation_bytes", f"the channel {name[:80]!r}"))
+                subject = f"the channel {channel.name[:80]!r}"
+                source.problem(line, source.limits.refusal("max_conversation_bytes", subject))
                 return
             try:
-                at, turn = _turn(record, users, name, identity, kind)
+                at, turn = _turn(value, users, channel)
             except InvalidInputError as error:
                 source.problem(line, str(error))
-                continue
-            mark = (str(turn.time), record.get("user"), record.get("text"))
-            if mark not in seen:  # a reply that was also sent to the channel can occur twice
-                seen.add(mark)
-                turns.append((at, turn))
-    turns.sort(key=lambda item: item[0])
-    title = f"#{name}" if kind in ("channel", "group") else name
+            else:
+                turns.setdefault((str(turn.time), repr(value.get("user")), repr(value.get("text"))), (at, turn))
     yield build(
-        [turn for _, turn in turns],
+        [turn for _, turn in sorted(turns.values(), key=itemgetter(0))],
         format="slack",
-        key=f"{bundle.name}:{identity}",
-        on_bad_line=lambda line, reason: bundle.problem(line, reason),
-        title=title,
-        metadata={"channel_type": kind, "channel_name": name, "channel_id": identity, "channel": channel},
+        key=f"{bundle.name}:{channel.id}",
+        on_bad_line=bundle.problem,
+        title=f"#{channel.name}" if channel.kind in ("channel", "group") else channel.name,
+        metadata={**channel.metadata(), "channel": record},
     )
 
 
-def _turn(record: Any, users: Mapping[str, str], name: str, identity: str, kind: str) -> tuple[int, Turn]:
+def _turn(record: Any, users: Mapping[str, str], channel: _Channel) -> tuple[int, Turn]:
+    """The time of a message in microseconds, and the message."""
     stamp = need(record, "ts", str)
-    at, microseconds = _instant(stamp)
+    match = _STAMP.fullmatch(stamp)
+    if match is None:
+        raise InvalidMessageError(f"'ts' must be a timestamp, not {stamp[:40]!r}")
+    microseconds = int(match[1]) * 1_000_000 + int(match[2].ljust(6, "0"))
     raw = record.get("text") or ""
     if not isinstance(raw, str):
         raise InvalidMessageError("'text' must be a string")
     text, mentions = _readable(raw, users)
     thread = record.get("thread_ts")
-    inside = isinstance(thread, str) and thread != stamp
-    scope: Scope = "thread" if inside else "dm" if kind in ("dm", "mpim") else "channel"
-    metadata: dict[str, Any] = {
-        "channel_type": kind,
-        "channel_name": name,
-        "channel_id": identity,
-        "platform_message_id": stamp,
-    }
+    scope: Scope = "dm" if channel.kind in ("dm", "mpim") else "channel"
+    metadata = {**channel.metadata(), "platform_message_id": stamp}
     if isinstance(thread, str):
         metadata["thread_id"] = thread
+        scope = scope if thread == stamp else "thread"
     if mentions:
         metadata["mentions"] = mentions
     if subtype := scalar(record.get("subtype")):
@@ -107,46 +113,41 @@ def _turn(record: Any, users: Mapping[str, str], name: str, identity: str, kind:
     parts: list[Part] = [TextPart(text=text)] if text else []
     files = record.get("files")
     parts += [part for file in files if (part := _file(file))] if isinstance(files, list) else []
-    kept = rest(record, "ts") if text != raw else rest(record, "ts", "text")
     message = Message(
         role="assistant" if _is_bot(record) else "user",
         parts=tuple(parts),
-        participant=_who(record, users),
+        participant=_participant(record, users),
         scope=scope,
         metadata=metadata,
-        provider_meta={"slack": kept},
+        provider_meta={"slack": rest(record, "ts") if text != raw else rest(record, "ts", "text")},
     )
-    return microseconds, Turn(message, id=f"{identity}-{stamp}", time=stamp, at=at)
-
-
-def _instant(stamp: str) -> tuple[datetime, int]:
-    match = _STAMP.fullmatch(stamp)
-    if match is None:
-        raise InvalidMessageError(f"'ts' must be a timestamp, not {stamp[:40]!r}")
-    microseconds = int(match[1]) * 1_000_000 + int(match[2].ljust(6, "0"))
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds), microseconds
+    at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
+    return microseconds, Turn(message, id=f"{channel.id}-{stamp}", time=stamp, at=at)
 
 
 def _is_bot(record: Mapping[str, Any]) -> bool:
     return record.get("subtype") == "bot_message" or (scalar(record.get("bot_id")) is not None)
 
 
-def _who(record: Mapping[str, Any], users: Mapping[str, str]) -> Participant | None:
-    bot = _is_bot(record)
-    identity = scalar(record.get("user")) or scalar(record.get("bot_id")) or scalar(record.get("username"))
-    if identity is None:
+def _participant(record: Mapping[str, Any], users: Mapping[str, str]) -> Participant | None:
+    id_ = scalar(record.get("user")) or scalar(record.get("bot_id")) or scalar(record.get("username"))
+    if id_ is None:
         return None
     profile = record.get("user_profile") or record.get("bot_profile")
-    own = profile if isinstance(profile, Mapping) else {}
-    shown = scalar(own.get("display_name")) or scalar(own.get("real_name")) or scalar(own.get("name"))
-    name = users.get(identity) or scalar(record.get("username")) or shown
-    return Participant(kind="agent" if bot else "user", id=identity, display_name=name)
+    name = users.get(id_) or scalar(record.get("username")) or _name(profile)
+    return Participant(kind="agent" if _is_bot(record) else "user", id=id_, display_name=name)
+
+
+def _name(profile: Any) -> str | None:
+    keys = ("display_name", "real_name", "name")
+    names = (scalar(profile.get(key)) for key in keys) if isinstance(profile, Mapping) else ()
+    return next(filter(None, names), None)
 
 
 def _readable(text: str, users: Mapping[str, str]) -> tuple[str, list[str]]:
     mentions: list[str] = []
 
-    def said(match: re.Match[str]) -> str:
+    def replacement(match: re.Match[str]) -> str:
         mark, target, label = match[1], match[2], match[3]
         if mark == "@":
             if target not in mentions:
@@ -159,7 +160,7 @@ def _readable(text: str, users: Mapping[str, str]) -> tuple[str, list[str]]:
         shown = target.removeprefix("mailto:")
         return shown if not label or label in (target, shown) else f"{label} ({target})"
 
-    return html.unescape(_MARK.sub(said, text)), mentions
+    return html.unescape(_MARK.sub(replacement, text)), mentions
 
 
 def _file(file: Any) -> AttachmentPart | None:
@@ -179,29 +180,26 @@ def _file(file: Any) -> AttachmentPart | None:
 def _users(bundle: Bundle) -> dict[str, str]:
     found: dict[str, str] = {}
     for user in _listed(bundle, "users.json"):
-        profile = user.get("profile")
-        profile = profile if isinstance(profile, Mapping) else {}
-        names = (profile.get("display_name"), profile.get("real_name"), user.get("real_name"), user.get("name"))
-        name = next((shown for name in names if (shown := scalar(name))), None)
-        if (identity := scalar(user.get("id"))) and name:
-            found[identity] = name
+        name = _name(user.get("profile")) or _name(user)
+        if (id_ := scalar(user.get("id"))) and name:
+            found[id_] = name
     return found
 
 
 def _channels(bundle: Bundle) -> dict[str, tuple[str, Any]]:
-    """The conversations by folder name: the channel name, or the id for direct messages, which have no name."""
-    found: dict[str, tuple[str, Any]] = {}
-    for listed, kind in _LISTS.items():
-        for channel in _listed(bundle, listed):
-            folder = scalar(channel.get("name")) or scalar(channel.get("id"))
-            if folder is not None:
-                found[folder] = (kind, channel)
-    return found
+    """The kind and the record of each conversation, by the name of its folder. Direct messages have no name: their
+    folder is named by their id."""
+    return {
+        folder: (kind, channel)
+        for file, kind in _LISTS.items()
+        for channel in _listed(bundle, file)
+        if (folder := scalar(channel.get("name")) or scalar(channel.get("id"))) is not None
+    }
 
 
 def _listed(bundle: Bundle, name: str) -> Iterator[Mapping[str, Any]]:
-    found = [path for path in bundle.paths() if path.rpartition("/")[2] == name]
-    for source in bundle.sources(found[:1]):
+    paths = [path for path in bundle.paths if path.rpartition("/")[2] == name]
+    for source in bundle.sources(paths[:1]):
         for line, record in source.records():
             if isinstance(record, Mapping):
                 yield record

@@ -7,7 +7,7 @@ import re
 from base64 import b32decode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -22,7 +22,8 @@ from redis_history.importers.source import report
 from redis_history.importers.transcript import ImportProblem, OnError, Transcript, title_of, unique_id
 from redis_history.model import Message
 
-_COUNT = b"1000"  # keys in a step of SCAN
+T = TypeVar("T")
+
 _PAGE = 500  # keys or list items in a request
 
 
@@ -52,12 +53,13 @@ class _Layout(NamedTuple):
 
 
 class FrameworkSource:
-    """The conversations that the own Redis class of `framework` stored on the server at `url`: one of FRAMEWORKS.
+    """The conversations that the Redis class of a framework stored on the server at `url`.
 
-    Iterate it for a `Transcript` of each conversation, or pass it to `import_messages`. `len()` is their number. The
-    server is only read. Conversations keep their names. The ids of messages are those of the framework, or derived from
-    their content, so that a repeated import adds only what is new. `key_prefix` is what the keys begin with, if that is
-    not the framework's default. Bad entries are skipped and passed to `on_error` (without it, logged as warnings).
+    `framework` is one of FRAMEWORKS. Iterate a source for a `Transcript` of each conversation, or pass it to
+    `import_messages`; `len()` is the number of conversations. The server is only read. Conversations keep their names.
+    The ids of messages are those of the framework, or derived from their content, so that a repeated import adds only
+    new messages. `key_prefix` is the beginning of the keys, if it is not the framework's default. Bad entries are
+    skipped and passed to `on_error` (without it, logged as warnings).
 
     Raises InvalidInputError for an unknown framework, ConfigurationError for an invalid URL, and the errors of a store.
     """
@@ -69,8 +71,8 @@ class FrameworkSource:
         if parse_url(url).scheme == "memory":
             raise InvalidInputError("url: memory:// holds no conversations of other programs; name a Redis server")
         self._framework, self._url, self._prefix, self._on_error = framework, url, key_prefix, on_error
-        self._found: dict[str, tuple[_Layout, list[str]]] = {}
-        with self._open() as store:
+        self._found: dict[str, tuple[_Layout, dict[str, None]]] = {}  # keys by conversation, in order
+        with HistoryStore(url, search="off") as store:
             for layout in _LAYOUTS[framework]:
                 self._find(store, layout)
 
@@ -78,60 +80,49 @@ class FrameworkSource:
         return len(self._found)
 
     def __iter__(self) -> Iterator[Transcript]:
-        with self._open() as store:
+        with HistoryStore(self._url, search="off") as store:
             for name, (layout, keys) in sorted(self._found.items()):
-                yield self._transcript(name, layout, self._entries(store, layout, keys))
-
-    def _open(self) -> HistoryStore:
-        return HistoryStore(self._url, search="off")
+                yield self._transcript(name, layout, self._entries(store, layout, [*keys]))
 
     def _find(self, store: HistoryStore, layout: _Layout) -> None:
         prefix = layout.prefix if self._prefix is None else self._prefix
-        several = layout.kind != "list"  # keys make up one conversation
-        for keys in _scan(store, prefix, layout.kind):
-            firsts = _ask(store, [[b"LINDEX", key, b"0"] for key in keys]) if layout.matches else [None] * len(keys)
-            for raw_key, first in zip(keys, firsts, strict=True):
-                if layout.matches and not layout.matches(_value(first)):
-                    continue
-                key = raw_key.decode(errors="replace")
-                name = layout.name(prefix, key.removeprefix(prefix))
-                try:
-                    if name is None or "\ufffd" in key:
-                        raise InvalidInputError(f"the key does not look like one of {self._framework}")
-                    check_conversation_id(name)
-                except InvalidInputError as error:
-                    self._problem(key, 1, str(error))
-                    continue
-                known, of = self._found.setdefault(name, (layout, []))
-                if known is layout and (several or not of or key in of):
-                    of += [] if key in of else [key]
-                else:
-                    self._problem(key, 1, f"{of[0]} has the same session; import each with its own --key-prefix")
+        for raw_key in _scan(store, prefix, layout):
+            key = raw_key.decode(errors="replace")
+            name = layout.name(prefix, key.removeprefix(prefix))
+            try:
+                if name is None or "\ufffd" in key:
+                    raise InvalidInputError(f"the key does not look like one of {self._framework}")
+                check_conversation_id(name)
+            except InvalidInputError as error:
+                self._problem(key, 1, str(error))
+                continue
+            known, keys = self._found.setdefault(name, (layout, {}))
+            if known is not layout or (keys and key not in keys and layout.kind == "list"):
+                self._problem(key, 1, f"{next(iter(keys))} has the same session; import each with its own --key-prefix")
+            else:
+                keys[key] = None  # SCAN may repeat a key
 
-    def _entries(self, store: HistoryStore, layout: _Layout, keys: list[str]) -> Iterator[_Entry]:
+    def _entries(self, store: HistoryStore, layout: _Layout, keys: list[str]) -> list[_Entry]:
         if layout.kind == "list":
-            for number, raw in enumerate(_items(store, keys[0].encode(), newest_first=layout.newest_first), 1):
-                yield from self._entry(keys[0], number, raw)
-            return
-        found: list[_Entry] = []
-        for at in range(0, len(keys), _PAGE):
-            page = keys[at : at + _PAGE]
-            for key, raw in zip(page, _ask(store, [[b"JSON.GET", key.encode()] for key in page]), strict=True):
-                found += self._entry(key, 1, raw)
-        yield from sorted(found, key=lambda one: (_time(one) or 0, one.key))
+            items = _items(store, keys[0].encode(), newest_first=layout.newest_first)
+            raws = [(keys[0], number, raw) for number, raw in enumerate(items, 1)]
+        else:
+            pages = ((page, _ask(store, [[b"JSON.GET", key.encode()] for key in page])) for page in _pages(keys))
+            raws = [(key, 1, raw) for page, replies in pages for key, raw in zip(page, replies, strict=True)]
+        found = []
+        for key, number, raw in raws:
+            value = _value(raw)
+            if isinstance(value, dict):
+                found.append(_Entry(key, number, raw, value))
+            elif raw is not None:  # None: it expired since the scan
+                self._problem(key, number, "not a JSON object")
+        return found if layout.kind == "list" else sorted(found, key=lambda one: (_time(one) or 0, one.key))
 
-    def _entry(self, key: str, number: int, raw: Any) -> Iterator[_Entry]:
-        value = _value(raw)
-        if isinstance(value, dict):
-            yield _Entry(key, number, raw, value)
-        elif raw is not None:  # None: it expired since the scan
-            self._problem(key, number, "not a JSON object")
-
-    def _transcript(self, name: str, layout: _Layout, entries: Iterator[_Entry]) -> Transcript:
+    def _transcript(self, name: str, layout: _Layout, entries: list[_Entry]) -> Transcript:
         prefix = hashlib.blake2b(f"{self._framework}:{name}".encode(), digest_size=8).hexdigest()
         seen: dict[str, int] = {}
         messages = []
-        for entry, message in self._converted(layout.convert, list(entries)):
+        for entry, message in self._converted(layout.convert, entries):
             own = message.id if layout.convert is _langchain and message.id == _own_id(entry.value) else None
             digest = hashlib.blake2b(entry.raw, digest_size=12).hexdigest()
             messages.append(replace(message, id=unique_id(own or f"{prefix}-{digest}", seen)))
@@ -139,30 +130,37 @@ class FrameworkSource:
             conversation_id=name, format=self._framework, messages=tuple(messages), title=title_of(messages)
         )
 
-    def _converted(self, convert: _Convert, entries: list[_Entry]) -> Iterable[tuple[_Entry, Message]]:
+    def _converted(self, convert: _Convert, entries: list[_Entry]) -> list[tuple[_Entry, Message]]:
+        """Entries that cannot be converted are reported, one by one, and left out."""
         try:
             return list(convert(entries))
         except (ValueError, LookupError, TypeError) as error:  # InvalidInputError is a ValueError
             if len(entries) == 1:
                 self._problem(entries[0].key, entries[0].number, str(error).partition("\n")[0])
                 return []
-        good = [entry for entry in entries if self._converted(convert, [entry])]
-        return list(convert(good))
+        return list(convert([entry for entry in entries if self._converted(convert, [entry])]))
 
     def _problem(self, key: str, number: int, reason: str) -> None:
         report(ImportProblem(key, number, reason), self._on_error)
 
 
-def _scan(store: HistoryStore, prefix: str, kind: str) -> Iterator[list[bytes]]:
+def _scan(store: HistoryStore, prefix: str, layout: _Layout) -> Iterator[bytes]:
     pattern = re.sub(r"([][*?\\])", r"\\\1", prefix).encode() + b"*"
     cursor = b"0"
     while True:
-        [reply] = _ask(store, [[b"SCAN", cursor, b"MATCH", pattern, b"COUNT", _COUNT, b"TYPE", kind.encode()]])
-        cursor, keys = reply
-        for at in range(0, len(keys), _PAGE):
-            yield keys[at : at + _PAGE]
+        command = [b"SCAN", cursor, b"MATCH", pattern, b"COUNT", b"1000", b"TYPE", layout.kind.encode()]
+        [[cursor, keys]] = _ask(store, [command])
+        for page in _pages(keys):
+            firsts = _ask(store, [[b"LINDEX", key, b"0"] for key in page]) if layout.matches else page
+            for key, first in zip(page, firsts, strict=True):
+                if layout.matches is None or layout.matches(_value(first)):
+                    yield key
         if int(cursor) == 0:
             return
+
+
+def _pages(keys: list[T]) -> Iterator[list[T]]:
+    return (keys[at : at + _PAGE] for at in range(0, len(keys), _PAGE))
 
 
 def _items(store: HistoryStore, key: bytes, *, newest_first: bool) -> Iterator[bytes]:
@@ -170,7 +168,7 @@ def _items(store: HistoryStore, key: bytes, *, newest_first: bool) -> Iterator[b
     [length] = _ask(store, [[b"LLEN", key]])
     for at in range(0, length, _PAGE):
         first, last = (-at - _PAGE, -at - 1) if newest_first else (at, at + _PAGE - 1)
-        [page] = _ask(store, [[b"LRANGE", key, str(first).encode(), str(last).encode()]])
+        [page] = _ask(store, [[b"LRANGE", key, b"%d" % first, b"%d" % last]])
         yield from reversed(page) if newest_first else page
 
 
@@ -183,8 +181,7 @@ def _ask(store: HistoryStore, commands: list[list[bytes]]) -> list[Any]:
     for reply in replies[0]:
         if isinstance(reply, Exception):
             raise InvalidInputError(f"url: the server cannot answer {commands[0][0].decode()}: {reply}") from reply
-    found: list[Any] = replies[0]
-    return found
+    return cast("list[Any]", replies[0])
 
 
 def _value(raw: Any) -> Any:
@@ -254,7 +251,7 @@ def _agent_framework(entries: Sequence[_Entry]) -> Iterator[tuple[_Entry, Messag
 
 
 def _session(prefix: str, rest: str) -> str | None:
-    """What follows the prefix, which may have been given without its colon."""
+    """The session is the rest of the key, after a colon that the prefix may lack."""
     return (rest if prefix.endswith(":") else rest.removeprefix(":")) or None
 
 

@@ -60,9 +60,9 @@ def read_transcripts(
 ) -> Iterator[Transcript]:
     """Read conversations one at a time from a file (JSON or JSONL, plain or gzipped), a folder or a zip archive.
 
-    `format` is one of FORMATS, or of an installed `Importer`. With "auto" (or None) it is detected from the first
-    records, separately for each file of a folder or archive. Bad lines and records are skipped and passed to `on_error`
-    (without it, logged as warnings). The same holds for records that exceed one of the `limits`, links out of a folder,
+    `format` is one of FORMATS or the name of an installed `Importer`. With "auto" (or None) it is detected from the
+    first records, separately for each file of a folder or archive. Bad lines and records are skipped and passed to
+    `on_error` (without it, logged as warnings). So are records that exceed the `limits`, links out of a folder,
     devices, pipes and sockets.
 
     Raises InvalidInputError immediately, before the first conversation, if `path` is not a regular file or folder,
@@ -79,7 +79,7 @@ def read_transcripts(
     bundle = Bundle(where, on_error, limits)
     if chosen == "slack" or (chosen is None and is_slack(bundle)):
         return slack(bundle)
-    if not bundle.paths():
+    if not bundle.paths:
         raise InvalidInputError(f"{path} cannot be read: it contains no files with JSON records")
     return _of_bundle(bundle, chosen)
 
@@ -98,7 +98,7 @@ def _of_source(source: Source, format: str | None) -> Iterator[Transcript]:
 def _of_bundle(bundle: Bundle, format: str | None) -> Iterator[Transcript]:
     """Read a bundle file by file. Files of an unknown format are reported. Repeated conversation ids get a number."""
     seen: dict[str, int] = {}
-    for source in bundle.sources(bundle.paths()):
+    for source in bundle.sources(bundle.paths):
         try:
             found = _of_source(source, format)
         except InvalidInputError as error:

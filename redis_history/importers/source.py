@@ -12,10 +12,10 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any, Literal, Self, cast
+from typing import IO, Any, Literal, NamedTuple, cast
 
 import msgspec
 
@@ -24,7 +24,6 @@ from redis_history.errors import InvalidInputError
 from redis_history.importers.transcript import ImportProblem, OnError, Transcript, unique_id
 
 _log = logging.getLogger("redis_history.importers")
-_decode = msgspec.json.decode
 SUFFIXES = frozenset((".gz", ".json", ".jsonl", ".ndjson", ".traj"))
 _LOOK_AHEAD = 20  # a session file may begin with entries of other kinds
 _HEAD_BYTES = 1 << 20
@@ -33,15 +32,12 @@ _DEEPEST = 250  # importers may use two Python frames per level, and Python's de
 _RATIO_FREE = 16 << 20  # unpacked bytes before the ratio is checked
 
 Record = tuple[int, Any]  # line (or number in the document) from 1, value
-_Form = Literal["lines", "list", "messages", "document", "too large"]
+Opened = tuple[IO[bytes], int | None]  # a file, and its packed bytes if it is a member of an archive
+_Form = Literal["lines", "list", "messages", "document"]
 
-# Match JSON text up to the next bracket, with complete strings; in the outermost list also up to the next comma.
 _STRING_REST = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
-_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
-_STRINGS = re.compile(_STRING + b"?", re.DOTALL)  # "?" also matches an unclosed string, to search in linear time
-# The outer "*" is not possessive: before Python 3.11.5, "*+" around a group stops after it has failed once (gh-106052).
-_INSIDE = re.compile(rb'(?:[^"\[\]{}]++|' + _STRING + rb")*", re.DOTALL)
-_IN_LIST = re.compile(rb'(?:[^"\[\]{},]++|' + _STRING + rb")*", re.DOTALL)
+_STRINGS = re.compile(rb'"' + _STRING_REST.pattern + rb'("?)', re.DOTALL)  # "?": an unclosed string takes linear time
+_MARKS = re.compile(rb"[][{},]|" + _STRINGS.pattern, re.DOTALL)
 
 
 class ImportLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,8 +77,12 @@ class LimitReachedError(Exception):
     """A limit was reached; the message is the reason. For use inside this package."""
 
 
-class _NotJSONError(Exception):
-    pass
+class _BreaksOffError(Exception):
+    """The file cannot be read beyond a line."""
+
+    def __init__(self, line: int, error: Exception) -> None:
+        super().__init__(f"the file breaks off here: {error}")
+        self.line = line
 
 
 # The last three come from members of an archive: damaged, encrypted (RuntimeError) or an unknown compression method.
@@ -90,6 +90,36 @@ BROKEN = (
     LimitReachedError, EOFError, OSError, OverflowError, ValueError, struct.error,
     zlib.error, zipfile.BadZipFile, RuntimeError,
 )  # fmt: skip
+
+
+class _Rejected(NamedTuple):
+    """The reason why a text is not a record."""
+
+    reason: str
+    is_json: bool = False  # valid, but beyond a limit
+
+
+class _Text:
+    """Collects the pieces of a text, and keeps at most `limit` bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._pieces, self._size = limit, list[bytes](), 0
+
+    def add(self, piece: bytes) -> bool:
+        """Add a piece; return whether the text is still short enough."""
+        self._size += len(piece)
+        fits = self._size <= self._limit
+        if fits:
+            self._pieces.append(piece)
+        else:
+            self._pieces.clear()
+        return fits
+
+    def take(self) -> bytes | None:
+        """The pieces since the last call; None if they were too long."""
+        text = b"".join(self._pieces) if self._size <= self._limit else None
+        self._pieces, self._size = [], 0
+        return text
 
 
 def report(problem: ImportProblem, on_error: OnError | None) -> None:
@@ -121,40 +151,47 @@ class Budget:
             raise LimitReachedError(self.limits.refusal("max_ratio", "the ratio of unpacked to packed bytes"))
 
 
-class _Counted:
-    """A stream that counts the bytes read from it. Also closes the underlying stream."""
+class _CountedStream:
+    """Calls `count` with the position after each read."""
 
-    def __init__(self, stream: IO[bytes], count: Callable[[int], None], below: _Counted | None = None) -> None:
-        self._stream, self._count, self._below = stream, count, below
-        self._read = 0
+    def __init__(self, stream: Any, count: Callable[[int], None]) -> None:
+        self._stream, self._count, self._position = stream, count, 0
 
     def read(self, size: int, /) -> bytes:
         """Read at least one byte, except at the end. Returns all bytes before a damaged place before it raises."""
-        data = cast("bytes", self._stream.read1(size))  # type: ignore[attr-defined]
-        self._read += len(data)
-        self._count(self._read)
+        data = cast("bytes", self._stream.read1(size))
+        self._position += len(data)
+        self._count(self._position)
         return data
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *exit_: object) -> None:
-        self._stream.close()
-        if self._below is not None:
-            self._below.__exit__()
+def open_file(path: Path, root: Path | None = None) -> Opened:
+    """Open a regular file. With `root`, it must be in this folder. Raises OSError."""
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+    if root is not None:
+        path = path.resolve(strict=True)
+        if not path.is_relative_to(root):
+            raise OSError(f"it is a link that leads out of the folder, to {path}")
+        flags |= os.O_NOFOLLOW
+    file = os.open(path, flags)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError("it is not a regular file")
+    return os.fdopen(file, "rb"), None
 
 
 class Source:
-    """One file; with `root`, a file in that folder. Raises InvalidInputError immediately if it cannot be opened."""
+    """One file. `opener` opens it (None: at `path`). Raises InvalidInputError immediately if it cannot be opened."""
 
-    def __init__(self, path: Path, on_error: OnError | None, budget: Budget, root: Path | None = None) -> None:
+    def __init__(
+        self, path: Path, on_error: OnError | None, budget: Budget, opener: Callable[[], Opened] | None = None
+    ) -> None:
         self.path = path
         self.limits = budget.limits
         self.size = 0  # bytes of the last record
         self._on_error = on_error
         self._budget = budget
-        self._root = root
-        self._broke_off = False
+        self._opener = opener or partial(open_file, path)
         self._most_read = [0, 0]  # highest positions in the file and in its unpacked content, over all reads
         try:
             with self._open() as stream:
@@ -181,254 +218,202 @@ class Source:
         """The first records, for format detection. Reports no problems."""
         found: list[Any] = []
         size = 0
-        with self._silent():
-            for _, record in self._records(self.limits.max_record_bytes + _HEAD_BYTES):
-                found.append(record)
-                size += self.size
-                if len(found) == _LOOK_AHEAD or size > _HEAD_BYTES:
-                    break
-        return found
+        for _, value in islice(self._values(), _LOOK_AHEAD):
+            if not isinstance(value, _Rejected):
+                found.append(value)
+            size += self.size
+            if size > _HEAD_BYTES:
+                break
+        return [found] if self._form == "messages" else found
 
     def records(self) -> Iterator[Record]:
         """All records, in order; sets `size` to the bytes of each. Records that are not JSON or exceed a limit are
         reported and skipped."""
-        return self._records(None)
+        if self._form != "messages":
+            yield from self._accepted()
+        elif messages := self._limited(self._accepted(), "the list of messages"):
+            yield 1, [value for _, value in messages]
 
     def of_one_conversation(self) -> list[Record]:
         """All records as a list. Reports a problem and returns [] if they exceed `max_conversation_bytes`."""
+        return self._limited(self.records(), "the conversation")
+
+    def _limited(self, records: Iterable[Record], subject: str) -> list[Record]:
         found: list[Record] = []
         size = 0
-        for record in self.records():
+        for record in records:
             size += self.size
             if size > self.limits.max_conversation_bytes:
-                self.problem(record[0], self.limits.refusal("max_conversation_bytes", "the conversation"))
+                self.problem(record[0], self.limits.refusal("max_conversation_bytes", subject))
                 return []
             found.append(record)
+        self.size = size
         return found
 
-    @contextmanager
-    def _silent(self) -> Iterator[None]:
-        """Report no problems: the file will be read again."""
-        before, self._on_error = self._on_error, lambda problem: None
-        try:
-            yield
-        finally:
-            self._on_error = before
+    def _accepted(self) -> Iterator[Record]:
+        for number, value in self._values():
+            if isinstance(value, _Rejected):
+                self.problem(number, value.reason)
+            else:
+                yield number, value
 
-    def _records(self, most: int | None) -> Iterator[Record]:
-        """The records in the first `most` bytes; None reads all."""
+    def _values(self) -> Iterator[tuple[int, Any]]:
+        """The value of each record, or a _Rejected."""
         form = self._form
         try:
-            stream = self._open()
-        except BROKEN as error:
-            self.problem(1, f"the file can no longer be read: {error}")
-            return
-        with stream:
-            chunks = self._chunks(stream, most)
-            if form == "lines":
-                yield from self._values(self._lines(chunks), "the line")
-            elif form == "list":
-                yield from self._values(self._items(chunks), "the item")
-            elif form == "messages":
-                yield from self._messages(chunks)
-            elif form == "document":
-                yield from self._values([(1, self._whole(chunks))], "the document")
+            texts: Iterable[tuple[int, bytes | _Rejected | None]]
+            if form == "document":
+                texts = [(1, self._whole())]
             else:
-                self.problem(1, self.limits.refusal("max_record_bytes", "the document"))
+                texts = self._lines() if form == "lines" else self._items(self._chunks())
+            for number, text in texts:
+                self.size = len(text) if isinstance(text, bytes) else 0
+                yield number, text if isinstance(text, _Rejected) else self._value(text)
+        except _BreaksOffError as error:
+            yield error.line, _Rejected(str(error))
 
     @cached_property
     def _form(self) -> _Form:
         """Whether the file has lines or one document. In a file of lines the first line is JSON, and more follows."""
-        with self._silent():
-            try:
-                with self._open() as stream:
-                    chunks = self._chunks(stream, None)
-                    first = next((chunk.lstrip() for chunk in chunks if chunk.strip()), b"")
-                    lines = self._lines(chain([first], chunks))
-                    return self._form_of_list(lines) if first[:1] == b"[" else self._form_of_text(lines)
-            except BROKEN:
-                return "lines"
-
-    def _form_of_list(self, lines: Iterator[tuple[int, bytes | None]]) -> _Form:
-        _, line = next(lines)
-        problems: list[str] = []
-        if line is not None:
-            for _ in _items([line], 0, lambda _, reason: problems.append(reason)):
-                pass
-            if not problems and next(lines, None) is not None:  # the first line is a whole list, and more follows
-                return "lines"
-        problems.clear()
-        with self._open() as stream:
-            items = _items(
-                self._chunks(stream, None), self.limits.max_record_bytes, lambda _, reason: problems.append(reason)
-            )
-            number, text = next(items, (0, None))
-            if number == 0 and problems:
-                return "lines"
-            try:
-                value = None if text is None else self._value(text)
-            except LimitReachedError:
-                return "list"
-            except _NotJSONError:
-                return "lines"
-        return "messages" if isinstance(value, dict) and "role" in value else "list"
-
-    def _form_of_text(self, lines: Iterator[tuple[int, bytes | None]]) -> _Form:
-        _, line = next(lines, (1, None))
         try:
-            if line is not None:
-                self._value(line)
-            return "lines" if line is None or next(lines, None) is not None else "document"
-        except LimitReachedError:
-            return "lines"
-        except _NotJSONError:
-            pass
-        with self._open() as stream:
-            data = self._whole(self._chunks(stream, None))
-        try:
-            if data is not None:
-                self._value(data)
-                return "document"
-        except LimitReachedError:
-            return "document"
-        except _NotJSONError:
-            return "lines"
-        for _, text in islice(lines, _LOOK_AHEAD):
-            try:
-                if text is not None and isinstance(self._value(text), dict | list):
+            start = next((text for chunk in self._chunks() if (text := chunk.lstrip())), b"")
+            lines = self._lines()
+            _, line = next(lines, (1, b""))
+            if start[:1] == b"[":
+                closed = line is not None and not any(isinstance(text, _Rejected) for _, text in self._items([line]))
+                if closed and next(lines, None) is not None:  # the first line is a whole list, and more follows
                     return "lines"
-            except (LimitReachedError, _NotJSONError):
-                pass
-        return "too large"
+                _, item = next(self._items(self._chunks()), (1, b"[]"))
+                value = item if isinstance(item, _Rejected) else self._value(item)
+                if _is_not_json(value):
+                    return "lines"
+                return "messages" if isinstance(value, dict) and "role" in value else "list"
+            if not _is_not_json(self._value(line)):
+                return "lines"
+            document = self._whole()
+            if document is not None:
+                return "lines" if _is_not_json(self._value(document)) else "document"
+            others = (self._value(text) for _, text in islice(lines, _LOOK_AHEAD))
+            return "lines" if any(isinstance(value, dict | list) for value in others) else "document"
+        except _BreaksOffError:
+            return "lines"
 
-    def _messages(self, chunks: Iterator[bytes]) -> Iterator[Record]:
-        """A list of messages as one record."""
-        found: list[Any] = []
-        size = 0
-        for number, value in self._values(self._items(chunks), "the item"):
-            size += self.size
-            if size > self.limits.max_conversation_bytes:
-                self.problem(number, self.limits.refusal("max_conversation_bytes", "the list of messages"))
-                return
-            found.append(value)
-        self.size = size
-        yield 1, found
-
-    def _values(self, texts: Iterable[tuple[int, bytes | None]], what: str) -> Iterator[Record]:
-        """The values of JSON texts; None is a text beyond `max_record_bytes`."""
-        for number, text in texts:
-            if text is None:
-                self.problem(number, self.limits.refusal("max_record_bytes", what))
-                continue
-            try:
-                value = self._value(text)
-            except (LimitReachedError, _NotJSONError) as error:
-                self.problem(number, str(error))
-            else:
-                self.size = len(text)
-                yield number, value
-
-    def _value(self, data: bytes) -> Any:
-        """The value of JSON text. Raises _NotJSONError or LimitReachedError."""
-        brackets = data.count(b"[") + data.count(b"{")
-        if brackets + data.count(b",") >= self.limits.max_values:  # an upper bound: some are inside strings
-            bare = _STRINGS.sub(b"", data)
+    def _value(self, text: bytes | None) -> Any:
+        """The value of JSON text, or a _Rejected. `text` is None if it exceeds `max_record_bytes`."""
+        if text is None:
+            return self._beyond("max_record_bytes", "the record")
+        brackets = text.count(b"[") + text.count(b"{")
+        if brackets + text.count(b",") >= self.limits.max_values:  # an upper bound: some are inside strings
+            bare = _STRINGS.sub(b"", text)
             if bare.count(b"[") + bare.count(b"{") + bare.count(b",") >= self.limits.max_values:
-                raise LimitReachedError(self.limits.refusal("max_values", "the number of values"))
+                return self._beyond("max_values", "the number of values")
         try:
             # msgspec and not orjson, which silently converts integers beyond 64 bits to floats.
-            value = _decode(data)
+            value = msgspec.json.decode(text)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise _NotJSONError(f"not JSON: {error}") from error
-        except RecursionError as error:
-            raise LimitReachedError(self.limits.refusal("max_depth", "its depth")) from error
+            return _Rejected(f"not JSON: {error}")
+        except RecursionError:
+            return self._beyond("max_depth", "its depth")
         if brackets > self.limits.max_depth and _is_deeper(value, self.limits.max_depth):
-            raise LimitReachedError(self.limits.refusal("max_depth", "its depth"))
+            return self._beyond("max_depth", "its depth")
         return value
 
-    def _whole(self, chunks: Iterator[bytes]) -> bytes | None:
+    def _beyond(self, limit: str, subject: str) -> _Rejected:
+        return _Rejected(self.limits.refusal(limit, subject), is_json=True)
+
+    def _whole(self) -> bytes | None:
         """All bytes; None if they exceed `max_record_bytes`."""
-        found, size = [], 0
-        for chunk in chunks:
-            size += len(chunk)
-            if size > self.limits.max_record_bytes:
-                return None
-            found.append(chunk)
-        return b"".join(found)
+        text = _Text(self.limits.max_record_bytes)
+        for chunk in self._chunks():
+            if not text.add(chunk):
+                break
+        return text.take()
 
-    def _items(self, chunks: Iterator[bytes]) -> Iterator[tuple[int, bytes | None]]:
-        return _items(chunks, self.limits.max_record_bytes, self.problem)
-
-    def _lines(self, chunks: Iterator[bytes]) -> Iterator[tuple[int, bytes | None]]:
+    def _lines(self) -> Iterator[tuple[int, bytes | None]]:
         """The lines that are not blank, with their numbers; None for a line that is too long."""
-        most = self.limits.max_record_bytes
-        number, parts, size = 1, [b""], 0
+        number, text = 1, _Text(self.limits.max_record_bytes)
+        for chunk in chain(self._chunks(), [b"\n"]):
+            piece, *others = chunk.split(b"\n")
+            text.add(piece)
+            for piece in others:
+                line = text.take()
+                if line is None or line.strip():
+                    yield number, line
+                number += 1
+                text.add(piece)
+
+    def _items(self, chunks: Iterable[bytes]) -> Iterator[tuple[int, bytes | _Rejected | None]]:
+        """The JSON of each item of a list, with its number; None for an item that is too long. Does not validate the
+        items. A _Rejected reports an unclosed list, or data after the list."""
+        text, number, depth = _Text(self.limits.max_record_bytes), 1, 0
+        in_string, left = False, b""  # `left`: a backslash at the end of a chunk
+        chunks = iter(chunks)
         for chunk in chunks:
-            *ended, last = chunk.split(b"\n")
-            for line in ended:
-                size += len(line)
-                text = b"".join([*parts, line]) if size <= most else None
-                if text is None or text.strip():
-                    yield number, text
-                number, parts, size = number + 1, [], 0
-            size += len(last)
-            if size <= most:
-                parts.append(last)
-            else:
-                parts.clear()
-        text = b"".join(parts) if size <= most else None
-        if not self._broke_off and (text is None or text.strip()):
-            yield number, text
+            chunk, begin, end = left + chunk, 0, 0
+            if in_string:
+                end = _STRING_REST.match(chunk).end()  # type: ignore[union-attr]
+                in_string = chunk[end : end + 1] != b'"'
+                end += not in_string
+            for match in _MARKS.finditer(chunk, end):
+                mark, end = chunk[match.start() : match.start() + 1], match.end()
+                if mark == b'"':
+                    in_string = not match[1]
+                elif mark in b"[{":
+                    depth += 1
+                    if depth == 1:
+                        begin = end
+                elif mark in b"]}":
+                    depth -= 1
+                if depth == 0 or (depth == 1 and mark == b","):
+                    text.add(chunk[begin : match.start()])
+                    begin, item = end, text.take()
+                    if depth or number > 1 or item is None or item.strip():
+                        yield number, item
+                    number += 1
+                if depth == 0:
+                    if any(part.strip() for part in chain([chunk[end:]], chunks)):
+                        yield number, _Rejected("the file has more data after the end of the list")
+                    return
+            left = chunk[end:] if in_string else b""
+            text.add(chunk[begin : len(chunk) - len(left)])
+        yield number, _Rejected("the file breaks off here: the list is not closed")
 
-    def _chunks(self, stream: _Counted, most: int | None) -> Iterator[bytes]:
-        """The content without its byte order mark, up to `most` bytes. Reports a file that breaks off."""
-        lines, self._broke_off = 1, False
+    def _chunks(self) -> Iterator[bytes]:
+        """The content without its byte order mark. Raises _BreaksOffError."""
+        lines = 1
         try:
-            chunk = stream.read(_CHUNK).removeprefix(b"\xef\xbb\xbf")
-            while chunk and (most is None or most > 0):
-                lines += chunk.count(b"\n")
-                if most is not None:
-                    most -= len(chunk)
-                yield chunk
-                chunk = stream.read(_CHUNK)
+            with self._open() as stream:
+                chunk = stream.read(_CHUNK).removeprefix(b"\xef\xbb\xbf")
+                while chunk:
+                    lines += chunk.count(b"\n")
+                    yield chunk
+                    chunk = stream.read(_CHUNK)
         except BROKEN as error:
-            self._broke_off = True
-            self.problem(lines, f"the file breaks off here: {error}")
+            raise _BreaksOffError(lines, error) from error
 
-    def _open(self) -> _Counted:
+    @contextmanager
+    def _open(self) -> Iterator[_CountedStream]:
         """The unpacked content."""
-        stream, packed = self._open_packed()
-        plain = _Counted(stream, lambda count: self._count(0, count, packed))
-        try:
-            if stream.peek(2)[:2] != b"\x1f\x8b":  # type: ignore[attr-defined]
-                return plain
-            size = self.path.stat().st_size if packed is None else packed
-        except BaseException:
-            stream.close()
-            raise
-        unpacked = gzip.GzipFile(fileobj=cast("IO[bytes]", plain), mode="rb")
-        return _Counted(cast("IO[bytes]", unpacked), lambda count: self._count(1, count, size), plain)
+        file, packed = self._opener()
+        with file:
+            stream = _CountedStream(file, partial(self._count, 0, packed))
+            if file.peek(2)[:2] == b"\x1f\x8b":  # type: ignore[attr-defined]
+                size = os.fstat(file.fileno()).st_size if packed is None else packed
+                with gzip.GzipFile(fileobj=cast("IO[bytes]", stream), mode="rb") as unpacked:
+                    yield _CountedStream(unpacked, partial(self._count, 1, size))
+            else:
+                yield stream
 
-    def _count(self, layer: int, read: int, packed: int | None) -> None:
-        new = read - self._most_read[layer]
+    def _count(self, layer: int, packed: int | None, position: int) -> None:
+        new = position - self._most_read[layer]
         if new > 0:
-            self._most_read[layer] = read
+            self._most_read[layer] = position
             self._budget.take(new)
-        self._budget.check_ratio(read, packed)
+        self._budget.check_ratio(position, packed)
 
-    def _open_packed(self) -> tuple[IO[bytes], int | None]:
-        """The file, and its packed bytes if it is a member of an archive."""
-        path, flags = self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-        if self._root is not None:
-            path = path.resolve(strict=True)
-            if not path.is_relative_to(self._root):
-                raise OSError(f"it is a link that leads out of the folder, to {path}")
-            flags |= os.O_NOFOLLOW
-        file = os.open(path, flags)
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            os.close(file)
-            raise OSError("it is not a regular file")
-        return os.fdopen(file, "rb"), None
+
+def _is_not_json(value: Any) -> bool:
+    return isinstance(value, _Rejected) and not value.is_json
 
 
 def each(source: Source, convert: Callable[[Source, int, Any], Transcript]) -> Iterator[Transcript]:
@@ -447,66 +432,6 @@ def each(source: Source, convert: Callable[[Source, int, Any], Transcript]) -> I
 def renamed(transcript: Transcript, seen: dict[str, int]) -> Transcript:
     """The transcript, with a number in its id if the id was seen before."""
     return msgspec.structs.replace(transcript, conversation_id=unique_id(transcript.conversation_id, seen))
-
-
-def _items(
-    chunks: Iterable[bytes], most: int, problem: Callable[[int, str], None]
-) -> Iterator[tuple[int, bytes | None]]:
-    """The JSON of each item of a list, with its number; None for an item of more than `most` bytes.
-
-    Reports an unclosed list and data after the list. Does not validate the items.
-    """
-    number, depth = 1, 0
-    parts: list[bytes] = []
-    size = 0
-    in_string = escaped = ended = False
-    for chunk in chunks:
-        at = begin = 0
-        if depth == 0 and not ended:
-            at = chunk.find(b"[")
-            if at < 0:
-                continue
-            at = begin = at + 1
-            depth = 1
-        while at < len(chunk) and not ended:
-            if in_string:
-                if escaped:
-                    at, escaped = at + 1, False
-                at = cast("re.Match[bytes]", _STRING_REST.match(chunk, at)).end()
-                if at < len(chunk):
-                    in_string, escaped = chunk[at] != 0x22, chunk[at] != 0x22  # otherwise a backslash, the last byte
-                    at += 1
-                continue
-            at = cast("re.Match[bytes]", (_IN_LIST if depth == 1 else _INSIDE).match(chunk, at)).end()
-            if at == len(chunk):
-                break
-            byte = chunk[at : at + 1]
-            if byte == b'"':
-                in_string = True
-            elif byte in b"[{":
-                depth += 1
-            elif byte in b"]}":
-                depth -= 1
-            if depth == 0 or (depth == 1 and byte == b","):
-                size += at - begin
-                text = b"".join([*parts, chunk[begin:at]]) if size <= most else None
-                if depth or number > 1 or text is None or text.strip():
-                    yield number, text
-                number, parts, size, begin = number + 1, [], 0, at + 1
-                ended = depth == 0
-            at += 1
-        if ended:
-            if chunk[begin:].strip():
-                problem(number, "the file has more data after the end of the list")
-                return
-            continue
-        size += len(chunk) - begin
-        if size <= most:
-            parts.append(chunk[begin:])
-        else:
-            parts.clear()
-    if not ended:
-        problem(number, "the file breaks off here: the list is not closed")
 
 
 def _is_deeper(value: Any, depth: int) -> bool:

@@ -1,8 +1,4 @@
-"""Import transcripts into a store, and export them.
-
-The steps are generators that yield the calls of a store, so that imports and exports are written once for both kinds of
-stores.
-"""
+"""Import transcripts into a store, and export them. Coroutines do the work, also for synchronous stores: see `_run`."""
 
 from __future__ import annotations
 
@@ -10,12 +6,13 @@ import asyncio
 import gzip
 import os
 import stat
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
+from dataclasses import dataclass
+from inspect import isawaitable
 from os import PathLike
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -37,6 +34,8 @@ from redis_history.importers.transcript import ImportProblem, OnError, Transcrip
 from redis_history.model import Conversation, Message
 from redis_history.model.ranges import stays
 from redis_history.operations import Appended, Compacted
+
+T = TypeVar("T")
 
 _PAGE = 200
 _PROGRESS_EVERY = 1000  # messages
@@ -63,9 +62,6 @@ class Exported(msgspec.Struct, frozen=True):
 
 
 OnProgress = Callable[[Imported], None]
-#: A call of the store, and the types of exceptions to send back as its answer.
-_Step = tuple[Callable[[], Any], tuple[type[Exception], ...]]
-_Steps = Generator[_Step, Any, Any]
 
 
 def import_messages(
@@ -93,8 +89,7 @@ def import_messages(
 
     Raises InvalidInputError like `read_transcripts`, and the errors of the store.
     """
-    work = _Import(store, source, batch, on_error, on_progress)
-    return cast("Imported", _run(work.steps(work.read(format, limits))))
+    return _run(_Import(store, source, batch, on_error, on_progress).run(format, limits))
 
 
 async def async_import_messages(
@@ -108,9 +103,7 @@ async def async_import_messages(
     on_progress: OnProgress | None = None,
 ) -> Imported:
     """Like `import_messages`, for an async store. Reads the source in a thread, which may also call `on_error`."""
-    work = _Import(store, source, batch, on_error, on_progress)
-    transcripts = await asyncio.to_thread(work.read, format, limits)
-    return cast("Imported", await _async_run(work.steps(transcripts), in_thread=True))
+    return await _Import(store, source, batch, on_error, on_progress).run(format, limits, asyncio.to_thread)
 
 
 def export_messages(
@@ -121,7 +114,7 @@ def export_messages(
     include_archived: bool = False,
     on_progress: Callable[[Exported], None] | None = None,
 ) -> Exported:
-    """Write conversations as lossless JSONL for `import_messages`: those in `conversation_ids`, or all (None).
+    """Write conversations as lossless JSONL for `import_messages`.
 
     `conversation_ids` are the conversations to write; None: all. `target` is a path or a binary file. A file at the
     path is replaced only when the export is complete, and keeps its mode; a link is followed. Devices and named pipes
@@ -133,8 +126,7 @@ def export_messages(
     Raises InvalidInputError for an unknown conversation id.
     """
     with _opened(target) as stream:
-        steps = _export(store, next, stream, conversation_ids, include_archived, on_progress)
-        return cast("Exported", _run(steps))
+        return _run(_export(store, next, stream, conversation_ids, include_archived, on_progress))
 
 
 async def async_export_messages(
@@ -147,183 +139,172 @@ async def async_export_messages(
 ) -> Exported:
     """Like `export_messages`, for an async store."""
     with _opened(target) as stream:
-        steps = _export(store, anext, stream, conversation_ids, include_archived, on_progress)
-        return cast("Exported", await _async_run(steps))
+        return await _export(store, anext, stream, conversation_ids, include_archived, on_progress)
 
 
-def _run(steps: _Steps) -> Any:
-    answer: Any = None
-    while True:
-        try:
-            call, known = steps.send(answer)
-        except StopIteration as end:
-            return end.value
-        try:
-            answer = call()
-        except known as error:
-            answer = error
+async def _answer(answer: Any) -> Any:
+    """The answer of a store: asynchronous stores return an awaitable."""
+    return await answer if isawaitable(answer) else answer
 
 
-async def _async_run(steps: _Steps, *, in_thread: bool = False) -> Any:
-    answer: Any = None
-    while True:
-        found, end = await asyncio.to_thread(_next, steps, answer) if in_thread else _next(steps, answer)
-        if found is None:
-            return end
-        call, known = found
-        try:
-            answer = await call()
-        except known as error:
-            answer = error
-
-
-def _next(steps: _Steps, answer: Any) -> tuple[_Step | None, Any]:
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that uses a synchronous store, and so never waits."""
     try:
-        return steps.send(answer), None
-    except StopIteration as end:  # a coroutine cannot raise StopIteration
-        return None, end.value
+        work.send(None)
+    except StopIteration as end:
+        return cast("T", end.value)
+    raise RuntimeError("the coroutine waits")
 
 
-class _Part(NamedTuple):
-    """A section of a transcript: messages to append, then an optional summary that replaces the messages in
-    `replaced`."""
+class _Section(NamedTuple):
+    """Messages to append, then an optional summary that replaces the messages in `replaced`."""
 
     messages: tuple[Message, ...]
     replaced: tuple[Message, ...] = ()
     summary: Message | None = None
 
 
+@dataclass
 class _Import:
-    """The steps of an import, conversation by conversation, and its counts."""
+    """An import, conversation by conversation, and its counts."""
 
-    def __init__(
-        self,
-        store: HistoryStore | AsyncHistoryStore,
-        source: str | PathLike[str] | Iterable[Transcript],
-        batch: int,
-        on_error: OnError | None,
-        on_progress: OnProgress | None,
-    ) -> None:
-        check_integer(batch, "batch", 1, 1000, error=InvalidInputError)
-        self._store, self._source, self._batch = store, source, batch
-        self._on_error, self._on_progress = on_error, on_progress
-        self._counts = Imported()
-        self._number = 0  # of the conversation
+    store: HistoryStore | AsyncHistoryStore
+    source: str | PathLike[str] | Iterable[Transcript]
+    batch: int
+    on_error: OnError | None
+    on_progress: OnProgress | None
+    counts: Imported = Imported()  # noqa: RUF009 - it is frozen
+    number: int = 0  # of the conversation
 
-    def read(self, format: str, limits: ImportLimits | None) -> Iterable[Transcript]:
-        if not isinstance(self._source, str | PathLike):
-            return self._source
-        return read_transcripts(self._source, format=format, on_error=self._report, limits=limits)
+    def __post_init__(self) -> None:
+        check_integer(self.batch, "batch", 1, 1000, error=InvalidInputError)
 
-    def steps(self, transcripts: Iterable[Transcript]) -> _Steps:
-        for self._number, transcript in enumerate(transcripts, 1):
-            identity = transcript.conversation_id
-            yield from self._create(transcript)
-            for part in _parts_of(transcript):
-                for at in range(0, len(part.messages), self._batch):
-                    yield from self._append(identity, part.messages[at : at + self._batch])
-                    self._progress()
-                if part.summary is not None:
-                    yield from self._compact(identity, part.replaced, part.summary)
+    async def run(
+        self, format: str, limits: ImportLimits | None, in_thread: Callable[..., Any] = lambda call, *args: call(*args)
+    ) -> Imported:
+        """`in_thread` calls a function that reads the source."""
+        transcripts = iter(await _answer(in_thread(self._read, format, limits)))
+        while (transcript := await _answer(in_thread(next, transcripts, None))) is not None:
+            self.number += 1
+            id_ = transcript.conversation_id
+            await self._create(transcript)
+            for section in _sections(transcript):
+                for at in range(0, len(section.messages), self.batch):
+                    await self._append(id_, section.messages[at : at + self.batch])
+                    self._add()
+                if section.summary is not None:
+                    await self._compact(id_, section.replaced, section.summary)
             self._add(conversations=1)
-            self._progress()
-        return self._counts
+        return self.counts
 
-    def _create(self, transcript: Transcript) -> _Steps:
-        identity, record, known = transcript.conversation_id, transcript.record, ConversationExistsError
-        record = record or Conversation(identity, title=transcript.title, metadata=transcript.metadata)
-        answer = yield partial(self._store.create_conversation, record), (known, InvalidInputError)
-        if isinstance(answer, InvalidInputError):
-            self._problem(f"the record of conversation {identity[:80]!r} is left out: {answer}")
-            yield partial(self._store.create_conversation, Conversation(identity)), (known, InvalidInputError)
+    def _read(self, format: str, limits: ImportLimits | None) -> Iterable[Transcript]:
+        if not isinstance(self.source, str | PathLike):
+            return self.source
+        return read_transcripts(self.source, format=format, on_error=self._report, limits=limits)
 
-    def _append(self, identity: str, messages: tuple[Message, ...]) -> _Steps:
-        call = partial(self._store.append_many, identity, messages)
-        answer = yield call, (MessageConflictError, InvalidInputError)
-        if isinstance(answer, list):
-            old = sum(1 for one in answer if isinstance(one, Appended) and one.duplicate)
-            self._add(messages=len(answer), new=len(answer) - old, duplicates=old)
-        elif len(messages) > 1:  # the batch is too large, or one message is rejected: split it
-            half = len(messages) // 2
-            yield from self._append(identity, messages[:half])
-            yield from self._append(identity, messages[half:])
+    async def _create(self, transcript: Transcript) -> None:
+        id_ = transcript.conversation_id
+        record = transcript.record or Conversation(id_, title=transcript.title, metadata=transcript.metadata)
+        with suppress(ConversationExistsError, InvalidInputError):
+            try:
+                await _answer(self.store.create_conversation(record))
+            except InvalidInputError as error:
+                self._problem(f"the record of conversation {id_[:80]!r} is left out: {error}")
+                await _answer(self.store.create_conversation(Conversation(id_)))
+
+    async def _append(self, id_: str, messages: tuple[Message, ...]) -> None:
+        try:
+            done: list[Appended] = await _answer(self.store.append_many(id_, messages))
+        except (MessageConflictError, InvalidInputError) as error:
+            if len(messages) > 1:  # the batch is too large, or one message is rejected: split it
+                half = len(messages) // 2
+                await self._append(id_, messages[:half])
+                await self._append(id_, messages[half:])
+            else:
+                self._count(messages=1)
+                self._problem(f"message {messages[0].id[:80]!r} of {id_[:80]!r} is left out: {error}")
         else:
-            self._add(messages=1)
-            self._problem(f"message {messages[0].id[:80]!r} of {identity[:80]!r} is left out: {answer}")
+            duplicates = sum(one.duplicate for one in done)
+            self._count(messages=len(done), new=len(done) - duplicates, duplicates=duplicates)
 
-    def _compact(self, identity: str, replaced: tuple[Message, ...], summary: Message) -> _Steps:
+    async def _compact(self, id_: str, replaced: tuple[Message, ...], summary: Message) -> None:
         """Replace the appended messages by a summary, unless the store already has it."""
-        if (yield partial(self._store.get_message, identity, summary.id), ()) is None:
-            change = partial(self._store.compact, identity, through=replaced[-1].id, summary=summary, seen=replaced)
-            answer = yield change, _NO_COMPACTION
-            if isinstance(answer, Compacted) and answer.changed:
-                self._add(messages=1, new=1)
-                return
-            reason = answer if isinstance(answer, Exception) else "there is nothing to replace"
-            of = f"the summary {summary.id[:80]!r} of {identity[:80]!r}"
-            self._problem(f"{of} is stored as a normal message, and the messages it replaced stay: {reason}")
-        yield from self._append(identity, (summary,))  # reports a summary that the store has with other content
+        if await _answer(self.store.get_message(id_, summary.id)) is None:
+            reason: object = "there is nothing to replace"
+            try:
+                compacted = self.store.compact(id_, through=replaced[-1].id, summary=summary, seen=replaced)
+                done: Compacted = await _answer(compacted)
+                if done.changed:
+                    self._count(messages=1, new=1)
+                    return
+            except _NO_COMPACTION as error:
+                reason = error
+            subject = f"the summary {summary.id[:80]!r} of {id_[:80]!r}"
+            self._problem(f"{subject} is stored as a normal message, and the messages it replaced stay: {reason}")
+        await self._append(id_, (summary,))  # reports a summary that the store has with other content
 
-    def _add(self, **counts: int) -> None:
-        changed = {name: getattr(self._counts, name) + count for name, count in counts.items()}
-        self._counts = msgspec.structs.replace(self._counts, **changed)
+    def _count(self, **counts: int) -> None:
+        changed = {name: getattr(self.counts, name) + count for name, count in counts.items()}
+        self.counts = msgspec.structs.replace(self.counts, **changed)
 
     def _problem(self, reason: str) -> None:
-        path = str(self._source) if isinstance(self._source, str | PathLike) else "transcripts"
-        self._report(ImportProblem(path, self._number, reason))
+        path = str(self.source) if isinstance(self.source, str | PathLike) else "transcripts"
+        self._report(ImportProblem(path, self.number, reason))
 
     def _report(self, problem: ImportProblem) -> None:
-        self._add(problems=1)
-        report(problem, self._on_error)
+        self._count(problems=1)
+        report(problem, self.on_error)
 
-    def _progress(self) -> None:
-        if self._on_progress is not None:
-            self._on_progress(self._counts)
+    def _add(self, **counts: int) -> None:
+        """Count, and report the progress."""
+        self._count(**counts)
+        if self.on_progress is not None:
+            self.on_progress(self.counts)
 
 
-def _parts_of(transcript: Transcript) -> Iterator[_Part]:
+def _sections(transcript: Transcript) -> Iterator[_Section]:
     """Split a transcript into sections, in the order in which they were written. A live message before a summary was
     appended after it (otherwise the summary would have replaced it); its timestamp gives its position. Archived
     messages without a later summary are live messages of the last section."""
-    every, archived = transcript.messages, transcript.archived
-    begin, former, later = 0, tuple[Message, ...](), list[Message]()
-    for at, message in enumerate(every):
+    messages, archived = transcript.messages, transcript.archived
+    begin, earlier, later = 0, tuple[Message, ...](), list[Message]()
+    for at, message in enumerate(messages):
         if not message.is_summary:
             continue
-        before = every[begin:at]
-        if leaving := tuple(one for one in before if one.id in archived):
+        before = messages[begin:at]
+        if replaced := tuple(one for one in before if one.id in archived):
             appended = tuple(one for one in before if one.id in archived or stays(one))
-            yield _Part(appended, (*former, *leaving), message)
+            yield _Section(appended, (*earlier, *replaced), message)
             later += (one for one in before if one.id not in archived and not stays(one))
-            begin, former = at + 1, (message,)
-    yield _Part((*later, *every[begin:]))
+            begin, earlier = at + 1, (message,)
+    yield _Section((*later, *messages[begin:]))
 
 
-def _export(
+async def _export(
     store: Any,
     following: Callable[..., Any],
     stream: IO[bytes],
     ids: Iterable[str] | None,
     include_archived: bool,
     on_progress: Callable[[Exported], None] | None,
-) -> _Steps:
-    """The steps of an export. `following` is `next`, or `anext` for an async store."""
+) -> Exported:
+    """`following` is `next`, or `anext` for an async store."""
     conversations = messages = 0
-    for identity in (yield from _listed(store)) if ids is None else ids:
-        record = yield partial(store.get_conversation, identity), ()
+    for id_ in await _all_ids(store) if ids is None else ids:
+        record = await _answer(store.get_conversation(id_))
         if record is None:
             if ids is None:
                 continue
-            raise InvalidInputError(f"conversation_ids: there is no conversation {identity[:80]!r}")
+            raise InvalidInputError(f"conversation_ids: there is no conversation {id_[:80]!r}")
         stream.write(record_line(record))
-        live: set[str] | None = None
+        live = set()
         if include_archived:
-            live, found = set(), store.iter(identity)
-            while (message := (yield partial(following, found, None), ())) is not None:
+            found = store.iter(id_)
+            while (message := await _answer(following(found, None))) is not None:
                 live.add(message.id)
-        found = store.iter(identity, include_archived=include_archived)
-        while (message := (yield partial(following, found, None), ())) is not None:
-            stream.write(message_line(identity, message, archived=live is not None and message.id not in live))
+        found = store.iter(id_, include_archived=include_archived)
+        while (message := await _answer(following(found, None))) is not None:
+            stream.write(message_line(id_, message, archived=include_archived and message.id not in live))
             messages += 1
             if on_progress is not None and messages % _PROGRESS_EVERY == 0:
                 on_progress(Exported(conversations, messages))
@@ -333,10 +314,10 @@ def _export(
     return Exported(conversations, messages)
 
 
-def _listed(store: Any) -> _Steps:
+async def _all_ids(store: Any) -> Iterable[str]:
     """All ids. They are listed first, because concurrent writes change the order of the pages."""
     found: dict[str, None] = {}
-    while page := (yield partial(store.list_conversations, limit=_PAGE, offset=len(found)), ()):
+    while page := await _answer(store.list_conversations(limit=_PAGE, offset=len(found))):
         before = len(found)
         found |= dict.fromkeys(one.conversation_id for one in page)
         if len(found) == before:
@@ -346,27 +327,19 @@ def _listed(store: Any) -> _Steps:
 
 @contextmanager
 def _opened(target: str | PathLike[str] | IO[bytes]) -> Iterator[IO[bytes]]:
+    """A stream to `target`. A file is replaced when all is written; a device or pipe is written directly."""
     if not isinstance(target, str | PathLike):
         yield target
         return
     path = Path(target)
-    with _written(path) as stream:
+    mode = path.stat().st_mode if path.exists() else None
+    if mode is None or stat.S_ISREG(mode):
+        opened: Any = replacing(Path(os.path.realpath(path)), mode and stat.S_IMODE(mode))
+    else:
+        opened = path.open("wb")  # raises for a folder
+    with opened as stream:
         if path.suffix == ".gz":
             with gzip.GzipFile("", "wb", fileobj=stream, mtime=0) as packed:
                 yield cast("IO[bytes]", packed)
         else:
-            yield stream
-
-
-@contextmanager
-def _written(path: Path) -> Iterator[IO[bytes]]:
-    """Replace a file when everything is written; write directly to a device or pipe."""
-    mode = None
-    with suppress(FileNotFoundError):
-        mode = path.stat().st_mode
-    if mode is None or stat.S_ISREG(mode):
-        with replacing(Path(os.path.realpath(path)), mode and stat.S_IMODE(mode)) as stream:
-            yield stream
-    else:
-        with path.open("wb") as stream:  # raises for a folder
             yield stream

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
 
 from redis_history import AsyncHistoryStore, HistoryStore, Message
 from redis_history.formats._content import dump_arguments, parse_arguments
@@ -19,8 +19,7 @@ from redis_history.formats._notes import (
     rebuild,
     write_block,
 )
-from redis_history.integrations._extras import checked_id, missing
-from redis_history.integrations._search_runner import search_runner
+from redis_history.integrations._extras import checked_id, missing, search_runner
 from redis_history.model import (
     AttachmentPart,
     Part,
@@ -33,8 +32,7 @@ from redis_history.model import (
 )
 from redis_history.model.message import content_text
 from redis_history.model.pairs import without_lone_results
-from redis_history.tokens import TokenCounter
-from redis_history.tools import Include
+from redis_history.tools import SearchOptions
 
 try:
     from agent_framework import FunctionInvocationContext, FunctionTool, HistoryProvider
@@ -100,26 +98,21 @@ class AgentFrameworkHistory(HistoryProvider):
 
 
 def search_tool(
-    store: HistoryStore | AsyncHistoryStore,
-    conversation_id: str | None = None,
-    *,
-    token_cap: int | None = 2000,
-    token_counter: TokenCounter | None = None,
-    include: Iterable[Include] = (),
+    store: HistoryStore | AsyncHistoryStore, conversation_id: str | None = None, **options: Unpack[SearchOptions]
 ) -> FunctionTool:
     """The tool `conversation_search` of `conversation_search_tool`, as a tool of Agent Framework.
 
     `conversation_id` None: the conversation of the session in which the agent runs. The other options and the errors
     are those of `conversation_search_tool`.
     """
-    options = (token_cap, token_counter, tuple(include))
-    tool, _ = search_runner(store, conversation_id or "any", *options)
+    options["include"] = tuple(options.get("include", ()))  # read again by each search
+    tool, _ = search_runner(store, conversation_id or "any", **options)
 
     async def search(ctx: FunctionInvocationContext, **arguments: Any) -> str:
         session_id = conversation_id or (ctx.session.session_id if ctx.session is not None else None)
         if session_id is None:
             return "There is no earlier conversation to search."
-        return await search_runner(store, session_id, *options)[1](arguments)
+        return await search_runner(store, session_id, **options)[1](arguments)
 
     return FunctionTool(name=tool.name, description=tool.description, input_model=tool.parameters, func=search)
 
@@ -136,10 +129,8 @@ def to_agent_framework(messages: Sequence[Message], *, on_loss: OnLoss | None = 
 
 
 def _new(stored: Sequence[FrameworkMessage], given: Sequence[FrameworkMessage]) -> Sequence[FrameworkMessage]:
-    """What is left of `given` after the newest stored messages that it repeats.
-
-    One message of a user without an id counts as new: people say the same twice.
-    """
+    """The messages of `given` without those at its start that repeat the newest stored ones. A single message of a
+    user without an id counts as new, because people say the same twice."""
     known, found = list(map(_identity, stored)), list(map(_identity, given))
     for count in range(min(len(known), len(found)), 0, -1):
         alone = count == 1 and stored[-1].role == "user" and not stored[-1].message_id
@@ -175,19 +166,16 @@ def _rendered(message: Message, losses: Losses | None = None) -> dict[str, Any]:
             losses.add(message.id, at, lost)
         if block is not None:
             contents.append(block)
-    who = message.participant
-    out: dict[str, Any] = {"type": "message", "role": message.role, "contents": contents}
-    if who is not None and who.kind == "agent":
-        out["author_name"] = who.display_name or who.id
-    return {**out, "additional_properties": {}}
+    author = message.participant
+    named = {"author_name": author.display_name or author.id} if author is not None and author.kind == "agent" else {}
+    return {"type": "message", "role": message.role, "contents": contents, **named, "additional_properties": {}}
 
 
 def _built(message: Message, losses: Losses) -> FrameworkMessage:
     note = note_of(message, _FORM)
-    if message.participant is None and (text := lone_text(message)) is not None:
-        own = note.get("set", {})
-        if note.keys() <= {"set"} and own.keys() <= {"message_id"}:  # most messages, in a fraction of the time
-            return FrameworkMessage(message.role, [text], message_id=own.get("message_id"))
+    text, own = lone_text(message), note.get("set", {})
+    if text is not None and message.participant is None and note.keys() <= {"set"} and own.keys() <= {"message_id"}:
+        return FrameworkMessage(message.role, [text], message_id=own.get("message_id"))  # in a fraction of the time
     return FrameworkMessage.from_dict(rebuild(_rendered(message, losses), note))
 
 
@@ -213,11 +201,8 @@ def _write(part: Part, shape: Shape) -> tuple[Any, str | None]:
     if isinstance(part, TextPart):
         return {"type": "text", "text": part.text, **rest}, None
     if isinstance(part, ReasoningPart):
-        return {
-            "type": "text_reasoning",
-            "text": part.text,
-            **rest,
-        }, part.signature and "the signature of the reasoning"
+        lost = part.signature and "the signature of the reasoning"
+        return {"type": "text_reasoning", "text": part.text, **rest}, lost
     if isinstance(part, ToolUsePart):
         arguments = dump_arguments(part.input, note_of(part, _FORM).get("arguments"))
         call = {"type": "function_call", "call_id": part.id, "name": part.name, "arguments": arguments}

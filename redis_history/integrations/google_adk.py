@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
 from urllib.parse import quote
+
+from msgspec.structs import replace
 
 from redis_history import AsyncHistoryStore, Conversation, HistoryStore, Message, Participant, Position
 from redis_history._ids import new_id
@@ -21,10 +22,8 @@ from redis_history.errors import (
 )
 from redis_history.formats import from_gemini, to_gemini
 from redis_history.formats._notes import plain_text, stored_value
-from redis_history.integrations._extras import missing, plain_or
-from redis_history.integrations._search_runner import search_runner
-from redis_history.tokens import TokenCounter
-from redis_history.tools import Include
+from redis_history.integrations._extras import missing, plain_or, search_runner
+from redis_history.tools import SearchOptions
 
 try:
     from google.adk.errors.already_exists_error import AlreadyExistsError
@@ -48,8 +47,8 @@ class AdkSessionService(BaseSessionService):
     """The sessions of ADK applications, in `store`. The caller closes the store.
 
     The conversation of a session has the application as `agent_name` and the user as `user_id`. Its metadata hold the
-    state of the session, up to one of its events: the changes of state by later events are applied when it is read. So
-    an event and its change of state are stored together. State shared by an application (`app:`) or a user (`user:`) is
+    state of the session up to a certain event; the changes by later events are applied when the session is read. So an
+    event and its change of state are stored together. State shared by an application (`app:`) or a user (`user:`) is
     in the metadata of another conversation, without messages. Concurrent changes of state are merged key by key.
     """
 
@@ -59,7 +58,7 @@ class AdkSessionService(BaseSessionService):
     async def create_session(
         self, *, app_name: str, user_id: str, state: dict[str, Any] | None = None, session_id: str | None = None
     ) -> Session:
-        """Create a session. Raises AlreadyExistsError if this user of the application has one of this id."""
+        """Create a session. Raises AlreadyExistsError if this user of the application has a session of this id."""
         session_id = (session_id or "").strip() or str(uuid.uuid4())
         shared, own = _split(state or {})
         record = Conversation(
@@ -98,7 +97,7 @@ class AdkSessionService(BaseSessionService):
         return session
 
     async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
-        """The sessions of the application, or of one of its users, without events; the last changed is the last."""
+        """The sessions of the application, or of one of its users, without events, by the time of their last change."""
         found: list[Conversation] = []
         while len(page := await self._page(app_name, user_id, len(found))) == _PAGE:
             found += page
@@ -159,11 +158,7 @@ class AdkSessionService(BaseSessionService):
             await self._merge_shared(app_name, user_id, shared)
             note = _note(record)
             note |= {"state": {**note["state"], **own}, "applied": str(pending[-1].position)}
-            metadata = {**record.metadata, _KEY: _dump(note)}
-            with suppress(RevisionConflictError):
-                await self._store.update_conversation(
-                    conversation_id, metadata=metadata, expected_revision=record.revision
-                )
+            if await self._save(record, note):
                 return
 
     async def _session(self, record: Conversation, events: list[Event], pending: Sequence[Message] = ()) -> Session:
@@ -192,47 +187,50 @@ class AdkSessionService(BaseSessionService):
 
     async def _merge(self, conversation_id: str, delta: Mapping[str, Any]) -> None:
         """Set keys of the state in a record. The loser of a race reads again."""
-        while True:
+        saved = False
+        while not saved:
             found = await self._store.get_conversation(conversation_id)
-            note = {"state": {}} if found is None else _note(found)
+            note = {} if found is None else _note(found)
             note["state"] = {**note.get("state", {}), **delta}
-            try:
-                if found is None:
-                    record = Conversation(conversation_id=conversation_id, metadata={_KEY: _dump(note)})
-                    await self._store.create_conversation(record)
-                else:
-                    metadata = {**found.metadata, _KEY: _dump(note)}
-                    await self._store.update_conversation(
-                        conversation_id, metadata=metadata, expected_revision=found.revision
-                    )
-                return
-            except (ConversationExistsError, ConversationNotFoundError, RevisionConflictError):
-                continue
+            saved = await self._save(found or Conversation(conversation_id=conversation_id), note)
+
+    async def _save(self, record: Conversation, note: Mapping[str, Any]) -> bool:
+        """Write the note. False if the record has changed since it was read, or was created or deleted."""
+        metadata = {**record.metadata, _KEY: _dump(note)}
+        try:
+            if record.revision:  # 0: it does not exist
+                await self._store.update_conversation(
+                    record.conversation_id, metadata=metadata, expected_revision=record.revision
+                )
+            else:
+                await self._store.create_conversation(replace(record, metadata=metadata))
+        except (ConversationExistsError, ConversationNotFoundError, RevisionConflictError):
+            return False
+        return True
 
 
 def search_tool(
-    store: HistoryStore | AsyncHistoryStore,
-    conversation_id: str | None = None,
-    *,
-    token_cap: int | None = 2000,
-    token_counter: TokenCounter | None = None,
-    include: Iterable[Include] = (),
+    store: HistoryStore | AsyncHistoryStore, conversation_id: str | None = None, **options: Unpack[SearchOptions]
 ) -> BaseTool:
     """The tool `conversation_search` of `conversation_search_tool`, as a tool of ADK.
 
     `conversation_id` None: the session in which the agent runs. The other options and the errors are those of
     `conversation_search_tool`.
     """
-    return _SearchTool(store, conversation_id, (token_cap, token_counter, tuple(include)))
+    options["include"] = tuple(options.get("include", ()))  # read again by each search
+    return _SearchTool(store, conversation_id, options)
 
 
 class _SearchTool(BaseTool):
-    def __init__(self, store: HistoryStore | AsyncHistoryStore, conversation_id: str | None, options: Any) -> None:
-        tool, _ = search_runner(store, conversation_id or "any", *options)
+    def __init__(
+        self, store: HistoryStore | AsyncHistoryStore, conversation_id: str | None, options: SearchOptions
+    ) -> None:
+        tool, _ = search_runner(store, conversation_id or "any", **options)
         super().__init__(name=tool.name, description=tool.description)
-        self._parameters, self._store, self._conversation_id, self._options = (
-            tool.parameters, store, conversation_id, options
-        )  # fmt: skip
+        self._parameters = tool.parameters
+        self._store = store
+        self._conversation_id = conversation_id
+        self._options = options
 
     def _get_declaration(self) -> FunctionDeclaration:
         return FunctionDeclaration(
@@ -244,7 +242,7 @@ class _SearchTool(BaseTool):
         if conversation_id is None:
             session = tool_context.session
             conversation_id = _id(session.app_name, session.user_id, session.id)
-        return await search_runner(self._store, conversation_id, *self._options)[1](args)
+        return await search_runner(self._store, conversation_id, **self._options)[1](args)
 
 
 def _id(*names: str) -> str:
@@ -287,7 +285,7 @@ def _after(messages: Sequence[Message], note: Mapping[str, Any]) -> list[Message
 
 
 def _delta_of(messages: Sequence[Message]) -> dict[str, Any]:
-    """What these events change together. Temporary state was never stored."""
+    """The merged state changes of these events. Temporary state was never stored."""
     delta: dict[str, Any] = {}
     for message in messages:
         meta = message.provider_meta.get(_KEY)
@@ -338,6 +336,8 @@ def _event(message: Message) -> Event | None:
     contents = to_gemini([message])
     if not contents or message.timestamp is None:
         return None
-    who = message.participant
-    author = "user" if message.role == "user" or who is None else who.display_name or who.id
+    participant = message.participant
+    author = "user"
+    if message.role != "user" and participant is not None:
+        author = participant.display_name or participant.id
     return Event(id=message.id, author=author, timestamp=message.timestamp.timestamp(), content=contents[0])  # type: ignore[arg-type]

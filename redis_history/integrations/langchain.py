@@ -5,11 +5,11 @@ Use it with `RunnableWithMessageHistory` and everything else that accepts a `Bas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from operator import methodcaller
-from typing import Any
+from typing import Any, Unpack
 
 from msgspec.structs import replace
 
@@ -25,11 +25,9 @@ from redis_history._ids import MAX_ID_BYTES
 from redis_history.errors import ConfigurationError, MessageConflictError, MessageNotFoundError, RedisHistoryError
 from redis_history.formats import OnLoss, from_langchain, to_langchain
 from redis_history.formats._notes import plain_text
-from redis_history.integrations._extras import checked_id, missing
-from redis_history.integrations._search_runner import search_runner
+from redis_history.integrations._extras import checked_id, missing, search_runner
 from redis_history.model.pairs import without_lone_results
-from redis_history.tokens import TokenCounter
-from redis_history.tools import Include
+from redis_history.tools import SearchOptions
 
 try:
     from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
@@ -97,11 +95,11 @@ class LangChainHistory(BaseChatMessageHistory):
     @property
     def messages(self) -> list[BaseMessage]:  # an attribute in the base class
         """All messages, or the newest `limit`, oldest first."""
-        return self._theirs(self._sync().get(self.session_id, limit=self.limit))
+        return self._converted(self._sync().get(self.session_id, limit=self.limit))
 
     @messages.setter
     def messages(self, messages: Sequence[BaseMessage]) -> None:
-        self._sync().restore(self.session_id, _ours(messages))
+        self._sync().restore(self.session_id, _from_langchain(messages))
 
     def add_messages(self, messages: Sequence[BaseMessage]) -> None:
         """Append messages in this order, in atomic batches of 500; see the class for messages with an id."""
@@ -120,14 +118,12 @@ class LangChainHistory(BaseChatMessageHistory):
         self._sync().clear(self.session_id)
 
     async def aget_messages(self) -> list[BaseMessage]:
-        """See `messages`."""
         if self._async_store is None:
             found: list[BaseMessage] = await super().aget_messages()
             return found
-        return self._theirs(await self._async_store.get(self.session_id, limit=self.limit))
+        return self._converted(await self._async_store.get(self.session_id, limit=self.limit))
 
     async def aadd_messages(self, messages: Sequence[BaseMessage]) -> None:
-        """See `add_messages`."""
         store = self._async_store
         if store is None:
             await super().aadd_messages(messages)
@@ -142,7 +138,6 @@ class LangChainHistory(BaseChatMessageHistory):
                     answer = error
 
     async def aclear(self) -> None:
-        """See `clear`."""
         if self._async_store is None:
             await super().aclear()
         else:
@@ -155,9 +150,9 @@ class LangChainHistory(BaseChatMessageHistory):
     def __bool__(self) -> bool:
         return True  # `__len__` must not make an empty history false
 
-    def _theirs(self, messages: list[Message]) -> list[BaseMessage]:
+    def _converted(self, messages: list[Message]) -> list[BaseMessage]:
         kept = messages if self.limit is None else without_lone_results(messages)
-        return [theirs for message in kept for theirs in _theirs(message, self._on_loss)]
+        return [converted for message in kept for converted in _to_langchain(message, self._on_loss)]
 
     def _sync(self) -> HistoryStore:
         if self._store is None:
@@ -248,19 +243,14 @@ class _AsyncLiveReplies(_Live, AsyncCallbackHandler):
 
 
 def search_tool(
-    store: HistoryStore | AsyncHistoryStore,
-    conversation_id: str,
-    *,
-    token_cap: int | None = 2000,
-    token_counter: TokenCounter | None = None,
-    include: Iterable[Include] = (),
+    store: HistoryStore | AsyncHistoryStore, conversation_id: str, **options: Unpack[SearchOptions]
 ) -> StructuredTool:
     """The tool `conversation_search` of `conversation_search_tool`, as a LangChain tool.
 
     The tool of an asynchronous store can only be called with `ainvoke`. The options and errors are
     those of `conversation_search_tool`.
     """
-    tool, run = search_runner(store, conversation_id, token_cap, token_counter, include)
+    tool, run = search_runner(store, conversation_id, **options)
 
     async def search(**arguments: Any) -> str:
         return await run(arguments)
@@ -299,7 +289,7 @@ def _writes(key: str, messages: Sequence[BaseMessage]) -> _Steps:
             yield methodcaller("delete_messages", key, [change]), ()
         else:
             if _is_new(change):
-                answer = yield methodcaller("append_many", key, _ours(change)), (MessageConflictError,)
+                answer = yield methodcaller("append_many", key, _from_langchain(change)), (MessageConflictError,)
                 if not isinstance(answer, MessageConflictError):
                     continue
             stored = yield methodcaller("get", key, include_archived=True), ()
@@ -317,29 +307,29 @@ def _is_new(messages: list[BaseMessage]) -> bool:
 
 def _difference(messages: list[BaseMessage], stored: list[Message]) -> tuple[list[Message], list[Message]]:
     """The messages that differ from the stored messages with their ids, and the new messages."""
-    found = [_theirs(message, lambda loss: None) for message in stored]
-    known = {theirs.id: theirs for one in found for theirs in one}
+    found = [_to_langchain(message, lambda loss: None) for message in stored]
+    known = {converted.id: converted for one in found for converted in one}
     # A message that another framework stored as a part of a larger one cannot be changed here.
-    several = {theirs.id for one in found if len(one) > 1 for theirs in one}
+    several = {converted.id for one in found if len(one) > 1 for converted in one}
     changed = [m for m in messages if m.id in known and known[m.id] != m and m.id not in several]
-    return _ours(changed), _ours([message for message in messages if message.id not in known])
+    return _from_langchain(changed), _from_langchain([message for message in messages if message.id not in known])
 
 
-def _ours(messages: Sequence[BaseMessage]) -> list[Message]:
-    return [_our(message) for message in messages]
+def _from_langchain(messages: Sequence[BaseMessage]) -> list[Message]:
+    return [_to_message(message) for message in messages]
 
 
-def _our(theirs: BaseMessage) -> Message:
-    id_ = theirs.id
+def _to_message(given: BaseMessage) -> Message:
+    id_ = given.id
     usable = isinstance(id_, str) and id_ != "" and len(id_.encode(errors="replace")) <= MAX_ID_BYTES
     own: dict[str, Any] = {"id": id_} if usable else {}
-    defaults = [name for name, default in _defaults(type(theirs)) if getattr(theirs, name) == default]
-    role = _ROLES.get(type(theirs))
-    if role is not None and len(defaults) == len(_defaults(type(theirs))) and (usable or id_ is None):
-        text, more = theirs.content, theirs.model_extra or getattr(theirs, "tool_calls", None)
+    defaults = [name for name, default in _defaults(type(given)) if getattr(given, name) == default]
+    role = _ROLES.get(type(given))
+    if role is not None and len(defaults) == len(_defaults(type(given))) and (usable or id_ is None):
+        text, more = given.content, given.model_extra or getattr(given, "tool_calls", None)
         if isinstance(text, str) and text and not more:  # most messages, in a fraction of the time
             return Message(role=role, parts=(TextPart(text=text),), **own)
-    dump = message_to_dict(theirs)
+    dump = message_to_dict(given)
     for name in (*defaults, *(["id"] if usable or id_ is None else ())):  # LangChain restores them
         dump["data"].pop(name, None)
     dump["data"] = {key: dump["data"][key] for key in _FIRST if key in dump["data"]} | dump["data"]
@@ -354,12 +344,12 @@ def _defaults(kind: type[BaseMessage]) -> tuple[tuple[str, Any], ...]:
     return tuple((name, default) for name, default in fields if name not in _KEPT)
 
 
-def _theirs(message: Message, on_loss: OnLoss | None) -> list[BaseMessage]:
+def _to_langchain(message: Message, on_loss: OnLoss | None) -> list[BaseMessage]:
     kind = _CLASSES.get(message.role)
     text = plain_text(message, "langchain")
     if kind is not None and text is not None:  # most messages, in a fraction of the time
         return [kind(content=text, id=message.id)]
     found: list[BaseMessage] = messages_from_dict(to_langchain([message], on_loss=on_loss))
-    for index, theirs in enumerate(found):
-        theirs.id = theirs.id or (f"{message.id}{_PART}{index}" if index else message.id)
+    for index, converted in enumerate(found):
+        converted.id = converted.id or (f"{message.id}{_PART}{index}" if index else message.id)
     return found

@@ -6,7 +6,7 @@ import asyncio
 import json
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from msgspec.structs import replace
 
@@ -29,10 +29,8 @@ from redis_history.formats import OnLoss
 from redis_history.formats._content import parsed
 from redis_history.formats._losses import Losses
 from redis_history.formats._notes import foreign_block, note_of, opaque, plain_text, stored_value, with_note
-from redis_history.integrations._extras import missing, plain_or
-from redis_history.integrations._search_runner import search_runner
-from redis_history.tokens import TokenCounter
-from redis_history.tools import Include
+from redis_history.integrations._extras import missing, plain_or, search_runner
+from redis_history.tools import SearchOptions
 
 try:
     from llama_index.core.base.llms.types import ChatMessage, MessageRole, TextBlock, ToolCallBlock
@@ -50,19 +48,14 @@ _PAGE = 200
 _BATCH = 500
 _ARCHIVED = "llama_index_archived"  # key of provider_meta
 _ROLES: dict[str, Role] = {
-    "user": "user",
-    "system": "system",
-    "developer": "system",
-    "assistant": "assistant",
-    "chatbot": "assistant",
-    "model": "assistant",
-    "tool": "tool",
-    "function": "tool",
-}
+    "system": "system", "developer": "system", "assistant": "assistant", "chatbot": "assistant", "model": "assistant",
+    "tool": "tool", "function": "tool",
+}  # fmt: skip
 _PLAIN: dict[MessageRole, Role] = {
     MessageRole.USER: "user", MessageRole.SYSTEM: "system", MessageRole.ASSISTANT: "assistant"
 }  # fmt: skip
-_FILES = {"image": ("image", "image_mimetype"), "audio": ("audio", "format"), "video": ("video", "video_mimetype")}
+#: The kinds of files, and the fields with their types.
+_FILES = {"image": "image_mimetype", "audio": "format", "video": "video_mimetype"}
 
 
 class LlamaIndexChatStore(BaseChatStore):
@@ -89,38 +82,30 @@ class LlamaIndexChatStore(BaseChatStore):
         self._store.restore(key, [from_llama_index(message) for message in messages])
 
     def get_messages(self, key: str) -> list[ChatMessage]:
-        """All messages, oldest first; an empty list for an unknown key."""
         return _all(self._store.get(key), self._on_loss)
 
     def add_message(self, key: str, message: ChatMessage) -> None:
-        """Append a message."""
         self._store.append(key, from_llama_index(message))
 
     def delete_messages(self, key: str) -> list[ChatMessage] | None:
-        """Delete the conversation and return its messages; None if it does not exist."""
         found = self.get_messages(key)
         return found if self._store.delete_conversation(key) else None
 
     def delete_message(self, key: str, idx: int) -> ChatMessage | None:
-        """Remove and return the message at index `idx`, from 0; None if there is no such message."""
         messages = self._store.get(key)
-        if not 0 <= idx < len(messages):
-            return None
-        return self._removed(key, messages[idx])
+        return self._removed(key, messages[idx]) if 0 <= idx < len(messages) else None
 
     def delete_last_message(self, key: str) -> ChatMessage | None:
-        """Remove and return the newest message; None if there is none."""
         newest = self._store.get(key, limit=1)
         return self._removed(key, newest[0]) if newest else None
 
     def get_keys(self) -> list[str]:
-        """The ids of all conversations that have messages."""
         return list(_keys(self._store))
 
     def _removed(self, key: str, message: Message) -> ChatMessage | None:
         if not self._store.delete_messages(key, [message.id]):
             return None  # another caller removed it first
-        return next(iter(_theirs(message, self._on_loss)), None)
+        return next(iter(_to_llama_index(message, self._on_loss)), None)
 
 
 class LlamaIndexMemoryStore(AsyncDBChatStore):
@@ -152,24 +137,22 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
     ) -> list[ChatMessage]:
         """The messages of this status (None: of any), oldest first: at most `limit`, after the first `offset`."""
         found = await asyncio.to_thread(self._read, key, status)
-        theirs = _all(found, self._on_loss)[offset or 0 :]
-        return theirs if limit is None else theirs[:limit]
+        start = offset or 0
+        return _all(found, self._on_loss)[start : None if limit is None else start + limit]
 
     async def count_messages(self, key: str, status: MessageStatus | None = MessageStatus.ACTIVE) -> int:
-        """The number of messages of this status."""
         return len(await self.get_messages(key, status))
 
     async def add_message(self, key: str, message: ChatMessage, status: MessageStatus = MessageStatus.ACTIVE) -> None:
-        """Append a message."""
         await self.add_messages(key, [message], status)
 
     async def add_messages(
         self, key: str, messages: list[ChatMessage], status: MessageStatus = MessageStatus.ACTIVE
     ) -> None:
         """Append messages in this order, in atomic batches of 500."""
-        ours = _with_status(messages, status)
-        for at in range(0, len(ours), _BATCH):
-            await asyncio.to_thread(self._store.append_many, key, ours[at : at + _BATCH])
+        converted = _with_status(messages, status)
+        for at in range(0, len(converted), _BATCH):
+            await asyncio.to_thread(self._store.append_many, key, converted[at : at + _BATCH])
 
     async def set_messages(
         self, key: str, messages: list[ChatMessage], status: MessageStatus = MessageStatus.ACTIVE
@@ -183,7 +166,7 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
         if not 0 <= idx < len(messages):
             return None
         deleted = await asyncio.to_thread(self._store.delete_messages, key, [messages[idx].id])
-        return next(iter(_theirs(messages[idx], self._on_loss)), None) if deleted else None
+        return next(iter(_to_llama_index(messages[idx], self._on_loss)), None) if deleted else None
 
     async def delete_messages(self, key: str, status: MessageStatus | None = None) -> None:
         """Delete the messages of this status. None deletes the conversation."""
@@ -201,7 +184,6 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
         return await asyncio.to_thread(self._take_oldest, key, n, archive=True)
 
     async def get_keys(self) -> list[str]:
-        """The ids of all conversations that have messages."""
         return await asyncio.to_thread(lambda: list(_keys(self._store)))
 
     def _read(self, key: str, status: MessageStatus | None) -> list[Message]:
@@ -216,36 +198,29 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
             active = self._read(key, MessageStatus.ACTIVE)
             if record is None or not active:
                 break
-            revision = record.revision
-            try:
-                for message in active:
-                    if len(taken) >= n:
-                        break
+            # With each change the revision grows by one.
+            for revision, message in enumerate(active, record.revision):
+                if len(taken) >= n:
+                    break
+                try:
                     if archive:
-                        marked = _marked(message)
-                        revision = self._store.update_message(key, marked, expected_revision=revision).revision
+                        self._store.update_message(key, _marked(message), expected_revision=revision)
                     else:
                         self._store.delete_messages(key, [message.id], expected_revision=revision)
-                        revision += 1
-                    taken += _theirs(message, self._on_loss)
-            except (RevisionConflictError, MessageNotFoundError):
-                continue  # another writer was faster: read again
+                except (RevisionConflictError, MessageNotFoundError):
+                    break  # another writer was faster: read again
+                taken += _to_llama_index(message, self._on_loss)
         return taken
 
 
 def search_tool(
-    store: HistoryStore | AsyncHistoryStore,
-    conversation_id: str,
-    *,
-    token_cap: int | None = 2000,
-    token_counter: TokenCounter | None = None,
-    include: Iterable[Include] = (),
+    store: HistoryStore | AsyncHistoryStore, conversation_id: str, **options: Unpack[SearchOptions]
 ) -> FunctionTool:
     """The tool `conversation_search` of `conversation_search_tool`, as a tool of LlamaIndex.
 
     The options and errors are those of `conversation_search_tool`.
     """
-    tool, run = search_runner(store, conversation_id, token_cap, token_counter, include)
+    tool, run = search_runner(store, conversation_id, **options)
 
     def search(query: str, limit: int = 5) -> str:
         return str(tool(query, limit))
@@ -279,20 +254,20 @@ def _marked(message: Message) -> Message:
 
 
 def _with_status(messages: Sequence[ChatMessage], status: MessageStatus) -> list[Message]:
-    ours = map(from_llama_index, messages)
-    return [_marked(message) for message in ours] if status == MessageStatus.ARCHIVED else list(ours)
+    converted = map(from_llama_index, messages)
+    return list(map(_marked, converted) if status == MessageStatus.ARCHIVED else converted)
 
 
-def from_llama_index(theirs: ChatMessage) -> Message:
+def from_llama_index(given: ChatMessage) -> Message:
     """A ChatMessage as a message of this package."""
-    role = _PLAIN.get(theirs.role)
-    if role is not None and type(theirs) is ChatMessage and len(theirs.blocks) == 1 and not theirs.additional_kwargs:
-        [block] = theirs.blocks
+    role = _PLAIN.get(given.role)
+    if role is not None and type(given) is ChatMessage and len(given.blocks) == 1 and not given.additional_kwargs:
+        [block] = given.blocks
         if type(block) is TextBlock:  # most messages, in a fraction of the time
             return Message(role=role, parts=(TextPart(text=block.text),))
-    dump = theirs.model_dump(mode="json")
-    dump["additional_kwargs"] = plain_or(theirs.additional_kwargs, dump["additional_kwargs"])
-    for block, dumped in zip(theirs.blocks, dump["blocks"], strict=True):
+    dump = given.model_dump(mode="json")
+    dump["additional_kwargs"] = plain_or(given.additional_kwargs, dump["additional_kwargs"])
+    for block, dumped in zip(given.blocks, dump["blocks"], strict=True):
         if isinstance(block, ToolCallBlock):
             dumped["tool_kwargs"] = plain_or(block.tool_kwargs, dumped["tool_kwargs"])
     parts = tuple(_parts(dump))
@@ -305,10 +280,10 @@ def from_llama_index(theirs: ChatMessage) -> Message:
 
 
 def _all(messages: Iterable[Message], on_loss: OnLoss | None) -> list[ChatMessage]:
-    return [theirs for message in messages for theirs in _theirs(message, on_loss)]
+    return [converted for message in messages for converted in _to_llama_index(message, on_loss)]
 
 
-def _theirs(message: Message, on_loss: OnLoss | None) -> Sequence[ChatMessage]:
+def _to_llama_index(message: Message, on_loss: OnLoss | None) -> Sequence[ChatMessage]:
     if message.role != "tool" and (text := plain_text(message, _FORM)) is not None:
         return [ChatMessage(role=MessageRole(message.role), blocks=[TextBlock(text=text)])]
     dump = dict(note_of(message, _FORM))
@@ -349,14 +324,12 @@ def _part(block: dict[str, Any]) -> Part:
                 id=str(block.get("tool_call_id") or ""), name=name, input=_arguments(block.get("tool_kwargs"))
             )
         case {"block_type": "image" | "audio" | "video" as kind, "url": str(url)}:
-            mime = block.get(_FILES[kind][1])
-            modality: Any = kind
-            return AttachmentPart(
-                modality=modality, reference=url, mime_type=mime if isinstance(mime, str) and "/" in mime else None
-            )
+            mime: Any = block.get(_FILES[kind])
+            mime = mime if isinstance(mime, str) and "/" in mime else None
+            return AttachmentPart(modality=kind, reference=url, mime_type=mime)
         case {"block_type": "document", "url": str(url)}:
-            mime, title = block.get("document_mimetype"), block.get("title")
-            return AttachmentPart(modality="document", reference=url, name=title, mime_type=mime)
+            mime = block.get("document_mimetype")
+            return AttachmentPart(modality="document", reference=url, name=block.get("title"), mime_type=mime)
     return opaque(_FORM, block, str(block.get("block_type")))
 
 
@@ -399,13 +372,10 @@ def _block(part: Part) -> dict[str, Any] | None:
             kwargs = part.input if isinstance(part.input, dict | str) else json.dumps(part.input)
             return {"block_type": "tool_call", "tool_call_id": part.id, "tool_name": part.name, "tool_kwargs": kwargs}
         case UnknownPart():
-            block: dict[str, Any] | None = foreign_block(_FORM, part)
-            return block
-        case AttachmentPart() if part.reference is not None and "://" in part.reference:
-            kind = part.modality if part.modality in _FILES else "document"
-            if kind == "document":
-                return {
-                    "block_type": kind, "url": part.reference, "title": part.name, "document_mimetype": part.mime_type
-                }  # fmt: skip
-            return {"block_type": kind, "url": part.reference}
+            return foreign_block(_FORM, part)  # type: ignore[no-any-return]
+        case AttachmentPart(modality=kind, reference=str(url)) if "://" in url:
+            if kind in _FILES:
+                return {"block_type": kind, "url": url}
+            named = {"title": part.name, "document_mimetype": part.mime_type}
+            return {"block_type": "document", "url": url, **named}
     return None

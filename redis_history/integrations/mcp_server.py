@@ -23,7 +23,7 @@ from redis_history._async.store import AsyncHistoryStore
 
 __all__ = ["mcp_server"]
 
-#: The most messages, conversations or hits of one answer, and the most characters of a message in it.
+#: Maximum items of an answer, and characters of a message in it.
 MOST: Final = 100
 SHOWN: Final = 2_000
 _INSTRUCTIONS: Final = (
@@ -61,21 +61,22 @@ def mcp_server(
     @server.tool()
     async def list_conversations(limit: int = 20, offset: int = 0) -> str:
         """List conversations, the last changed first: id, title, number of messages and time of the last change."""
-        found = await _answered(scope.conversations(_bounded(limit), max(offset, 0)))
+        found = await _answered(scope.conversations(min(max(limit, 1), MOST), max(offset, 0)))
         return _lines(map(_conversation, found))
 
     @server.tool()
     async def read_conversation(conversation_id: str, limit: int = 20, before: str | None = None) -> str:
         """Read the newest messages, oldest first. `before`: the position of the first one read, for earlier ones."""
         await scope.check(conversation_id)
-        return _lines(map(_message, await _answered(store.get(conversation_id, limit=_bounded(limit), before=before))))
+        found = await _answered(store.get(conversation_id, limit=min(max(limit, 1), MOST), before=before))
+        return _lines(map(_message, found))
 
     @server.tool()
     async def search_conversations(query: str, conversation_id: str | None = None, limit: int = 10) -> str:
         """Search messages by words or "exact phrases", best first, in one conversation or in all you may read."""
         if conversation_id is not None:
             await scope.check(conversation_id)
-        found = await _answered(scope.search(query, conversation_id, _bounded(limit)))
+        found = await _answered(scope.search(query, conversation_id, min(max(limit, 1), MOST)))
         return _lines({"conversation_id": hit.conversation_id, **_message(hit.message)} for hit in found)
 
     if append_as is not None:
@@ -101,7 +102,7 @@ class _Scope:
         self._user_id = user_id
 
     async def check(self, conversation_id: str) -> None:
-        """Raises ToolError for a conversation outside the scope, in the same words as for one that does not exist."""
+        """Raises ToolError for a conversation outside the scope. The text does not tell whether it exists."""
         if not await _answered(self._allows(conversation_id)):
             raise ToolError(f"there is no conversation {conversation_id[:80]!r} here; list_conversations lists them")
 
@@ -111,7 +112,8 @@ class _Scope:
         if self._user_id is None:
             return True
         found = await self._store.get_conversation(conversation_id)
-        return found is not None and _same(found.user_id, self._user_id)
+        # An int is not the same user as its text, and True is not 1.
+        return found is not None and (type(found.user_id), found.user_id) == (type(self._user_id), self._user_id)
 
     async def conversations(self, limit: int, offset: int) -> list[Conversation]:
         if self._named is None:
@@ -126,19 +128,11 @@ class _Scope:
 
 
 async def _answered(work: Any) -> Any:
-    """The result, or the package's error as one that the client sees."""
+    """The result. Raises ToolError, which the client sees, for an error of the package."""
     try:
         return await work
     except RedisHistoryError as error:
         raise ToolError(str(error)) from error
-
-
-def _same(one: int | str | None, other: int | str) -> bool:
-    return type(one) is type(other) and one == other
-
-
-def _bounded(limit: int) -> int:
-    return min(max(limit, 1), MOST)
 
 
 def _conversation(found: Conversation) -> dict[str, Any]:
@@ -151,20 +145,17 @@ def _conversation(found: Conversation) -> dict[str, Any]:
 
 
 def _message(message: Message) -> dict[str, Any]:
-    who = message.participant
-    return {
+    author = message.participant
+    fields = {
         "id": message.id,
         "position": str(message.position),
         "role": message.role,
-        **({"name": plain_name(who.display_name or who.id)} if who is not None else {}),
+        "name": author and plain_name(author.display_name or author.id),
         "text": _shown(message.text),
-        **({"calls": [{"name": use.name, "input": use.input} for use in uses]} if (uses := message.tool_uses) else {}),
-        **(
-            {"results": [_shown(content_text(one.content)) for one in results]}
-            if (results := message.tool_results)
-            else {}
-        ),
+        "calls": [{"name": use.name, "input": use.input} for use in message.tool_uses],
+        "results": [_shown(content_text(one.content)) for one in message.tool_results],
     }
+    return {name: value for name, value in fields.items() if value not in (None, [])}
 
 
 def _shown(text: str) -> str:

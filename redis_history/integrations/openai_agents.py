@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
+
+from msgspec.structs import replace
 
 from redis_history import AsyncHistoryStore, HistoryStore, Message
 from redis_history._validation import refuse
 from redis_history.errors import RevisionConflictError
 from redis_history.formats import OnLoss, from_openai_responses, to_openai_responses
-from redis_history.integrations._extras import checked_id, missing
-from redis_history.integrations._search_runner import search_runner
+from redis_history.integrations._extras import checked_id, missing, search_runner
 from redis_history.model.pairs import OpenCalls
-from redis_history.tokens import TokenCounter
-from redis_history.tools import Include
+from redis_history.tools import SearchOptions
 
 try:
     from agents import FunctionTool
@@ -105,26 +104,22 @@ class AgentsSession(Session):
             newest = await self._store.get(self.session_id, limit=1)
             if record is None or not newest:
                 return None
-            message = newest[0]
-            items = self._items([message])
-            left = from_openai_responses([dict(item) for item in items[:-1]])
+            [message], revision = newest, record.revision
+            items = self._items(newest)
+            rest = from_openai_responses([dict(item) for item in items[:-1]])
             try:
-                mine = await self._shortened(message, left, record.revision)
+                if len(rest) == 1:
+                    # A repeated identical update succeeds at any revision. So two calls that remove the same item must
+                    # write different messages.
+                    mark = {**message.provider_meta, "openai_agents": {"popped": uuid.uuid4().hex}}
+                    kept = replace(message, parts=rest[0].parts, provider_meta=mark)
+                    await self._store.update_message(self.session_id, kept, expected_revision=revision)
+                    return items[-1]
+                deleted = await self._store.delete_messages(self.session_id, [message.id], expected_revision=revision)
             except RevisionConflictError:
-                continue
-            if mine and items:
+                continue  # another writer was faster
+            if deleted and items:
                 return items[-1]
-
-    async def _shortened(self, message: Message, left: list[Message], revision: int) -> bool:
-        """Store the message without its last item. False if another call removed the item first."""
-        if len(left) != 1:
-            return bool(await self._store.delete_messages(self.session_id, [message.id], expected_revision=revision))
-        # A repeated identical update succeeds at any revision. So two calls that remove the same item must write
-        # different messages.
-        mark = {**message.provider_meta, "openai_agents": {"popped": uuid.uuid4().hex}}
-        kept = Message(**{**_fields(message), "parts": left[0].parts, "provider_meta": mark})
-        await self._store.update_message(self.session_id, kept, expected_revision=revision)
-        return True
 
     async def clear_session(self) -> None:
         """Remove all items, but keep the conversation."""
@@ -140,18 +135,13 @@ class AgentsSession(Session):
 
 
 def search_tool(
-    store: HistoryStore | AsyncHistoryStore,
-    conversation_id: str,
-    *,
-    token_cap: int | None = 2000,
-    token_counter: TokenCounter | None = None,
-    include: Iterable[Include] = (),
+    store: HistoryStore | AsyncHistoryStore, conversation_id: str, **options: Unpack[SearchOptions]
 ) -> FunctionTool:
     """The tool `conversation_search` of `conversation_search_tool`, as a tool of the Agents SDK.
 
     The options and errors are those of `conversation_search_tool`.
     """
-    tool, run = search_runner(store, conversation_id, token_cap, token_counter, include)
+    tool, run = search_runner(store, conversation_id, **options)
 
     async def invoke(context: Any, arguments: str) -> str:
         return await run(arguments)
@@ -200,7 +190,3 @@ def _has_partner(item: TResponseInputItem, calls: OpenCalls[bool]) -> bool:
         return bool(calls.answer(call_id, None))
     calls.call(call_id, None, True)
     return True
-
-
-def _fields(message: Message) -> dict[str, Any]:
-    return {name: getattr(message, name) for name in message.__struct_fields__ if name != "extra"}

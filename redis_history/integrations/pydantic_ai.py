@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Unpack
 
 from redis_history import (
     AsyncHistoryStore,
@@ -29,11 +29,9 @@ from redis_history.formats import OnLoss
 from redis_history.formats._content import parsed, split_data_url
 from redis_history.formats._losses import Losses
 from redis_history.formats._notes import foreign_block, note_of, opaque, stored_value, with_note
-from redis_history.integrations._extras import checked_id, missing, plain_or
-from redis_history.integrations._search_runner import search_runner
+from redis_history.integrations._extras import checked_id, missing, plain_or, search_runner
 from redis_history.model.pairs import without_lone_results
-from redis_history.tokens import TokenCounter
-from redis_history.tools import Include
+from redis_history.tools import SearchOptions
 
 try:
     from pydantic_ai import Tool
@@ -47,7 +45,7 @@ _FORM = "pydantic_ai"
 _BATCH = 500
 #: From Pydantic AI's provider names to the format whose provider signed the thinking.
 _SIGNED_BY = {"anthropic": "anthropic", "openai": "openai_responses", "mistral": "mistral", "google": "gemini"}
-_SPOKEN = ("text", "thinking", "tool-call")
+_MODEL_PARTS = ("text", "thinking", "tool-call")
 _KINDS: dict[str, Role] = {"system-prompt": "system", "user-prompt": "user"}
 
 
@@ -63,35 +61,30 @@ class PydanticAIHistory:
     async def load(self, *, limit: int | None = None) -> list[ModelMessage]:
         """The messages for `message_history`. `limit`: read only that number of the newest stored messages, without
         tool results whose call is not among them."""
-        return self._theirs(await self._store.get(self.conversation_id, limit=limit), limit)
+        return self._converted(await self._store.get(self.conversation_id, limit=limit), limit)
 
     async def append(self, messages: Iterable[ModelMessage]) -> None:
         """Append the result of `result.new_messages()`, in atomic batches of 500 stored messages."""
-        ours = from_pydantic_ai(messages)
-        for at in range(0, len(ours), _BATCH):
-            await self._store.append_many(self.conversation_id, ours[at : at + _BATCH])
+        converted = from_pydantic_ai(messages)
+        for at in range(0, len(converted), _BATCH):
+            await self._store.append_many(self.conversation_id, converted[at : at + _BATCH])
 
     def load_from(self, store: HistoryStore, *, limit: int | None = None) -> list[ModelMessage]:
         """Like `load`, for a synchronous store."""
-        return self._theirs(store.get(self.conversation_id, limit=limit), limit)
+        return self._converted(store.get(self.conversation_id, limit=limit), limit)
 
-    def _theirs(self, messages: list[Message], limit: int | None) -> list[ModelMessage]:
+    def _converted(self, messages: list[Message], limit: int | None) -> list[ModelMessage]:
         return to_pydantic_ai(messages if limit is None else without_lone_results(messages), on_loss=self._on_loss)
 
 
 def search_tool(
-    store: HistoryStore | AsyncHistoryStore,
-    conversation_id: str,
-    *,
-    token_cap: int | None = 2000,
-    token_counter: TokenCounter | None = None,
-    include: Iterable[Include] = (),
+    store: HistoryStore | AsyncHistoryStore, conversation_id: str, **options: Unpack[SearchOptions]
 ) -> Tool[Any]:
     """The tool `conversation_search` of `conversation_search_tool`, as a tool of Pydantic AI.
 
     The options and errors are those of `conversation_search_tool`.
     """
-    tool, run = search_runner(store, conversation_id, token_cap, token_counter, include)
+    tool, run = search_runner(store, conversation_id, **options)
 
     async def search(**arguments: Any) -> str:
         return await run(arguments)
@@ -109,7 +102,7 @@ def from_pydantic_ai(messages: Iterable[ModelMessage]) -> list[Message]:
                 raw["args"] = plain_or(part.args, raw["args"])
             elif isinstance(part, BaseToolReturnPart):
                 raw["content"] = plain_or(part.content, raw["content"])
-    return [message for dump in dumps for message in _ours(dump)]
+    return [message for dump in dumps for message in _from_dump(dump)]
 
 
 def to_pydantic_ai(messages: Iterable[Message], *, on_loss: OnLoss | None = None) -> list[ModelMessage]:
@@ -121,7 +114,7 @@ def to_pydantic_ai(messages: Iterable[Message], *, on_loss: OnLoss | None = None
         for message in messages:
             names |= {part.id: part.name for part in message.tool_uses}
             note = note_of(message, _FORM)
-            parts = list(_theirs(message, names, losses))
+            parts = list(_to_parts(message, names, losses))
             kind = "response" if message.role == "assistant" else "request"
             if note.get("inside") and dumps and dumps[-1]["kind"] == kind:
                 dumps[-1]["parts"] += parts
@@ -133,7 +126,7 @@ def to_pydantic_ai(messages: Iterable[Message], *, on_loss: OnLoss | None = None
         raise InvalidMessageError(f"this version of Pydantic AI cannot read a stored message: {error}") from error
 
 
-def _ours(dump: dict[str, Any]) -> Iterator[Message]:
+def _from_dump(dump: dict[str, Any]) -> Iterator[Message]:
     around = {key: value for key, value in dump.items() if key != "parts" and value is not None}
     note: dict[str, Any] = {"around": around}
     role: Role | None = None
@@ -215,8 +208,8 @@ def _item(item: Any, meta: dict[str, Any] | None) -> Part:
     return TextPart(text="", provider_meta=meta)  # the first part keeps the original
 
 
-def _theirs(message: Message, names: Mapping[str, str], losses: Losses) -> Iterator[dict[str, Any]]:
-    spoken = message.role == "assistant"
+def _to_parts(message: Message, names: Mapping[str, str], losses: Losses) -> Iterator[dict[str, Any]]:
+    from_model = message.role == "assistant"
     for index, part in enumerate(message.parts):
         note = note_of(part, _FORM)
         if note.get("inside"):
@@ -227,7 +220,7 @@ def _theirs(message: Message, names: Mapping[str, str], losses: Losses) -> Itera
             found, lost = _restored(part, note), None
         else:
             found, lost = _converted(part, message.role, names)
-        if found is not None and (isinstance(part, UnknownPart) or (found["part_kind"] in _SPOKEN) == spoken):
+        if found is not None and (isinstance(part, UnknownPart) or (found["part_kind"] in _MODEL_PARTS) == from_model):
             yield found
         else:
             lost = f"a {type(part).__name__.removesuffix('Part').lower()} part in a message of role {message.role}"

@@ -78,23 +78,16 @@ def tool(*content: Content, **fields: Unpack[MessageFields]) -> Message:
 
 def _message(role: Role, content: tuple[Content, ...], fields: MessageFields) -> Message:
     if not fields.keys() <= _FIELDS:
-        raise TypeError(_unknown(role, next(name for name in fields if name not in _FIELDS)))
+        name = next(name for name in fields if name not in _FIELDS)
+        close = get_close_matches(name, _FIELDS, n=1)
+        advice = f"did you mean {close[0]}?" if close else f"use one of {', '.join(_FIELDS)}"
+        raise TypeError(f"{role}() has no parameter {name}: {advice}")
     if fields.get("id", "") is None:
         del fields["id"]
-    return Message(role=role, parts=_flatten(content), **cast(dict[str, Any], fields))
-
-
-def _unknown(role: Role, name: str) -> str:
-    close = get_close_matches(name, _FIELDS, n=1)
-    advice = f"did you mean {close[0]}?" if close else f"use one of {', '.join(_FIELDS)}"
-    return f"{role}() has no parameter {name}: {advice}"
-
-
-def _flatten(content: tuple[Content, ...]) -> tuple[Any, ...]:
-    items: list[Any] = []
+    parts: list[Any] = []
     for item in content:
         if isinstance(item, str | bytes | Mapping | Struct) or not isinstance(item, Iterable):
-            items.append(item)
+            parts.append(item)
         else:
-            items.extend(item)
-    return tuple(items)
+            parts.extend(item)
+    return Message(role=role, parts=tuple(parts), **cast(dict[str, Any], fields))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypedDict, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, NoReturn, TypedDict, cast, get_args
 
 import msgspec
 from msgspec.structs import astuple, force_setattr
 
 from redis_history._ids import new_id
 from redis_history._time import Instant, from_microseconds, to_microseconds
+from redis_history._validation import refuse
 from redis_history.errors import InvalidInputError, InvalidMessageError
 from redis_history.model.parts import (
     PART_TYPES,
@@ -74,7 +75,7 @@ else:
 
 
 class _Empty(dict[str, Any]):
-    """The `metadata` and `provider_meta` of messages that have none: one object, so that reading makes none."""
+    """The `metadata` and `provider_meta` of all messages that have none: reading them makes no objects."""
 
     def _refuse(self, *_: object, **__: object) -> Any:
         raise TypeError("a message is immutable; change it with msgspec.structs.replace(message, metadata={...})")
@@ -125,10 +126,8 @@ class Metadata(TypedDict, total=False):
 
 
 class _Checked(msgspec.StructMeta):
-    """Checks and converts the arguments of the constructor.
-
-    A `__post_init__` would also run for each message that is read, where the decoder has checked everything.
-    """
+    """Checks and converts the arguments of the constructor. `__post_init__` would also run for messages that the
+    decoder has checked."""
 
     if not TYPE_CHECKING:  # the signature is that of the fields
 
@@ -215,13 +214,13 @@ class Message(OpenStruct, frozen=True, kw_only=True, metaclass=_Checked):
 
 def _check(message: Message) -> None:
     if message.role not in _ROLES:
-        raise InvalidMessageError(f"the role {message.role!r} is not one of {', '.join(_ROLES)}")
+        _refuse(message.role, "role", f"one of {', '.join(_ROLES)}")
     if message.scope is not None and message.scope not in _SCOPES:
-        raise InvalidMessageError(f"the scope {message.scope!r} is not one of {', '.join(_SCOPES)}")
+        _refuse(message.scope, "scope", f"None or one of {', '.join(_SCOPES)}")
     if message.status not in _STATUSES:
-        raise InvalidMessageError(f"the status {message.status!r} is not one of {', '.join(_STATUSES)}")
+        _refuse(message.status, "status", f"one of {', '.join(_STATUSES)}")
     if type(message.id) is not str or not message.id:
-        raise InvalidMessageError(f"a message id is a non-empty string, not {message.id!r}")
+        _refuse(message.id, "id", "a non-empty str")
     parts = message.parts
     if type(parts) is not tuple or not _KNOWN.issuperset(map(type, parts)):
         force_setattr(message, "parts", _parts(parts))
@@ -229,15 +228,19 @@ def _check(message: Message) -> None:
         force_setattr(message, "timestamp", from_microseconds(to_microseconds(cast(Instant, message.timestamp))))
     if type(message.sources) is not tuple:
         if not isinstance(message.sources, Iterable):
-            raise InvalidMessageError(f"sources are a list of Source, not {type(message.sources).__name__}")
+            _refuse(message.sources, "sources", "a list of Source")
         force_setattr(message, "sources", tuple(message.sources))
+
+
+def _refuse(value: object, name: str, rule: str) -> NoReturn:
+    refuse(value, name, rule, InvalidMessageError)
 
 
 def _parts(value: Any) -> tuple[Part, ...]:
     if isinstance(value, str) or type(value) in _KNOWN or isinstance(value, Mapping):
         value = (value,)
     elif not isinstance(value, Iterable):
-        raise InvalidMessageError(f"parts are text or parts, not {type(value).__name__}")
+        _refuse(value, "parts", "text or parts")
     return tuple(_part(item) for item in value)
 
 

@@ -1,28 +1,26 @@
-"""Which tool result answers which tool call, and which messages stay or leave together. Pure.
+"""Which tool result answers which tool call, and which messages are removed together. Pure.
 
 This is the specification; `_trim.lua` follows it on the server.
 
-1. A message of role system and a summary neither call nor answer: they stay, or stand for others. In all other messages
-   each tool use is a call and each tool result is a result, in the order of the messages and of their parts.
+1. Messages of role system and summaries have no calls and no results. In all other messages each tool use is a call
+   and each tool result is a result, in the order of the messages and of their parts.
 2. A message is *by an agent* if its participant has the kind "agent". Agents are the same if their ids are.
 3. A result by an agent answers the latest earlier call of its id by this agent that has no result of its own yet.
 4. Otherwise it answers the latest earlier call of its id, by anybody, that has no result at all.
 5. The call is settled then, unless call and result are by two different agents. In that case the result may belong
-   to a call that is gone, so the agent that called may still answer by rule 3, until another agent
-   answers one more of its calls. Its result then takes the place of the other, which answers nothing any more, but
-   stays or leaves with the call.
-6. A result for which no call is left answers nothing, so the second result of a call answers nothing.
-   A call that no result answers has none: it leaves alone.
+   to a call that was removed, so the agent that called may still answer by rule 3, until another agent answers one
+   more of its calls. Its own result then replaces the other result, which answers nothing any more, but is removed
+   together with the call.
+6. A result for which no call is left answers nothing, such as the second result of a call.
 
 Why the latest: an agent that dies never answers, and its ids come back in the next run. Why the agent: several agents
 number their calls alike and write at once.
 
-*Messages of one group* are those connected by calls and results, directly or through others. When messages leave in
-whole groups, every result that stays keeps its call.
+*Messages of one group* are those connected by calls and results, directly or through others. When messages are removed
+in whole groups, every remaining result keeps its call.
 
-A *cap* takes the group of the oldest message, then that of the oldest of the rest, until no more messages are there
-than allowed. So nothing leaves that is not among the excess oldest messages, or in a group with one of them, and no
-group leaves once the cap holds.
+A *cap* removes the group of the oldest message, then that of the oldest of the rest, until at most the allowed number
+of messages is left.
 """
 
 from __future__ import annotations
@@ -35,22 +33,6 @@ from msgspec.structs import replace
 from redis_history.model.message import Message
 from redis_history.model.parts import ToolResultPart, ToolUsePart
 from redis_history.model.wire import body_digest
-
-__all__ = [
-    "OpenCalls",
-    "Pairs",
-    "Place",
-    "ToolMark",
-    "agent_of",
-    "groups",
-    "has_tools",
-    "marks",
-    "oldest_with_results",
-    "pairs_of",
-    "tool_parts",
-    "without_cut_results",
-    "without_lone_results",
-]
 
 T = TypeVar("T")
 _TOOLS = (ToolUsePart, ToolResultPart)
@@ -71,43 +53,43 @@ class ToolMark(NamedTuple):
 class _Call(Generic[T]):
     """`answered`: it has a result. `waits`: a result may come that answers it."""
 
-    __slots__ = ("agent", "answered", "waits", "what")
+    __slots__ = ("agent", "answered", "value", "waits")
 
-    def __init__(self, agent: str | bytes | None, what: T) -> None:
-        self.agent, self.what = agent, what
+    def __init__(self, agent: str | bytes | None, value: T) -> None:
+        self.agent, self.value = agent, value
         self.answered, self.waits = False, True
 
 
 class OpenCalls(Generic[T]):
-    """The calls that a result may still answer, each with a value `what`. Iteration yields these values.
+    """The calls that a result may still answer, each with a value. Iteration yields these values.
 
-    Add calls and results in the order of the conversation. `closed` is called for each call that no further result can
-    answer.
+    Add calls and results in the order of the conversation. `on_settled` is called for each call that no further result
+    can answer.
     """
 
-    def __init__(self, closed: Callable[[T], None] | None = None) -> None:
-        self._closed = closed
+    def __init__(self, on_settled: Callable[[T], None] | None = None) -> None:
+        self._on_settled = on_settled
         self._waiting: dict[_Call[T], None] = {}
         self._unanswered: dict[str | bytes, list[_Call[T]]] = {}
-        self._own: dict[tuple[str | bytes, str | bytes], list[_Call[T]]] = {}
+        self._by_agent: dict[tuple[str | bytes, str | bytes], list[_Call[T]]] = {}
         # For each agent, its latest call that another agent has answered.
-        self._lent: dict[str | bytes, _Call[T]] = {}
+        self._answered_by_other: dict[str | bytes, _Call[T]] = {}
 
     def __iter__(self) -> Iterator[T]:
         for call in self._waiting:
-            yield call.what
+            yield call.value
 
-    def call(self, call_id: str | bytes, agent: str | bytes | None, what: T) -> None:
-        call = _Call(agent, what)
+    def call(self, call_id: str | bytes, agent: str | bytes | None, value: T) -> None:
+        call = _Call(agent, value)
         self._waiting[call] = None
         self._unanswered.setdefault(call_id, []).append(call)
         if agent is not None:
-            self._own.setdefault((call_id, agent), []).append(call)
+            self._by_agent.setdefault((call_id, agent), []).append(call)
 
     def answer(self, call_id: str | bytes, agent: str | bytes | None) -> T | None:
-        """The `what` of the call that a result answers; None if it answers none."""
+        """The value of the call that a result answers; None if it answers none."""
         found = None
-        own = () if agent is None else self._own.get((call_id, agent), ())
+        own = () if agent is None else self._by_agent.get((call_id, agent), ())
         while own and found is None:
             last = own.pop()
             found = last if last.waits else None
@@ -119,46 +101,47 @@ class OpenCalls(Generic[T]):
             return None
         found.answered = True
         if agent is None or found.agent is None or found.agent == agent:
-            self._close(found)
+            self._settle(found)
         else:
-            if (other := self._lent.get(found.agent)) is not None and other.waits:
-                self._close(other)
-            self._lent[found.agent] = found
-        return found.what
+            other = self._answered_by_other.get(found.agent)
+            if other is not None and other.waits:
+                self._settle(other)
+            self._answered_by_other[found.agent] = found
+        return found.value
 
-    def _close(self, call: _Call[T]) -> None:
+    def _settle(self, call: _Call[T]) -> None:
         call.waits = False
         del self._waiting[call]
-        if self._closed is not None:
-            self._closed(call.what)
+        if self._on_settled is not None:
+            self._on_settled(call.value)
 
 
 class _Groups:
-    """The groups of messages that are added one after the other, by index."""
+    """The groups of messages that are added one by one."""
 
     def __init__(self) -> None:
-        self._calls: OpenCalls[int] = OpenCalls(self._close)
+        self._calls: OpenCalls[int] = OpenCalls(self._settle)
         self._parent: list[int] = []
-        #: For the first message of each group: how many messages it has, and how many of its calls wait.
+        # For the first message of each group: how many messages it has, and how many of its calls wait.
         self.size: list[int] = []
         self.waiting: list[int] = []
 
     def first(self, index: int) -> int:
-        """The first message of the group."""
+        """The index of the first message of the group of a message."""
         parent = self._parent
         while parent[index] != index:
             parent[index] = index = parent[parent[index]]
         return index
 
-    def _close(self, index: int) -> None:
+    def _settle(self, index: int) -> None:
         self.waiting[self.first(index)] -= 1
 
-    def add(self, found: Iterable[ToolMark]) -> None:
+    def add(self, tools: Iterable[ToolMark]) -> None:
         index = len(self._parent)
         self._parent.append(index)
         self.size.append(1)
         self.waiting.append(0)
-        for is_call, call_id, agent in found:
+        for is_call, call_id, agent in tools:
             if is_call:
                 self._calls.call(call_id, agent, index)
                 self.waiting[self.first(index)] += 1
@@ -170,22 +153,13 @@ class _Groups:
                     self.waiting[one] += self.waiting[other]
 
 
-class Pairs:
+class Pairs(NamedTuple):
     """`results`: for each message with calls, by index, the places of their results, in order. `call_of`: the call that
-    a result answers. `answered`: the calls that have a result."""
+    a result answers. `answered`: the calls that have a result, and the result."""
 
-    def __init__(self) -> None:
-        self.results: dict[int, list[Place]] = {}
-        self.call_of: dict[Place, Place] = {}
-        self.answered: dict[Place, Place] = {}
-
-    def _add(self, call: Place, result: Place) -> None:
-        if (other := self.answered.get(call)) is not None:
-            del self.call_of[other]
-            self.results[call[0]].remove(other)
-        self.answered[call] = result
-        self.call_of[result] = call
-        self.results.setdefault(call[0], []).append(result)
+    results: dict[int, list[Place]]
+    call_of: dict[Place, Place]
+    answered: dict[Place, Place]
 
 
 def agent_of(message: Message) -> str | None:
@@ -217,19 +191,25 @@ def tool_parts(message: Message) -> list[tuple[int, ToolMark]]:
 
 def pairs_of(messages: Iterable[Message]) -> Pairs:
     """Which result answers which call."""
-    pairs = Pairs()
+    results, call_of, answered = pairs = Pairs({}, {}, {})
     calls: OpenCalls[Place] = OpenCalls()
     for index, message in enumerate(messages):
         for at, (is_call, call_id, agent) in tool_parts(message):
+            result = (index, at)
             if is_call:
-                calls.call(call_id, agent, (index, at))
+                calls.call(call_id, agent, result)
             elif (call := calls.answer(call_id, agent)) is not None:
-                pairs._add(call, (index, at))
+                if (replaced := answered.get(call)) is not None:
+                    del call_of[replaced]
+                    results[call[0]].remove(replaced)
+                answered[call] = result
+                call_of[result] = call
+                results.setdefault(call[0], []).append(result)
     return pairs
 
 
 def groups(messages: Iterable[Message]) -> list[int]:
-    """For each message, the index of the first message of its group. A message without tools is a group by itself."""
+    """For each message, the index of the first message of its group."""
     found = _Groups()
     for message in messages:
         found.add(mark for _, mark in tool_parts(message))
@@ -258,16 +238,14 @@ def without_lone_results(messages: Sequence[Message]) -> list[Message]:
 def _without(messages: Sequence[Message], start: int, places: set[Place]) -> list[Message]:
     """The messages from `start` on without these parts, and without messages that had nothing else."""
     changed = {index for index, _ in places}
-    found = []
-    for index in range(start, len(messages)):
-        message = messages[index]
+    out = []
+    for index, message in enumerate(messages[start:], start):
         if index in changed:
-            rest = tuple(part for at, part in enumerate(message.parts) if (index, at) not in places)
-            if not rest:
-                continue
-            message = replace(message, parts=rest)
-        found.append(message)
-    return found
+            parts = tuple(part for at, part in enumerate(message.parts) if (index, at) not in places)
+            out += [replace(message, parts=parts)] if parts else []
+        else:
+            out.append(message)
+    return out
 
 
 def marks(message: Message) -> bytes:
@@ -284,37 +262,36 @@ def marks(message: Message) -> bytes:
 
 
 def oldest_with_results(tools: Iterable[bytes], excess: int) -> list[int]:
-    """The indices of the messages that a cap takes, ascending: whole groups, the oldest first, until there are `excess`
-    or more. `tools` are the marks of all messages, oldest first; only as many are read as it takes."""
+    """The indices of the messages that a cap removes, ascending: whole groups, the oldest first, until there are
+    `excess` or more. `tools` are the marks of all messages, oldest first; only as many are read as needed."""
     rest = iter(tools)
     found = _Groups()
-    count = index = 0
-    taken: set[int] = set()
+    index = 0
+    removed: set[int] = set()  # the first messages of groups
     while excess > 0:
-        while count <= index or found.waiting[found.first(index)]:
+        while len(found.size) <= index or found.waiting[found.first(index)]:
             if (one := next(rest, None)) is None:
                 break
-            found.add(_read(one))
-            count += 1
-        if index >= count:
+            found.add(_read_marks(one))
+        if index >= len(found.size):
             break
-        if (first := found.first(index)) not in taken:
-            taken.add(first)
+        if (first := found.first(index)) not in removed:
+            removed.add(first)
             excess -= found.size[first]
         index += 1
-    return [index for index in range(count) if found.first(index) in taken]
+    return [index for index in range(len(found.size)) if found.first(index) in removed]
 
 
 def _digest(text: str | bytes) -> bytes:
     return body_digest(str(text).encode())[:_DIGEST]
 
 
-def _read(tools: bytes) -> Iterator[ToolMark]:
+def _read_marks(data: bytes) -> Iterator[ToolMark]:
     at = 0
-    while at < len(tools):
-        kind, at = tools[at : at + 1], at + 1
-        call_id, at = tools[at : at + _DIGEST], at + _DIGEST
+    while at < len(data):
+        kind, at = data[at : at + 1], at + 1
+        call_id, at = data[at : at + _DIGEST], at + _DIGEST
         agent = None
         if kind in b"UR":
-            agent, at = tools[at : at + _DIGEST], at + _DIGEST
+            agent, at = data[at : at + _DIGEST], at + _DIGEST
         yield ToolMark(kind in b"uU", call_id, agent)

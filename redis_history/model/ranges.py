@@ -1,12 +1,13 @@
 """Ranges at the beginning of a conversation that separate no tool call from its result. Pure.
 
-`pairs` says which call a result answers. A call without a result waits for one, and must stay, until its author has
-written again after somebody else: then it was given up, and may leave unless a result has come after all.
+`pairs` says which call a result answers. A call without a result waits for one, and is not removed, until its author
+has written again after somebody else: then the author has given it up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -19,30 +20,28 @@ def stays(message: Message) -> bool:
     return (message.role == "system" and not message.is_summary) or message.status == "streaming"
 
 
+@dataclass(slots=True, eq=False)
 class _Call:
-    """A call at message `at`. `settled`: it has a result or was given up, so a range may end behind it."""
+    """A call in the message `index`. `settled`: it has a result or was given up, so a range may end behind it."""
 
-    __slots__ = ("at", "settled")
-
-    def __init__(self, at: int) -> None:
-        self.at = at
-        self.settled = False
+    index: int
+    settled: bool = False
 
 
 class Ranges:
     """The messages of a conversation from the first one on, added one by one, and where a range may end.
 
-    The answers hold for the messages so far: more messages may answer a waiting call.
+    More messages may answer a waiting call, and change that.
     """
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
         self._open: OpenCalls[_Call] = OpenCalls()
         # For each message, the number of its answered calls minus that of its results.
         self._pending: list[int] = []
-        # Calls after which only their author has written; and the other calls, by author, which may be given up.
-        self._unheard: list[_Call] = []
-        self._newest: Any = None
-        self._heard: dict[Any, list[_Call]] = {}
+        # The newest author, its calls since somebody else wrote, and the earlier calls of each author.
+        self._author: Any = None
+        self._new_calls: list[_Call] = []
+        self._calls: dict[Any, list[_Call]] = {}
         for message in messages:
             self.add(message)
 
@@ -51,30 +50,30 @@ class Ranges:
         self._pending.append(0)
         if stays(message):
             return
-        speaker = message.role, None if message.participant is None else message.participant.id
-        if speaker != self._newest:
-            if self._unheard:
-                self._heard.setdefault(self._newest, []).extend(self._unheard)
-                self._unheard = []
-            self._newest = speaker
-            for call in self._heard.pop(speaker, ()):
+        author = message.role, None if message.participant is None else message.participant.id
+        if author != self._author:
+            if self._new_calls:
+                self._calls.setdefault(self._author, []).extend(self._new_calls)
+                self._new_calls = []
+            self._author = author
+            for call in self._calls.pop(author, ()):
                 call.settled = True
         for _, (is_call, call_id, agent) in tool_parts(message):
             if is_call:
                 call = _Call(index)
                 self._open.call(call_id, agent, call)
-                self._unheard.append(call)
+                self._new_calls.append(call)
             elif (answered := self._open.answer(call_id, agent)) is not None:
                 answered.settled = True
-                self._pending[answered.at] += 1
+                self._pending[answered.index] += 1
                 self._pending[index] -= 1
 
     def waits(self, count: int) -> bool:
         """Whether a result may still answer a call in the first `count` messages, given up or not."""
-        return any(call.at < count for call in self._open)
+        return any(call.index < count for call in self._open)
 
     def is_whole(self, count: int) -> bool:
-        """Whether the first `count` messages may leave."""
+        """Whether a range may have the first `count` messages."""
         return sum(self._pending[:count]) == 0 and count <= self._first_awaited()
 
     def ends(self) -> list[bool]:
@@ -83,17 +82,16 @@ class Ranges:
         return [pending == 0 and index < first for index, pending in enumerate(accumulate(self._pending))]
 
     def _first_awaited(self) -> int:
-        return min((call.at for call in self._open if not call.settled), default=len(self._pending))
+        return min((call.index for call in self._open if not call.settled), default=len(self._pending))
 
 
 def good_ends(messages: Iterable[Message]) -> list[bool]:
-    """For each message whether a range may end with it. `messages` must reach to where all calls are answered, or to
-    the end of the conversation."""
+    """For each message whether a range may end with it. Later messages must not have results for these."""
     return Ranges(messages).ends()
 
 
 def tears(messages: Sequence[Message], leaving: Collection[str]) -> bool:
-    """Whether a staying message answers a call of a leaving one; `leaving` are ids."""
+    """Whether a remaining message answers a call of a message with an id in `leaving`."""
     calls: OpenCalls[bool] = OpenCalls()
     for message in messages:
         leaves = message.id in leaving

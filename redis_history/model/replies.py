@@ -18,9 +18,7 @@ from redis_history.model.message import Message, text_of
 from redis_history.model.parts import Part, TextPart
 from redis_history.model.rows import part_of, row_of
 
-__all__ = ["LEASE_SECONDS", "Progress", "grown", "is_plain", "merged", "read_records", "record_of"]
-
-#: A writer that was not heard of for so many seconds has died.
+#: A writer without a sign of life for so many seconds is dead.
 LEASE_SECONDS: Final = 6.0
 
 _TEXT: Final = 1
@@ -31,7 +29,7 @@ _decode = msgspec.msgpack.Decoder().decode
 
 
 def is_plain(part: Part) -> bool:
-    """Whether text may continue this part."""
+    """Whether text can be appended to this part."""
     return type(part) is TextPart and part.provider_meta is None and part.extra is None
 
 
@@ -89,12 +87,12 @@ def merged(parts: Sequence[Part], pieces: Iterable[Part]) -> list[Part]:
 
 
 def grown(message: Message, pieces: Iterable[Part], *, whole: bool = False) -> Message:
-    """The message with further pieces; with `whole`, with nothing else."""
+    """The message with further pieces; with `whole`, they replace its parts."""
     return replace(message, parts=tuple(merged(() if whole else message.parts, pieces)))
 
 
 class Progress(NamedTuple):
-    """How much of a reply somebody has: bytes of its stream, characters of `message.text`, and whether text continues
+    """How much of a reply a reader has: bytes of its stream, characters of `message.text`, and whether text continues
     the last part."""
 
     size: int = 0
@@ -102,7 +100,7 @@ class Progress(NamedTuple):
     open: bool = False
 
     def delta(self, pieces: Sequence[Part]) -> str:
-        """What further pieces append to `message.text`."""
+        """The text that further pieces append to `message.text`."""
         found: list[str] = []
         has_text, is_open = self.characters > 0, self.open
         for piece in pieces:
@@ -114,7 +112,7 @@ class Progress(NamedTuple):
         return "".join(found)
 
     def after(self, pieces: Sequence[Part], size: int) -> Progress:
-        """With further pieces; `size`: of the stream up to their end."""
+        """The progress with further pieces; `size` is that of the stream up to their end."""
         if not pieces:
             return self
         return Progress(size, self.characters + len(self.delta(pieces)), is_plain(pieces[-1]))

@@ -1,7 +1,7 @@
 """Messages as rows of values, which are stored, and as maps, which people read.
 
-Both leave out what has its default. What a newer version added is kept: fields with a name and parts with a type in
-maps; further values and parts with unknown numbers in rows. In `extra` a further value has the name "&" and its place.
+Both leave out defaults, and keep what a newer version added: maps have fields with new names and parts with new types,
+rows have further values and parts with new numbers. `extra` names a further value "&" and its index in the row.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ import msgspec
 from redis_history.errors import CorruptDataError
 from redis_history.model.message import Message, Participant, Source
 from redis_history.model.parts import PART_TYPES, OpenStruct, Part, TextPart, UnknownPart
-
-__all__ = ["NAMES", "known_fields", "map_of", "named", "part_of", "row_of", "settled"]
 
 #: The order of a message's fields in maps.
 NAMES: Final = (
@@ -104,21 +102,22 @@ def _unknown_row(part: UnknownPart) -> list[Any]:
     return [int(match[1]), *data["fields"]]
 
 
-def settled(row: Any) -> Any:
-    """The row of a message with all that a newer version added where this version keeps it."""
+def fold_unknown(row: Any) -> Any:
+    """The row of a message, with what a newer version added in `extra` and UnknownPart."""
     if type(row) is not list:
         raise CorruptDataError("it is no array")
     row = _folded(row, Message)
-    for at, convert in ((_PARTS, _known_part), (_SOURCES, _source)):
-        if len(row) > at and type(row[at]) is list:
-            row[at] = list(map(convert, row[at]))
+    if len(row) > _PARTS and type(row[_PARTS]) is list:
+        row[_PARTS] = list(map(_known_part, row[_PARTS]))
+    if len(row) > _SOURCES and type(row[_SOURCES]) is list:
+        row[_SOURCES] = [_folded(source, Source) for source in row[_SOURCES]]
     if len(row) > _PARTICIPANT:
         row[_PARTICIPANT] = _folded(row[_PARTICIPANT], Participant)
     return row
 
 
 def _folded(row: Any, kind: type[OpenStruct]) -> Any:
-    """A row without what a newer version added at its end, which is kept in `extra`."""
+    """A row with the values that a newer version added at its end in `extra`."""
     count = len(kind.__struct_fields__)
     if type(row) is not list or len(row) <= count:
         return row
@@ -126,10 +125,6 @@ def _folded(row: Any, kind: type[OpenStruct]) -> Any:
         raise CorruptDataError("it has more than 100 fields")
     beyond = {f"&{count + place}": value for place, value in enumerate(row[count:])}
     return [*row[: count - 1], {**(row[count - 1] or {}), **beyond}]
-
-
-def _source(row: Any) -> Any:
-    return _folded(row, Source)
 
 
 def _known_part(row: Any) -> Any:
@@ -140,8 +135,9 @@ def _known_part(row: Any) -> Any:
     for kind, tag in _TAGS.items():
         if tag == number:
             return [tag, *_folded(values, kind)]
-    unknown = UnknownPart.__struct_config__.tag
-    return row if number in (unknown,) or not 0 < number < 100 else [unknown, {"type": f"&{number}", "fields": values}]
+    if not 0 < number < 100:
+        return row
+    return [UnknownPart.__struct_config__.tag, {"type": f"&{number}", "fields": values}]
 
 
 def part_of(row: Any) -> Part:
@@ -171,8 +167,8 @@ def map_of(struct: Any, names: Iterable[str]) -> dict[str, Any]:
     return fields
 
 
-def named(error: str, message: Message) -> str:
-    """The text of a decoder's error, with the names of the fields instead of their places."""
+def name_fields(error: str, message: Message) -> str:
+    """The text of a decoder's error, with the names of fields instead of their indices."""
     match = _PATH.search(error)
     if match is None:
         return error
@@ -187,44 +183,34 @@ def named(error: str, message: Message) -> str:
     return f"{error[: match.start()]}`{path}{error[match.end() :]}"
 
 
-def known_fields(fields: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of the message of a map: its fields, with structs in place of maps, and `extra`."""
-    known, extra = _split({name: value for name, value in fields.items() if name != "schema_version"}, Message)
+def known_fields(fields: Any) -> dict[str, Any]:
+    """The arguments for the message of a map: its fields, with structs in place of maps, and `extra`."""
+    known = _arguments(fields, Message, "schema_version")
     if known.get("parts") is not None:
         known["parts"] = tuple(map(_part, known["parts"]))
     if known.get("participant") is not None:
         known["participant"] = _struct(known["participant"], Participant)
     if known.get("sources") is not None:
         known["sources"] = tuple(_struct(source, Source) for source in known["sources"])
-    return {**known, "extra": extra}
+    return known
 
 
 def _part(fields: Any) -> Any:
-    if isinstance(fields, msgspec.Struct):  # only from users; `Message` checks its type
-        return fields
+    if isinstance(fields, msgspec.Struct):
+        return fields  # only from users; `Message` checks its type
     if not isinstance(fields, dict) or not isinstance(fields.get("type"), str):
         raise TypeError("a part is a map with a type")
     kind = PART_TYPES.get(fields["type"])
-    if kind is None:
-        return UnknownPart(data=fields)
-    return _struct({name: value for name, value in fields.items() if name != "type"}, kind)
+    return UnknownPart(data=fields) if kind is None else _struct(fields, kind, "type")
 
 
-def _struct(fields: Any, kind: Callable[..., Any]) -> Any:
-    if isinstance(fields, msgspec.Struct):
-        return fields
+def _struct(fields: Any, kind: Callable[..., Any], ignored: str = "") -> Any:
+    return fields if isinstance(fields, msgspec.Struct) else kind(**_arguments(fields, kind, ignored))
+
+
+def _arguments(fields: Any, kind: Any, ignored: str) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise TypeError(f"a {kind.__name__} is a map")
-    known, extra = _split(fields, kind)
-    return kind(**known, extra=extra)
-
-
-def _split(fields: dict[str, Any], kind: Any) -> tuple[dict[str, Any], dict[str, Any] | None]:
     names = kind.__struct_fields__[:-1]
-    known, extra = {}, {}
-    for name, value in fields.items():
-        if name in names:
-            known[name] = value
-        else:
-            extra[name] = value
-    return known, extra or None
+    extra = {name: value for name, value in fields.items() if name not in names and name != ignored}
+    return {**{name: fields[name] for name in names if name in fields}, "extra": extra or None}

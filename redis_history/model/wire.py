@@ -1,12 +1,12 @@
-"""The stored form of messages: arrays that later versions can extend, with caps.
+"""The stored form of messages.
 
 A *member* of the sorted set is a prefix of 8 bytes (sequence, characters, flags), then one MessagePack array:
 the fields of `Message` in their order, without those at the end that have their default. The client encodes the *body*:
-the array without sequence and timestamp, which the store inserts after the header byte. So the body does not depend on
-where and when it was stored, and a repeated append is recognised by its bytes.
+the array without sequence and timestamp, which the store inserts after the header byte. So a repeated append is
+recognised by its bytes.
 
-A page is decoded in a few calls of the strict, fast decoder. Bytes with fields or parts of a newer version go through
-the tolerant decoder, which keeps them in `extra` and UnknownPart. The encoder writes them back.
+The strict decoder is fast. Bytes with fields or parts of a newer version go through the tolerant decoder, which keeps
+them in `extra` and UnknownPart. The encoder writes them back.
 """
 
 from __future__ import annotations
@@ -14,47 +14,21 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 
 from redis_history._ids import MAX_ID_BYTES
-from redis_history._time import from_microseconds
+from redis_history._time import from_microseconds as from_microseconds
 from redis_history.errors import CorruptDataError, InvalidMessageError, MessageTooLargeError
 from redis_history.model import _zstd
-from redis_history.model._caps import MAX_DEPTH, MAX_ITEMS, MAX_MESSAGE_BYTES, check_caps, check_values
-from redis_history.model._zstd import check_zstd
-from redis_history.model.message import Message, Participant
+from redis_history.model._caps import MAX_DEPTH, MAX_ITEMS, check_caps, check_values
+from redis_history.model._caps import MAX_MESSAGE_BYTES as MAX_MESSAGE_BYTES
+from redis_history.model._zstd import check_zstd as check_zstd
+from redis_history.model.message import Message, Participant, Role
 from redis_history.model.parts import TextPart
-from redis_history.model.rows import NAMES, known_fields, map_of, named, row_of, settled
-
-__all__ = [
-    "COMPRESSED",
-    "DIGEST_BYTES",
-    "FREE_FORM",
-    "MAX_DEPTH",
-    "MAX_ITEMS",
-    "MAX_MESSAGE_BYTES",
-    "NAMES",
-    "PREFIX_BYTES",
-    "STREAMING",
-    "body_digest",
-    "body_of",
-    "characters_of",
-    "check_zstd",
-    "compress_body",
-    "decode_member",
-    "decode_members",
-    "encode_body",
-    "encode_member",
-    "flags_of",
-    "from_map",
-    "from_microseconds",
-    "has_live",
-    "placed",
-    "sequence_of",
-    "to_map",
-]
+from redis_history.model.rows import NAMES as NAMES
+from redis_history.model.rows import fold_unknown, known_fields, map_of, name_fields, row_of
 
 #: Enough that two different bodies under one id never look equal by chance.
 DIGEST_BYTES: Final = 16
@@ -68,19 +42,21 @@ STREAMING: Final = 4
 
 #: A body is compressed if it has more bytes than this after the id. Transcripts of Claude Code take 1.18 times the
 #: bytes of their JSON at 1,000, 0.98 at 400, and 0.96 at 200.
-_WORTH: Final = 400
-_REST_DIGEST: Final = 12
-#: Members that are decoded at once. Larger blocks of memory are slower: the allocator takes them from the system.
-_AT_ONCE: Final = 100
+_MIN_COMPRESSED: Final = 400
+_DIGEST_OF_REST: Final = 12
+#: Members that are decoded in one call. Larger blocks of memory are slower: the allocator takes them from the system.
+_CHUNK: Final = 100
 #: The last second, exclusive, of a timestamp of 64 bits in MessagePack.
 _SECONDS_64: Final = 1 << 34
-_PLACED: Final = b"\xce\0\0\0\1\xd7\xff\0\0\0\0\0\0\0\0"  # sequence 1, in 1970
+_POSITION: Final = b"\xce\0\0\0\1\xd7\xff\0\0\0\0\0\0\0\0"  # sequence 1, in 1970
+
+_ROLES: Final = frozenset(get_args(Role))
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Message).decode
 _decode_list = msgspec.msgpack.Decoder(list[Message]).decode
 _decode_any = msgspec.msgpack.Decoder().decode
-_place = msgspec.structs.force_setattr
+_set = msgspec.structs.force_setattr
 _flags = itemgetter(PREFIX_BYTES - 1)
 _array = itemgetter(slice(PREFIX_BYTES, None))
 _ERRORS = (ValueError, TypeError, RecursionError, OverflowError, IndexError, msgspec.MsgspecError, CorruptDataError)
@@ -102,35 +78,14 @@ def _free_form(message: Message) -> int:
 
 
 def encode_body(message: Message) -> bytes:
-    """The stored bytes of `message`, proven readable.
+    """The stored bytes of `message`, after a check that they can be read.
 
     Raises InvalidMessageError for values that cannot be stored, MessageTooLargeError over the caps.
     """
     if type(message) is not Message:
         raise InvalidMessageError(f"a Message is needed, not {type(message).__name__}; see user(), assistant(), tool()")
     try:
-        if type(message.parts) is not tuple or type(message.sources) is not tuple:
-            raise TypeError(
-                "parts and sources are tuples; msgspec.structs.replace converts nothing: parts=(text('x'),)"
-            )
-        simple = not flags_of(message)
-        if not simple or len(message.id) > MAX_ID_BYTES // 4:
-            _check(message)
-        body = _body(message, simple)
-        if len(body) > MAX_MESSAGE_BYTES:
-            raise MessageTooLargeError(
-                f"message {message.id[:64]!r} takes {len(body):,} bytes, the cap is {MAX_MESSAGE_BYTES:,}; "
-                "keep large content elsewhere and attach a reference"
-            )
-        if not simple or len(body) > MAX_ITEMS:
-            _check_readable(body)
-        if _read_back(message, body) != message:
-            raise InvalidMessageError(
-                f"message {message.id[:64]!r} has values that cannot be stored: free-form values may be str, int, "
-                "float, bool, None, bytes, aware datetimes, lists and dicts of these, but no tuples, sets or other "
-                "objects"
-            )
-        return body
+        return _checked_body(message)
     except RecursionError as error:
         raise MessageTooLargeError(f"message {message.id[:64]!r} is nested deeper than {MAX_DEPTH} levels") from error
     except UnicodeEncodeError as error:
@@ -143,53 +98,79 @@ def encode_body(message: Message) -> bytes:
     except InvalidMessageError:
         raise
     except (msgspec.MsgspecError, AttributeError, TypeError, ValueError, CorruptDataError) as error:
-        reason = named(str(error), message)
+        reason = name_fields(str(error), message)
         raise InvalidMessageError(f"message {str(message.id)[:64]!r} cannot be stored: {reason}") from error
 
 
-def _check(message: Message) -> None:
-    if len(message.id.encode()) > MAX_ID_BYTES:
-        raise InvalidMessageError(f"id must have at most {MAX_ID_BYTES} bytes in UTF-8, {message.id[:32]!r}… has more")
-    check_values(message)
+def _checked_body(message: Message) -> bytes:
+    if type(message.parts) is not tuple or type(message.sources) is not tuple:
+        raise TypeError("parts and sources are tuples; msgspec.structs.replace converts nothing: parts=(text('x'),)")
+    simple = not flags_of(message)
+    if not simple or len(message.id) > MAX_ID_BYTES // 4:
+        if len(message.id.encode()) > MAX_ID_BYTES:
+            raise InvalidMessageError(f"id must have at most {MAX_ID_BYTES} bytes in UTF-8, not {message.id[:32]!r}…")
+        check_values(message)
+    row = _plain_row(message) if simple else None
+    body = _body(message) if row is None else _without_place(_encode(row))
+    if len(body) > MAX_MESSAGE_BYTES:
+        raise MessageTooLargeError(
+            f"message {message.id[:64]!r} takes {len(body):,} bytes, the cap is {MAX_MESSAGE_BYTES:,}; "
+            "keep large content elsewhere and attach a reference"
+        )
+    if not simple or len(body) > MAX_ITEMS:
+        try:
+            check_caps(_array_of(body))  # as decoding does
+        except CorruptDataError as error:
+            raise MessageTooLargeError(f"the message is over a cap: {error}") from error
+    if row is None and _read_back(message, body) != message:
+        raise InvalidMessageError(
+            f"message {message.id[:64]!r} has values that cannot be stored: free-form values may be str, int, "
+            "float, bool, None, bytes, aware datetimes, lists and dicts of these, but no tuples, sets or other "
+            "objects"
+        )
+    return body
 
 
-def _check_readable(body: bytes) -> None:
-    """The checks of decoding must accept the written bytes."""
-    try:
-        check_caps(_at_first(body))
-    except CorruptDataError as error:
-        raise MessageTooLargeError(f"the message is over a cap: {error}") from error
-
-
-def _at_first(body: bytes) -> bytes:
-    """The array of a body, at the first place."""
-    return body[:1] + _PLACED + body[1:]
+def _array_of(body: bytes) -> bytes:
+    """The array of a body, at an arbitrary position."""
+    return body[:1] + _POSITION + body[1:]
 
 
 def _read_back(message: Message, body: bytes) -> Message:
-    """The message in the encoded bytes, at the place of `message`."""
-    found = _read(_at_first(body))
-    _place(found, "sequence", message.sequence)
-    _place(found, "timestamp", message.timestamp)
+    """The message in the encoded bytes, at the position of `message`."""
+    found = _read(_array_of(body))
+    _set(found, "sequence", message.sequence)
+    _set(found, "timestamp", message.timestamp)
     return found
 
 
-def _body(message: Message, simple: bool = False) -> bytes:
-    if (
-        simple
-        and message.participant is None
-        and message.scope is None
-        and message.trace_id is None
-        and message.status == "complete"
-    ):
-        row = [0, None, message.id, message.role, [[1, part.text] for part in message.parts]]  # type: ignore[union-attr]
-        if not message.parts:
-            row.pop()
-    else:
-        row = row_of(message)
+def _plain_row(message: Message) -> list[Any] | None:
+    """The fields of a message of only an id, a role and texts, as most are; None for any other. Their types are checked
+    here, so the encoded bytes need not be read back, which takes longer than all else."""
+    if message.participant is not None or message.scope is not None or message.trace_id is not None:
+        return None
+    if message.status != "complete" or type(message.id) is not str or not message.id or message.role not in _ROLES:
+        return None
+    if not isinstance(message.metadata, dict) or not isinstance(message.provider_meta, dict):  # false, but no dict
+        return None
+    parts = []
+    for part in message.parts:
+        text = part.text  # type: ignore[union-attr]
+        if type(text) is not str:
+            return None
+        parts.append([1, text])
+    return [0, None, message.id, message.role, parts] if parts else [0, None, message.id, message.role]
+
+
+def _body(message: Message) -> bytes:
+    row = row_of(message)
     if len(row) > 15:
         raise TypeError("a message has at most 15 fields")
-    encoded = _encode(row)  # begins with the header byte, and two bytes of sequence and timestamp
+    return _without_place(_encode(row))
+
+
+def _without_place(encoded: bytes) -> bytes:
+    """A body: the header byte and what follows the two bytes of sequence and timestamp."""
     return encoded[:1] + encoded[3:]
 
 
@@ -199,16 +180,16 @@ def body_digest(body: bytes) -> bytes:
 
 
 def compress_body(body: bytes) -> bytes | None:
-    """The body of a member with the flag COMPRESSED; None: it would not gain. Raises MissingExtraError.
+    """The body of a member with the flag COMPRESSED; None if that is not smaller. Raises MissingExtraError.
 
     All after the id becomes one frame of zstd, behind a digest, by which scripts compare it: releases of zstd write
     different frames.
     """
     end = _after_id(body, 1)
     rest = body[end:]
-    if len(rest) <= _WORTH:
+    if len(rest) <= _MIN_COMPRESSED:
         return None
-    frame = hashlib.sha1(rest, usedforsecurity=False).digest()[:_REST_DIGEST] + _zstd.compress(rest)
+    frame = hashlib.sha1(rest, usedforsecurity=False).digest()[:_DIGEST_OF_REST] + _zstd.compress(rest)
     return body[:end] + frame if len(frame) < len(rest) else None
 
 
@@ -224,14 +205,14 @@ def _after_id(data: bytes, at: int) -> int:
 
 
 def encode_member(sequence: int, characters: int, flags: int, timestamp: int, body: bytes) -> bytes:
-    """The sorted-set member of a placed message. The sequence comes first, so equal times sort by arrival."""
+    """The sorted-set member of a message. The sequence comes first, so equal times sort by arrival."""
     seconds, microseconds = divmod(timestamp, 1_000_000)
     if 0 <= seconds < _SECONDS_64:
         time = b"\xd7\xff" + (microseconds * 1000 << 34 | seconds).to_bytes(8, "big")
     else:
         time = b"\xc7\x0c\xff" + (microseconds * 1000).to_bytes(4, "big") + seconds.to_bytes(8, "big", signed=True)
-    place = sequence.to_bytes(4, "big")
-    return place + characters.to_bytes(3, "big") + bytes((flags,)) + body[:1] + b"\xce" + place + time + body[1:]
+    number = sequence.to_bytes(4, "big")
+    return number + characters.to_bytes(3, "big") + bytes((flags,)) + body[:1] + b"\xce" + number + time + body[1:]
 
 
 def body_of(member: bytes) -> bytes:
@@ -243,10 +224,6 @@ def body_of(member: bytes) -> bytes:
         raise CorruptDataError(f"{len(member)} stored bytes are not a message: {error}") from error
 
 
-def sequence_of(member: bytes) -> int:
-    return int.from_bytes(member[:4], "big")
-
-
 def characters_of(member: bytes) -> int:
     return int.from_bytes(member[4:7], "big")
 
@@ -254,13 +231,13 @@ def characters_of(member: bytes) -> int:
 def placed(message: Message, sequence: int, timestamp: int) -> Message:
     """A copy of the message with its position, without further checks."""
     message = message.__copy__()  # type: ignore[attr-defined]
-    _place(message, "sequence", sequence)
-    _place(message, "timestamp", from_microseconds(timestamp))
+    _set(message, "sequence", sequence)
+    _set(message, "timestamp", from_microseconds(timestamp))
     return message
 
 
 def decode_member(member: bytes) -> Message:
-    """The message in a member, placed.
+    """The message in a member, with its position.
 
     Raises CorruptDataError for anything this package did not write, MissingExtraError for a compressed message without
     a library of zstd.
@@ -272,11 +249,11 @@ def decode_member(member: bytes) -> Message:
 
 
 def decode_members(members: Sequence[bytes]) -> tuple[list[Message], list[CorruptDataError]]:
-    """The messages in members, in order, and the errors of those that are skipped. Raises MissingExtraError."""
+    """The messages in members, in order, and the errors of corrupt members. Raises MissingExtraError."""
     messages: list[Message] = []
     errors: list[CorruptDataError] = []
-    for start in range(0, len(members), _AT_ONCE):
-        some = members[start : start + _AT_ONCE]
+    for start in range(0, len(members), _CHUNK):
+        some = members[start : start + _CHUNK]
         try:
             data = b"".join(map(_array, some))
             if any(map(_flags, some)) or len(data) > MAX_ITEMS:
@@ -319,7 +296,7 @@ def _uncompressed(member: bytes) -> bytes:
         raise CorruptDataError(f"its flags {flags:#x} are of a newer version")
     if flags & COMPRESSED:
         end = _after_id(array, _id_at(array))
-        array = array[:end] + _zstd.decompress(array[end + _REST_DIGEST :], MAX_MESSAGE_BYTES)
+        array = array[:end] + _zstd.decompress(array[end + _DIGEST_OF_REST :], MAX_MESSAGE_BYTES)
     return array
 
 
@@ -333,7 +310,7 @@ def _read(array: bytes) -> Message:
         return _decode(array)
     except msgspec.ValidationError:
         check_caps(array)
-    return _decode(_encode(settled(_decode_any(array))))
+    return _decode(_encode(fold_unknown(_decode_any(array))))
 
 
 def to_map(message: Message) -> dict[str, Any]:
@@ -346,21 +323,13 @@ def to_map(message: Message) -> dict[str, Any]:
 
 
 def from_map(fields: dict[str, Any]) -> Message:
-    """The message of such fields; what this version does not know is kept. Raises InvalidMessageError."""
+    """The message of such fields; unknown fields are kept. Raises InvalidMessageError."""
+    message = None
     try:
-        return _message(fields)
+        message = Message(**known_fields(fields))
+        return _read_back(message, _body(message))  # `Message(...)` does not check the types of fields
     except InvalidMessageError:
         raise
     except _ERRORS as error:
-        raise InvalidMessageError(f"{str(fields)[:80]!r} is not a message: {error}") from error
-
-
-def _message(fields: dict[str, Any]) -> Message:
-    if not isinstance(fields, dict):
-        raise TypeError("not a map")
-    message = Message(**known_fields(fields))
-    # `Message(...)` checks no types of fields, reading does.
-    try:
-        return _read_back(message, _body(message))
-    except msgspec.ValidationError as error:
-        raise TypeError(named(str(error), message)) from error
+        reason = str(error) if message is None else name_fields(str(error), message)
+        raise InvalidMessageError(f"{str(fields)[:80]!r} is not a message: {reason}") from error

@@ -1,20 +1,29 @@
-"""Checks and converts what users pass, before anything is sent: bounds, cursors, filters and owners of reads, and the
-operations of writes. Pure."""
+"""Checks and converts arguments before anything is sent. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
 
 import msgspec
 import orjson
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from redis_history._ids import check_conversation_id, check_message_id
 from redis_history._time import to_microseconds
-from redis_history._validation import MAX_INTEGER, MIN_INTEGER, check_integer, check_owner, is_integer, refuse
+from redis_history._validation import (
+    MAX_INTEGER,
+    MIN_INTEGER,
+    check_choice,
+    check_integer,
+    check_name,
+    check_names,
+    check_owner,
+    is_integer,
+    refuse,
+)
 from redis_history.errors import (
     BatchTooLargeError,
     InvalidCursorError,
@@ -40,7 +49,6 @@ from redis_history.operations import (
     UpdateMessage,
     WriteRecord,
 )
-from redis_history.requests.filters import LAST_SEQUENCE, Filters, make_filters
 from redis_history.tokens import count_characters, estimate_tokens
 
 #: Limits of one atomic change: the server takes at most about 20 ms for it (docs/guarantees.md).
@@ -50,27 +58,17 @@ MAX_BATCH_BYTES: Final = 4_000_000
 #: Limit of the encoded record of a conversation.
 MAX_RECORD_BYTES: Final = 100_000
 
+#: No message has a higher sequence, so this one is the end of a microsecond.
+LAST_SEQUENCE: Final = 2**53 - 1
+
 _POSITION_LETTERS: Final = frozenset("0123456789.-")
 _INTEGER: Final = re.compile(r"0|-?[1-9][0-9]{0,18}")
 
-Filter = Callable[[Message], bool]
 Bound = datetime | str | int | float | Position
 
 
-def after_of(since: Bound | None) -> Position | None:
-    """The exclusive lower bound: for an instant, the last position of its microsecond.
-
-    Raises InvalidTimestampError or InvalidInputError unless `since` is an instant or a position.
-    """
-    return _position(since, LAST_SEQUENCE)
-
-
-def before_of(before: Bound | None) -> Position | None:
-    """The exclusive upper bound: for an instant, the first position of its microsecond. Raises as `after_of`."""
-    return _position(before, 0)
-
-
-def _position(bound: Bound | None, sequence: int) -> Position | None:
+def position_of(bound: Bound | None, sequence: int) -> Position | None:
+    """A bound as a position, which has this `sequence` if the bound is a time. Raises InvalidInputError."""
     if bound is None:
         return None
     if isinstance(bound, Position):
@@ -101,16 +99,14 @@ def cursors_of(after: Mapping[str, Cursor | str] | None) -> dict[str, Cursor] | 
         raise InvalidCursorError(
             f"subscribe_all takes a dict of cursors by conversation id, or None for now on, not {type(after).__name__}"
         )
-    cursors = {}
-    for conversation_id, cursor in after.items():
+    for conversation_id in after:
         check_conversation_id(conversation_id)
-        cursors[conversation_id] = cursor if isinstance(cursor, Cursor) else Cursor.parse(cursor)
-    return cursors
+    return {one: cursor if isinstance(cursor, Cursor) else Cursor.parse(cursor) for one, cursor in after.items()}
 
 
 def owner_of(text: str) -> int | str:
-    """Parses an owner: a 64-bit integer becomes an int, a JSON string its value, any other text itself. So 1 is the
-    number, and "1" in double quotes the string."""
+    """Parses an owner: a 64-bit integer becomes an int, a JSON string its value, other text itself. So 1 is the number,
+    and "1" in double quotes the string."""
     if _INTEGER.fullmatch(text) and MIN_INTEGER <= int(text) <= MAX_INTEGER:
         return int(text)
     if len(text) > 1 and text[0] == text[-1] == '"':
@@ -128,34 +124,114 @@ def owner_text(owner: int | str) -> str:
     return orjson.dumps(owner).decode()
 
 
-def message_filter(
-    roles: Iterable[Role] | None, participant_ids: Iterable[str] | None, scope: Scope | None
-) -> Filter | None:
-    """The filter of a read; None: all messages. Raises InvalidInputError for a string in place of a list."""
-    if roles is None and participant_ids is None and scope is None:
-        return None
-    return make_filters(roles=roles, participant_ids=participant_ids, scope=scope).wants
+class Filters(Struct, frozen=True):
+    """Checked filters of a read or a search; None: anything. `since` < position < `before`.
+
+    `tool_names`: messages with a call or a result of these tools. `archived`: True for archived messages only, False
+    for live ones only; messages do not contain it, so `wants` ignores it.
+    """
+
+    roles: frozenset[str] | None = None
+    participant_ids: frozenset[str] | None = None
+    scope: Scope | None = None
+    since: Position | None = None
+    before: Position | None = None
+    tool_names: frozenset[str] | None = None
+    archived: bool | None = None
+
+    @property
+    def first(self) -> Position | None:
+        """The first position after `since`."""
+        if self.since is None or self.since.sequence < LAST_SEQUENCE:
+            return self.since and self.since._replace(sequence=self.since.sequence + 1)
+        return Position(self.since.timestamp + 1, 0)
+
+    @property
+    def selects(self) -> bool:
+        """Whether some messages between the bounds may not pass."""
+        return (self.roles, self.participant_ids, self.scope, self.tool_names) != (None, None, None, None)
+
+    @property
+    def impossible(self) -> bool:
+        """Whether no message at all can pass: a list is empty, or no position is between the bounds."""
+        if self.before is not None and (first := self.first) is not None and first >= self.before:
+            return True
+        return any(names is not None and not names for names in (self.roles, self.participant_ids, self.tool_names))
+
+    def wants(self, message: Message) -> bool:
+        """Whether a stored message passes."""
+        if self.roles is not None and message.role not in self.roles:
+            return False
+        writer = message.participant and message.participant.id
+        if self.participant_ids is not None and writer not in self.participant_ids:
+            return False
+        if self.scope is not None and message.scope != self.scope:
+            return False
+        if self.tool_names is not None and self.tool_names.isdisjoint(tool_names_of(message)):
+            return False
+        if self.since is None and self.before is None:
+            return True
+        position = message.position
+        return (
+            position is not None
+            and (self.since is None or position > self.since)
+            and (self.before is None or position < self.before)
+        )
 
 
-def search_filters(
-    roles: Iterable[Role] | None,
-    participant_ids: Iterable[str] | None,
-    scope: Scope | None,
-    since: Bound | None,
-    before: Bound | None,
-    tool_names: Iterable[str] | None,
-    archived: bool | None,
+ANYTHING = Filters()
+
+
+def make_filters(
+    roles: Iterable[Role] | None = None,
+    participant_ids: Iterable[str] | None = None,
+    scope: Scope | None = None,
+    since: Bound | None = None,
+    before: Bound | None = None,
+    tool_names: Iterable[str] | None = None,
+    archived: bool | None = None,
 ) -> Filters:
-    """Raises as `message_filter` and `after_of`."""
-    return make_filters(
-        roles=roles,
-        participant_ids=participant_ids,
-        scope=scope,
-        since=after_of(since),
-        before=before_of(before),
-        tool_names=tool_names,
-        archived=archived,
-    )
+    """Raises InvalidInputError for values that no message can have, and for a string in place of a list."""
+    no_names = roles is None and participant_ids is None and tool_names is None
+    if no_names and since is None and before is None and scope is None and archived is None:
+        return ANYTHING  # as for most reads, which the checks below would slow down
+    check_choice(scope, "scope", (*get_args(Scope), None), InvalidInputError)
+    check_choice(archived, "archived", (True, False, None), InvalidInputError)
+    names = {"roles": roles, "participant_ids": participant_ids, "tool_names": tool_names}
+    sets = {
+        name: None if value is None else frozenset(check_names(value, name, InvalidInputError))
+        for name, value in names.items()
+    }
+    for role in sets["roles"] or ():
+        check_choice(role, "an item of roles", get_args(Role), InvalidInputError)
+    after, upper = position_of(since, LAST_SEQUENCE), position_of(before, 0)
+    return Filters(scope=scope, since=after, before=upper, archived=archived, **sets)
+
+
+def tool_names_of(message: Message) -> frozenset[str]:
+    """The tools that a message calls, or has named results of."""
+    called = [part.name for part in message.tool_uses]
+    return frozenset((*called, *(part.name for part in message.tool_results if part.name)))
+
+
+class Within(Struct, frozen=True):
+    """The conversations that are searched: those that meet all conditions; None: any."""
+
+    user_id: int | str | None = None
+    agent_name: str | None = None
+    conversation_ids: tuple[str, ...] | None = None
+
+
+def make_within(user_id: int | str | None, agent_name: str | None, conversation_ids: Iterable[str] | None) -> Within:
+    """Raises InvalidInputError, InvalidConversationIdError."""
+    check_owner(user_id, "user_id")
+    check_name(agent_name, "agent_name")
+    if conversation_ids is None:
+        return Within(user_id, agent_name)
+    ids = tuple(dict.fromkeys(check_names(conversation_ids, "conversation_ids", InvalidInputError)))
+    for conversation_id in ids:
+        check_conversation_id(conversation_id)
+    return Within(user_id, agent_name, ids)
 
 
 def precondition(
@@ -186,7 +262,8 @@ def append_one(
 ) -> Append:
     """The operation that appends one message. Raises as `append`."""
     check_conversation_id(conversation_id)
-    return Append(conversation_id, (entry_of(message),), precondition(expected_revision, must_exist, must_not_exist))
+    condition = precondition(expected_revision, must_exist, must_not_exist)
+    return Append(conversation_id, (entry_of(message),), precondition=condition)
 
 
 def append(
@@ -204,27 +281,27 @@ def append(
     check_conversation_id(conversation_id)
     _check_list(messages, "messages", InvalidMessageError)
     entries: dict[str, Entry] = {}
-    order: list[int] = []
-    places: dict[str, int] = {}
+    ids: list[str] = []
     size = 0
     for message in messages:
         entry = entry_of(message)
         known = entries.setdefault(message.id, entry)
         if known is entry:
-            places[message.id] = len(places)
             size += len(entry.body)
         elif known.body != entry.body or known.timestamp != entry.timestamp:
             raise MessageConflictError(
                 f"the batch has two messages of id {message.id[:64]!r} with different content", message_id=message.id
             )
-        order.append(places[message.id])
-        if (len(places) > MAX_BATCH_MESSAGES or size > MAX_BATCH_BYTES) and len(places) > 1:
+        ids.append(message.id)
+        if (len(entries) > MAX_BATCH_MESSAGES or size > MAX_BATCH_BYTES) and len(entries) > 1:
             raise BatchTooLargeError(
                 f"one atomic change holds at most {MAX_BATCH_MESSAGES:,} messages and {MAX_BATCH_BYTES:,} bytes; "
                 "append in several batches"
             )
     condition = precondition(expected_revision, must_exist, must_not_exist)
-    return Batch(Append(conversation_id, tuple(entries.values()), condition), order)
+    indexes = {message_id: index for index, message_id in enumerate(entries)}
+    op = Append(conversation_id, tuple(entries.values()), precondition=condition)
+    return Batch(op, [indexes[message_id] for message_id in ids])
 
 
 def delete_messages(
@@ -236,7 +313,7 @@ def delete_messages(
     ids = tuple(dict.fromkeys(map(check_message_id, message_ids)))
     if len(ids) > MAX_BATCH_MESSAGES:
         raise BatchTooLargeError(f"one atomic change removes at most {MAX_BATCH_MESSAGES:,} messages, not {len(ids):,}")
-    return DeleteMessages(conversation_id, ids, precondition(expected_revision))
+    return DeleteMessages(conversation_id, ids, precondition=precondition(expected_revision))
 
 
 def start_reply(conversation_id: str, role: Role, fields: MessageFields) -> Append:
@@ -244,18 +321,12 @@ def start_reply(conversation_id: str, role: Role, fields: MessageFields) -> Appe
     check_conversation_id(conversation_id)
     if fields.get("timestamp") is not None or "status" in fields:
         raise InvalidInputError("the timestamp and the status of a reply are given by the store; leave them out")
-    message = Message(role=role, **_known(fields))
-    entry = _entry(msgspec.structs.replace(message, status="streaming"))
-    return Append(conversation_id, (entry,))
-
-
-def _known(fields: MessageFields) -> dict[str, Any]:
-    known = {name: value for name, value in fields.items() if name != "id" or value is not None}
-    if unknown := known.keys() - MessageFields.__annotations__.keys():
-        refuse(
-            min(unknown), "a field of a reply", f"one of {', '.join(MessageFields.__annotations__)}", InvalidInputError
-        )
-    return known
+    given: dict[str, Any] = {name: value for name, value in fields.items() if name != "id" or value is not None}
+    known = MessageFields.__annotations__
+    if unknown := given.keys() - known.keys():
+        refuse(min(unknown), "a field of a reply", f"one of {', '.join(known)}", InvalidInputError)
+    message = msgspec.structs.replace(Message(role=role, **given), status="streaming")
+    return Append(conversation_id, (_entry(message),))
 
 
 def part_of(part: Any) -> Part:
@@ -266,8 +337,8 @@ def part_of(part: Any) -> Part:
     return parts[0]
 
 
-def check_written(part: Part, before: int) -> int:
-    """The bytes of a reply of `before` bytes with this part. Raises InvalidMessageError, MessageTooLargeError."""
+def check_size(part: Part, before: int) -> int:
+    """The size of a reply of `before` bytes with this part. Raises InvalidMessageError, MessageTooLargeError."""
     size = before + len(encode_body(Message(id="-", role="assistant", parts=(part,))))
     if size > MAX_MESSAGE_BYTES:
         raise MessageTooLargeError(
@@ -279,13 +350,13 @@ def check_written(part: Part, before: int) -> int:
 def update_message(conversation_id: str, message: Message, expected_revision: int | None = None) -> UpdateMessage:
     """Raises InvalidConversationIdError, InvalidMessageError."""
     check_conversation_id(conversation_id)
-    return UpdateMessage(conversation_id, entry_of(message), precondition(expected_revision))
+    return UpdateMessage(conversation_id, entry_of(message), precondition=precondition(expected_revision))
 
 
 def restore(conversation_id: str, messages: Iterable[Message], expected_revision: int | None = None) -> Restore:
     """Raises as `append`."""
     batch = append(conversation_id, messages, expected_revision)
-    return Restore(conversation_id, batch.op.entries, batch.op.precondition)
+    return Restore(conversation_id, batch.op.entries, precondition=batch.op.precondition)
 
 
 def compact(
@@ -311,14 +382,12 @@ def compact(
     digests = None
     if seen is not None:
         _check_list(seen, "seen")
-        digests = tuple((one.id, body_digest(encode_body(one))) for one in seen if not _is_left(one))
-    return Compact(conversation_id, through, entry_of(summary), digests, precondition(expected_revision))
-
-
-def _is_left(message: Message) -> bool:
-    if not isinstance(message, Message):
-        refuse(message, "an item of seen", "a Message", InvalidInputError)
-    return stays(message)
+        seen = list(seen)
+        for message in seen:
+            if not isinstance(message, Message):
+                refuse(message, "an item of seen", "a Message", InvalidInputError)
+        digests = tuple((one.id, body_digest(encode_body(one))) for one in seen if not stays(one))
+    return Compact(conversation_id, through, entry_of(summary), digests, precondition=precondition(expected_revision))
 
 
 def through_of(through: Position | Message | str) -> Position | str:
@@ -350,7 +419,7 @@ def write_record(
         raise InvalidInputError("the metadata of a conversation has values that cannot be stored: use JSON-like values")
     if len(msgspec.msgpack.encode(written)) > MAX_RECORD_BYTES:
         raise InvalidInputError(f"the record of a conversation takes at most {MAX_RECORD_BYTES:,} bytes")
-    return WriteRecord(conversation_id, written, precondition(expected_revision, not create, create))
+    return WriteRecord(conversation_id, written, precondition=precondition(expected_revision, not create, create))
 
 
 def _check_list(value: object, name: str, error: type[InvalidInputError] = InvalidInputError) -> None:

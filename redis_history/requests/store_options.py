@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Final, Literal, Protocol, get_args
 
 from msgspec import UNSET, Struct, UnsetType
 
 from redis_history._validation import check_choice, check_function, check_integer, check_seconds
 from redis_history._words import check_language
-from redis_history.errors import ConfigurationError
+from redis_history.errors import ConfigurationError, MissingExtraError
 from redis_history.model.wire import check_zstd
 
 #: Seconds; a hundred years, and far from what a server's clock can hold.
 MAX_TTL: Final = 3_155_760_000.0
-#: How subscribers hear of changes: by the server's notifications, by what writers publish, or by looking only; "auto":
-#: by notifications if the server makes them, else by what writers publish if they do, else by looking.
+#: How subscriptions learn of changes: from the server's notifications, from messages that writers publish, or by
+#: polling; "auto": the first of these that is available.
 Doorbell = Literal["auto", "keyspace", "publish", "poll"]
 DOORBELLS: Final[tuple[str, ...]] = get_args(Doorbell)
-#: Seconds; an hour.
+#: Seconds.
 MAX_DURABILITY_TIMEOUT: Final = 3600.0
 SearchMode = Literal["auto", "require", "off"]
 #: A write waits until the server, its disk, or other servers have it.
 Durability = Literal["server", "fsync", "replicas"]
 Compress = Literal["zstd"]
+#: Numbers in a vector of the default embedder, WordLlama (the extra `semantic`), which comes with its weights.
+_DEFAULT_DIMENSION: Final = 256
 
 
 class Embedder(Protocol):
@@ -58,16 +63,31 @@ def meaning(
     field = VectorField(vectors) if isinstance(vectors, int) else vectors
     if embedder != "default":
         return embedder, field
-    from redis_history.requests import static_embedder  # here, because few need it
-
-    static_embedder.check_semantic()
-    field = field or VectorField(static_embedder.DIMENSION)
-    if field.dimension != static_embedder.DIMENSION:
+    if find_spec("wordllama") is None:
+        raise MissingExtraError(
+            "embedder='default' needs a package that is not installed: pip install 'redis_history[semantic]'"
+        )
+    field = field or VectorField(_DEFAULT_DIMENSION)
+    if field.dimension != _DEFAULT_DIMENSION:
         raise ConfigurationError(
-            f"embedder='default' makes vectors of {static_embedder.DIMENSION} numbers, not of {field.dimension}: "
+            f"embedder='default' makes vectors of {_DEFAULT_DIMENSION} numbers, not of {field.dimension}: "
             "leave vectors out"
         )
-    return static_embedder.embed, field
+    return _embed, field
+
+
+@cache  # half a second
+def _default_model() -> Any:
+    import wordllama
+
+    # By default it looks for its tokenizer in a folder where the package does not have it.
+    return wordllama.WordLlama.load(cache_dir=Path(wordllama.__file__).parent, disable_download=True)
+
+
+def _embed(texts: Sequence[str]) -> Sequence[Sequence[float]]:
+    """The means of the vectors of each text's tokens, of length 1; zeros for a text without any."""
+    vectors: Sequence[Sequence[float]] = _default_model().embed([text or " " for text in texts], norm=True).tolist()
+    return vectors
 
 
 class Options(Struct, frozen=True):
@@ -113,8 +133,8 @@ class Options(Struct, frozen=True):
         check_function(self.embedder, "embedder", "a function from texts to vectors")
 
     def check_for_custom_backend(self, *others: Any) -> None:
-        """Raises ConfigurationError for what a backend of the caller's own decides itself."""
-        self._check_without_server("a backend of your own")
+        """Raises ConfigurationError for options that a custom backend has itself."""
+        self._check_without_server("a custom backend")
         capped = self.max_messages is not UNSET or self.max_conversations is not UNSET
         own = self.ttl is not None or capped or self.doorbell != "auto"
         if any(other is not None for other in others) or own:
@@ -122,29 +142,26 @@ class Options(Struct, frozen=True):
                 "with backend=, give no url, client, retry, ttl, max_messages, max_conversations or doorbell: "
                 "they are the backend's own"
             )
-        self.check_without_server()
-
-    def check_without_server(self) -> None:
-        """Raises ConfigurationError for what only a server with search has."""
-        if self.search == "require" or self.embedder is not None:
-            raise ConfigurationError("search='require' and embedder= are for a Redis server with search")
 
     def for_memory(self) -> dict[str, Any]:
-        """As the memory backend takes them; its own defaults for those not given."""
+        """As the memory backend takes them; options that were not given are left out."""
         self._check_without_server("memory://")
         if self.doorbell != "auto":
             raise ConfigurationError("doorbell is for servers; subscriptions to memory:// hear of changes directly")
-        given: dict[str, Any] = {"log_length": self.log_length, "ttl": self.ttl}
-        for name in ("max_messages", "max_conversations"):
-            if (value := getattr(self, name)) is not UNSET:
-                given[name] = value
-        return given
+        caps = {"max_messages": self.max_messages, "max_conversations": self.max_conversations}
+        given = {name: cap for name, cap in caps.items() if cap is not UNSET}
+        return {"log_length": self.log_length, "ttl": self.ttl, **given}
 
     def _check_without_server(self, backend: str) -> None:
-        if self.durability != "server":
-            raise ConfigurationError(f"durability={self.durability!r} needs a server, which {backend} is not")
-        if self.compress is not None:
-            raise ConfigurationError(f"compress={self.compress!r} needs a server, which {backend} is not")
+        for name, is_set in (
+            ("durability", self.durability != "server"),
+            ("compress", self.compress is not None),
+            ("search", self.search == "require"),
+            ("embedder", self.embedder is not None),
+        ):
+            if is_set:
+                value = repr(getattr(self, name))[:80]
+                raise ConfigurationError(f"{name}={value} needs a Redis server, which {backend} is not")
 
     def for_redis(self) -> int | None:
         """`max_messages` as the Redis backend takes it, which has no other cap."""

@@ -1,4 +1,4 @@
-"""The times that a query names, in English or as ISO dates: messages of that time come first."""
+"""Finds the times that a query names, in English or as ISO dates. Messages of these times come first."""
 
 from __future__ import annotations
 
@@ -34,10 +34,9 @@ _RELATIVE: Final = re.compile(
 )
 #: In this order: "July 2023" is in "7 July 2023".
 _DATES: Final = (_ISO, _DAY_FIRST, _MONTH_FIRST, _OF_YEAR, _MONTH_ALONE, _YEAR_ALONE, _RELATIVE)
-#: A date without a year is of any of so many years.
+#: A date without a year means the same day of each of so many years.
 _YEARS: Final = 10
-#: More times than these are not looked for.
-_MOST: Final = 30
+_MAX_PERIODS: Final = 30
 
 
 def named_periods(query: str, now: datetime | None = None) -> tuple[Period, ...]:
@@ -46,14 +45,11 @@ def named_periods(query: str, now: datetime | None = None) -> tuple[Period, ...]
     found: dict[Period, None] = {}
     for pattern in _DATES:
         for match in pattern.finditer(query):
-            for begin, end in _spans({"which": "", **_lower(match)}, now):
+            groups = {name: value.lower() for name, value in match.groupdict().items() if value}
+            for begin, end in _spans({"which": "", **groups}, now):
                 found[to_microseconds(begin), to_microseconds(end)] = None
         query = pattern.sub("|", query)
-    return tuple(found)[:_MOST]
-
-
-def _lower(match: re.Match[str]) -> dict[str, str]:
-    return {name: value.lower() for name, value in match.groupdict().items() if value}
+    return tuple(found)[:_MAX_PERIODS]
 
 
 def _spans(said: dict[str, str], now: datetime) -> Iterator[tuple[datetime, datetime]]:

@@ -1,15 +1,15 @@
-"""Hits of a search: cut to a number of tokens, and with the places of the query's terms. Pure."""
+"""Hits of a search: highlighted, and cut to a number of tokens. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from redis_history._words import MAX_WORD, is_unspaced, load_stemmer, words
+from redis_history._words import is_unspaced, load_stemmer, words
 from redis_history.model import Message
 from redis_history.search.query import Query, Term
 from redis_history.search.text import MAX_CHARACTERS, searchable
@@ -19,7 +19,7 @@ from redis_history.tokens import CHARACTERS_PER_TOKEN, TokenCounter, message_tok
 FRAGMENT: Final = 200
 FRAGMENTS: Final = 3
 _BEFORE: Final = 40
-# Wider than the words of text.py: what is not one there gives no word here.
+# Matches more than the words of text.py; `words` drops the rest.
 _WRITTEN: Final = re.compile(r"[^\W_](?:[^\W_]|[\u0300-\u036f\u0483-\u0489\u0591-\u0dff\u0e31-\u1fff\u20d0-\u20f0])*")
 _ASCII: Final = re.compile(r"[A-Za-z0-9]+")  # the same for ASCII text, and faster
 _FORMS: Final = "e s es ed d ing y ies ied ly ning ting ping ned ted ped"
@@ -30,14 +30,14 @@ Ranges = list[tuple[int, int]]
 
 
 class Highlight(Struct, frozen=True):
-    """A part of a message's `text`, of about 200 characters, as it was written. `ranges`: where in it the terms are, as
-    (start, end) in characters, ascending and apart."""
+    """A fragment of a message: about 200 characters of `text` as it was written. `ranges`: where the terms are in it,
+    as (start, end) in characters, ascending and apart."""
 
     text: str
     ranges: tuple[tuple[int, int], ...]
 
     def marked(self, before: str = "**", after: str = "**") -> str:
-        """The text with each term between two marks. Nothing in the text is escaped."""
+        """The text with marks around each term. It is not escaped."""
         pieces, end = [], 0
         for start, stop in self.ranges:
             pieces += [self.text[end:start], before, self.text[start:stop], after]
@@ -52,33 +52,32 @@ class _Word(NamedTuple):
 
 
 def highlights(message: Message | str, query: Query, *, language: str = "english") -> tuple[Highlight, ...]:
-    """The first fragments of a message, or of a text, in which a term of the query stands; none where no term is
-    found in it."""
+    """The first fragments of a message, or of a text, that contain a term of the query."""
     text = message if isinstance(message, str) else searchable(message)
-    ranges = _found(text, query, language)
+    ranges = _ranges(text, query, language)
     fragments: list[Highlight] = []
     while ranges and len(fragments) < FRAGMENTS:
         start = _word_start(text, max(0, ranges[0][0] - _BEFORE))
         stop = max(_word_end(text, min(len(text), start + FRAGMENT)), ranges[0][1])
-        inside = [one for one in ranges if one[1] <= stop]
-        fragments.append(Highlight(text[start:stop], tuple((first - start, last - start) for first, last in inside)))
+        inside = [(first - start, last - start) for first, last in ranges if last <= stop]
+        fragments.append(Highlight(text[start:stop], tuple(inside)))
         ranges = [one for one in ranges[len(inside) :] if one[0] >= stop]
     return tuple(fragments)
 
 
 def matching(message: Message, query: Query, *, language: str = "english") -> tuple[str, Ranges]:
-    """The text of a message, and where in it the terms of the query are: its plain text if they are there, else all
-    that can be searched of it."""
+    """The text of a message and where the terms of the query are in it: its plain text if that contains any, else all
+    of its searchable text."""
     plain, every = message.text[:MAX_CHARACTERS], searchable(message)
     for text in (plain, every):
-        if ranges := _found(text, query, language):
+        if ranges := _ranges(text, query, language):
             return text, ranges
     return plain or every, []
 
 
 def passage(text: str, ranges: Ranges, size: int) -> tuple[int, int]:
-    """Start and end of at most `size` characters of a text, with as many of the ranges as fit. It begins and ends at a
-    blank if one is near. Without ranges it is the beginning of the text."""
+    """Start and end of at most `size` characters of a text, with as many of the ranges as fit (the beginning of the
+    text if there are none). Words are not cut if there is a blank near."""
     if len(text) <= size:
         return 0, len(text)
     first, last = _densest(ranges, size)
@@ -92,7 +91,7 @@ def passage(text: str, ranges: Ranges, size: int) -> tuple[int, int]:
 
 
 def _densest(ranges: Ranges, size: int) -> tuple[int, int]:
-    """From the start of the first to the end of the last of the most ranges within so many characters."""
+    """Start and end of the `size` characters that contain the most ranges."""
     best, most, end = (0, 0), 0, 0
     for at, (first, last) in enumerate(ranges):
         end = max(end, at + 1)
@@ -103,68 +102,57 @@ def _densest(ranges: Ranges, size: int) -> tuple[int, int]:
     return best
 
 
-def _found(text: str, query: Query, language: str) -> Ranges:
-    return _joined(_ranges(_written(text), query, load_stemmer(language), language))
-
-
-def _written(text: str) -> list[_Word]:
-    """The words of a text, as text.py has them, and where they stand."""
-    found: list[_Word] = []
-    for run in (_ASCII if text.isascii() else _WRITTEN).finditer(text):
-        start, end = run.span()
-        if run[0].isascii():  # one word, as nearly all are
-            if end - start <= MAX_WORD:
-                found.append(_Word(run[0].lower(), start, end))
-            continue
-        split = words(run[0])
-        if len(split) == 1:
-            found.append(_Word(split[0], start, end))
-        elif split and not any(map(is_unspaced, split)):
-            found.extend(_Word(word, start, end) for word in split)
-        elif split:
-            found.extend(_unspaced(text, start, end))
-    return found
-
-
-def _unspaced(text: str, start: int, end: int) -> list[_Word]:
-    """The same of a run that has letters of a script without blanks: character by character."""
-    found: list[_Word] = []
-    at = start
-    while at < end:
-        one = words(text[at])
-        if one and is_unspaced(one[0]):
-            pair = words(text[at : min(at + 2, end)])
-            found.append(_Word(pair[0], at, at + len(pair[0]) if len(pair[0]) <= 2 else at + 1))
-            at += 1
-            continue
-        stop = at + 1
-        while stop < end and not ((other := words(text[stop])) and is_unspaced(other[0])):
-            stop += 1
-        found.extend(_Word(word, at, stop) for word in words(text[at:stop]))
-        at = stop
-    return found
-
-
-def _ranges(text: list[_Word], query: Query, stem: Callable[[str], str] | None, language: str) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
+def _ranges(text: str, query: Query, language: str) -> Ranges:
+    """Where the terms of the query are in the text."""
+    written = list(_words_of(text))
+    plain = [one.word for one in written]
+    stem = load_stemmer(language)
+    found: Ranges = []
     for term in query.terms:
         if term.kind == "phrase":
-            size = len(term.words)
-            plain = [one.word for one in text]
-            phrase = list(term.words)
-            found.extend(
-                (text[at].start, text[at + size - 1].end)
-                for at in range(len(text) - size + 1)
-                if plain[at : at + size] == phrase
-            )
+            size, phrase = len(term.words), list(term.words)
+            starts = (at for at in range(len(plain) - size + 1) if plain[at : at + size] == phrase)
+            found.extend((written[at].start, written[at + size - 1].end) for at in starts)
         else:
-            same = _same(term, stem, language)
-            wanted = {word for word in {one.word for one in text} if same(word)}
-            found.extend((one.start, one.end) for one in text if one.word in wanted)
-    return found
+            matching = set(filter(_matcher(term, stem, language), set(plain)))
+            found.extend((one.start, one.end) for one in written if one.word in matching)
+    joined: Ranges = []
+    for start, end in sorted(found):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((start, end))
+    return joined
 
 
-def _same(term: Term, stem: Callable[[str], str] | None, language: str) -> Callable[[str], bool]:
+def _words_of(text: str) -> Iterator[_Word]:
+    """The words of a text, as the index has them, and where they are."""
+    for run in (_ASCII if text.isascii() else _WRITTEN).finditer(text):
+        start, end = run.span()
+        found = words(run[0])
+        if len(found) == 1 or not any(map(is_unspaced, found)):
+            yield from (_Word(word, start, end) for word in found)
+            continue
+        at = start
+        while at < end:  # character by character, because words are pairs in a script without blanks
+            stop = at + 1
+            if _begins_unspaced(text[at]):
+                [pair, *_] = words(text[at : min(at + 2, end)])
+                yield _Word(pair, at, at + len(pair) if len(pair) <= 2 else stop)
+            else:
+                while stop < end and not _begins_unspaced(text[stop]):
+                    stop += 1
+                yield from (_Word(word, at, stop) for word in words(text[at:stop]))
+            at = stop
+
+
+def _begins_unspaced(letter: str) -> bool:
+    found = words(letter)
+    return bool(found) and is_unspaced(found[0])
+
+
+def _matcher(term: Term, stem: Callable[[str], str] | None, language: str) -> Callable[[str], bool]:
+    """Whether a word matches a term that is a word or a prefix."""
     wanted = term.word
     if term.kind == "prefix":
         return lambda word: word.startswith(wanted)
@@ -186,18 +174,8 @@ def _akin(word: str, other: str) -> bool:
     return shared >= 3 and word[shared:] in _ENDINGS and other[shared:] in _ENDINGS
 
 
-def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    joined: list[tuple[int, int]] = []
-    for start, end in sorted(ranges):
-        if joined and start <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
-        else:
-            joined.append((start, end))
-    return joined
-
-
 def _word_start(text: str, at: int) -> int:
-    """Where to begin so that no word is cut, if there is a blank near."""
+    """The next start of a word, if it is near."""
     if at == 0:
         return 0
     blank = text.find(" ", at - 1, at + 20)
@@ -211,17 +189,17 @@ def _word_end(text: str, at: int) -> int:
     return at if blank < 0 else blank
 
 
-#: Tokens of the shortest excerpt, but for that of the best hit.
+#: Tokens of the shortest excerpt, except that of the best hit.
 LEAST: Final = 25
 
 
 class SearchHit(Struct, frozen=True):
     """A message that was found. `score` is above 0 and compares within one search only, `conversation_id` is where it
-    was found. `highlights` are up to 3 fragments with terms. `before` and `after` are its neighbours, as
-    many as the call's `context` says, ascending; they need not match. `archived`: a summary stands for it; then its
-    neighbours are archived messages too.
+    was found. `highlights` are up to 3 fragments with terms. `before` and `after` are as many neighbours as the call's
+    `context` says, ascending; they need not match. `archived`: a summary has replaced the message; then its neighbours
+    are archived messages too.
 
-    `excerpt`: the passage that matches, cut to what is left of the `token_cap`, if the message is too long for it; then
+    `excerpt`: if the message is too long for the rest of the `token_cap`, the passage that matches, cut to fit; then
     `truncated` is true. Show `excerpt` then: `message` is the whole message, as it is stored."""
 
     message: Message
@@ -235,7 +213,7 @@ class SearchHit(Struct, frozen=True):
 
     @property
     def truncated(self) -> bool:
-        """Whether the message is longer than what is left of the cap, so that it comes with an excerpt."""
+        """Whether the message did not fit, so that it comes with an excerpt."""
         return self.excerpt is not None
 
 
@@ -266,10 +244,9 @@ def cut_to_tokens(
 ) -> list[SearchHit]:
     """The hits, best first, that fit into so many tokens, by `counter` or estimated. None: all. 0: none.
 
-    Messages and neighbours count as in `message_tokens`, an excerpt as a text. Where only the message fits, it comes
-    without its neighbours. A message that does not fit comes with an excerpt of its share of what is left, so that it
-    does not hide what comes after it; it is skipped if that share is below LEAST tokens. The best hit always comes,
-    however short its excerpt, so that a search with matches never looks empty.
+    If only the message fits, it comes without its neighbours. A message that does not fit comes with an excerpt of its
+    share of the rest, so that there is room for later hits; it is skipped if that share is below LEAST tokens. The best
+    hit always comes, however short its excerpt, so that a search with matches never looks empty.
     """
     if token_cap is None:
         return list(hits)
@@ -277,10 +254,10 @@ def cut_to_tokens(
     left = token_cap
     for index, hit in enumerate(hits if token_cap else ()):
         alone = message_tokens(hit.message, counter)
-        beside = sum(message_tokens(one, counter) for one in (*hit.before, *hit.after))
-        if alone + beside <= left:
+        neighbours = sum(message_tokens(one, counter) for one in (*hit.before, *hit.after))
+        if alone + neighbours <= left:
             kept.append(hit)
-            left -= alone + beside
+            left -= alone + neighbours
         elif alone <= left:
             kept.append(replace(hit, before=(), after=()))
             left -= alone
@@ -297,20 +274,17 @@ def cut_to_tokens(
 
 
 def _excerpt(text: str, ranges: Ranges, tokens: int, counter: TokenCounter | None) -> str:
-    if counter is None:
-        start, stop = passage(text, ranges, tokens * CHARACTERS_PER_TOKEN)
+    def cut(size: int) -> str:
+        start, stop = passage(text, ranges, size)
         return text[start:stop]
 
-    def cut(size: int) -> str:
-        return text[slice(*passage(text, ranges, size))]
-
-    return cut(largest(cut, len(text), tokens, counter))
+    return cut(tokens * CHARACTERS_PER_TOKEN if counter is None else largest(cut, len(text), tokens, counter))
 
 
 def largest(make: Callable[[int], str], most: int, tokens: int, counter: TokenCounter | None = None) -> int:
-    """The largest size up to `most` for which `make` gives a text of at most so many tokens; 0 if there is none.
+    """The largest size up to `most` for which `make` returns a text of at most so many tokens; 0 if there is none.
 
-    It assumes that tokens grow with the size. If they do not, the result still fits, but a larger one may fit too.
+    If tokens do not grow with the size, the result still fits, but a larger one may fit too.
     """
     if most and text_tokens(make(most), counter) <= tokens:
         return most

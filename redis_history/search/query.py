@@ -1,8 +1,7 @@
-"""Parses queries of people and models into terms. Every text is valid, and no syntax of the server gets through.
+"""Parses the queries of people and models into terms. Every text is valid, and no syntax of the server gets through.
 
-A term is a word, a "phrase in quotes" or the beginning of words*. A message matches if any term does. Words are those
-of text.py, so a term holds letters, digits and marks only. A quote that does not close, a lone star, operators: all
-text.
+A term is a word, a "phrase in quotes" or the beginning of words*. A message matches if any term does. A term holds only
+letters, digits and marks. An open quote, a lone star and operators are text.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from redis_history._words import is_unspaced, stop_words, words
 from redis_history.errors import InvalidInputError
 from redis_history.search.dates import Period, named_periods
 
-#: More of a query is not read.
+#: The rest of a longer query is ignored.
 MAX_QUERY_CHARACTERS: Final = 100_000
 #: Dates are looked for in the beginning.
 MAX_DATED_CHARACTERS: Final = 1_000
-#: More terms of a query are not looked for, nor more words of a phrase: the first ones are.
+#: Terms of a query, and words of a phrase, that are searched for: the first ones.
 MAX_TERMS: Final = 32
 _MIN_PREFIX: Final = 2
 
@@ -31,8 +30,8 @@ _STAR: Final = re.compile(r"(?<![*\s])\*+(?!\w)")
 
 
 class Term(Struct, frozen=True):
-    """One thing to look for. A "word" matches what has its stem, a "phrase" its words as they are and in this order, a
-    "prefix" every word that begins with it."""
+    """A "word" matches words with its stem, a "phrase" its words as they are and in this order, a "prefix" every word
+    that begins with it."""
 
     kind: Literal["word", "phrase", "prefix"]
     words: tuple[str, ...]
@@ -43,7 +42,7 @@ class Term(Struct, frozen=True):
 
 
 class Query(Struct, frozen=True):
-    """The distinct terms of a query, at most MAX_TERMS, as they came. None: nothing can match. `periods`: the times
+    """The distinct terms of a query, at most MAX_TERMS, in order; without terms nothing can match. `periods`: the times
     that it names."""
 
     terms: tuple[Term, ...]
@@ -84,9 +83,9 @@ def _free(text: str) -> Iterator[Term]:
     for star in _STAR.finditer(text):
         found = words(text[end : star.start()])
         end = star.end()
-        # The word right before the star. "**bold**" is emphasis by a model, not a prefix.
-        stands = re.search(r"(?<!\*)\b\w+$", text[max(0, star.start() - 200) : star.start()])
-        if stands and found and len(found[-1]) >= _MIN_PREFIX and not is_unspaced(found[-1]):
+        # The word before the star. "**bold**" is emphasis by a model, not a prefix.
+        prefix = re.search(r"(?<!\*)\b\w+$", text[max(0, star.start() - 200) : star.start()])
+        if prefix and found and len(found[-1]) >= _MIN_PREFIX and not is_unspaced(found[-1]):
             yield from _words(found[:-1])
             yield Term("prefix", (found[-1],))
         else:
@@ -99,7 +98,7 @@ def _words(found: list[str]) -> Iterator[Term]:
     for word in found:
         if not is_unspaced(word) or len(word) == 2:
             yield Term("word", (word,))
-        elif len(before) != 2 or not is_unspaced(before):  # else the end of a run, which its last pair has
+        elif len(before) != 2 or not is_unspaced(before):  # else its last pair contains it
             yield Term("prefix", (word,))
         before = word
 
@@ -107,7 +106,7 @@ def _words(found: list[str]) -> Iterator[Term]:
 def _phrase(text: str) -> Iterator[Term]:
     found = words(text)
     if len(found) > 1 and len(found[-1]) == 1 and len(found[-2]) == 2 and is_unspaced(found[-2] + found[-1]):
-        del found[-1]  # the run may go on in what is looked for
+        del found[-1]  # the run may be longer in the text
     if len(found) == 1 and is_unspaced(found[0]) and len(found[0]) == 1:
         yield Term("prefix", (found[0],))
     elif found:

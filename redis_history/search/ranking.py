@@ -1,15 +1,14 @@
 """The order of what was found, by an index or by `Scan`, which reads the messages of one conversation. Pure.
 
-A turn of a conversation is short, and what a question asks for is often spread over some: one names the thing, the
-next says it. So each term counts once for a message: with its full weight if the message has the term itself, with
-0.7, 0.5 or 0.3 of it if the nearest message that has it is one, two or three steps away. The weight of a term is how
-rare it is within what was searched, not within the namespace: the names of the speakers say little.
-How often a message has a term, and how long the message is, matter less in turns than in documents: the finder's score
-of a message (BM25), relative to the best one of the term, counts by its square root.
+The turns of a conversation are short, and the answer to a question is often spread over some of them: one names the
+thing, the next describes it. So each term counts once for a message: with its full weight if the message has the term,
+with 0.7, 0.5 or 0.3 of it if the nearest message that has it is one, two or three steps away. The weight of a term is
+its rareness within the searched messages, not within the namespace: the names of the speakers say little. How often a
+message has a term, and how long the message is, matter less in turns than in documents: the BM25 score of a message,
+relative to the best one of the term, counts by its square root.
 
-Vectors add to that as much as they deserve: `fuse` weighs them by how well they agree with the words over all messages
-that were searched. On LoCoMo the correlation is 0.37 for a small static embedder, and within 0.15 of 0 for random
-vectors, which therefore change nothing.
+`fuse` weighs vectors by their correlation with the words over all searched messages. On LoCoMo it is 0.37 for a small
+static embedder, and within 0.15 of 0 for random vectors, which therefore change nothing.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from typing import Any, Final, NamedTuple
 
 from redis_history._words import load_stemmer, words
 from redis_history.model import Message
-from redis_history.requests.filters import ANYTHING, Filters
+from redis_history.requests import ANYTHING, Filters
 from redis_history.search.query import Query, Term
 from redis_history.search.text import searchable
 
-#: So many messages of each term are ranked, if no more are wanted: those that the finder scores best. 200 cost 0.03 of
+#: Messages of each term that are ranked, those with the best scores, if no more are asked for. 200 cost 0.03 of
 #: recall@10.
 DEPTH: Final = 500
 
-#: Messages from the times that a query names; if there are more, times do not count.
+#: If more messages are from the times that a query names, times do not count.
 MAX_DATED: Final = 2_000
 
 #: The share of a term's weight that a message gets if another one, so many steps before or after it, has the term.
@@ -43,7 +42,7 @@ _AGREEMENT: Final = 0.15
 
 class Matches(NamedTuple):
     """The messages that one term matches: how many there are, and the scores of all or the best of them, by
-    conversation and sequence. Scores compare among themselves only; those of words are at least 0."""
+    conversation and sequence. Scores compare within one `Matches` only; those of words are at least 0."""
 
     total: int
     scores: Mapping[Any, Mapping[int, float]]
@@ -62,7 +61,7 @@ class Ranked(NamedTuple):
 
 
 def rareness(total: int, size: int) -> float:
-    """The weight of what so many of `size` messages have: BM25's inverse document frequency."""
+    """The weight of a term that `total` of `size` messages have: BM25's inverse document frequency."""
     return math.log1p(max(size - total + 0.5, 0.5) / (total + 0.5))
 
 
@@ -72,8 +71,7 @@ def rank(
     """All messages that a term matches, best first; of equal score the newer one, by conversation and sequence.
 
     `matches` are those of each term of the query; `size` is how many messages were searched (None: an estimate).
-    `together` is what any term matches, by the finder's own score: needed where `matches` list the best only, because
-    what has many common terms may be among the best of none.
+    `together` are the matches of any term: a message with many common terms may be among the best of none of them.
     """
     if size is None:
         size = 2 * max((found.total for found in matches), default=0)
@@ -96,14 +94,13 @@ def rank(
 
 
 def favour(ranked: list[Ranked], dated: Matches, size: int) -> list[Ranked]:
-    """The messages in order, where those count more that are `dated`: from the times that the query names. It counts as
-    a word that these messages have: 0.015 of recall@10 on LoCoMo, where 34 of 383 questions name a time."""
+    """The messages in order, with a higher score for those from the times that the query names (`dated`), as if the
+    time were a word: 0.015 of recall@10 on LoCoMo, where 34 of 383 questions name a time."""
     if not dated.total or dated.total > dated.listed:  # so many that it says little
         return ranked
     weight, of = rareness(dated.total, size), dated.scores
     found = [one._replace(score=one.score + weight * (one.sequence in of.get(one.conversation, ()))) for one in ranked]
-    found.sort(key=lambda one: one.score, reverse=True)
-    return found
+    return sorted(found, key=lambda one: one.score, reverse=True)
 
 
 def fuse(ranked: Sequence[Ranked], nearest: Matches, size: int) -> list[Ranked]:
@@ -112,7 +109,6 @@ def fuse(ranked: Sequence[Ranked], nearest: Matches, size: int) -> list[Ranked]:
     `nearest` has a similarity for each listed message, of any scale; `size` is the number of messages searched. A
     message that a list lacks counts as much as its last item. Both scores are divided by their standard deviation.
     """
-    # By conversation and then by number: a search takes this way with hundreds of messages.
     words: dict[Any, dict[int, float]] = {}
     for one in ranked:
         words.setdefault(one.conversation, {})[one.sequence] = one.score
@@ -129,11 +125,11 @@ def fuse(ranked: Sequence[Ranked], nearest: Matches, size: int) -> list[Ranked]:
     products = (score * vectors[where][n] for where, those in words.items() for n, score in those.items())
     covariance = sum(products) / max(count, 1)
     correlation = (covariance - word_mean * vector_mean) / (word_deviation * vector_deviation)
-    # Two standard errors are left for chance: the fewer messages, the more they must agree.
+    # Less two standard errors, for chance: the fewer messages, the more they must agree.
     agreement = (correlation - 2 / math.sqrt(max(count, 1))) / _AGREEMENT
     weight = min(max(agreement, 0.0), 1.0) if words else 1.0
     by_words, by_vectors = 1 / word_deviation, weight / vector_deviation
-    # Where the words leave a tie, the vectors decide, and then the newer message comes first.
+    # If words leave a tie, the vectors decide, then the newer message comes first.
     order = [
         (known.get(n, 0.0) * by_words + near * by_vectors, near, where, n)
         for where, those in vectors.items()
@@ -156,7 +152,7 @@ def _near(scores: dict[int, float], known: Iterable[int]) -> dict[int, float]:
 
 
 def _moments(scores: Mapping[Any, Mapping[int, float]], count: int) -> tuple[float, float]:
-    """Mean and standard deviation (1 for 0) of so many scores, of which those that are not given are 0."""
+    """Mean and standard deviation (1 for 0) of `count` scores; those that are not given are 0."""
     mean = sum(sum(those.values()) for those in scores.values()) / max(count, 1)
     squares = sum(score * score for those in scores.values() for score in those.values())
     variance = squares / max(count, 1) - mean * mean
@@ -164,7 +160,7 @@ def _moments(scores: Mapping[Any, Mapping[int, float]], count: int) -> tuple[flo
 
 
 def _add(scores: dict[int, float], weights: dict[int, float]) -> None:
-    """Add the weight of one term to each message: its full weight or the largest share from a neighbour."""
+    """Add the weight of one term to each message: in full, or the largest share from a neighbour."""
     spread = dict(weights)
     for sequence, weight in weights.items():
         for step, share in _STEPS:
@@ -176,21 +172,22 @@ def _add(scores: dict[int, float], weights: dict[int, float]) -> None:
 
 
 def _complete(scores: dict[Any, dict[int, float]], together: Matches) -> None:
-    """Give what the lists of the terms missed the finder's own score, brought to the scale of the others."""
-    known = found = 0.0
-    for conversation, listed in together.scores.items():
-        ours = scores.get(conversation, {})
-        for sequence, score in listed.items():
-            if sequence in ours:
-                known, found = known + ours[sequence], found + score
+    """Add the messages that the lists of the terms lack, with their score among `together`, scaled to the others."""
+    both = [
+        (scores[conversation][sequence], score)
+        for conversation, listed in together.scores.items()
+        for sequence, score in listed.items()
+        if sequence in scores.get(conversation, {})
+    ]
+    known, found = sum(one for one, _ in both), sum(one for _, one in both)
     scale = known / found if found else 1.0
     for conversation, listed in together.scores.items():
-        ours = scores.setdefault(conversation, {})
+        known_scores = scores.setdefault(conversation, {})
         for sequence, score in listed.items():
-            ours[sequence] = max(ours.get(sequence, 0.0), score * scale)
+            known_scores[sequence] = max(known_scores.get(sequence, 0.0), score * scale)
 
 
-#: Messages of a conversation that are searched without an index: the newest. About 0.7 s of the client's time.
+#: Messages of a conversation that are searched without an index: the newest. It takes about 0.7 s.
 MAX_SCANNED: Final = 20_000
 
 _K1: Final = 1.2
@@ -213,20 +210,19 @@ class Scan:
         self._dated: dict[int, float] = {}
         self._length = 0
         self.searched = 0
-        #: The messages that match, by sequence (or what stands for it).
+        #: The messages that match, by number.
         self.messages: dict[int, Message] = {}
 
-    def add(self, messages: Iterable[Message], names: Iterable[int] | None = None) -> None:
-        """Add messages as the store gives them (with their sequence). Messages that the filters exclude are not
-        counted; the caller checks `archived`. `names`: the numbers that stand for their sequences, because a summary
-        shares its sequence with another message."""
+    def add(self, messages: Iterable[Message], numbers: Iterable[int] | None = None) -> None:
+        """Add stored messages, under their `numbers` (None: under their sequences, but a summary shares its sequence
+        with another message). Messages that do not pass the filters are not counted; the caller checks `archived`."""
         if self._filters.impossible:
             return
         stem = self._stem
         messages = list(messages)
-        numbers: Iterable[int | None] = [one.sequence for one in messages] if names is None else names
-        for message, sequence in zip(messages, numbers, strict=True):
-            if sequence is None or not self._filters.wants(message):
+        sequences = [one.sequence or 0 for one in messages] if numbers is None else numbers
+        for message, sequence in zip(messages, sequences, strict=True):
+            if not self._filters.wants(message):
                 continue
             text = words(searchable(message))
             self.searched += 1

@@ -1,4 +1,4 @@
-"""What RediSearch is sent and what it answers: the one place that knows its language. Pure.
+"""The commands to RediSearch and its replies: the only module that knows its language. Pure.
 
 One index for each namespace, over hashes ("documents"), one for each message, with these fields and no other:
 
@@ -8,11 +8,11 @@ One index for each namespace, over hashes ("documents"), one for each message, w
     p  TAG      the participant's id, if it has one         z  TAG      "1" if it is archived, else no such field
     v  VECTOR   of its text, if there is an embedder; h: the same in 16-bit floats
 
-`document` gives t, r, p, s, w; who writes it adds c (`tag`), m, z and v. The time must be that of the stored message.
+`document` makes t, r, p, s and w; its callers add c (`tag`), m, z and v. The time must be that of the stored message.
 
-A question is not one query but one for each term, because the ranking (ranking.py) needs to know which term a message
-has, and how many messages have it: `search_commands` gives commands to send together, and `read_matches` takes their
-replies. No value stands in the text of a query: all are parameters, and all are encoded (`tag`) or words.
+A search is one query for each term, because the ranking (ranking.py) needs to know which term a message has, and how
+many messages have it: `search_commands` makes commands to send together, and `read_matches` reads their replies. No
+value is in the text of a query: all are parameters, and all are encoded (`tag`) or words.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from urllib.parse import quote
 from redis_history._words import UNSTEMMED
 from redis_history.errors import CorruptDataError, InvalidInputError
 from redis_history.model import Message
-from redis_history.requests.filters import ANYTHING, Filters, tool_names_of
+from redis_history.requests import ANYTHING, Filters, tool_names_of
 from redis_history.requests.store_options import VectorField
 from redis_history.search.dates import Period
 from redis_history.search.query import Query, Term
@@ -50,7 +50,7 @@ _SCORER: Final = b"BM25STD"
 
 
 class Namespace:
-    """The scope that is everything in the index. Its own type, so that nothing empty or forgotten can mean it."""
+    """The scope of the whole index. It has a type of its own, so that no empty or missing value can mean it."""
 
     def __repr__(self) -> str:
         return "NAMESPACE"
@@ -58,13 +58,13 @@ class Namespace:
 
 NAMESPACE: Final = Namespace()
 
-#: From the key of a document to its conversation (anything hashable and sortable) and sequence; None: not ours.
+#: From the key of a document to its conversation (anything hashable and sortable) and sequence; None: not a document.
 Place = Callable[[bytes], tuple[Any, int] | None]
 
 
 def tag(value: str) -> bytes:
-    """A value of a TAG field: letters, digits, "-._~" and "%XX" of anything else, so nothing that the server reads as
-    more than a letter. No two values give one; above 2,048 bytes a digest stands for it."""
+    """A value for a TAG field: letters, digits, "-._~", and "%XX" for anything else, so that the server finds no syntax
+    in it. Different values have different tags; above 2,048 bytes the tag is a digest."""
     encoded = quote(value.encode("utf-8", "surrogatepass"), safe="").encode()
     if not encoded:
         return b"%"
@@ -79,9 +79,9 @@ def create_arguments(
     vector: VectorField | None = None,
     half: bool = False,
 ) -> list[bytes]:
-    """FT.CREATE. `prefixes` are those of the keys of documents, and of no other hash: each is indexed as one."""
+    """FT.CREATE. `prefixes` are those of the keys of documents, and of no other hash, because each hash is indexed."""
     if not prefixes or not all(prefixes):
-        raise InvalidInputError("an index needs the prefixes of its keys: without, it takes every hash of the server")
+        raise InvalidInputError("an index needs the prefixes of its keys, or it takes every hash of the server")
     stemmed = [] if language == UNSTEMMED else [b"LANGUAGE", language.encode()]
     arguments = [b"FT.CREATE", index, b"ON", b"HASH", b"PREFIX", b"%d" % len(prefixes), *prefixes, *stemmed]
     # Highlighting and the choice of text fields are not used, and cost 33 bytes a message.
@@ -99,7 +99,7 @@ def create_arguments(
 
 
 def document(message: Message) -> list[bytes]:
-    """The fields and values of a message that it tells by itself, alternating."""
+    """The fields of a document that depend on its message only: names and values, alternating."""
     fields = [TEXT, index_text(message).encode(), ROLE, message.role.encode()]
     if message.participant is not None:
         fields += [PARTICIPANT, tag(message.participant.id)]
@@ -117,7 +117,7 @@ class _Expression:
 
     def __init__(self, scope: Sequence[str] | Namespace, filters: Filters) -> None:
         if filters.impossible:
-            raise InvalidInputError("no message can pass these filters: there is nothing to ask the server")
+            raise InvalidInputError("no message can pass these filters: do not search")
         self.parameters: list[bytes] = []
         self._clauses: list[bytes] = []
         if not isinstance(scope, Namespace):
@@ -133,7 +133,7 @@ class _Expression:
             if names is not None:
                 self._tags(field, sorted(map(tag, names)))
         if filters.since is not None or filters.before is not None:
-            # To the microsecond; what is left, positions within one, is decided by `Filters.wants`.
+            # To the microsecond. `Filters.wants` compares the positions within one.
             first = filters.first
             since = b"-inf" if first is None else self.parameter(b"%d" % first.timestamp)
             before = b"+inf" if filters.before is None else self.parameter(b"%d" % filters.before.timestamp)
@@ -179,7 +179,7 @@ class _Expression:
         self._clauses.append(b"@%b:{%b}" % (field, b"|".join(map(self.parameter, values))))
 
     def _end(self, depth: int) -> list[bytes]:
-        # No timeout: what the server returns then is a part, and over RESP2 it does not say so.
+        # No timeout: after it the server returns a part of the results, and over RESP2 it does not say so.
         end = [b"LIMIT", b"0", b"%d" % depth, b"TIMEOUT", b"0"]
         if self.parameters:
             end += [b"PARAMS", b"%d" % len(self.parameters), *self.parameters]
@@ -195,12 +195,11 @@ def search_commands(
     language: str = "english",
     depth: int = DEPTH,
 ) -> list[list[bytes]]:
-    """FT.SEARCH for each term, then, if there are several words, one for any of them. To be sent in one pipeline; the
-    replies in this order are for `read_matches`. No command: nothing can match.
+    """FT.SEARCH for each term, then, if there are several words, one for any of them. Send them in one pipeline;
+    `read_matches` takes the replies in this order. No command: nothing can match.
 
-    `scope` is the ids of conversations, at least one, or NAMESPACE. Raises InvalidInputError for an empty one, and for
-    a depth that no server looks into.
-    """
+    `scope` has the ids of conversations, at least one, or is NAMESPACE. Raises InvalidInputError for an empty scope,
+    and for a depth that no server supports."""
     if depth > _DEEPEST:
         raise InvalidInputError(
             f"a search gives at most {_DEEPEST:,} messages: limit and offset together are {depth:,}"
@@ -215,14 +214,13 @@ def search_commands(
 
 
 def scope_at(command: Sequence[bytes]) -> int:
-    """The index, in a command with the ids of conversations, of the first one's value: their parameters come first."""
+    """The index of the first conversation's tag in a command: the parameters of the scope come first."""
     return command.index(b"PARAMS") + 3  # how many parameters, the name of the first, its value
 
 
 def count_command(index: bytes, scope: Sequence[str] | Namespace, filters: Filters = ANYTHING) -> list[bytes]:
-    """FT.SEARCH that only counts (`Found.total`) the documents of a scope. Its cost grows with their number.
-
-    Raises InvalidInputError for an empty scope, and for filters that nothing can pass."""
+    """FT.SEARCH that only counts (`Found.total`) the documents of a scope. Its cost grows with their number. Raises
+    InvalidInputError for an empty scope, and for filters that nothing can pass."""
     expression = _Expression(scope, filters)
     return [b"FT.SEARCH", index, expression.within or b"*", b"NOCONTENT", *expression._end(0)]
 
@@ -243,7 +241,7 @@ def nearest_command(
     half: bool = False,
 ) -> list[bytes]:
     """FT.SEARCH for the documents of a scope with the nearest vectors, nearest first, and their distances; `vector` as
-    `vectors.pack` gives it. 100 in the place of 500 cost 0.03 of recall@10.
+    from `text.pack`. A count of 100 instead of 500 costs 0.03 of recall@10.
 
     Raises InvalidInputError for an empty scope, and for filters that nothing can pass.
     """
@@ -268,15 +266,15 @@ def dated_command(
 
 
 class Found(NamedTuple):
-    """A reply: how many documents match, and the keys and scores of the first ones."""
+    """A reply: the number of matching documents, and the keys and scores of the first ones."""
 
     total: int
     documents: list[tuple[bytes, float]]
 
 
 def read_found(reply: Any) -> Found:
-    """The reply to one command, RESP2 or RESP3, of bytes; the score of a near vector is its distance with a minus.
-    Raises CorruptDataError for anything else."""
+    """The reply to one command, in RESP2 or RESP3; the score of a vector is its distance with a minus. Raises
+    CorruptDataError for anything else."""
     try:
         if isinstance(reply, Mapping):
             results = [(item[b"id"], item.get(b"extra_attributes") or item[b"score"]) for item in reply[b"results"]]
@@ -284,7 +282,7 @@ def read_found(reply: Any) -> Found:
         rest = reply[1:]
         return Found(int(reply[0]), [(key, _score(score)) for key, score in zip(rest[::2], rest[1::2], strict=True)])
     except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
-        raise CorruptDataError(f"this is no reply to FT.SEARCH: {str(reply)[:200]}") from error
+        raise CorruptDataError(f"this is not a reply to FT.SEARCH: {str(reply)[:200]}") from error
 
 
 def _score(value: Any) -> float:
@@ -294,11 +292,9 @@ def _score(value: Any) -> float:
 
 
 def read_matches(replies: Sequence[Any], query: Query, place: Place) -> tuple[list[Matches], Matches | None]:
-    """Read the replies to `search_commands`: the matches of each term, and of any term if asked.
-
-    Documents whose key `place` does not know are left out.
-    """
-    if not replies:  # nothing was asked, because nothing can match
+    """Read the replies to `search_commands`: the matches of each term, and those of any term if there was a command for
+    them. Documents whose key `place` does not know are left out."""
+    if not replies:  # there was no command, because nothing can match
         return [Matches(0, {}) for _ in query.terms], None
     read = [matches_of(reply, place) for reply in replies]
     count = len(query.terms)

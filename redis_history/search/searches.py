@@ -1,51 +1,30 @@
-"""The flow of a search: it asks the server if that can search, and ranks here if not. Generators that do no I/O: they
-yield operations, `Work` and `Embed`, and are sent the outcomes; errors of these are raised at the `yield`."""
+"""Search: by the server if it can, else by reading and ranking here. Generators without I/O: they yield operations,
+`Work` and `Embed`, and receive the outcomes; errors of these are raised at the `yield`."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from itertools import groupby, islice
+from heapq import nlargest
+from itertools import compress, groupby, islice
 from typing import Any, Final, NamedTuple, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from redis_history import operations as ops
 from redis_history._validation import check_function, check_integer, check_limit, check_range
 from redis_history.backends.base import AsyncBackend, Backend, features
 from redis_history.errors import BackendUnavailableError, CapabilityError, InvalidInputError, RedisHistoryError
-from redis_history.model import Conversation, Message
-from redis_history.operations import (
-    Append,
-    Compact,
-    Entry,
-    ListConversations,
-    Op,
-    Page,
-    ReadHead,
-    ReadPage,
-    ReadTogether,
-    Restore,
-    ScanConversations,
-    UpdateMessage,
-)
+from redis_history.model import Message
 from redis_history.paging import next_page
-from redis_history.requests.filters import Filters, Within
+from redis_history.requests import Filters, Within
 from redis_history.requests.store_options import Options
+from redis_history.search import server_search
 from redis_history.search.hits import Reindexed, SearchHit, SearchHits, cut_to_tokens, highlights
 from redis_history.search.query import Query, parse_query
 from redis_history.search.ranking import DEPTH, MAX_SCANNED, Ranked, Scan, favour, fuse, rank
-from redis_history.search.server_search import (
-    Fetch,
-    Fetched,
-    MakeIndex,
-    Search,
-    SearchAll,
-    SearchMatches,
-    SweepDocuments,
-    WriteDocuments,
-)
 from redis_history.search.text import chunk_length, pack_all, searchable
 from redis_history.tokens import TokenCounter, count_characters
 
@@ -58,7 +37,7 @@ _DOCUMENTS: Final = 100
 _DOCUMENTS_CHARACTERS: Final = 100_000
 #: Messages read at once.
 _PAGE: Final = 1000
-#: Messages fetched at once, of those a search has found.
+#: Found messages that are fetched at once.
 _FETCHED: Final = 50
 #: Conversations of an owner or agent that are searched: those that changed last.
 MOST_OWNED: Final = 10_000
@@ -66,7 +45,7 @@ MOST_OWNED: Final = 10_000
 MOST_READ: Final = 100
 #: How often a reindexing looks for conversations that were created meanwhile.
 _PASSES: Final = 4
-#: A longer query is parsed, and more matches are ranked, in a thread: an event loop would stand still meanwhile.
+#: A longer query is parsed, and more matches are ranked, in a thread, because it would block the event loop.
 _SHORT_QUERY: Final = 1_000
 _FEW_MATCHES: Final = 1_000
 
@@ -83,8 +62,10 @@ class Embed(Struct, frozen=True):
     texts: list[str]
 
 
-class _Request(Struct, frozen=True):
-    query: Query
+class Asked(Struct, frozen=True):
+    """The arguments of a search, checked, and what they become: `terms` and `vector`. Raises InvalidInputError."""
+
+    query: str
     filters: Filters
     limit: int
     offset: int
@@ -92,15 +73,35 @@ class _Request(Struct, frozen=True):
     token_counter: TokenCounter | None
     context: int
     highlight: bool
-    vector: bytes | None
+    terms: Query = Query(())
+    vector: bytes | None = None
+
+    def __post_init__(self) -> None:
+        check_range(self.limit, self.offset)
+        check_limit(self.token_cap, "token_cap")
+        check_function(self.token_counter, "token_counter", "a function from a str to an int", error=InvalidInputError)
+        check_integer(self.context, "context", 0, 100, error=InvalidInputError)
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.limit
+
+    @property
+    def depth(self) -> int:
+        """Matches of each term that are ranked."""
+        return max(DEPTH, self.end)
+
+    @property
+    def can_match(self) -> bool:
+        return bool(self.limit and (self.terms or self.vector) and not self.filters.impossible)
 
 
 class _Searched(NamedTuple):
-    """A message that is searched, and by what number it is known among those of its conversation."""
+    """`number` identifies the message in its conversation."""
 
     message: Message
     archived: bool
-    name: int
+    number: int
 
 
 class Searcher(Struct, frozen=True):
@@ -109,74 +110,75 @@ class Searcher(Struct, frozen=True):
     backend: AsyncBackend | Backend
     options: Options
 
-    def search(self, conversation_id: str, filters: Filters, asked: dict[str, Any]) -> Steps[SearchHits]:
-        request = yield from self._request(filters, **asked)
-        if not _can_match(request):
+    def search(self, conversation_id: str, asked: Asked) -> Steps[SearchHits]:
+        asked = yield from self._parsed(asked)
+        if not asked.can_match:
             return SearchHits()
-        op = Search(conversation_id, request.query, request.filters, request.vector, _depth(request))
-        found = yield from self._asked(op)
+        op = server_search.Search(conversation_id, asked.terms, asked.filters, asked.vector, asked.depth)
+        found = yield from self._ask_server(op)
         if found is None:
-            hits = yield from self._scanned(conversation_id, request)
+            hits = yield from self._scanned(conversation_id, asked)
         else:
-            hits = yield from self._ranked(found, request)
-        return (yield from self._finished(hits, request))
+            hits = yield from self._ranked(found, asked)
+        return (yield from self._finished(hits, asked))
 
-    def search_all(self, filters: Filters, within: Within, asked: dict[str, Any]) -> Steps[SearchHits]:
-        request = yield from self._request(filters, **asked)
-        ids = yield from _chosen(within)
-        here = features(self.backend).search_mode == "memory"
-        if not here:
+    def search_all(self, within: Within, asked: Asked) -> Steps[SearchHits]:
+        asked = yield from self._parsed(asked)
+        ids = yield from _conversations_within(within)
+        found = None
+        if features(self.backend).search_mode != "memory":
             wait = self.options.search_wait
-            op = SearchAll(request.query, request.filters, request.vector, _depth(request), wait, ids)
-            found = yield from self._asked(op)
-            if found is not None:
-                hits = (yield from self._ranked(found, request)) if _can_match(request) else SearchHits()
-                return (yield from self._finished(hits, request))
-            if ids is None or len(ids) > MOST_READ:
-                yield from self._refuse_search_all()
-        hits = (yield from self._scanned_all(request, ids)) if _can_match(request) else SearchHits()
-        return (yield from self._finished(hits, request))
+            op = server_search.SearchAll(asked.terms, asked.filters, asked.vector, asked.depth, wait, ids)
+            found = yield from self._ask_server(op)
+            if found is None and (ids is None or len(ids) > MOST_READ):
+                yield from self._raise_cannot_search_all()
+        if not asked.can_match:
+            return SearchHits()
+        if found is None:
+            hits = yield from self._scanned_all(ids, asked)
+        else:
+            hits = yield from self._ranked(found, asked)
+        return (yield from self._finished(hits, asked))
 
     def reindex(self, on_progress: Callable[[int, int], object] | None) -> Steps[Reindexed]:
-        share = yield from self._asked(MakeIndex(self.options.search_wait))
+        share = yield from self._ask_server(server_search.MakeIndex(self.options.search_wait))
         if share is None:
-            yield from self._refuse_search_all()
+            yield from self._raise_cannot_search_all()
         seen: set[str] = set()
         documents = done = 0
         for _ in range(_PASSES):
-            known = len(seen)
-            cursor: ScanConversations | None = ScanConversations()
-            while cursor is not None:
-                conversations, cursor = yield from _scan(cursor)
-                new = [one.conversation_id for one in conversations if one.conversation_id not in seen]
-                seen.update(new)
-                for conversation_id in new:
-                    op: ReadPage | None = self._first_page(conversation_id)
-                    revision = (yield ReadHead(conversation_id)).cursor.revision
-                    while op is not None:
-                        page, op = yield from _read_page(op)
-                        documents += yield from self._document(conversation_id, page, revision)
-                    done += 1
-                    if on_progress is not None:
-                        on_progress(done, len(seen))
-            if len(seen) == known:
+            new = [one for one in (yield from _all_ids()) if one not in seen]
+            if not new:
                 break
-        removed = place = 0
-        while (swept := (yield from self._asked(SweepDocuments(place)))) is not None:
-            place = swept[0]
+            seen.update(new)
+            for conversation_id in new:
+                op: ops.ReadPage | None = self._newest_page(conversation_id)
+                revision = (yield ops.ReadHead(conversation_id)).cursor.revision
+                while op is not None:
+                    page = yield op
+                    documents += yield from self._document(conversation_id, _searched(page), revision)
+                    op = next_page(op, page, _PAGE)
+                done += 1
+                if on_progress is not None:
+                    on_progress(done, len(seen))
+        removed = cursor = 0
+        while (swept := (yield from self._ask_server(server_search.SweepDocuments(cursor)))) is not None:
+            cursor = swept[0]
             removed += swept[1]
-            if place == 0:
+            if cursor == 0:
                 break
         return Reindexed(len(seen), documents, removed)
 
-    def with_vectors(self, op: Op[T]) -> Steps[Op[T]]:
+    def with_vectors(self, op: ops.Op[T]) -> Steps[ops.Op[T]]:
         """A write with the vectors of its messages. If the embedder fails, they are found by their words."""
-        if not isinstance(op, Append | Compact | Restore | UpdateMessage):
-            return op
-        if isinstance(op, Compact):
-            entries: tuple[Entry, ...] = (op.summary,)
+        if isinstance(op, ops.Append | ops.Restore):
+            entries = op.entries
+        elif isinstance(op, ops.UpdateMessage):
+            entries = (op.entry,)
+        elif isinstance(op, ops.Compact):
+            entries = (op.summary,)
         else:
-            entries = (op.entry,) if isinstance(op, UpdateMessage) else op.entries
+            return op
         vectors = yield from self._embedded([entry.message for entry in entries])
         return replace(op, vectors=tuple(vectors))  # type: ignore[return-value]
 
@@ -198,89 +200,79 @@ class Searcher(Struct, frozen=True):
     def _server_may_search(self) -> bool:
         return features(self.backend).search_mode in ("server", "unknown")
 
-    def _request(
-        self,
-        filters: Filters,
-        query: str,
-        limit: int,
-        offset: int,
-        token_cap: int | None,
-        token_counter: TokenCounter | None,
-        context: int,
-        highlight: bool,
-    ) -> Steps[_Request]:
-        check_range(limit, offset)
-        check_limit(token_cap, "token_cap")
-        check_function(token_counter, "token_counter", "a function from a str to an int", error=InvalidInputError)
-        check_integer(context, "context", 0, 100, error=InvalidInputError)
-        parse = partial(parse_query, query, self.options.language)
-        terms = (yield Work(parse)) if isinstance(query, str) and len(query) > _SHORT_QUERY else parse()
-        vector = None
-        if self.options.embedder is not None and self._server_may_search and query.strip() and limit:
-            try:
-                vector = (yield from self._embed([query]))[0]
-            except Exception as error:  # noqa: BLE001 -- as above
-                _logger.error("the embedder failed; searching by words alone: %s", error)
-        return _Request(terms, filters, limit, offset, token_cap, token_counter, context, highlight, vector)
-
-    def _asked(self, op: Op[T]) -> Steps[T | None]:
+    def _ask_server(self, op: ops.Op[T]) -> Steps[T | None]:
         return (yield op) if self._server_may_search else None
 
-    def _refuse_search_all(self) -> Steps[None]:
-        if (yield from self._asked(MakeIndex(0.0))) is not None:
+    def _parsed(self, asked: Asked) -> Steps[Asked]:
+        query = asked.query
+        parse = partial(parse_query, query, self.options.language)
+        terms = yield from _work(parse, slow=isinstance(query, str) and len(query) > _SHORT_QUERY)
+        vector = None
+        if self.options.embedder is not None and self._server_may_search and query.strip() and asked.limit:
+            try:
+                vector = (yield from self._embed([query]))[0]
+            except Exception as error:  # noqa: BLE001 -- an embedder may raise anything
+                _logger.error("the embedder failed; searching by words alone: %s", error)
+        return replace(asked, terms=terms, vector=vector)
+
+    def _raise_cannot_search_all(self) -> Steps[None]:
+        if (yield from self._ask_server(server_search.MakeIndex(0.0))) is not None:
             raise BackendUnavailableError("the server is still filling its search index; try again a little later")
         raise CapabilityError(
             f"searching more than {MOST_READ} conversations needs a server with search (Redis 8, Redis Stack, "
             "RediSearch; database 0); without it, pass conversation_ids, or search one with `search`"
         )
 
-    def _ranked(self, found: SearchMatches, request: _Request) -> Steps[SearchHits]:
-        ranked = yield from self._ordered(found, request.query)
-        listed = (*found.matches, *([] if found.together is None else [found.together]))
-        total = max(len(ranked), *(one.total for one in listed))
-        return SearchHits((yield from self._fetched(ranked, request)), total)
+    def _ranked(self, found: server_search.SearchMatches, asked: Asked) -> Steps[SearchHits]:
+        listed = sum(one.listed for one in (*found.matches, found.nearest) if one is not None)
+        ranked = yield from _work(partial(_rank, found, asked.terms), slow=listed > _FEW_MATCHES)
+        totals = (one.total for one in (*found.matches, found.together) if one is not None)
+        return SearchHits((yield from self._fetched(ranked, asked)), max(len(ranked), *totals))
 
-    def _fetched(self, ranked: list[Ranked], request: _Request) -> Steps[list[SearchHit]]:
-        """The hits of a page, read: what left meanwhile, or lies beyond a bound, makes room for the next."""
+    def _fetched(self, ranked: list[Ranked], asked: Asked) -> Steps[list[SearchHit]]:
+        """The hits of a page. A message that was removed meanwhile, or is beyond a bound, makes room for the next."""
         hits: list[SearchHit] = []
-        wanted, start = request.offset + request.limit, 0
-        while start < len(ranked) and len(hits) < wanted:
-            # A second look is only needed if hits are gone: then enough is read that there are few of them.
-            window = ranked[start : start + (_FETCHED if start else min(_FETCHED, wanted))]
+        start = 0
+        while start < len(ranked) and len(hits) < asked.end:
+            # A second read is needed only if hits are gone; it reads more, so that a third is rarely needed.
+            window = ranked[start : start + (_FETCHED if start else min(_FETCHED, asked.end))]
             start += len(window)
-            found: dict[tuple[Any, int], Fetched] = {}
             fetches = tuple(
-                Fetch(whose[0], whose[1], tuple(place.sequence for place in places), request.context)
-                for whose, places in groupby(sorted(window, key=_whose), key=_whose)
+                server_search.Fetch(key[0], key[1], tuple(one.sequence for one in group), asked.context)
+                for key, group in groupby(sorted(window, key=_conversation), key=_conversation)
             )
-            for op, every in zip(fetches, (yield ReadTogether(fetches)), strict=True):
-                for sequence, fetched in zip(op.sequences, every, strict=True):
-                    if fetched is not None and _wanted(request.filters, fetched.message, fetched.archived):
+            found: dict[tuple[Any, int], server_search.Fetched] = {}
+            for op, outcomes in zip(fetches, (yield ops.ReadTogether(fetches)), strict=True):
+                for sequence, fetched in zip(op.sequences, outcomes, strict=True):
+                    if fetched is not None and _passes(asked.filters, fetched.message, fetched.archived):
                         found[((op.conversation_id, op.generation), sequence)] = fetched
             for one in window:
                 hit = found.get((one.conversation, one.sequence))
                 if hit is not None:
-                    beside = tuple(hit.before), tuple(hit.after)
-                    hits.append(SearchHit(hit.message, one.score, one.conversation[0], (), *beside, hit.archived))
-        return hits[request.offset : wanted]
+                    context = tuple(hit.before), tuple(hit.after)
+                    hits.append(SearchHit(hit.message, one.score, one.conversation[0], (), *context, hit.archived))
+        return hits[asked.offset : asked.end]
 
-    def _scanned(self, conversation_id: str, request: _Request) -> Steps[SearchHits]:
-        scan = Scan(request.query, request.filters, language=self.options.language)
+    def _scanned(self, conversation_id: str, asked: Asked) -> Steps[SearchHits]:
+        """The hits without an index: reads the conversation, the newest messages first, and ranks its messages."""
+        scan = Scan(asked.terms, asked.filters, language=self.options.language)
         left, documented = MAX_SCANNED, True
         archived: set[int] = set()
-        op: ReadPage | None = self._first_page(conversation_id)
-        revision = (yield ReadHead(conversation_id)).cursor.revision if self._server_may_search else 0
+        op: ops.ReadPage | None = self._newest_page(conversation_id)
+        revision = (yield ops.ReadHead(conversation_id)).cursor.revision if self._server_may_search else 0
         while op is not None:
-            page, op = yield from _read_page(op)
-            chunk = [one for one in page if request.filters.archived in (None, one.archived)][-left:] if left else []
-            yield Work(partial(scan.add, [one.message for one in chunk], [one.name for one in chunk]))
-            archived.update(one.name for one in chunk if one.archived)
-            left -= min(left, len(page))
+            page = yield op
+            op = next_page(op, page, _PAGE)
+            searched = _searched(page)
+            chunk = [one for one in searched if asked.filters.archived in (None, one.archived)][-left:] if left else []
+            yield Work(partial(scan.add, [one.message for one in chunk], [one.number for one in chunk]))
+            archived.update(one.number for one in chunk if one.archived)
+            left -= min(left, len(searched))
             if documented and self._server_may_search:
                 # Messages from before there was search, or an index that was lost: the next search finds them there.
                 try:
-                    yield from self._document(conversation_id, page, revision)
-                except RedisHistoryError as error:  # the search does not need it
+                    yield from self._document(conversation_id, searched, revision)
+                except RedisHistoryError as error:  # this search does not need the documents
                     documented = False
                     _logger.warning("search documents were not written: %s", error)
             elif not left:
@@ -288,148 +280,117 @@ class Searcher(Struct, frozen=True):
                 break
         ranked = yield Work(scan.ranked)
         hits = SearchHits((), len(ranked))
-        for one in ranked[request.offset : request.offset + request.limit]:
+        for one in ranked[asked.offset : asked.end]:
             message, is_archived = scan.messages[one.sequence], one.sequence in archived
-            before, after = yield from self._beside(conversation_id, message, request.context, is_archived)
-            hits.append(SearchHit(message, one.score, conversation_id, (), before, after, is_archived))
+            context = yield from self._neighbours(conversation_id, message, asked.context, is_archived)
+            hits.append(SearchHit(message, one.score, conversation_id, (), *context, is_archived))
         return hits
 
-    def _scanned_all(self, request: _Request, ids: Sequence[str] | None) -> Steps[SearchHits]:
-        every = replace(request, limit=request.offset + request.limit, offset=0)
-        best, total = SearchHits(), 0
-        cursor: ScanConversations | None = ScanConversations() if ids is None else None
-        while True:
-            if cursor is not None:
-                conversations, cursor = yield from _scan(cursor)
-                ids = [one.conversation_id for one in conversations]
-            for one in ids or ():
-                hits = yield from self._scanned(one, every)
-                best += hits
-                total += hits.total
-            best.sort(key=lambda hit: hit.score, reverse=True)
-            del best[every.limit :]
-            if cursor is None:
-                break
-        return SearchHits(best[request.offset : every.limit], total)
+    def _scanned_all(self, ids: Sequence[str] | None, asked: Asked) -> Steps[SearchHits]:
+        first_pages = replace(asked, limit=asked.end, offset=0)
+        best: list[SearchHit] = []
+        total = 0
+        for conversation_id in (yield from _all_ids()) if ids is None else ids:
+            hits = yield from self._scanned(conversation_id, first_pages)
+            best = nlargest(asked.end, [*best, *hits], key=lambda hit: hit.score)
+            total += hits.total
+        return SearchHits(best[asked.offset :], total)
 
-    def _beside(
+    def _neighbours(
         self, conversation_id: str, message: Message, count: int, archived: bool
     ) -> Steps[tuple[tuple[Message, ...], tuple[Message, ...]]]:
+        """So many messages before and after a message; those of an archived one are archived, too."""
         if not count:
             return (), ()
-        place = message.position
-        op = ReadPage(conversation_id, count, newest=True, before=place, archived=archived)
+        op = ops.ReadPage(conversation_id, count, newest=True, before=message.position, archived=archived)
         before = yield op
-        after = yield replace(op, newest=False, before=None, after=place)
+        after = yield replace(op, newest=False, before=None, after=message.position)
         if not archived:
             return tuple(before.messages), tuple(after.messages)
-        earlier = [message for message, stored in zip(before.messages, before.archived, strict=True) if stored]
-        later = [message for message, stored in zip(after.messages, after.archived, strict=True) if stored]
-        return tuple(earlier[-count:]), tuple(later[:count])
+        earlier = tuple(compress(before.messages, before.archived))
+        return earlier[-count:], tuple(compress(after.messages, after.archived))[:count]
 
-    def _first_page(self, conversation_id: str) -> ReadPage:
-        """A search reads a conversation page by page, the newest page first."""
-        return ReadPage(conversation_id, _PAGE, newest=True, archived=features(self.backend).compacts)
+    def _newest_page(self, conversation_id: str) -> ops.ReadPage:
+        return ops.ReadPage(conversation_id, _PAGE, newest=True, archived=features(self.backend).compacts)
 
-    def _document(self, conversation_id: str, page: list[_Searched], revision: int) -> Steps[int]:
-        written = 0
-        for chunk in _chunks(page):
-            messages = tuple(one.message for one in chunk)
-            vectors = yield from self._embedded(list(messages))
-            op = WriteDocuments(conversation_id, messages, revision, tuple(vectors))
-            written += (yield from self._asked(op)) or 0
+    def _document(self, conversation_id: str, searched: list[_Searched], revision: int) -> Steps[int]:
+        """Write the documents of these messages, as many at once as the server takes in some 10 ms."""
+        written = start = 0
+        messages = tuple(one.message for one in searched)
+        while start < len(messages):
+            sizes = map(count_characters, islice(messages, start, None))
+            chunk = messages[start : start + chunk_length(sizes, _DOCUMENTS, _DOCUMENTS_CHARACTERS)]
+            vectors = yield from self._embedded(list(chunk))
+            op = server_search.WriteDocuments(conversation_id, chunk, revision, tuple(vectors))
+            written += (yield from self._ask_server(op)) or 0
+            start += len(chunk)
         return written
 
-    def _ordered(self, found: SearchMatches, query: Query) -> Steps[list[Ranked]]:
-        order = partial(_order, found, query)
-        listed = sum(one.listed for one in (*found.matches, found.nearest) if one is not None)
-        return order() if listed <= _FEW_MATCHES else (yield Work(order))
-
-    def _finished(self, hits: SearchHits, request: _Request) -> Steps[SearchHits]:
-        finished = partial(_finished, hits, request, self.options.language)
-        shown = (yield Work(finished)) if request.highlight or len(hits) > _FETCHED else finished()
+    def _finished(self, hits: SearchHits, asked: Asked) -> Steps[SearchHits]:
+        finish = partial(_cut_and_highlighted, hits, asked, self.options.language)
+        shown = yield from _work(finish, slow=asked.highlight or len(hits) > _FETCHED)
         return SearchHits(shown, hits.total)
 
 
-def _chosen(within: Within) -> Steps[tuple[str, ...] | None]:
-    """The conversations to search; None: all."""
+def _work(function: Callable[[], T], *, slow: bool) -> Steps[T]:
+    outcome: T = (yield Work(function)) if slow else function()
+    return outcome
+
+
+def _conversations_within(within: Within) -> Steps[tuple[str, ...] | None]:
+    """The ids of the conversations to search; None: all."""
     ids = within.conversation_ids
     if within.user_id is None and within.agent_name is None:
         return ids
-    listed = yield ListConversations(within.user_id, within.agent_name, MOST_OWNED, 0)
-    owned = [one.conversation_id for one in listed]
-    if ids is None:
-        return tuple(owned)
-    named = set(ids)
-    return tuple(one for one in owned if one in named)
+    listed = yield ops.ListConversations(within.user_id, within.agent_name, MOST_OWNED, 0)
+    named = None if ids is None else set(ids)
+    return tuple(one.conversation_id for one in listed if named is None or one.conversation_id in named)
 
 
-def _scan(op: ScanConversations) -> Steps[tuple[list[Conversation], ScanConversations | None]]:
-    """Conversations, and the operation that reads the next."""
-    page = yield op
-    return page.conversations, None if page.cursor is None else ScanConversations(cursor=page.cursor)
+def _all_ids() -> Steps[list[str]]:
+    ids: dict[str, None] = {}
+    op = ops.ScanConversations()
+    while True:
+        page = yield op
+        ids.update(dict.fromkeys(one.conversation_id for one in page.conversations))
+        if page.cursor is None:
+            return list(ids)
+        op = ops.ScanConversations(cursor=page.cursor)
 
 
-def _read_page(op: ReadPage) -> Steps[tuple[list[_Searched], ReadPage | None]]:
-    """The searchable messages of a page, and the operation that reads the next page."""
-    page = yield op
-    return _searched(page), next_page(op, page, _PAGE)
-
-
-def _finished(hits: list[SearchHit], request: _Request, language: str) -> list[SearchHit]:
-    query = request.query
-    hits = cut_to_tokens(hits, request.token_cap, query, language=language, counter=request.token_counter)
-    if not request.highlight:
-        return hits
-    shown = (hit.message if hit.excerpt is None else hit.excerpt for hit in hits)
-    return [
-        replace(hit, highlights=highlights(text, query, language=language))
-        for hit, text in zip(hits, shown, strict=True)
-    ]
-
-
-def _searched(page: Page) -> list[_Searched]:
-    """The messages of a page without replies that are being written, and without former summaries: what these stood for
-    is there itself. The live one is named by its sequence with a minus, because the last message it replaced has the
-    same."""
+def _searched(page: ops.Page) -> list[_Searched]:
+    """The messages of a page, except replies that are being written and former summaries, whose messages are there
+    themselves. The number of the live summary is its sequence with a minus: the last message that it replaced has the
+    same sequence."""
     found: list[_Searched] = []
     for message, archived in zip(page.messages, page.archived or [False] * len(page.messages), strict=True):
         if message.status != "streaming" and (not archived or message.id not in page.former_summaries):
             sequence = message.sequence or 0
-            taken = found and found[-1].name == sequence
+            taken = found and found[-1].number == sequence
             found.append(_Searched(message, archived, -sequence if taken else sequence))
     return found
 
 
-def _wanted(filters: Filters, message: Message, archived: bool) -> bool:
+def _passes(filters: Filters, message: Message, archived: bool) -> bool:
     return filters.archived in (None, archived) and filters.wants(message)
 
 
-def _chunks(page: list[_Searched]) -> Iterator[list[_Searched]]:
-    start = 0
-    while start < len(page):
-        sizes = (count_characters(one.message) for one in islice(page, start, None))
-        end = start + chunk_length(sizes, _DOCUMENTS, _DOCUMENTS_CHARACTERS)
-        yield page[start:end]
-        start = end
-
-
-def _can_match(request: _Request) -> bool:
-    return bool(request.limit and (request.query or request.vector) and not request.filters.impossible)
-
-
-def _depth(request: _Request) -> int:
-    return max(DEPTH, request.offset + request.limit)
-
-
-def _whose(ranked: Ranked) -> Any:
+def _conversation(ranked: Ranked) -> Any:
     return ranked.conversation
 
 
-def _order(found: SearchMatches, query: Query) -> list[Ranked]:
+def _rank(found: server_search.SearchMatches, query: Query) -> list[Ranked]:
     ranked = rank(query, found.matches, size=found.size, together=found.together)
+    size = found.size or found.documents
     if found.dated is not None:
-        ranked = favour(ranked, found.dated, found.size or found.documents)
-    if found.nearest is None:
-        return ranked
-    return fuse(ranked, found.nearest, found.size or found.documents)
+        ranked = favour(ranked, found.dated, size)
+    return ranked if found.nearest is None else fuse(ranked, found.nearest, size)
+
+
+def _cut_and_highlighted(hits: list[SearchHit], asked: Asked, language: str) -> list[SearchHit]:
+    hits = cut_to_tokens(hits, asked.token_cap, asked.terms, language=language, counter=asked.token_counter)
+    if not asked.highlight:
+        return hits
+    shown = [hit.message if hit.excerpt is None else hit.excerpt for hit in hits]
+    marks = [highlights(text, asked.terms, language=language) for text in shown]
+    return [replace(hit, highlights=mark) for hit, mark in zip(hits, marks, strict=True)]

@@ -1,5 +1,4 @@
-"""Operations for a backend that searches, and their outcomes. A backend that cannot search now returns None, and then
-the store ranks by itself."""
+"""Search operations. A backend that cannot search now returns None, and then the store reads and ranks."""
 
 from __future__ import annotations
 
@@ -10,14 +9,14 @@ from msgspec import Struct, field
 from redis_history._ids import new_token
 from redis_history.model import Message
 from redis_history.operations import Op
-from redis_history.requests.filters import ANYTHING, Filters
+from redis_history.requests import ANYTHING, Filters
 from redis_history.search.query import Query
 from redis_history.search.ranking import DEPTH, Matches
 
 
 class MessagePlace(NamedTuple):
-    """Where a search found a message: `generation` names the documents it was found by. The sequence of a summary has a
-    minus, because a message that it replaced has the same."""
+    """Where a search found a message; `generation` is that of its document. The sequence of a summary has a minus,
+    because a message that it replaced has the same."""
 
     conversation_id: str
     generation: bytes
@@ -25,9 +24,9 @@ class MessagePlace(NamedTuple):
 
 
 class SearchMatches(Struct, frozen=True):
-    """The matches of each term of a query, for `search.ranking.rank`, by conversation id and generation. `size`: how
-    many messages were searched, None if that is not known; `nearest`: the similarity of the nearest vectors;
-    `documents`: how many are in the index of a namespace; `dated`: the messages from the times that the query names."""
+    """The matches of each term of a query, by conversation id and generation, and of any of them (`together`). `size`:
+    the number of searched messages (None: unknown); `nearest`: the similarity of the nearest vectors; `documents`: the
+    number in the index of a namespace; `dated`: the messages from the times that the query names."""
 
     matches: list[Matches]
     together: Matches | None
@@ -38,7 +37,7 @@ class SearchMatches(Struct, frozen=True):
 
 
 class Search(Struct, Op[SearchMatches | None], frozen=True):
-    """Matches of a query within one conversation: of each term the best `depth`. None as well if some messages have no
+    """Search one conversation: the best `depth` matches of each term. The outcome is also None if some messages have no
     document yet."""
 
     conversation_id: str
@@ -49,8 +48,7 @@ class Search(Struct, Op[SearchMatches | None], frozen=True):
 
 
 class SearchAll(Struct, Op[SearchMatches | None], frozen=True):
-    """Matches of a query within the namespace, or within these conversations; waits so many `seconds` for an index
-    that is being filled."""
+    """Search the namespace, or these conversations; wait so many `seconds` for an index that is being filled."""
 
     query: Query
     filters: Filters = ANYTHING
@@ -61,7 +59,7 @@ class SearchAll(Struct, Op[SearchMatches | None], frozen=True):
 
 
 class Fetched(Struct, frozen=True):
-    """A message that was found, and its neighbours, ascending; an archived message has archived neighbours."""
+    """A found message and its neighbours, ascending; an archived message has archived neighbours."""
 
     message: Message
     before: list[Message]
@@ -70,7 +68,7 @@ class Fetched(Struct, frozen=True):
 
 
 class Fetch(Struct, Op[list[Fetched | None]], frozen=True):
-    """The messages at places of one conversation and generation, with `around` before and after; None: it is gone."""
+    """Read found messages of one conversation, each with `around` neighbours before and after; None: it is gone."""
 
     conversation_id: str
     generation: bytes
@@ -79,8 +77,8 @@ class Fetch(Struct, Op[list[Fetched | None]], frozen=True):
 
 
 class WriteDocuments(Struct, Op[int], frozen=True):
-    """Write the search documents of messages, archived or not, that were read when the conversation was at `revision`
-    or later; how many had not changed since."""
+    """Write the search documents of messages that were read at `revision` or later. The outcome is the number of those
+    that had not changed since."""
 
     conversation_id: str
     messages: tuple[Message, ...]
@@ -90,13 +88,14 @@ class WriteDocuments(Struct, Op[int], frozen=True):
 
 
 class SweepDocuments(Struct, Op[tuple[int, int] | None], frozen=True):
-    """Look at some search documents from `cursor` (0: the first) on, and remove those of no message. The outcome is the
-    next cursor (0: that was all) and how many were removed."""
+    """Remove the documents without a message among some, from `cursor` (0: the first) on. The outcome is the next
+    cursor (0: that was all) and the number of removed ones."""
 
     cursor: int = 0
 
 
 class MakeIndex(Struct, Op[float | None], frozen=True):
-    """Make the search index if there is none, and wait for it for so many `seconds`; the share that is filled."""
+    """Make the search index if there is none, and wait up to `seconds` for it. The outcome is the share that is
+    filled."""
 
     seconds: float = 0.0

@@ -1,4 +1,4 @@
-"""From a message to the text it can be found by, its words for the index, and vectors. Pure."""
+"""The searchable text of a message, its words for the index, and vectors. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from redis_history.model import (
     UnknownPart,
 )
 
-#: Only so many characters at the beginning of a message are searchable.
+#: Characters at the beginning of a message that are searchable.
 MAX_CHARACTERS: Final = 16_384
 
 _MAX_DEPTH: Final = 16
@@ -37,10 +37,10 @@ _PIECE: Final = re.compile(r"(?<![A-Za-z0-9])[A-Za-z0-9]{33,}")
 
 
 def searchable(message: Message) -> str:
-    """The text of a message that can be found, as it was written: of each part, and the writer's display name.
+    """The text of all parts as it was written, behind the writer's display name; at most MAX_CHARACTERS.
 
     It has the names and all values of tool calls and results, and the names of attachments, but no signatures, data
-    URLs or encoded bytes. At most MAX_CHARACTERS.
+    URLs or encoded bytes.
     """
     return _without_bytes(_text(message))
 
@@ -99,7 +99,7 @@ def _pieces(message: Message) -> Iterator[str]:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """The strings and numbers in a JSON-like value, in order, as far as the caps go."""
+    """The strings and numbers in a JSON-like value, in order, up to the caps."""
     left = _MAX_VALUES
     stack = [iter((value,))]
     while stack and left > 0:
@@ -123,10 +123,8 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def chunk_length(sizes: Iterable[int], most: int, most_characters: int) -> int:
-    """How many of the next texts, of these numbers of characters, go together: `most`, and at least one, if any.
-
-    Each text counts with its searchable characters only.
-    """
+    """How many of the next texts, of these `sizes` in characters, fit into one batch: up to `most`, at least one if
+    there is any. Only searchable characters count."""
     length, left = 0, most_characters
     for size in islice(sizes, most):
         left -= min(size, MAX_CHARACTERS)
@@ -137,16 +135,16 @@ def chunk_length(sizes: Iterable[int], most: int, most_characters: int) -> int:
 
 
 def pack(vector: Any, dimension: int) -> bytes:
-    """A vector as the server takes it. Raises InvalidInputError unless it is so many finite numbers."""
+    """A vector in 32-bit floats. Raises InvalidInputError unless it has `dimension` finite numbers."""
     try:
         values = [float(value) for value in vector]
         packed = struct.pack(f"<{len(values)}f", *values)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidInputError(f"the embedder gave no vector of 32-bit floats but {str(vector)[:80]}") from error
+        raise InvalidInputError(f"the embedder must return vectors of numbers, not {str(vector)[:80]}") from error
     if len(values) != dimension:
-        raise InvalidInputError(f"the embedder gave a vector of {len(values)} numbers, not of {dimension}")
+        raise InvalidInputError(f"the embedder returned a vector of {len(values)} numbers, not of {dimension}")
     if not all(map(math.isfinite, values)):
-        raise InvalidInputError("the embedder gave a vector with a number that is not finite")
+        raise InvalidInputError("the embedder returned a vector with a number that is not finite")
     return packed
 
 
@@ -158,8 +156,8 @@ def halved(vector: bytes) -> bytes:
 
 
 def pack_all(vectors: Any, count: int, dimension: int) -> list[bytes]:
-    """The vectors of so many texts. Raises InvalidInputError for another number of them, or as `pack`."""
+    """The vectors of `count` texts. Raises InvalidInputError for another number of them, or as `pack`."""
     packed = [pack(vector, dimension) for vector in vectors]
     if len(packed) != count:
-        raise InvalidInputError(f"the embedder gave {len(packed)} vectors for {count} texts")
+        raise InvalidInputError(f"the embedder returned {len(packed)} vectors for {count} texts")
     return packed

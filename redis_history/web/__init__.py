@@ -7,8 +7,7 @@ try:
 except ImportError as error:
     raise missing("web", error) from error
 
-from redis_history.web._view import Limits
 from redis_history.web.access import Action, Authorize, SignedIn, allow_all
-from redis_history.web.routing import LiveView
+from redis_history.web.routing import Limits, LiveView
 
 __all__ = ["Action", "Authorize", "Limits", "LiveView", "SignedIn", "allow_all"]

@@ -1,27 +1,13 @@
-"""Events of the store as server-sent events, and the ring buffer that keeps the last ones of a stream."""
+"""Encodes events of the store as server-sent events, and keeps the last ones of a stream for its readers."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
+from redis_history import events
 from redis_history._async.store import AsyncHistoryStore
-from redis_history.events import (
-    ConversationDeleted,
-    ConversationUpdated,
-    Event,
-    HistoryCleared,
-    HistoryCompacted,
-    HistoryExpanded,
-    HistoryRestored,
-    MessagesAppended,
-    MessagesDeleted,
-    MessageUpdated,
-    ReplyEnded,
-    ReplyGrew,
-    Reset,
-)
 from redis_history.model import Message, TextPart
 from redis_history.model.replies import merged
 from redis_history.web._shape import conversation_shape, dumps, message_shape, parts_shape
@@ -35,19 +21,19 @@ _COUNT: Final = 512
 _BYTES: Final = 1_000_000
 _AT_ONCE: Final = 65_536
 
-_KINDS: Final[dict[type, str]] = {
-    MessagesAppended: "appended",
-    MessageUpdated: "updated",
-    ReplyGrew: "grew",
-    ReplyEnded: "updated",
-    MessagesDeleted: "deleted",
-    HistoryCleared: "cleared",
-    HistoryRestored: "restored",
-    HistoryCompacted: "compacted",
-    HistoryExpanded: "expanded",
-    ConversationUpdated: "conversation",
-    ConversationDeleted: "gone",
-    Reset: "reset",
+KINDS: Final[dict[type, str]] = {
+    events.MessagesAppended: "appended",
+    events.MessageUpdated: "updated",
+    events.ReplyGrew: "grew",
+    events.ReplyEnded: "updated",
+    events.MessagesDeleted: "deleted",
+    events.HistoryCleared: "cleared",
+    events.HistoryRestored: "restored",
+    events.HistoryCompacted: "compacted",
+    events.HistoryExpanded: "expanded",
+    events.ConversationUpdated: "conversation",
+    events.ConversationDeleted: "gone",
+    events.Reset: "reset",
 }
 
 
@@ -59,64 +45,52 @@ class Entry(NamedTuple):
     data: bytes
 
 
-def kind_of(event: Event) -> str:
-    """The name of an event in the stream."""
-    return _KINDS[type(event)]
-
-
 def frame(kind: str, data: dict[str, Any], cursor: str | None = None) -> bytes:
     """One server-sent event. Its JSON is on one line, so the content of a message cannot end it or begin another."""
     head = f"event: {kind}\n" if cursor is None else f"id: {cursor}\nevent: {kind}\n"
     return b"".join((head.encode(), b"data: ", dumps(data), b"\n\n"))
 
 
-async def encoded(store: AsyncHistoryStore, event: Event) -> Entry:
+async def encoded(store: AsyncHistoryStore, event: events.Event) -> Entry:
     """Encodes an event of one conversation. Reads the conversation's record if it has changed."""
     cursor = str(event.cursor)
     head = {"conversation": event.conversation_id, "cursor": cursor, "revision": event.revision}
-    kind, data_of_event = await _data(store, event)
-    data = frame(kind, {**head, **data_of_event}, cursor)
+    kind, fields = KINDS[type(event)], dict[str, Any]()
+    match event:
+        case events.MessagesAppended():
+            fields = {"messages": list(map(message_shape, event.messages)), "removed_ids": event.removed_ids}
+        case events.MessageUpdated(message=message) | events.ReplyEnded(message=message):
+            if message is None:
+                kind, fields = "deleted", {"ids": [event.message_id]}
+            else:
+                fields = {"message": message_shape(message)}
+        case events.MessagesDeleted():
+            fields = {"ids": event.message_ids}
+        case events.HistoryCompacted(summary=None):
+            kind, fields = "reset", {"reason": "summary_gone"}
+        case events.HistoryCompacted(summary=Message() as summary):
+            fields = {"summary": message_shape(summary), "count": event.count, "through": str(event.through)}
+        case events.HistoryExpanded():
+            fields = {"summary_id": event.summary_id, "count": event.count}
+        case events.ConversationUpdated():
+            record = await store.get_conversation(event.conversation_id)
+            fields = {"record": None if record is None else conversation_shape(record)}
+        case events.Reset():
+            fields = {"reason": event.reason}
+    data = frame(kind, {**head, **fields}, cursor)
     if len(data) > _LARGEST:
         data = frame("reset", {**head, "reason": "change_too_large"}, cursor)
     return Entry(cursor, event.conversation_id, data)
 
 
-async def _data(store: AsyncHistoryStore, event: Event) -> tuple[str, dict[str, Any]]:
-    """The kind of an event for readers, and its data."""
-    kind = kind_of(event)
-    data: dict[str, Any] = {}
-    match event:
-        case MessagesAppended():
-            data = {"messages": list(map(message_shape, event.messages)), "removed_ids": event.removed_ids}
-        case MessageUpdated(message=None) | ReplyEnded(message=None):
-            return "deleted", {"ids": [event.message_id]}
-        case MessageUpdated(message=Message() as message) | ReplyEnded(message=Message() as message):
-            data = {"message": message_shape(message)}
-        case MessagesDeleted():
-            data = {"ids": event.message_ids}
-        case HistoryCompacted(summary=None):
-            return "reset", {"reason": "summary_gone"}
-        case HistoryCompacted(summary=Message() as summary):
-            data = {"summary": message_shape(summary), "count": event.count, "through": str(event.through)}
-        case HistoryExpanded():
-            data = {"summary_id": event.summary_id, "count": event.count}
-        case ConversationUpdated():
-            conversation = await store.get_conversation(event.conversation_id)
-            data = {"record": None if conversation is None else conversation_shape(conversation)}
-        case Reset():
-            data = {"reason": event.reason}
-    return kind, data
-
-
 class Growth:
-    """What a reply that is being written has grown by, for many readers. A reader is only an index."""
+    """The growth of a reply that is being written, for many readers. A reader is only an index."""
 
-    def __init__(self, event: ReplyGrew) -> None:
-        self._conversation_id, self._message_id = event.conversation_id, event.message_id
-        self._events: list[ReplyGrew] = []
+    def __init__(self) -> None:
+        self._events: list[events.ReplyGrew] = []
         self._last = (0, 0, b"")
 
-    def add(self, event: ReplyGrew) -> None:
+    def add(self, event: events.ReplyGrew) -> None:
         self._events.append(event)
 
     @property
@@ -124,17 +98,17 @@ class Growth:
         return len(self._events)
 
     def after(self, index: int) -> bytes:
-        """The event of all growth from `index` on. Readers that keep up get the same bytes."""
+        """One event with all growth from `index` on. Readers that keep up get the same bytes."""
         if self._last[:2] != (index, self.end):
-            some = self._events[index:]
+            added = self._events[index:]
             data: dict[str, Any] = {
-                "conversation": self._conversation_id,
-                "id": self._message_id,
-                "offset": some[0].offset,
-                "delta": "".join(event.delta for event in some),
+                "conversation": added[0].conversation_id,
+                "id": added[0].message_id,
+                "offset": added[0].offset,
+                "delta": "".join(event.delta for event in added),
                 "whole": index == 0,
             }
-            parts = merged((), [part for event in some for part in event.parts])
+            parts = merged((), [part for event in added for part in event.parts])
             if any(type(part) is not TextPart for part in parts):
                 data["parts"] = parts_shape(parts)
             self._last = index, self.end, frame("grew", data)
@@ -146,42 +120,44 @@ class Ring:
     only an index. `closed`: no more events follow."""
 
     def __init__(self, cursor: str = "", count: int = _COUNT, size: int = _BYTES) -> None:
-        self.start = self.end = 0
+        self.start = 0
         self.closed = False
-        self._count, self._room = count, size
-        self._entries: dict[int, Entry] = {}
-        # The index after each cursor, and the reverse.
-        self._places = {cursor: 0}
-        self._cursors = {0: cursor}
+        self._count, self._free = count, size
+        self._entries: list[Entry] = []
+        self._first_cursor = cursor  # the cursor before the first entry
         self._news = asyncio.Event()
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self._entries)
 
     def add(self, entry: Entry) -> None:
         """Add an event, and drop the oldest if necessary. Call `wake` afterwards."""
-        self._entries[self.end] = entry
-        self.end += 1
-        self._places[entry.cursor] = self.end
-        self._cursors[self.end] = entry.cursor
-        self._room -= len(entry.data)
-        while (self._room < 0 or self.end - self.start > self._count) and self.end - self.start > 1:
-            self._room += len(self._entries.pop(self.start).data)
-            cursor = self._cursors.pop(self.start)
-            if self._places[cursor] == self.start:
-                del self._places[cursor]
+        self._entries.append(entry)
+        self._free -= len(entry.data)
+        while (self._free < 0 or len(self._entries) > self._count) and len(self._entries) > 1:
+            dropped = self._entries.pop(0)
+            self._free += len(dropped.data)
+            self._first_cursor = dropped.cursor
             self.start += 1
 
-    def place_of(self, cursor: str) -> int | None:
+    def index_after(self, cursor: str) -> int | None:
         """The index of the first event after a cursor; None if the ring does not contain it."""
-        return self._places.get(cursor)
+        for index in range(len(self._entries), 0, -1):
+            if self._entries[index - 1].cursor == cursor:
+                return self.start + index
+        return self.start if cursor == self._first_cursor else None
 
-    def read(self, index: int) -> Iterator[Entry]:
-        """One entry at `index`, and the next ones while they are small. `index` must not be before `start`."""
+    def read(self, index: int) -> list[Entry]:
+        """The entry at `index`, and the next ones while they are small. `index` must not be before `start`."""
+        entries: list[Entry] = []
         size = 0
-        for at in range(index, self.end):
-            entry = self._entries[at]
+        for entry in islice(self._entries, index - self.start, None):
             size += len(entry.data)
-            if size > _AT_ONCE and at > index:
-                return
-            yield entry
+            if size > _AT_ONCE and entries:
+                break
+            entries.append(entry)
+        return entries
 
     def wake(self) -> None:
         """Wake all waiting readers, for new events or a heartbeat."""

@@ -1,4 +1,4 @@
-"""Requests and responses: strict parsing, JSON, errors, streams, and the common headers."""
+"""Requests and responses: strict parsing, JSON, errors, streams, and security headers."""
 
 from __future__ import annotations
 
@@ -14,18 +14,11 @@ from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
+from redis_history import errors
 from redis_history._ids import check_conversation_id
-from redis_history.errors import (
-    BackendError,
-    CapabilityError,
-    ConflictError,
-    InvalidInputError,
-    MessageTooLargeError,
-    NotFoundError,
-    RedisHistoryError,
-)
+from redis_history.model import Position
 from redis_history.web._shape import dumps
 
 _logger = logging.getLogger("redis_history")
@@ -34,9 +27,10 @@ _logger = logging.getLogger("redis_history")
 MOST: Final = 1000
 #: Bytes of a body. A message that a person types is much shorter.
 MAX_BODY: Final = 1_000_000
-_MAX_FIELDS: Final = 32
+_MAX_PARAMETERS: Final = 32
 _FLAGS: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
-_HEADERS: Final = {
+#: Security headers of all responses.
+HEADERS: Final = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -49,22 +43,12 @@ _HEADERS: Final = {
     "cache-control": "no-store",
 }
 _STATUS: Final[tuple[tuple[type[Exception], int, str], ...]] = (
-    (MessageTooLargeError, 413, "too_large"),
-    (InvalidInputError, 400, "bad_input"),
-    (NotFoundError, 404, "not_found"),
-    (CapabilityError, 409, "cannot"),
-    (ConflictError, 409, "conflict"),
+    (errors.MessageTooLargeError, 413, "too_large"),
+    (errors.InvalidInputError, 400, "bad_input"),
+    (errors.NotFoundError, 404, "not_found"),
+    (errors.CapabilityError, 409, "cannot"),
+    (errors.ConflictError, 409, "conflict"),
 )
-#: Sent first in a stream: sets the milliseconds before a reconnect, and shows the client that it is connected.
-_OPENING: Final = b"retry: 2000\n: open\n\n"
-
-
-class Refused(Exception):  # noqa: N818 -- a response rather than an error
-    """Rejects a request with an error response."""
-
-    def __init__(self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(message)
-        self.status, self.code, self.message, self.headers = status, code, message, headers
 
 
 def answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -72,124 +56,122 @@ def answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = No
     return Response(dumps(value), status, headers, "application/json")
 
 
-def answer_of_state(asked: Asked, value: Any, cursor: object) -> Response:
-    """The response to a read of a conversation's state, with the ETag of that state; 304 if the client has it."""
-    tag = f'"{cursor}"'
-    known = {one.strip().removeprefix("W/") for one in asked.request.headers.get("if-none-match", "").split(",")}
-    headers = {"ETag": tag}
-    return Response(status_code=304, headers=headers) if tag in known else answer(value, headers=headers)
-
-
-def refusal(status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> Response:
+def problem(status: int, code: str, detail: str, headers: Mapping[str, str] | None = None) -> Response:
     """An error response: Problem Details (RFC 9457) with a `code`."""
-    problem = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": message}
-    return Response(dumps(problem | {"code": code}), status, headers, "application/problem+json")
+    value = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
+    return Response(dumps(value | {"code": code}), status, headers, "application/problem+json")
+
+
+class Refused(Exception):  # noqa: N818 -- a response rather than an error
+    """Rejects a request with an error response. The arguments are those of `problem`."""
+
+    def __init__(self, status: int, code: str, detail: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(detail)
+        self.response = problem(status, code, detail, headers)
+
+
+def bad_input(detail: str) -> Refused:
+    return Refused(400, "bad_input", detail)
 
 
 def failure(error: Exception) -> Response:
     """The response to a request that failed with an exception.
 
-    Errors of the store's server are only logged, not sent, because they may name hosts.
+    Errors of the store's server are logged and not sent, because they may name hosts.
     """
     if isinstance(error, Refused):
-        return refusal(error.status, error.code, error.message, error.headers)
+        return error.response
     if isinstance(error, HTTPException):
         code = {404: "not_found", 405: "method_not_allowed", 413: "too_large"}.get(error.status_code, "refused")
-        return refusal(error.status_code, code, error.detail, error.headers)
+        return problem(error.status_code, code, error.detail, error.headers)
     for kind, status, code in _STATUS:
         if isinstance(error, kind):
-            return refusal(status, code, str(error))
-    if isinstance(error, BackendError):
+            return problem(status, code, str(error))
+    if isinstance(error, errors.BackendError):
         _logger.warning("the live view cannot reach the store: %s", error)
-        message = "the store cannot be reached, or refuses; see the log of the application"
-        return refusal(503, "no_server", message, {"Retry-After": "2"})
-    if not isinstance(error, RedisHistoryError):
+        detail = "the store cannot be reached, or refuses; see the log of the application"
+        return problem(503, "no_server", detail, {"Retry-After": "2"})
+    if not isinstance(error, errors.RedisHistoryError):
         _logger.error("the live view failed", exc_info=error)
-    return refusal(500, "failed", "an internal error; see the log of the application")
+    return problem(500, "failed", "an internal error; see the log of the application")
 
 
-class Asked:
-    """The parameters of a request, in its path and in its query, each given at most once, and the body of a change.
+class ApiRequest:
+    """A request to the HTTP interface: the ids in its `path`, the parameters of its query, and the `body` of a change.
 
-    `conversation_id` is None if the request names no conversation. Raises Refused for an invalid query string.
+    `conversation_id` is None if the request names no conversation. Raises Refused for an invalid query.
     """
 
-    def __init__(self, request: Request, path: Mapping[str, str]) -> None:
-        self.request = request
+    def __init__(self, http: Request, path: Mapping[str, str]) -> None:
+        self.http, self.path = http, path
         self.body: dict[str, Any] = {}
         try:
-            raw = request.scope["query_string"].decode("ascii")
-            pairs = parse_qsl(raw, keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
+            query = http.scope["query_string"].decode("ascii")
+            pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=_MAX_PARAMETERS)
         except ValueError as error:
-            most = f"at most {_MAX_FIELDS} parameters in percent-encoded UTF-8"
-            raise Refused(400, "bad_input", f"the query of the URL must be {most}") from error
-        self._fields = dict(pairs)
-        if len(self._fields) != len(pairs):
-            raise Refused(400, "bad_input", "a parameter of the URL is given twice")
-        if twice := self._fields.keys() & path.keys():
-            raise Refused(400, "bad_input", f"unknown parameter: {min(twice)} is a part of the path")
-        self._fields |= path
-        self._path = path
-        self.conversation_id = self.text("conversation")
+            most = f"at most {_MAX_PARAMETERS} parameters in percent-encoded UTF-8"
+            raise bad_input(f"the query of the URL must be {most}") from error
+        self._query = dict(pairs)
+        if len(self._query) != len(pairs):
+            raise bad_input("a parameter of the URL is given twice")
+        self.conversation_id = path.get("conversation") or self.text("conversation")
         if self.conversation_id is not None:
             check_conversation_id(self.conversation_id)
 
     def text(self, name: str) -> str | None:
         """A parameter; None if missing or empty."""
-        return self._fields.get(name) or None
-
-    def needed(self, name: str) -> str:
-        found = self.text(name)
-        if found is None:
-            raise Refused(400, "bad_input", f"the parameter {name} is missing")
-        return found
-
-    @property
-    def conversation(self) -> str:
-        return self.needed("conversation")
+        return self._query.get(name) or None
 
     def number(self, name: str, default: int, least: int, most: int) -> int:
-        text = self.text(name)
-        if text is None:
-            return default
+        text = self.text(name) or str(default)
         if not text.isascii() or not text.isdigit() or len(text) > 9 or not least <= int(text) <= most:
-            raise Refused(400, "bad_input", f"{name} must be a whole number from {least} to {most}, not {text[:20]!r}")
+            raise bad_input(f"{name} must be a whole number from {least} to {most}, not {text[:20]!r}")
         return int(text)
 
     def flag(self, name: str) -> bool:
         text = self.text(name) or "0"
         if text not in _FLAGS:
-            raise Refused(400, "bad_input", f"{name} must be 1 or 0, not {text[:20]!r}")
+            raise bad_input(f"{name} must be 1 or 0, not {text[:20]!r}")
         return _FLAGS[text]
 
+    def position(self, name: str) -> Position | None:
+        text = self.text(name)
+        return None if text is None else Position.parse(text)
+
     def check_names(self, parameters: Iterable[str], fields: Iterable[str]) -> None:
-        """Raises Refused for other parameters of the URL, or fields of the body, than these."""
-        asked = self._fields.keys() - self._path.keys()
-        for kind, given, known in (("parameter", asked, parameters), ("field of the body", self.body.keys(), fields)):
-            if unknown := sorted(given - set(known)):
+        """Raises Refused for other parameters of the query, or other fields of the body, than these."""
+        for kind, given, known in (("parameter", self._query, parameters), ("field of the body", self.body, fields)):
+            if unknown := sorted(given.keys() - set(known)):
                 names = ", ".join(sorted(known)) or "none"
-                raise Refused(400, "bad_input", f"unknown {kind}: {', '.join(unknown)[:80]}; known here: {names}")
+                raise bad_input(f"unknown {kind}: {', '.join(unknown)[:80]}; known here: {names}")
 
     async def read_body(self) -> None:
         """Parse the JSON object of a change into `body`; {} for an empty body."""
-        kind = self.request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        kind = self.http.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise Refused(415, "bad_input", "a change needs the header Content-Type: application/json")
         received = bytearray()
-        async for chunk in self.request.stream():
+        async for chunk in self.http.stream():
             received += chunk
             if len(received) > MAX_BODY:
                 raise Refused(413, "too_large", f"the body must have at most {MAX_BODY:,} bytes")
         try:
             self.body = orjson.loads(received or b"{}")
         except (orjson.JSONDecodeError, RecursionError) as error:
-            raise Refused(400, "bad_input", "the body is not JSON") from error
+            raise bad_input("the body is not JSON") from error
         if not isinstance(self.body, dict):
-            raise Refused(400, "bad_input", "the body is not a JSON object")
+            raise bad_input("the body is not a JSON object")
+
+    def answer_with_etag(self, value: Any, cursor: object) -> Response:
+        """The response to a read of a conversation's state, with the ETag of that state; 304 if the client has it."""
+        tag = f'"{cursor}"'
+        known = {one.strip().removeprefix("W/") for one in self.http.headers.get("if-none-match", "").split(",")}
+        headers = {"ETag": tag}
+        return Response(status_code=304, headers=headers) if tag in known else answer(value, headers=headers)
 
 
-def of_this_origin(request: Request) -> bool:
-    """Whether no page of another origin sent this request, according to either of two headers of the browser."""
+def is_same_origin(request: Request) -> bool:
+    """Whether no page of another origin sent this request, according to two headers of the browser."""
     origin = request.headers.get("origin")
     if origin is not None:
         try:
@@ -205,72 +187,54 @@ class EventStream(Response):
     """A response with server-sent events. Sends `chunks` until they end, the client disconnects, or it accepts no data
     for `patience` seconds.
 
-    Does not use sse-starlette. That package replaces a method of uvicorn's server for the whole process, with a flag
-    that is never reset; leaves behind a task that polls every half second; and creates four tasks for each client. Here
-    each event is formatted once for all clients, and heartbeats come from the ring.
+    Does not use sse-starlette, which replaces a method of uvicorn's server for the whole process, leaves behind a task
+    that polls every half second, and creates four tasks for each client.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(
-        self, chunks: AsyncGenerator[bytes, None], *, patience: float, when_over: Callable[[], object]
-    ) -> None:
+    def __init__(self, chunks: AsyncGenerator[bytes, None], *, patience: float, on_end: Callable[[], object]) -> None:
         self.status_code = 200
         self.background = None
         self.init_headers({"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"})
-        self._chunks, self._patience, self._when_over = chunks, patience, when_over
+        self._chunks, self._patience, self._on_end = chunks, patience, on_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_all() -> None:
+            if scope["method"] != "HEAD":
+                async for chunk in self._chunks:
+                    async with asyncio.timeout(self._patience):
+                        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+        async def wait_for_disconnect() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            if scope["method"] == "HEAD":
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
-            else:
-                await self._stream(receive, send)
+            tasks = [asyncio.ensure_future(send_all()), asyncio.ensure_future(wait_for_disconnect())]
+            try:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                outcome, _ = await asyncio.gather(*tasks, return_exceptions=True)
         finally:
-            self._when_over()
+            self._on_end()
             await self._chunks.aclose()
-
-    async def _stream(self, receive: Receive, send: Send) -> None:
-        tasks = [asyncio.ensure_future(self._send_all(send)), asyncio.ensure_future(_disconnected(receive))]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-        if isinstance(outcomes[0], Exception) and not isinstance(outcomes[0], TimeoutError | OSError):
-            raise outcomes[0]
-
-    async def _send_all(self, send: Send) -> None:
-        await self._send(send, _OPENING)
-        async for chunk in self._chunks:
-            await self._send(send, chunk)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def _send(self, send: Send, chunk: bytes) -> None:
-        async with asyncio.timeout(self._patience):
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        if isinstance(outcome, Exception) and not isinstance(outcome, TimeoutError | OSError):
+            raise outcome
 
 
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+def with_headers(send: Send, added: Mapping[str, str]) -> Send:
+    """A `send` that adds these headers to a response, unless it has headers of these names."""
 
+    async def send_with_headers(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in added.items():
+                headers.setdefault(name, value)
+        await send(message)
 
-class Secured:
-    """Middleware that adds the headers to all responses, except for headers that are already set."""
-
-    def __init__(self, app: ASGIApp, headers: Mapping[str, str] | None = None) -> None:
-        self.app = app
-        self._headers = {**_HEADERS, **(headers or {})}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def secured(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in self._headers.items():
-                    headers.setdefault(name, value)
-            await send(message)
-
-        await self.app(scope, receive, secured if scope["type"] == "http" else send)
+    return send_with_headers

@@ -13,36 +13,31 @@ from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
 from starlette.applications import Starlette
-from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from redis_history.errors import ConfigurationError
-from redis_history.web._http import Secured, failure, of_this_origin, refusal
+from redis_history.web._http import HEADERS, failure, is_same_origin, problem, with_headers
 from redis_history.web.access import SIGNED_IN_UNTIL
 from redis_history.web.routing import LiveView
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~-]{16,256}")
-#: Seconds until a cookie expires, is renewed, and is no longer renewed; and until an invitation expires.
-_ENDS: Final = 12 * 3600
-_RENEWED: Final = 3600
+#: Seconds after which a cookie expires, is renewed, and is no longer renewed; and after which an invitation expires.
+_EXPIRES: Final = 12 * 3600
+_RENEW_AFTER: Final = 3600
 _SIGN_IN_AGAIN: Final = 7 * 24 * 3600
 _INVITED: Final = 60
 _now = time.time
-_LOCAL: Final = frozenset(("localhost",))
+_PAGE: Final = "<!doctype html><html lang=en><meta charset=utf-8><title>redis_history</title>"
 _LOGIN: Final = (
-    "<!doctype html><html lang=en><meta charset=utf-8><title>redis_history</title>"
-    "<h1>Not signed in</h1><p>Open the address that <code>redis-history serve</code> printed: it has a token. "
+    f"{_PAGE}<h1>Not signed in</h1><p>Open the address that <code>redis-history serve</code> printed: it has a token. "
     "If you just did, <a href='./'>go on</a>.</p></html>"
 )
-#: A redirect after a link from another site would not send a strict cookie; a navigation by this page sends it.
-_ENTER: Final = (
-    "<!doctype html><html lang=en><meta charset=utf-8><title>redis_history</title>"
-    "<meta http-equiv=refresh content='0;url=./'><p><a href='./'>Go on</a></p></html>"
-)
+#: After a link from another site, a redirect would not send a strict cookie. A navigation by this page sends it.
+_ENTER: Final = f"{_PAGE}<meta http-equiv=refresh content='0;url=./'><p><a href='./'>Go on</a></p></html>"
 
 
 def check_token(token: str) -> str:
@@ -57,12 +52,12 @@ class Invitation:
 
     def __init__(self) -> None:
         self.code = secrets.token_urlsafe(32)
-        self._ends = _now() + _INVITED
+        self._expires = _now() + _INVITED
 
     def redeem(self, code: str) -> bool:
-        if _now() >= self._ends or not hmac.compare_digest(_digest(code), _digest(self.code)):
+        if _now() >= self._expires or not hmac.compare_digest(_digest(code), _digest(self.code)):
             return False
-        self._ends = 0.0
+        self._expires = 0.0
         return True
 
 
@@ -79,9 +74,9 @@ def application(
     `secure`: whether the cookie is sent only over https; None: if the sign-in used https.
     """
     gate = Middleware(Gate, token=check_token(token), hosts=hosts, secure=secure, invitation=invitation)
-    inside = Starlette(middleware=[gate], exception_handlers={HTTPException: _failed, Exception: _failed})
-    inside.router.default = view  # unlike a Mount, it takes line feeds in paths
-    return Secured(inside)
+    app = Starlette(middleware=[gate], exception_handlers={HTTPException: _failed, Exception: _failed})
+    app.router.default = view  # unlike a Mount, it takes line feeds in paths
+    return app
 
 
 async def _failed(request: Request, error: Exception) -> Response:
@@ -94,8 +89,8 @@ class Gate:
     The check of the Host header prevents DNS rebinding, in which a foreign name resolves to this address. An IP address
     cannot be rebound.
 
-    A cookie is random and signed with the token. It contains the time of the sign-in and its time of creation. The
-    second decides when it expires, the first until when it is renewed.
+    A cookie is random, and signed with a key made from the token. It contains its time of creation, after which it
+    expires, and the time of the sign-in, which limits how often it is renewed.
     """
 
     def __init__(
@@ -110,43 +105,43 @@ class Gate:
         self._app = app
         self._token = _digest(token)
         # Browsers share cookies between the ports of a host.
-        self.cookie = f"redis_history_{self._token.hex()[:12]}"
+        self._cookie_name = f"redis_history_{self._token.hex()[:12]}"
         self._key = hmac.digest(token.encode(), b"redis_history cookie", "sha256")
-        self._hosts = _LOCAL | {host.lower().rstrip(".") for host in hosts}
+        self._hosts = {"localhost", *(host.lower().rstrip(".") for host in hosts)}
         self._secure = secure
         self._invitation = invitation
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            if scope["type"] == "lifespan":
-                await self._app(scope, receive, send)
-            else:
-                await send({"type": "websocket.close", "code": 1008})
-            return
-        request = Request(scope)
-        answer = self._refused(request) or self._entered(request)
-        if answer is None and not self._has_token(request):
-            session = self._session(request)
-            if session is None:
-                answer = self._unknown(request)
-            else:
-                signed_in, made = session
-                if _now() - made >= _RENEWED:
-                    made, send = _now(), self._renewing(request, signed_in, send)
-                scope[SIGNED_IN_UNTIL] = made + _RENEWED
-        await (answer or self._app)(scope, receive, send)
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        elif scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            request, send = Request(scope), with_headers(send, HEADERS)
+            response = self._check_source(request) or self._sign_in(request)
+            if response is None and not self._has_token(request):
+                if session := self._session(request):
+                    signed_in, created = session
+                    if _now() - created >= _RENEW_AFTER:
+                        created = _now()
+                        send = with_headers(send, {"set-cookie": self._cookie(request, signed_in)})
+                    scope[SIGNED_IN_UNTIL] = created + _RENEW_AFTER
+                else:
+                    response = _unauthorized(request)
+            await (response or self._app)(scope, receive, send)
 
-    def _refused(self, request: Request) -> Response | None:
+    def _check_source(self, request: Request) -> Response | None:
+        """The error response to a request with an unknown host name, or from another origin."""
         hosts = request.headers.getlist("host")
-        if len(hosts) != 1 or not self._known(hosts[0]):
-            return refusal(403, "wrong_host", "unknown host name: allow it with --allowed-host")
-        followed = request.headers.get("sec-fetch-mode") == "navigate" and "origin" not in request.headers
+        if len(hosts) != 1 or not self._is_known(hosts[0]):
+            return problem(403, "wrong_host", "unknown host name: allow it with --allowed-host")
+        is_link = request.headers.get("sec-fetch-mode") == "navigate" and "origin" not in request.headers
         # A link from another site may only open the page.
-        if not of_this_origin(request) and not (_is_entry(request) and followed):
-            return refusal(403, "wrong_origin", "requests from pages of other origins are rejected")
+        if not is_same_origin(request) and not (_is_entry(request) and is_link):
+            return problem(403, "wrong_origin", "requests from pages of other origins are rejected")
         return None
 
-    def _entered(self, request: Request) -> Response | None:
+    def _sign_in(self, request: Request) -> Response | None:
         """The response to a URL with a token or a code. It removes both from the address bar and from the server's
         log."""
         if not _is_entry(request):
@@ -162,43 +157,35 @@ class Gate:
             return None
         request.scope["query_string"] = b""
         if not allowed:
-            return self._unknown(request)
+            return _unauthorized(request)
         response.headers["set-cookie"] = self._cookie(request, _now())
         return response
-
-    def _renewing(self, request: Request, signed_in: float, send: Send) -> Send:
-        async def renewing(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).append("set-cookie", self._cookie(request, signed_in))
-            await send(message)
-
-        return renewing
 
     def _cookie(self, request: Request, signed_in: float) -> str:
         value = f"{signed_in:.0f}.{_now():.0f}.{secrets.token_urlsafe(16)}"
         secure = self._secure
         if secure is None:  # proxies set the header; a client that forges it affects only its own cookie
             secure = "https" in (request.scope["scheme"], request.headers.get("x-forwarded-proto"))
-        ends = f"Max-Age={_ENDS}; Path=/; HttpOnly; SameSite=Strict"
-        return f"{self.cookie}={value}.{self._signature(value)}; {ends}{'; Secure' if secure else ''}"
+        attributes = f"Max-Age={_EXPIRES}; Path=/; HttpOnly; SameSite=Strict{'; Secure' if secure else ''}"
+        return f"{self._cookie_name}={value}.{self._signature(value)}; {attributes}"
 
     def _session(self, request: Request) -> tuple[float, float] | None:
         """The times of the sign-in and of the cookie's creation; None without a valid cookie."""
-        value, _, signature = request.cookies.get(self.cookie, "").rpartition(".")
+        value, _, signature = request.cookies.get(self._cookie_name, "").rpartition(".")
         if not hmac.compare_digest(signature.encode(errors="replace"), self._signature(value).encode()):
             return None
-        signed_in, made = map(float, value.split(".")[:2])
-        return (signed_in, made) if _now() < min(made + _ENDS, signed_in + _SIGN_IN_AGAIN) else None
+        signed_in, created = map(float, value.split(".")[:2])
+        return (signed_in, created) if _now() < min(created + _EXPIRES, signed_in + _SIGN_IN_AGAIN) else None
 
     def _signature(self, value: str) -> str:
-        return hmac.new(self._key, value.encode(errors="replace"), hashlib.sha256).hexdigest()
+        return hmac.new(self._key, value.encode(errors="replace"), "sha256").hexdigest()
 
-    def _known(self, host: str) -> bool:
+    def _is_known(self, host: str) -> bool:
+        if re.search(r"[\s/@?#\\]", host):
+            return False
         try:
             name = urlsplit(f"//{host}").hostname or ""
         except ValueError:
-            return False
-        if re.search(r"[\s/@?#\\]", host):
             return False
         try:
             ipaddress.ip_address(name)
@@ -207,14 +194,16 @@ class Gate:
         return True
 
     def _has_token(self, request: Request) -> bool:
-        kind, _, given = request.headers.get("authorization", "").partition(" ")
-        return kind.lower() == "bearer" and hmac.compare_digest(_digest(given.strip()), self._token)
+        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        return kind.lower() == "bearer" and hmac.compare_digest(_digest(token.strip()), self._token)
 
-    def _unknown(self, request: Request) -> Response:
-        if "text/html" in request.headers.get("accept", ""):
-            return Response(_LOGIN, 401, {"WWW-Authenticate": "Bearer"}, "text/html")
-        message = "a token is needed: the header Authorization: Bearer TOKEN, or the address that serve printed"
-        return refusal(401, "no_token", message, {"WWW-Authenticate": "Bearer"})
+
+def _unauthorized(request: Request) -> Response:
+    headers = {"WWW-Authenticate": "Bearer"}
+    if "text/html" in request.headers.get("accept", ""):
+        return Response(_LOGIN, 401, headers, "text/html")
+    detail = "a token is needed: the header Authorization: Bearer TOKEN, or the address that serve printed"
+    return problem(401, "no_token", detail, headers)
 
 
 def _digest(text: str) -> bytes:

@@ -2,89 +2,253 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import logging
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Final, NamedTuple
+from types import FrameType
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
+from msgspec import Struct
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route, Router
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
-from redis_history.web import _endpoints
-from redis_history.web._http import Asked, Refused, Secured, answer, failure, of_this_origin
+from redis_history._async.store import AsyncHistoryStore
+from redis_history._sync.store import HistoryStore
+from redis_history._validation import check_function, check_integer, check_seconds, refuse
+from redis_history.errors import ConfigurationError, InvalidCursorError, RedisHistoryError
+from redis_history.events import Cursor
+from redis_history.model import Participant
+from redis_history.web import _endpoints, _http
+from redis_history.web._events import frame
+from redis_history.web._http import HEADERS, ApiRequest, EventStream, Refused, answer, bad_input, failure
+from redis_history.web._hub import Hub
 from redis_history.web._openapi import document
-from redis_history.web._view import View
-from redis_history.web.access import Action
+from redis_history.web.access import Action, Authorize, SignedIn, allow_all, call, holder
+
+_logger = logging.getLogger("redis_history")
 
 STATIC: Final = Path(__file__).parent / "static"
-#: A browser revalidates its copy each time.
-_KEPT: Final = {"cache-control": "no-cache"}
+#: Sent first in a stream: sets the milliseconds before a reconnect, and shows the client that it is connected.
+_OPENING: Final = b"retry: 2000\n: open\n\n"
+#: Seconds after SIGINT or SIGTERM without new streams: browsers reconnect at once, which would delay the shutdown.
+_ENDING: Final = 5.0
+#: Read rights of one client that are cached.
+_MAX_CACHED: Final = 10_000
 
 
-class Endpoint(NamedTuple):
-    """The function of a path and method, and its requirements.
+class Limits(Struct, frozen=True, kw_only=True):
+    """Limits and times of the live view. Times are in seconds.
 
-    `right`: the action for `authorize`. "list" is for requests without a conversation; if the request names one, it
-    needs "read" instead. `parameters`: of the query. `fields`: of the body of a change; None: the endpoint changes
-    nothing. `as_fields`: fields that need the right "append_as" instead of `right`.
+    `streams`: the maximum number of open streams; `streams_per_address`: of one client address. `heartbeat`: the
+    longest silence of a stream. `patience`: ends a stream whose client accepts no data for so long. `reauthorize`:
+    the interval in which a stream asks `authorize` again. `grace`: how long a subscription outlives its last stream.
     """
 
-    run: Callable[[View, Asked], Awaitable[Response]]
-    right: Action
-    parameters: tuple[str, ...] = ()
-    fields: tuple[str, ...] | None = None
-    as_fields: tuple[str, ...] = ()
+    streams: int = 1000
+    streams_per_address: int = 100
+    heartbeat: float = 15.0
+    patience: float = 60.0
+    reauthorize: float = 30.0
+    grace: float = 5.0
+
+    def __post_init__(self) -> None:
+        for name in ("streams", "streams_per_address"):
+            check_integer(getattr(self, name), name, 1)
+        for name in ("heartbeat", "patience", "reauthorize", "grace"):
+            check_seconds(getattr(self, name), name, 0, above=name != "grace")
 
 
-async def openapi(view: View, asked: Asked) -> Response:
-    """The OpenAPI document of the HTTP interface."""
-    return answer(document(API))
+class View:
+    """The state of a live view, and how it answers requests."""
 
+    def __init__(
+        self,
+        store: AsyncHistoryStore,
+        *,
+        authorize: Authorize,
+        participant: SignedIn | None = None,
+        read_only: bool = True,
+        page: bool = True,
+        address: str | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        if isinstance(store, HistoryStore):
+            raise ConfigurationError(
+                "the live view runs in an event loop: pass an AsyncHistoryStore with the same URL and namespace; "
+                "the HistoryStore that the rest of the application uses may stay"
+            )
+        if not isinstance(store, AsyncHistoryStore):
+            refuse(store, "store", "an AsyncHistoryStore")
+        kind = "a function of (request, conversation_id, action), such as redis_history.web.allow_all"
+        check_function(authorize, "authorize", kind, optional=False)
+        check_function(participant, "participant", "a function of (request)")
+        self.store, self.read_only, self.address = store, read_only, address
+        self.limits = limits or Limits()
+        #: Whether the answer of `authorize` does not depend on the conversation.
+        self.open_to_all = authorize in (allow_all, holder)
+        self._authorize, self._participant = authorize, participant
+        self._hub = Hub(store, heartbeat=self.limits.heartbeat, grace=self.limits.grace)
+        self._streams: Counter[str] = Counter()  # the number of open streams of each client address
+        self._closed = False
+        self._signaled = -_ENDING  # the time of the last SIGINT or SIGTERM
+        self._signals = _EndSignals(self._end_streams)
+        self._page = page
 
-_CONVERSATION: Final = "/v1/conversations/{conversation}"
-_MESSAGES: Final = f"{_CONVERSATION}/messages"
-_MESSAGE: Final = f"{_MESSAGES}/{{message}}"
+    async def allows(self, request: Request, conversation_id: str | None, action: Action) -> bool:
+        """Whether `authorize` allows the action."""
+        return await call(self._authorize, request, conversation_id, action) is True
 
-API: Final[dict[str, dict[str, Endpoint]]] = {
-    "/v1/openapi.json": {"GET": Endpoint(openapi, "list")},
-    "/v1/status": {"GET": Endpoint(_endpoints.status, "list")},
-    "/v1/conversations": {
-        "GET": Endpoint(_endpoints.conversations, "list", ("limit", "cursor", "user_id", "agent_name", "last")),
-    },
-    _CONVERSATION: {
-        "GET": Endpoint(_endpoints.conversation, "read"),
-        "PATCH": Endpoint(_endpoints.update_conversation, "rename", (), ("title",)),
-        "DELETE": Endpoint(_endpoints.delete_conversation, "delete", (), ()),
-    },
-    _MESSAGES: {
-        "GET": Endpoint(_endpoints.messages, "read", ("limit", "before", "since", "first", "include_archived")),
-        "POST": Endpoint(_endpoints.append, "append", (), ("text", "id"), ("role", "participant")),
-    },
-    _MESSAGE: {
-        "GET": Endpoint(_endpoints.message, "read"),
-        "DELETE": Endpoint(_endpoints.delete_message, "delete", (), ()),
-    },
-    f"{_MESSAGE}/originals": {"GET": Endpoint(_endpoints.originals, "read", ("limit", "before"))},
-    f"{_MESSAGE}/expand": {"POST": Endpoint(_endpoints.expand, "delete", (), ())},
-    f"{_CONVERSATION}/events": {"GET": Endpoint(View.events, "read", ("after",))},
-    "/v1/events": {"GET": Endpoint(View.events, "list")},
-    "/v1/search": {
-        "GET": Endpoint(
-            _endpoints.search,
-            "list",
-            ("conversation", "q", "limit", "role", "participant", "tool", "since", "before"),
-        ),
-    },
-}
-_PATTERNS: Final = {tuple(path.split("/")[2:]): endpoints for path, endpoints in API.items()}
+    def read_rights(self, request: Request) -> Callable[[str], Awaitable[bool]]:
+        """A function that returns whether the client may read a conversation, and caches its answers for a while."""
+        cache: dict[str, tuple[bool, float]] = {}  # with the time when the answer expires
+
+        async def may_read(conversation_id: str) -> bool:
+            allowed, expires = cache.get(conversation_id, (False, 0.0))
+            if expires <= time.monotonic():
+                while len(cache) >= _MAX_CACHED:
+                    del cache[next(iter(cache))]
+                allowed = await self.allows(request, conversation_id, "read")
+                cache[conversation_id] = allowed, time.monotonic() + self.limits.reauthorize
+            return allowed
+
+        return may_read
+
+    async def signed_in(self, request: Request) -> Participant | None:
+        """The signed-in user, as the author of messages that this request appends."""
+        user = None if self._participant is None else await call(self._participant, request)
+        if user is not None and not isinstance(user, Participant):
+            raise TypeError(f"participant(request) must return a Participant or None, not {type(user).__name__}")
+        return user
+
+    async def _serve_api(self, scope: Scope, receive: Receive, send: Send) -> None:
+        http = Request(scope, receive)
+        try:
+            response = await self._answer(http)
+        except ClientDisconnect:
+            raise
+        except Exception as error:
+            if isinstance(error, HTTPException) and "app" in scope:
+                raise  # of `authorize`: the application answers it
+            response = failure(error)
+        await response(scope, receive, send)
+
+    async def _answer(self, http: Request) -> Response:
+        segments = _segments(http.scope)[1:]
+        for pattern, endpoints in _PATTERNS.items():
+            path = _match(pattern, segments)
+            if path is None:
+                continue
+            endpoint = endpoints.get("GET" if http.method == "HEAD" else http.method)
+            if endpoint is None:
+                allowed = sorted({*endpoints, *(["HEAD"] if "GET" in endpoints else [])})
+                raise Refused(405, "method_not_allowed", "not a method of this path", {"Allow": ", ".join(allowed)})
+            return await endpoint.run(self, await self._check(endpoint, http, path))
+        raise Refused(404, "not_found", "there is no such path; see v1 in the documentation of the HTTP interface")
+
+    async def _check(self, endpoint: Endpoint, http: Request, path: dict[str, str]) -> ApiRequest:
+        """The parsed and authorized request to an endpoint. Raises Refused."""
+        request = ApiRequest(http, path)
+        right = endpoint.right
+        if endpoint.fields is not None:
+            if self.read_only:
+                raise Refused(403, "read_only", "this view is read-only")
+            if not _http.is_same_origin(http):
+                raise Refused(403, "wrong_origin", "a page of another origin sent this request")
+            if http.method != "DELETE" or "content-type" in http.headers:
+                await request.read_body()
+            if request.body.keys() & set(endpoint.as_fields):
+                right = "append_as"
+        request.check_names(endpoint.parameters, (*(endpoint.fields or ()), *endpoint.as_fields))
+        if right == "list" and request.conversation_id is not None:
+            right = "read"
+        if not await self.allows(http, request.conversation_id, right):
+            raise Refused(403, "forbidden", f"this request needs the right {right!r}")
+        return request
+
+    async def events(self, request: ApiRequest) -> Response:
+        """The stream of one conversation, or of the list of all conversations."""
+        http, name = request.http, request.conversation_id
+        opening = _OPENING
+        if name is None:
+            chunks = self._hub.follow_all(self.read_rights(http))
+        else:
+            cursor, reset = await self._first_cursor(request, name)
+            opening += reset
+            chunks = self._hub.follow(name, cursor)
+        if self._closed or time.monotonic() - self._signaled < _ENDING:
+            raise Refused(503, "ending", "the live view is ending", {"Retry-After": "5"})
+        client = http.client.host if http.client else ""
+        if self._streams.total() >= self.limits.streams:
+            raise Refused(503, "too_many_streams", "there are too many open streams", {"Retry-After": "10"})
+        if self._streams[client] >= self.limits.streams_per_address:
+            raise Refused(429, "too_many_streams", "this address has too many open streams", {"Retry-After": "10"})
+        self._streams[client] += 1
+        self._signals.watch()
+
+        def end() -> None:
+            self._streams[client] -= 1
+            self._streams += Counter()  # drops addresses without streams
+            if not self._streams:
+                self._signals.unwatch()
+
+        async def allowed() -> bool:
+            return await self.allows(http, name, "list" if name is None else "read")
+
+        checked = self._while_allowed(opening, chunks, allowed)
+        return EventStream(checked, patience=self.limits.patience, on_end=end)
+
+    async def _first_cursor(self, request: ApiRequest, name: str) -> tuple[str, bytes]:
+        """The cursor after which a client reads: that of the Last-Event-ID header, which is newer, or of the URL, or
+        now. And a `reset` event if the header is invalid, because a browser cannot correct its header."""
+        after = request.text("after")
+        if after is not None:
+            Cursor.parse(after)
+        seen = request.http.headers.get("last-event-id") or after
+        if seen is not None:
+            with suppress(InvalidCursorError):
+                return str(Cursor.parse(seen)), b""
+        now = (await self.store.snapshot(name, limit=1)).cursor
+        data = {"conversation": name, "cursor": str(now), "revision": now.revision, "reason": "cursor_invalid"}
+        return str(now), b"" if seen is None else frame("reset", data, str(now))
+
+    async def _while_allowed(
+        self, opening: bytes, chunks: AsyncGenerator[bytes, None], allowed: Callable[[], Awaitable[bool]]
+    ) -> AsyncGenerator[bytes, None]:
+        """The chunks, while regular checks of `allowed` succeed. Ends after an error: the client reconnects, and gets
+        the error response."""
+        check_at = time.monotonic() + self.limits.reauthorize
+        yield opening
+        async with aclosing(chunks):
+            try:
+                async for chunk in chunks:
+                    if time.monotonic() >= check_at:
+                        if not await allowed():
+                            return
+                        check_at = time.monotonic() + self.limits.reauthorize
+                    yield chunk
+            except HTTPException:
+                return
+            except RedisHistoryError as error:
+                _logger.warning("a stream of the live view ended: %s", error)
+            except Exception:
+                _logger.exception("a stream of the live view failed")
+
+    def _end_streams(self) -> None:
+        self._signaled = time.monotonic()
+        self._ending = asyncio.create_task(self._hub.aclose())
 
 
 class LiveView(View):
@@ -94,7 +258,7 @@ class LiveView(View):
     `Action`. It is called for every request, for every conversation in a list, and regularly during a stream.
     `allow_all` allows everything. `read_only=False` enables changes of conversations. `participant(request)` returns
     the signed-in user, the author of appended messages. `page=False` serves no page and no static files. `address`:
-    the address of the store to show on the page.
+    the address of the store to show on the page. `limits`: see `Limits`.
 
     Streams end with `aclose`, and when the process gets SIGINT or SIGTERM. Pass `lifespan` to the application, or use
     `async with` in its lifespan; otherwise open streams delay servers that stop without a signal.
@@ -104,53 +268,18 @@ class LiveView(View):
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        segments = _segments(scope) if scope["type"] == "http" else []
-        if segments[:1] == [b"v1"]:
-            await self._api(scope, receive, send)
-        else:
-            await self._router(scope, receive, send)
+        if scope["type"] == "http" and _segments(scope)[:1] == [b"v1"]:
+            await self._serve_api(scope, receive, _http.with_headers(send, HEADERS))
+        else:  # a browser revalidates its copy each time
+            await self._pages(scope, receive, _http.with_headers(send, HEADERS | {"cache-control": "no-cache"}))
 
     @cached_property
-    def _router(self) -> Router:
-        """The page and its files."""
-        secured = [Middleware(Secured, _KEPT)]
-        page = [
-            Route("/", _index, methods=["GET"], middleware=secured),
-            Mount("/static", StaticFiles(directory=STATIC), middleware=secured),
-        ]
-        return Router(page if self.page else [], lifespan=self.lifespan)
-
-    @cached_property
-    def _api(self) -> ASGIApp:
-        async def run(scope: Scope, receive: Receive, send: Send) -> None:
-            request = Request(scope, receive)
-            try:
-                response = await self._answer(request)
-            except ClientDisconnect:
-                raise
-            except Exception as error:
-                if isinstance(error, HTTPException) and "app" in scope:
-                    raise  # of `authorize`: the application answers it
-                response = failure(error)
-            await response(scope, receive, send)
-
-        return Secured(run)
-
-    async def _answer(self, request: Request) -> Response:
-        segments = _segments(request.scope)[1:]
-        for pattern, endpoints in _PATTERNS.items():
-            path = _match(pattern, segments)
-            if path is None:
-                continue
-            endpoint = endpoints.get("GET" if request.method == "HEAD" else request.method)
-            if endpoint is None:
-                allowed = sorted({*endpoints, *(["HEAD"] if "GET" in endpoints else [])})
-                raise Refused(405, "method_not_allowed", "not a method of this path", {"Allow": ", ".join(allowed)})
-            return await endpoint.run(self, await _asked(self, endpoint, request, path))
-        raise Refused(404, "not_found", "there is no such path; see v1 in the documentation of the HTTP interface")
+    def _pages(self) -> Router:
+        routes = [Route("/", _index, methods=["GET"]), Mount("/static", StaticFiles(directory=STATIC))]
+        return Router(routes if self._page else [], lifespan=self.lifespan)
 
     async def __aenter__(self) -> LiveView:
-        await self.start()
+        self._closed = False
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -161,6 +290,104 @@ class LiveView(View):
         """A `lifespan` for an application that has none."""
         async with self:
             yield
+
+    async def aclose(self) -> None:
+        """End all streams, and reject new ones. Other requests are still answered."""
+        self._closed = True
+        await self._hub.aclose()
+
+
+class Endpoint(NamedTuple):
+    """The function of a path and method, its requirements, and the schema of its answer.
+
+    `right`: the action for `authorize`. "list" is for requests without a conversation; if the request names one, it
+    needs "read" instead. `parameters`: of the query. `fields`: of the body of a change; None: the endpoint changes
+    nothing. `as_fields`: fields that need the right "append_as" instead of `right`.
+    """
+
+    run: Callable[[View, ApiRequest], Awaitable[Response]]
+    right: Action
+    answer: str | None
+    parameters: tuple[str, ...] = ()
+    fields: tuple[str, ...] | None = None
+    as_fields: tuple[str, ...] = ()
+
+
+async def openapi(view: View, request: ApiRequest) -> Response:
+    """The OpenAPI document of the HTTP interface."""
+    return answer(document(API))
+
+
+_CONVERSATION: Final = "/v1/conversations/{conversation}"
+_MESSAGES: Final = f"{_CONVERSATION}/messages"
+_MESSAGE: Final = f"{_MESSAGES}/{{message}}"
+_LIST: Final = ("limit", "cursor", "user_id", "agent_name", "last")
+_PAGE: Final = ("limit", "before", "since", "first", "include_archived")
+_SEARCH: Final = ("conversation", "q", "limit", "role", "participant", "tool", "since", "before")
+
+API: Final[dict[str, dict[str, Endpoint]]] = {
+    "/v1/openapi.json": {"GET": Endpoint(openapi, "list", "Any")},
+    "/v1/status": {"GET": Endpoint(_endpoints.status, "list", "Status")},
+    "/v1/conversations": {"GET": Endpoint(_endpoints.conversations, "list", "Conversations", _LIST)},
+    _CONVERSATION: {
+        "GET": Endpoint(_endpoints.conversation, "read", "Conversation"),
+        "PATCH": Endpoint(_endpoints.update_conversation, "rename", "Conversation", (), ("title",)),
+        "DELETE": Endpoint(_endpoints.delete_conversation, "delete", None, (), ()),
+    },
+    _MESSAGES: {
+        "GET": Endpoint(_endpoints.messages, "read", "Messages", _PAGE),
+        "POST": Endpoint(_endpoints.append, "append", "Appended", (), ("text", "id"), ("role", "participant")),
+    },
+    _MESSAGE: {
+        "GET": Endpoint(_endpoints.message, "read", "Message"),
+        "DELETE": Endpoint(_endpoints.delete_message, "delete", None, (), ()),
+    },
+    f"{_MESSAGE}/originals": {"GET": Endpoint(_endpoints.originals, "read", "Messages", ("limit", "before"))},
+    f"{_MESSAGE}/expand": {"POST": Endpoint(_endpoints.expand, "delete", "Expanded", (), ())},
+    f"{_CONVERSATION}/events": {"GET": Endpoint(View.events, "read", "Event", ("after",))},
+    "/v1/events": {"GET": Endpoint(View.events, "list", "Event")},
+    "/v1/search": {"GET": Endpoint(_endpoints.search, "list", "Hits", _SEARCH)},
+}
+_PATTERNS: Final = {tuple(path.split("/")[2:]): endpoints for path, endpoints in API.items()}
+
+
+class _EndSignals:
+    """Calls `end` in the event loop when the process gets SIGINT or SIGTERM, and then the signal's former handler.
+
+    A server such as uvicorn waits until open streams have ended, and only then ends the application's lifespan. It
+    sends no message to open streams, so this class handles the signal. It is active while there are streams, in the
+    main thread, and only for signals that already have a handler in Python.
+    """
+
+    def __init__(self, end: Callable[[], object]) -> None:
+        self._end = end
+        self._handlers: dict[int, tuple[Callable[..., object], Callable[..., object]]] = {}  # ours and the former one
+
+    def watch(self) -> None:
+        if self._handlers or threading.current_thread() is not threading.main_thread():
+            return
+        for number in (signal.SIGINT, signal.SIGTERM):
+            former = signal.getsignal(number)
+            if callable(former):
+                handler = self._handler(former)
+                signal.signal(number, handler)
+                self._handlers[number] = handler, former
+
+    def unwatch(self) -> None:
+        for number, (handler, former) in self._handlers.items():
+            if signal.getsignal(number) is handler:
+                signal.signal(number, former)
+        self._handlers.clear()
+
+    def _handler(self, former: Callable[[int, FrameType | None], Any]) -> Callable[[int, FrameType | None], None]:
+        loop = asyncio.get_running_loop()
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            with suppress(RuntimeError):  # the event loop is closed, and with it its streams
+                loop.call_soon_threadsafe(self._end)
+            former(number, frame)
+
+        return handle
 
 
 def _segments(scope: Scope) -> list[bytes]:
@@ -188,38 +415,14 @@ def _id(segment: bytes) -> str:
     """An id of a path: percent-encoded, or "~" and the id in base64url, for ids that the tools on the way change, such
     as ".."."""
     if not segment:
-        raise Refused(400, "bad_input", "an id in the path is empty")
+        raise bad_input("an id in the path is empty")
     try:
         if segment.startswith(b"~"):
             data = segment[1:].rstrip(b"=")
             return base64.b64decode(data + b"=" * (-len(data) % 4), b"-_", validate=True).decode()
         return unquote_to_bytes(segment).decode()
     except ValueError as error:
-        raise Refused(
-            400, "bad_input", 'an id in the path must be percent-encoded UTF-8, or "~" and base64url'
-        ) from error
-
-
-async def _asked(view: View, endpoint: Endpoint, request: Request, path: dict[str, str]) -> Asked:
-    """The parsed and authorized request to an endpoint. Raises Refused."""
-    asked = Asked(request, path)
-    right, name = endpoint.right, asked.conversation_id
-    if endpoint.fields is not None:
-        if view.read_only:
-            raise Refused(403, "read_only", "this view is read-only")
-        if not of_this_origin(request):
-            raise Refused(403, "wrong_origin", "a page of another origin sent this request")
-        if request.method != "DELETE" or "content-type" in request.headers:
-            await asked.read_body()
-        if asked.body.keys() & set(endpoint.as_fields):
-            right = "append_as"
-    if "conversation" not in path and "conversation" not in endpoint.parameters:
-        name = None
-    if right == "list" and name is not None:
-        right = "read"
-    await view.access.check(request, name, right)
-    asked.check_names(endpoint.parameters, (*(endpoint.fields or ()), *endpoint.as_fields))
-    return asked
+        raise bad_input('an id in the path must be percent-encoded UTF-8, or "~" and base64url') from error
 
 
 async def _index(request: Request) -> Response:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import msgspec
 import redis.asyncio
 
-from benchmarks.timing import STAMP, TEXT, Report, Timing, in_turn, members, messages
+from benchmarks.timing import STAMP, TEXT, Report, async_in_turn, in_turn, members, messages
 from redis_history import (
     AsyncHistoryStore,
     Conversation,
@@ -28,31 +27,11 @@ from redis_history.requests import start_reply
 def bench_append(report: Report, client: Any, store: HistoryStore, rounds: int) -> None:
     sent = messages(rounds + rounds // 10)
     stored = members(sent)
-    bare, ours = in_turn(
-        rounds, lambda i: client.zadd("bare", {stored[i]: STAMP + i}), lambda i: store.append("append", sent[i])
-    )
-    report.row("append", "ZADD", ours, bare, "1.4")
-    bare, ours = in_turn(
-        rounds // 2, lambda i: client.zadd("bare", {stored[i]: STAMP + i}), lambda i: store.append("append", sent[i])
-    )
-    report.row("append again (duplicate)", "ZADD", ours, bare)
-
-
-async def bench_async_append(report: Report, url: str, rounds: int) -> None:
-    client = redis.asyncio.Redis.from_url(url)
-    async with AsyncHistoryStore(url, namespace="bench-async", search="off") as store:
-        sent = messages(rounds)
-        stored = members(sent)
-        bare, ours = Timing(), Timing()
-        for index in range(rounds):
-            start = time.perf_counter()
-            await client.zadd("bare-async", {stored[index]: STAMP + index})
-            middle = time.perf_counter()
-            await store.append("append", sent[index])
-            bare.values.append((middle - start) * 1e6)
-            ours.values.append((time.perf_counter() - middle) * 1e6)
-    await client.aclose()
-    report.row("append (asyncio)", "ZADD", ours, bare, "1.4")
+    for name, count, goal in (("append", rounds, "1.4"), ("append again (duplicate)", rounds // 2, "")):
+        bare, ours = in_turn(
+            count, lambda i: client.zadd("bare", {stored[i]: STAMP + i}), lambda i: store.append("append", sent[i])
+        )
+        report.row(name, "ZADD", ours, bare, goal)
 
 
 def bench_read(report: Report, client: Any, store: HistoryStore, rounds: int) -> None:
@@ -70,20 +49,25 @@ def bench_read(report: Report, client: Any, store: HistoryStore, rounds: int) ->
     report.row("get_message", "PING", ours, bare)
 
 
-async def bench_async_read(report: Report, url: str, rounds: int) -> None:
+async def bench_async(report: Report, url: str, rounds: int) -> None:
+    """Append and read with asyncio. Needs the conversation of `bench_read`."""
     client: Any = redis.asyncio.Redis.from_url(url)
+    sent = messages(rounds)
+    stored = members(sent)
     decode = msgspec.msgpack.Decoder().decode
-    bare, ours = Timing(), Timing()
-    async with AsyncHistoryStore(url, namespace="bench", search="off") as store:
-        for _ in range(rounds // 10):
-            start = time.perf_counter()
-            [decode(member) for member in await client.zrange("bare-600", 0, -1)]
-            middle = time.perf_counter()
-            await store.get("read")
-            bare.values.append((middle - start) * 1e6)
-            ours.values.append((time.perf_counter() - middle) * 1e6)
-    await client.aclose()
-    report.row("get, 600 messages (asyncio)", "ZRANGE + decode to dicts", ours, bare, "1.5")
+
+    async def bare_read(_: int) -> Any:
+        return [decode(member) for member in await client.zrange("bare-600", 0, -1)]
+
+    async with client, AsyncHistoryStore(url, namespace="bench", search="off") as store:
+        bare, ours = await async_in_turn(
+            rounds,
+            lambda i: client.zadd("bare-async", {stored[i]: STAMP + i}),
+            lambda i: store.append("async-append", sent[i]),
+        )
+        report.row("append (asyncio)", "ZADD", ours, bare, "1.4")
+        bare, ours = await async_in_turn(rounds // 10, bare_read, lambda _: store.get("read"))
+        report.row("get, 600 messages (asyncio)", "ZRANGE + decode to dicts", ours, bare, "1.5")
 
 
 def bench_reply(report: Report, client: Any, store: HistoryStore, rounds: int) -> None:
@@ -109,16 +93,13 @@ def bench_prompts(report: Report, store: HistoryStore, rounds: int) -> None:
     """Prompts from 600 messages by four people: within the default budget, and with all messages."""
     people = [Participant("user", f"u{number}", f"Person {number}") for number in range(4)]
     store.append_many("prompts", [user(TEXT, participant=people[index % 4]) for index in range(600)])
-    for name, options in (
-        ("assemble_prompt, 600 loaded", PromptOptions(max_turns_to_load=600)),
-        ("the same, all said to the agent", PromptOptions(max_turns_to_load=600, addressed_only_mode=False)),
-        (
-            "the same, all 600 in the prompt",
-            PromptOptions(
-                max_turns_to_load=600, addressed_only_mode=False, token_budget=None, rolling_summary_threshold=None
-            ),
-        ),
+    all_messages: dict[str, Any] = {"token_budget": None, "rolling_summary_threshold": None}
+    for name, changes in (
+        ("assemble_prompt, 600 loaded", {}),
+        ("the same, all said to the agent", {"addressed_only_mode": False}),
+        ("the same, all 600 in the prompt", {"addressed_only_mode": False, **all_messages}),
     ):
+        options = PromptOptions(max_turns_to_load=600, **changes)
 
         def assemble(_: int, options: PromptOptions = options) -> Any:
             return assemble_prompt(store, "prompts", "agent", "The agent", options)
@@ -157,11 +138,14 @@ def bench_batch(report: Report, client: Any, store: HistoryStore, rounds: int) -
 def bench_listing(report: Report, client: Any, store: HistoryStore, rounds: int) -> None:
     for number in range(10_000):
         store.create_conversation(Conversation(f"listed-{number}", user_id=f"user {number % 100}"))
-    few = max(rounds // 100, 5)
-    bare, ours = in_turn(few, lambda _: client.ping(), lambda _: store.list_conversations())
-    report.row("list 50 of 10,000 conversations", "PING", ours, bare)
-    bare, ours = in_turn(few, lambda _: client.ping(), lambda _: store.list_conversations(user_id="user 7"))
-    report.row("list the 50 newest of an owner of 100", "PING", ours, bare)
+    names = {None: "list 50 of 10,000 conversations", "user 7": "list the 50 newest of an owner of 100"}
+    for owner, name in names.items():
+
+        def listing(_: int, owner: str | None = owner) -> Any:
+            return store.list_conversations(user_id=owner)
+
+        bare, ours = in_turn(max(rounds // 100, 5), lambda _: client.ping(), listing)
+        report.row(name, "PING", ours, bare)
 
 
 def bench_ttl(report: Report, url: str, store: HistoryStore, rounds: int) -> None:

@@ -1,4 +1,4 @@
-"""The latency of changes for subscribers."""
+"""The latency of changes for subscribers: from the start or the return of a write to the callback, beside PUBLISH."""
 
 from __future__ import annotations
 
@@ -14,94 +14,87 @@ from benchmarks.timing import TEXT, Report, Timing, append_to
 from redis_history import AsyncHistoryStore, HistoryStore, user
 
 
+class _Latency:
+    """Times of the callbacks of one row of the report."""
+
+    def __init__(self) -> None:
+        self.arrived = 0.0
+        self.bare, self.since_start, self.since_return = Timing(), Timing(), Timing()
+
+    def add(self, start: float, returned: float, *, bare: bool) -> None:
+        (self.bare if bare else self.since_start).values.append((self.arrived - start) * 1e6)
+        if not bare:
+            self.since_return.values.append((self.arrived - returned) * 1e6)
+
+    def report(self, report: Report, name: str) -> None:
+        report.row(f"append returned to {name}", "PUBLISH to callback", self.since_return, self.bare, "2")
+        report.row(f"append begun to {name}", "PUBLISH to callback", self.since_start, self.bare)
+        text = f"{self.since_start.p99:.0f} µs beside {self.bare.p99:.0f} µs of PUBLISH"
+        report.note(f"append to {name}, p99", text)
+
+
 def bench_doorbell(report: Report, client: Any, store: HistoryStore, url: str, rounds: int) -> None:
-    """From the start or end of the write to the arrival at the subscriber, compared with PUBLISH."""
-    heard: dict[str, float] = {}
     rang = threading.Event()
-    pubsub: Any = client.pubsub()
-    pubsub.subscribe("bare-bell")
+    for name in ("callback", "callback for all conversations"):
+        latency = _Latency()
 
-    def listen() -> None:
-        for message in pubsub.listen():
-            if message["data"] == b"end":
-                return
-            if message["type"] == "message":
-                heard["at"] = time.perf_counter()
-                rang.set()
+        def callback(event: Any, latency: _Latency = latency) -> None:
+            latency.arrived = time.perf_counter()
+            rang.set()
 
-    def callback(event: Any) -> None:
-        heard["at"] = time.perf_counter()
-        rang.set()
-
-    thread = threading.Thread(target=listen)
-    thread.start()
-    for what in ("callback", "callback for all conversations"):
-        bare, ours, since_return = Timing(), Timing(), Timing()
+        pubsub: Any = client.pubsub(ignore_subscribe_messages=True)
+        pubsub.subscribe(**{"bare-bell": callback})
+        listener = pubsub.run_in_thread(sleep_time=None)
         with HistoryStore(url, namespace="bench", search="off") as reader:
-            if what == "callback":
+            if name == "callback":
                 reader.on_change("bell", callback)
             else:
                 reader.on_change_all(callback)
             store.append("bell", user("first"))
             rang.wait(10)
             for _ in range(rounds // 5):
-                bell = partial(client.publish, "bare-bell", b"x")
-                for timing, ring in ((bare, bell), (ours, append_to(store, "bell"))):
+                for bare, ring in (
+                    (True, partial(client.publish, "bare-bell", b"x")),
+                    (False, append_to(store, "bell")),
+                ):
                     rang.clear()
                     start = time.perf_counter()
                     ring()
                     returned = time.perf_counter()
                     rang.wait(10)
-                    timing.values.append((heard["at"] - start) * 1e6)
-                    if timing is ours:
-                        since_return.values.append((heard["at"] - returned) * 1e6)
-        report.row(f"append returned to {what}", "PUBLISH to callback", since_return, bare, "2")
-        report.row(f"append begun to {what}", "PUBLISH to callback", ours, bare)
-        report.note(f"append to {what}, p99", f"{ours.p99:.0f} µs beside {bare.p99:.0f} µs of PUBLISH")
-    client.publish("bare-bell", b"end")
-    thread.join()
-    pubsub.close()
+                    latency.add(start, returned, bare=bare)
+        listener.stop()
+        client.publish("bare-bell", b"end")
+        listener.join()
+        latency.report(report, name)
 
 
 async def bench_async_doorbell(report: Report, url: str, rounds: int) -> None:
-    client = redis.asyncio.Redis.from_url(url)
-    pubsub: Any = client.pubsub()
-    await pubsub.subscribe("bare-bell")
-    heard: dict[str, float] = {}
-    rang = asyncio.Event()
+    rang, latency = asyncio.Event(), _Latency()
 
     def callback(event: Any) -> None:
-        heard["at"] = time.perf_counter()
+        latency.arrived = time.perf_counter()
         rang.set()
 
-    async def listen() -> None:
-        async for message in pubsub.listen():
-            if message["type"] == "message":
-                callback(message)
-
-    listening = asyncio.create_task(listen())
-    bare, ours, since_return = Timing(), Timing(), Timing()
-    async with AsyncHistoryStore(url, namespace="bench") as store, AsyncHistoryStore(url, namespace="bench") as reader:
+    async with (
+        redis.asyncio.Redis.from_url(url) as client,
+        client.pubsub(ignore_subscribe_messages=True) as pubsub,
+        AsyncHistoryStore(url, namespace="bench") as store,
+        AsyncHistoryStore(url, namespace="bench") as reader,
+    ):
+        await pubsub.subscribe(**{"bare-bell": callback})
+        listening = asyncio.create_task(pubsub.run())
         await reader.on_change("async-bell", callback)
         await store.append("async-bell", user("first"))
         await rang.wait()
         for _ in range(rounds // 5):
-            for timing in (bare, ours):
+            for bare in (True, False):
                 rang.clear()
                 start = time.perf_counter()
-                if timing is bare:
-                    await client.publish("bare-bell", b"x")
-                else:
-                    await store.append("async-bell", user(TEXT))
+                await (client.publish("bare-bell", b"x") if bare else store.append("async-bell", user(TEXT)))
                 returned = time.perf_counter()
                 await rang.wait()
-                timing.values.append((heard["at"] - start) * 1e6)
-                if timing is ours:
-                    since_return.values.append((heard["at"] - returned) * 1e6)
-    listening.cancel()
-    await asyncio.gather(listening, return_exceptions=True)
-    await pubsub.aclose()
-    await client.aclose()
-    report.row("append returned to callback (asyncio)", "PUBLISH to callback", since_return, bare, "2")
-    report.row("append begun to callback (asyncio)", "PUBLISH to callback", ours, bare)
-    report.note("append to callback (asyncio), p99", f"{ours.p99:.0f} µs beside {bare.p99:.0f} µs of PUBLISH")
+                latency.add(start, returned, bare=bare)
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
+    latency.report(report, "callback (asyncio)")

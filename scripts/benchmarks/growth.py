@@ -2,59 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from statistics import median
 from typing import Any
 
 from benchmarks.timing import TEXT, Report, Timing, in_turn, members, messages, processor_time
-from redis_history import HistoryStore, Message, user
+from redis_history import HistoryStore, user
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.model.wire import encode_body
 
 
 def bench_growth(report: Report, client: Any, store: HistoryStore, rounds: int) -> None:
-    """The cost of an append as the conversation grows, compared with ZADD to a set of the same size."""
-    ratios = {}
-    for size in (100, 10_000, 100_000):
-        name = f"growth-{size}"
-        for start in range(0, size, 1000):
-            store.append_many(name, messages(min(1000, size - start)))
-        sent = messages(rounds // 2)
-        stored = members(sent)
+    """The cost of operations as the conversation grows."""
+    sent = messages(rounds // 2)
+    stored = members(sent)
 
-        def bare_add(index: int, stored: list[bytes] = stored) -> Any:
-            return client.zadd("bare-growth", {stored[index]: index})
-
-        def add(index: int, sent: list[Message] = sent, name: str = name) -> Any:
-            return store.append(name, sent[index])
-
-        bare, ours = in_turn(rounds // 3, bare_add, add)
-        ratios[size] = ours.p50 / bare.p50
-        report.row(f"append to {size:,} messages", "ZADD to a small set", ours, bare)
-    report.note("append at 100,000 against 100", f"x {ratios[100_000] / ratios[100]:.2f}", "1.2")
-
-
-def bench_growth_of_reads(report: Report, client: Any, store: HistoryStore, rounds: int) -> None:
-    """The cost of reading the newest messages and of deleting one as the conversation grows, compared with PING."""
-    for what in ("get(limit=50)", "delete one"):
-        costs = {}
-        for size in (1_000, 100_000):
-            name = f"growth-of-{what}-{size}"
+    def compare(operation: str, sizes: Sequence[int], beside: str, bare: Callable[[int], Any], work: Any) -> None:
+        ratios = []
+        for size in sizes:
+            name = f"growth-{operation}-{size}"
             for start in range(0, size, 1000):
-                store.append_many(name, [user(TEXT, id=str(start + index)) for index in range(1000)])
+                batch = [user(TEXT, id=str(start + index)) for index in range(min(1000, size - start))]
+                store.append_many(name, batch)
+            timings = in_turn(min(rounds // 3, 500), bare, partial(work, name))
+            ratios.append(timings[1].p50 / timings[0].p50)
+            report.row(f"{operation} {size:,} messages", beside, timings[1], timings[0])
+        text = f"x {ratios[-1] / ratios[0]:.2f}"
+        report.note(f"{operation.rpartition(' ')[0]} at {sizes[-1]:,} against {sizes[0]:,}", text, "1.2")
 
-            def read(index: int, name: str = name) -> Any:
-                return store.get(name, limit=50)
+    def add(index: int) -> Any:
+        return client.zadd("bare-growth", {stored[index]: index})
 
-            def delete(index: int, name: str = name) -> Any:
-                return store.delete_messages(name, [str(index)])
+    def ping(_: int) -> Any:
+        return client.ping()
 
-            bare, ours = in_turn(min(rounds // 5, 500), lambda _: client.ping(), read if what[0] == "g" else delete)
-            costs[size] = ours.p50 / bare.p50
-            report.row(f"{what} of {size:,} messages", "PING", ours, bare)
-        report.note(f"{what} at 100,000 against 1,000", f"x {costs[100_000] / costs[1_000]:.2f}", "1.2")
+    large = (1_000, 100_000)
+    compare(
+        "append to",
+        (100, 10_000, 100_000),
+        "ZADD to a small set",
+        add,
+        lambda name, index: store.append(name, sent[index]),
+    )
+    compare("get(limit=50) of", large, "PING", ping, lambda name, _: store.get(name, limit=50))
+    compare("delete one of", large, "PING", ping, lambda name, index: store.delete_messages(name, [str(index)]))
 
 
 def bench_memory(report: Report, client: Any, store: HistoryStore) -> None:

@@ -121,8 +121,8 @@ def bench_search_memory(report: Report, client: Any, url: str) -> None:
                     store.append_many(f"c{number}", spoken(number * 6 + part, 100))
             used[name] = round((used_memory(client) - before) / 6_000)
     each = sum(len(encode_body(message)) for message in spoken(1, 100)) // 100
-    told = ", ".join(f"{size} {name}" for name, size in used.items())
-    report.note("server bytes per message, conversations of 600", f"{told}; {each} of payload")
+    sizes = ", ".join(f"{size} {name}" for name, size in used.items())
+    report.note("server bytes per message, conversations of 600", f"{sizes}; {each} of payload")
 
 
 def used_memory(client: Any) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -65,6 +65,18 @@ def in_turn(count: int, bare: Callable[[int], Any], ours: Callable[[int], Any]) 
             timings = Timing(), Timing()
         timings[0].of(partial(bare, index))
         timings[1].of(partial(ours, index))
+    return timings
+
+
+async def async_in_turn(
+    count: int, bare: Callable[[int], Awaitable[Any]], ours: Callable[[int], Awaitable[Any]]
+) -> tuple[Timing, Timing]:
+    timings = Timing(), Timing()
+    for index in range(count):
+        for timing, work in zip(timings, (bare, ours), strict=True):
+            start = time.perf_counter()
+            await work(index)
+            timing.values.append((time.perf_counter() - start) * 1e6)
     return timings
 
 

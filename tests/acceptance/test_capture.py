@@ -5,20 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterator
+import json
+from collections.abc import AsyncIterator, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from anthropic.lib.streaming import TextEvent
-from anthropic.types import InputJSONDelta, RawContentBlockDeltaEvent, TextDelta, ThinkingDelta
-from openai.lib.streaming.chat import ContentDeltaEvent, ContentDoneEvent
-from openai.types.responses import (
-    ResponseFunctionCallArgumentsDeltaEvent,
-    ResponseReasoningTextDeltaEvent,
-    ResponseTextDeltaEvent,
-    ResponseTextDoneEvent,
-)
 
 from redis_history import (
     AsyncHistoryStore,
@@ -37,7 +29,7 @@ from redis_history import (
     user,
 )
 from redis_history.backends.memory import MemoryBackend
-from tests.support.captures import ANN, BOT, EXPECTED, roles_and_texts, upper
+from tests.support.captures import ANN, BOT, EXPECTED, roles_and_texts
 
 PLACE = {"channel_id": "C1", "channel_type": "public", "channel_name": "general", "thread_id": "T1"}
 ASKED = Message(
@@ -51,47 +43,16 @@ ASKED = Message(
 )
 
 
-async def test_a_coroutine_function(async_store: AsyncHistoryStore) -> None:
+async def test_functions_methods_and_objects(async_store: AsyncHistoryStore, store: HistoryStore) -> None:
     record = capture(async_store, "c", agent=BOT)
 
-    @record
-    async def agent(message: str) -> str:
-        """It shouts."""
-        assert roles_and_texts(await async_store.get("c")) == [("user", "hi")], (
-            "what it answers is there when it begins"
-        )
-        return message.upper()
-
-    assert await agent("hi") == "HI"
-    stored = await async_store.get("c")
-    assert roles_and_texts(stored) == EXPECTED
-    assert [message.participant for message in stored] == [None, BOT]
-    assert (record.recorded, record.failed, record.last_error, record.pending) == (2, 0, None, 0)
-    assert agent.__name__ == "agent"
-    assert agent.__doc__ == "It shouts."
-    assert inspect.iscoroutinefunction(agent)
-
-
-def test_a_function(store: HistoryStore) -> None:
-    agent = capture(store, "c", agent="bot", user=ANN)(str.upper)
-    assert agent("hi") == "HI"
-    stored = store.get("c")
-    assert roles_and_texts(stored) == EXPECTED
-    assert [message.participant for message in stored] == [ANN, Participant("agent", "bot")]
-
-
-async def test_methods_objects_and_asynchronous_agents_with_a_synchronous_store(
-    async_store: AsyncHistoryStore, store: HistoryStore
-) -> None:
     class Agent:
         name = "the name is not a message"
 
-        @capture(async_store, "c")
+        @record
         async def answer(self, message: str) -> str:
-            return message.upper()
-
-        @capture(store, "c")
-        def answer_now(self, message: str) -> str:
+            """It shouts."""
+            assert roles_and_texts(store.get("c")) == [("user", "hi")], "its input is stored before it begins"
             return message.upper()
 
         @capture(store, "c")
@@ -103,60 +64,55 @@ async def test_methods_objects_and_asynchronous_agents_with_a_synchronous_store(
             return message.upper()
 
     agent = Agent()
-    await agent.answer("hi")
-    agent.answer_now(message="hi")
+    assert (Agent.answer.__doc__, inspect.iscoroutinefunction(Agent.answer)) == ("It shouts.", True)
+    assert await agent.answer("hi") == "HI"
+    assert (record.recorded, record.failed, record.last_error, record.pending) == (2, 0, None, 0)
+    assert [message.participant for message in store.get("c")] == [None, BOT]
+    assert capture(store, "c", agent="bot", user=ANN)(str.upper)("hi") == "HI"
+    assert [message.participant for message in store.get("c")[2:]] == [ANN, Participant("agent", "bot")]
     assert [chunk async for chunk in agent.stream("hi")] == ["H", "I"]
     assert [await capture(one, "c")(agent)("hi") for one in (async_store, store)] == ["HI", "HI"]
     assert roles_and_texts(store.get("c")) == EXPECTED * 5
 
 
-async def test_a_stream_is_one_message(async_store: AsyncHistoryStore, store: HistoryStore) -> None:
-    @capture(async_store, "async")
-    async def agent(message: str) -> AsyncIterator[str]:
-        for letter in message:
-            yield letter.upper()
-
-    @capture(store, "sync")
+def test_a_generator_keeps_its_protocol(store: HistoryStore) -> None:
+    @capture(store, "c")
     def generator(message: str) -> Any:
         got = yield "H"
         yield got
         return "the end"
 
-    assert inspect.isasyncgenfunction(agent)
     assert inspect.isgeneratorfunction(generator)
-    assert [chunk async for chunk in agent("hi")] == ["H", "I"]
     running = generator("hi")
     assert next(running) == "H"
     assert running.send("I") == "I"
     with pytest.raises(StopIteration) as stopped:
         next(running)
     assert stopped.value.value == "the end"
-    for name in ("async", "sync"):
-        assert roles_and_texts(store.get(name)) == EXPECTED
-        assert store.get(name)[1].status == "complete"
+    assert roles_and_texts(store.get("c")) == EXPECTED
 
 
 async def test_a_returned_stream_is_one_message(async_store: AsyncHistoryStore, store: HistoryStore) -> None:
     async def letters() -> AsyncIterator[Any]:
-        for letter in "HI":
-            yield SimpleNamespace(choices=[SimpleNamespace(delta=SimpleNamespace(content=letter))])
-        yield SimpleNamespace(choices=[SimpleNamespace(delta=SimpleNamespace(content=None), finish_reason="stop")])
+        for letter in ("H", "I", None):
+            yield SimpleNamespace(choices=[SimpleNamespace(delta=SimpleNamespace(content=letter), finish_reason="")])
 
-    @capture(async_store, "async")
+    @capture(async_store, "c")
     async def agent(message: str) -> AsyncIterator[Any]:
         return letters()
 
-    @capture(store, "sync")
+    @capture(store, "c")
     def agent_now(message: str) -> Iterator[dict[str, Any]]:
         return iter([{"choices": [{"delta": {"role": "assistant"}}]}, *({"delta": {"text": one}} for one in "HI")])
 
     assert len([chunk async for chunk in await agent("hi")]) == 3
     assert len(list(agent_now("hi"))) == 3
-    for name in ("async", "sync"):
-        assert roles_and_texts(store.get(name)) == EXPECTED
+    assert roles_and_texts(store.get("c")) == EXPECTED * 2
 
 
-async def test_chunks_before_an_early_end_are_recorded(async_store: AsyncHistoryStore, store: HistoryStore) -> None:
+async def test_a_failed_or_closed_agent_leaves_what_was_said(
+    async_store: AsyncHistoryStore, store: HistoryStore
+) -> None:
     closed: list[str] = []
 
     @capture(async_store, "closed")
@@ -165,7 +121,7 @@ async def test_chunks_before_an_early_end_are_recorded(async_store: AsyncHistory
             yield "H"
             yield "I"
         finally:
-            closed.append("async")
+            closed.append("closed")
 
     async with contextlib.aclosing(agent("hi")) as stream:
         assert await anext(stream) == "H"
@@ -177,27 +133,13 @@ async def test_chunks_before_an_early_end_are_recorded(async_store: AsyncHistory
 
     with pytest.raises(ZeroDivisionError):
         list(failing("hi"))
-
-    @capture(async_store, "cancelled")
-    async def waiting(message: str) -> AsyncIterator[str]:
-        yield "H"
-        await asyncio.sleep(100)
-
-    async def consume() -> None:
-        async for _ in waiting("hi"):
-            reached.set()
-
-    reached = asyncio.Event()
-    task = asyncio.create_task(consume())
-    await reached.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert closed == ["async"]
-    for name in ("closed", "failed", "cancelled"):
-        stored = store.get(name)
-        assert roles_and_texts(stored) == [("user", "hi"), ("assistant", "H")], name
-        assert stored[1].status == "interrupted"
+    with pytest.raises(ZeroDivisionError):
+        capture(store, "without answer")(lambda message: 1 / 0)("hi")
+    assert closed == ["closed"]
+    for name in ("closed", "failed"):
+        assert roles_and_texts(store.get(name)) == [("user", "hi"), ("assistant", "H")], name
+        assert store.get(name)[1].status == "interrupted"
+    assert roles_and_texts(store.get("without answer")) == [("user", "hi")]
 
 
 @pytest.mark.parametrize("kind", ["async", "sync", "async agent, sync store"])
@@ -256,56 +198,28 @@ async def test_a_streamed_answer_is_shown_while_it_is_written(
 
 def test_events_of_providers_are_read_once(store: HistoryStore) -> None:
     """Streams of the SDKs repeat whole texts at the end of a part, and have reasoning and arguments as text, too."""
-    place = {"item_id": "i", "output_index": 0, "sequence_number": 1}
-    text_place: dict[str, Any] = {**place, "content_index": 0, "logprobs": []}
     responses = [
-        ResponseReasoningTextDeltaEvent(type="response.reasoning_text.delta", delta="hm", content_index=0, **place),
-        ResponseTextDeltaEvent(type="response.output_text.delta", delta="H", **text_place),
-        ResponseTextDeltaEvent(type="response.output_text.delta", delta="I", **text_place),
-        ResponseTextDoneEvent(type="response.output_text.done", text="HI", **text_place),
-        ResponseFunctionCallArgumentsDeltaEvent(type="response.function_call_arguments.delta", delta="{}", **place),
+        {"type": "response.reasoning_text.delta", "delta": "hm"},
+        {"type": "response.output_text.delta", "delta": "H"},
+        {"type": "response.output_text.delta", "delta": "I"},
+        {"type": "response.output_text.done", "text": "HI"},
+        {"type": "response.function_call_arguments.delta", "delta": "{}"},
     ]
     chat = [
-        ContentDeltaEvent(type="content.delta", delta="HI", snapshot="HI"),
-        ContentDoneEvent(type="content.done", content="HI"),
+        {"type": "content.delta", "delta": "HI", "snapshot": "HI"},
+        {"type": "content.done", "content": "HI"},
     ]
-    messages = [
-        RawContentBlockDeltaEvent(type="content_block_delta", index=0, delta=delta)
-        for delta in (
-            ThinkingDelta(type="thinking_delta", thinking="hm"),
-            TextDelta(type="text_delta", text="HI"),
-            InputJSONDelta(type="input_json_delta", partial_json="{}"),
-        )
+    anthropic = [
+        {"type": "content_block_delta", "delta": {"type": "thinking_delta", "thinking": "hm"}},
+        {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "HI"}},
+        {"type": "text", "text": "HI", "snapshot": "HI"},
+        {"type": "content_block_delta", "delta": {"type": "input_json_delta", "partial_json": "{}"}},
     ]
-    messages.insert(2, TextEvent(type="text", text="HI", snapshot="HI"))
+    as_objects = json.loads(json.dumps(anthropic), object_hook=lambda fields: SimpleNamespace(**fields))
     record = capture(store, "c")
-    for stream in (responses, chat, messages):
+    for stream in (responses, chat, anthropic, as_objects):
         list(record(lambda message, stream=stream: iter(stream))("hi"))
-    assert roles_and_texts(store.get("c")) == EXPECTED * 3
-
-
-@pytest.mark.parametrize(
-    ("options", "background"), [({"live": False}, False), ({"outbound": "".join}, False), ({}, True)]
-)
-def test_a_streamed_answer_is_stored_at_the_end(store: HistoryStore, options: dict[str, Any], background: bool) -> None:
-    with store.subscribe("c") as events, capture(store, "c", background=background, **options) as record:
-        assert list(record(lambda message: iter(message))("hi")) == ["h", "i"]
-        record.flush()
-        [asked, answered] = [events.get(timeout=10), events.get(timeout=10)]
-    assert isinstance(asked, MessagesAppended)
-    assert isinstance(answered, MessagesAppended)
-    assert [(message.text, message.status) for message in answered.messages] == [("hi", "complete")]
-
-
-def test_a_backend_without_streams_stores_the_answer_at_the_end() -> None:
-    class WithoutStreams(MemoryBackend):
-        streams = False
-
-    with HistoryStore(backend=WithoutStreams()) as store:
-        record = capture(store, "c")
-        assert list(record(lambda message: iter(message))("HI")) == ["H", "I"]
-        assert roles_and_texts(store.get("c")) == [("user", "HI"), ("assistant", "HI")]
-        assert (record.recorded, record.failed) == (2, 0)
+    assert roles_and_texts(store.get("c")) == EXPECTED * 4
 
 
 async def test_a_cancelled_stream_leaves_no_open_answer(async_store: AsyncHistoryStore) -> None:
@@ -340,19 +254,6 @@ async def test_a_cancelled_stream_leaves_no_open_answer(async_store: AsyncHistor
     assert {*"".join(message.text for message in answers)} == {"x"}
 
 
-async def test_the_input_of_a_failed_agent_is_recorded(async_store: AsyncHistoryStore) -> None:
-    record = capture(async_store, "c")
-
-    @record
-    async def agent(message: str) -> str:
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        await agent("hi")
-    assert roles_and_texts(await async_store.get("c")) == [("user", "hi")]
-    assert record.failed == 0
-
-
 @pytest.mark.proves("capture")
 async def test_a_cancelled_agent_leaves_whole_messages(async_store: AsyncHistoryStore) -> None:
     """Wherever the cancellation falls, also into the append itself."""
@@ -379,20 +280,6 @@ async def test_a_cancelled_agent_leaves_whole_messages(async_store: AsyncHistory
     assert asked == sorted(asked)
 
 
-async def test_closing_waits_for_appends_of_a_cancelled_agent(async_store: AsyncHistoryStore) -> None:
-    await async_store.append("c", user("connects"))
-    for steps in range(1, 8):
-        record = capture(async_store, f"c{steps}")
-        task = asyncio.create_task(record(upper)("hi"))
-        for _ in range(steps):
-            await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        await record.aclose()
-        assert len(await async_store.get(f"c{steps}")) == record.recorded
-        assert record.recorded or steps <= 3, "the append had begun"
-
-
 def test_answers_inherit_the_place_of_the_message(store: HistoryStore) -> None:
     @capture(store, "c", agent=BOT)
     def agent(message: Message) -> list[Message]:
@@ -411,34 +298,6 @@ def test_answers_inherit_the_place_of_the_message(store: HistoryStore) -> None:
     assert (said.scope, said.trace_id, said.metadata) == ("dm", "own", {**PLACE, "channel_id": "C2"})
 
 
-def test_chat_dicts(store: HistoryStore) -> None:
-    @capture(store, "c", agent=BOT)
-    def agent(messages: list[dict[str, Any]]) -> dict[str, Any]:
-        call = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"q": 1}'}}
-        return {"role": "assistant", "content": None, "tool_calls": [call]}
-
-    agent(
-        [
-            {"role": "user", "content": "said before"},
-            {
-                "role": "user",
-                "content": "hi",
-                "id": "m1",
-                "name": "ann",
-                "scope": "dm",
-                "mentions": ["bot"],
-                "channel_id": "C1",
-                "metadata": {"free": 1},
-            },
-        ]
-    )
-    asked, called = store.get("c")
-    assert (asked.id, asked.text, asked.scope, asked.participant) == ("m1", "hi", "dm", Participant("user", "ann"))
-    assert asked.metadata == {"free": 1, "mentions": ["bot"], "channel_id": "C1"}
-    assert [(one.id, one.name, one.input) for one in called.tool_uses] == [("c1", "find", {"q": 1})]
-    assert (called.participant, called.scope) == (BOT, "dm")
-
-
 @pytest.mark.proves("capture")
 def test_the_same_message_again_is_stored_once(store: HistoryStore) -> None:
     record = capture(store, "c", agent=BOT, user=ANN)
@@ -450,40 +309,6 @@ def test_the_same_message_again_is_stored_once(store: HistoryStore) -> None:
     capture(store, "c", user=ANN)(lambda message: store.append("c", assistant("by itself")).message)(stored)
     assert [message.text for message in store.get("c")] == ["hi", "hello", "stored before", "by itself"]
     assert record.failed == 0
-
-
-def test_functions_that_read_a_call(store: HistoryStore) -> None:
-    record = capture(
-        store,
-        lambda request, *, shout: request["room"],
-        inbound=lambda request, *, shout: user(request["said"], id=request["id"]),
-        outbound=lambda answer: answer["texts"],
-    )
-
-    @record
-    def agent(request: dict[str, Any], *, shout: bool) -> dict[str, Any]:
-        return {"texts": ["HI", text("there")]}
-
-    agent({"room": "c", "said": "hi", "id": "7"}, shout=True)
-    assert roles_and_texts(store.get("c")) == [("user", "hi"), ("assistant", "HI"), ("assistant", "there")]
-    assert store.get("c")[0].id == "7"
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda agent: agent("hi", conversation_id="c"),
-        lambda agent: agent({"content": "hi", "conversation_id": "c"}),
-        lambda agent: agent(user("hi", metadata={"conversation_id": "c"})),
-    ],
-)
-def test_a_conversation_id_in_the_call(store: HistoryStore, call: Callable[[Any], Any]) -> None:
-    @capture(store)
-    def agent(message: Any, conversation_id: str | None = None) -> str:
-        return "HI"
-
-    call(agent)
-    assert roles_and_texts(store.get("c")) == EXPECTED
 
 
 async def test_turns_by_hand(async_store: AsyncHistoryStore, store: HistoryStore) -> None:
@@ -500,3 +325,55 @@ async def test_turns_by_hand(async_store: AsyncHistoryStore, store: HistoryStore
         await async_turn.reply("HI")
     assert roles_and_texts(store.get("c")) == [*EXPECTED, ("assistant", "half"), *EXPECTED]
     assert roles_and_texts(store.get("other")) == EXPECTED
+
+
+@pytest.mark.parametrize("options", [{"live": False}, {"outbound": "".join}, {"background": True}, {"streams": False}])
+def test_a_streamed_answer_is_stored_at_the_end(options: dict[str, Any]) -> None:
+    class Backend(MemoryBackend):
+        streams = options.pop("streams", True)
+
+    with HistoryStore(backend=Backend()) as store, store.subscribe("c") as events:
+        with capture(store, "c", **options) as record:
+            assert list(record(lambda message: iter(message))("hi")) == ["h", "i"]
+        [asked, answered] = [events.get(timeout=10), events.get(timeout=10)]
+        assert (record.recorded, record.failed) == (2, 0)
+    assert isinstance(asked, MessagesAppended)
+    assert isinstance(answered, MessagesAppended)
+    assert [(message.text, message.status) for message in answered.messages] == [("hi", "complete")]
+
+
+def test_chat_dicts(store: HistoryStore) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"q": 1}'}}
+    agent = capture(store, "c", agent=BOT)(
+        lambda messages: {"role": "assistant", "content": None, "tool_calls": [call]}
+    )
+    known = {"id": "m1", "name": "ann", "scope": "dm", "mentions": ["bot"], "channel_id": "C1", "metadata": {"free": 1}}
+    agent([{"role": "user", "content": "said before"}, {"role": "user", "content": "hi", **known}])
+    asked, called = store.get("c")
+    assert (asked.id, asked.text, asked.scope, asked.participant) == ("m1", "hi", "dm", Participant("user", "ann"))
+    assert asked.metadata == {"free": 1, "mentions": ["bot"], "channel_id": "C1"}
+    assert [(one.id, one.name, one.input) for one in called.tool_uses] == [("c1", "find", {"q": 1})]
+    assert (called.participant, called.scope) == (BOT, "dm")
+
+
+def test_functions_that_read_a_call(store: HistoryStore) -> None:
+    agent = capture(
+        store,
+        lambda request, *, shout: request["room"],
+        inbound=lambda request, *, shout: user(request["said"], id=request["id"]),
+        outbound=lambda answer: answer["texts"],
+    )(lambda request, *, shout: {"texts": ["HI", text("there")]})
+    agent({"room": "c", "said": "hi", "id": "7"}, shout=True)
+    assert roles_and_texts(store.get("c")) == [*EXPECTED, ("assistant", "there")]
+    assert store.get("c")[0].id == "7"
+
+
+def test_a_conversation_id_in_the_call(store: HistoryStore) -> None:
+    @capture(store)
+    def agent(message: Any, conversation_id: str | None = None) -> str:
+        return "HI"
+
+    agent("hi", conversation_id="c")
+    agent({"content": "hi", "conversation_id": "c"})
+    agent(user("hi", metadata={"conversation_id": "c"}))
+    assert roles_and_texts(store.get("c")) == EXPECTED * 3

@@ -1,119 +1,86 @@
-"""The command `redis-history`: its frame, and `compress`."""
+"""The command `redis-history`: its frame, `compress`, `reindex` and `completion`."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.shell_completion import BashComplete
 
-from redis_history import HistoryStore, user
-from tests.support.commands import environment, run, run_process
-from tests.support.servers import RealServer, Start
+from redis_history import HistoryStore, embedded, user
+from redis_history.cli import commands
+from tests.support.commands import environment, run
+from tests.support.servers import RealServer, wait_until
 
 
 def fill(store: HistoryStore, name: str, count: int) -> None:
     store.append_many(name, [user(f"Message {number} about the suitcase number {number}.") for number in range(count)])
 
 
-@pytest.fixture
-def store(server: RealServer, namespace: str) -> Any:
-    with HistoryStore(server.url, namespace=namespace) as store:
-        fill(store, "long", 50)
-        fill(store, "short", 5)
-        yield store
-
-
-def test_a_dry_run_shows_the_plan_and_changes_nothing(store: Any, where: tuple[str, ...]) -> None:
-    done = run(*where, "compress", "--max-messages", "20", "--dry-run")
-    assert done.returncode == 0, done.stderr
-    assert "1 conversation would be compressed" in done.stdout
-    assert "long" in done.stdout
-    done = run(*where, "--json", "compress", "--max-messages", "20", "--dry-run")
-    (planned,) = map(json.loads, done.stdout.splitlines())
-    assert (planned["kind"], planned["conversation_id"]) == ("planned", "long")
-    assert planned["messages"] > 10
-    assert len(store.get("long")) == 50
-
-
-def test_once_compresses_long_conversations_and_ends(store: Any, where: tuple[str, ...]) -> None:
-    done = run(*where, "compress", "--max-messages", "20", "--once")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("long: ")
+def test_compress(store: HistoryStore, on: Any) -> None:
+    fill(store, "long", 50)
+    fill(store, "short", 5)
+    limit = ("compress", "--max-messages", "20")
+    assert "1 conversation would be compressed" in on(*limit, "--dry-run").stdout
+    (planned,) = on("--json", *limit, "--dry-run").lines
+    assert (planned["kind"], planned["conversation_id"], planned["messages"] > 10) == ("planned", "long", True)
+    done = on(*limit, "--once")
+    assert (done.returncode, done.stdout.startswith("long: ")) == (0, True), done.stderr
     assert "1 conversation compressed" in done.stdout
     assert len(store.get("long")) <= 20
     assert store.get("long")[0].is_summary
     assert len(store.get("short")) == 5
-    done = run(*where, "--json", "compress", "--max-messages", "20", "--once")
-    (ended,) = map(json.loads, done.stdout.splitlines())
+    done = on("compress", "--max-messages", "3", "--keep-recent", "1", "--once", "--summarizer", "operator:add")
+    assert (done.returncode, "short: failed: SummaryError" in done.stderr, "failed" in done.stdout) == (1, True, True)
+    assert len(store.get("short")) == 5
+    (ended,) = on("--json", *limit, "--once").lines
     assert (ended["kind"], ended["compressed"], ended["sweeps"]) == ("ended", 0, 1)
 
 
-def test_url_and_namespace_of_the_environment(store: Any, server: RealServer, namespace: str) -> None:
-    settings = {"REDIS_HISTORY_URL": server.url, "REDIS_HISTORY_NAMESPACE": namespace}
-    done = run_process("compress", "--max-messages", "20", "--once", "--quiet", **settings)
+def test_compress_old_messages(store: HistoryStore, server: RealServer) -> None:
+    store.append_many("c", [user(f"old message number {n}", timestamp=f"2020-01-{n + 1:02}") for n in range(20)])
+    fill(store, "c", 5)
+    settings = {"REDIS_HISTORY_URL": server.url, "REDIS_HISTORY_NAMESPACE": store.namespace}
+    done = run("compress", "--older-than", "7d", "--keep-recent", "2", "--once", "--quiet", environment=settings)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert len(store.get("long")) <= 20
-
-
-def test_a_failure_is_reported_and_sets_the_exit_status(store: Any, where: tuple[str, ...]) -> None:
-    done = run(*where, "compress", "--max-messages", "20", "--once", "--summarizer", "operator:add")
-    assert done.returncode == 1
-    assert "long: failed: SummaryError" in done.stderr
-    assert "1 failed" in done.stdout
-    assert len(store.get("long")) == 50
+    assert len(store.get("c")) == 6
 
 
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ((), "--max-tokens"),
-        (("--max-tokens", "0"), "--max-tokens"),
-        (("--older-than", "soon"), "--older-than"),
-        (("--max-tokens", "5", "--summarizer", "gpt"), "--summarizer"),
-        (("--max-tokens", "5", "--summarizer", "openai"), "--model"),
-        (("--max-tokens", "5", "--summarizer", "no.such.module:f"), "no.such.module:f"),
-        (("--max-tokens", "5", "--summarizer", "operator:nothing"), "operator:nothing"),
-        (("--max-tokens", "5", "--language", "klingon"), "klingon"),
-        (("--max-tokens", "5", "--lease", "1ms"), "lease"),
+        ("compress", "--max-tokens"),
+        ("compress --max-tokens 0", "--max-tokens"),
+        ("compress --older-than soon", "--older-than"),
+        ("compress --max-tokens 5 --summarizer gpt", "--summarizer"),
+        ("compress --max-tokens 5 --summarizer openai", "--model"),
+        ("compress --max-tokens 5 --summarizer no.such.module:f", "no.such.module:f"),
+        ("compress --max-tokens 5 --summarizer operator:nothing", "operator:nothing"),
+        ("compress --max-tokens 5 --summarizer broken_python:f", "SyntaxError"),
+        ("compress --max-tokens 5 --language klingon", "klingon"),
+        ("compress --max-tokens 5 --lease 1ms", "lease"),
+        ("compress --max-tokens 5 --once --url redis://localhost:99999", "port"),
+        ("ls --url http://localhost", "http"),
+        ("ls --url localhost:6379", "does not begin with"),
+        ("ls --url=", "URL"),
+        ("--url= ls", "URL"),
+        ("ls --url redis:// --namespace=", "namespace"),
+        ("ls --url memory://", "memory://"),
+        ("tail --url memory:// -f --all", "memory://"),
+        ("import --url memory:// /dev/null", "memory://"),
+        ("doctor --url memory://", "memory://"),
+        ("compress --url memory:// --once --max-tokens 5", "memory://"),
     ],
 )
-def test_wrong_arguments(arguments: tuple[str, ...], why: str) -> None:
-    done = run("compress", *arguments, environment={"OPENAI_API_KEY": "k"})
-    assert done.returncode == 2
-    assert why in " ".join(done.stderr.replace("│", " ").split())
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("--url", "http://localhost", "ls"),
-        ("--url", "redis://localhost:99999", "compress", "--max-tokens", "5", "--once"),
-        ("--url", "", "ls"),
-        ("ls", "--url", ""),
-        ("ls", "--url", "localhost:6379"),
-        ("--namespace", "", "ls"),
-        ("ls", "--namespace", ""),
-    ],
-)
-def test_a_wrong_url_or_namespace(server: RealServer, arguments: tuple[str, ...]) -> None:
-    where = () if "--url" in arguments else ("--url", server.url)
-    done = run(*where, *arguments)
-    assert done.returncode == 2
-    assert done.stderr.startswith("redis-history: ")
-    assert "Traceback" not in done.stderr
-
-
-def test_a_summariser_whose_module_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "no_such_python.py").write_text("def f(:")
+def test_wrong_arguments(arguments: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_python.py").write_text("def f(:")
     monkeypatch.syspath_prepend(tmp_path)
-    done = run("compress", "--max-messages", "20", "--once", "--summarizer", "no_such_python:f")
-    assert done.returncode == 2
-    assert "SyntaxError" in done.stderr
+    done = run(*arguments.split(), environment={"OPENAI_API_KEY": "k"})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert why in done.stderr
 
 
 @pytest.mark.parametrize(("package", "arguments"), [("click", ()), ("rich", ("ls",))])
@@ -125,27 +92,52 @@ def test_without_the_extra(package: str, arguments: tuple[str, ...]) -> None:
     assert done.stderr == "redis-history needs two more packages: pip install 'redis_history[cli]'\n"
 
 
-def test_older_than_compresses_old_messages(own_server: Start) -> None:
-    server = own_server()
-    with HistoryStore(server.url) as store:
-        store.append_many("c", [user(f"old message number {n}", timestamp=f"2020-01-{n + 1:02}") for n in range(20)])
-        fill(store, "c", 5)
-        done = run("--url", server.url, "compress", "--older-than", "7d", "--keep-recent", "2", "--once")
-        assert done.returncode == 0, done.stderr
-        assert len(store.get("c")) == 6
-
-
-def test_reindex_indexes_messages_stored_without_search(
-    server: RealServer, namespace: str, where: tuple[str, ...]
-) -> None:
+def test_reindex_indexes_messages_stored_without_search(server: RealServer, namespace: str, on: Any) -> None:
     with HistoryStore(server.url, namespace=namespace, search="off") as silent:
         fill(silent, "c", 30)
     with HistoryStore(server.url, namespace=namespace) as store:
         assert store.search_all("suitcase") == []
-        done = run(*where, "reindex")
-        assert done.returncode == 0, done.stderr
-        assert done.stdout == "1 conversation, 30 documents written, 0 removed\n"
+        assert on("reindex").stdout == "1 conversation, 30 documents written, 0 removed\n"
         assert len(store.search_all("suitcase", limit=50, token_cap=None)) == 30
-    done = run(*where, "--json", "reindex")
-    assert json.loads(done.stdout) == {"conversations": 1, "documents": 30, "removed": 0}
+    assert on("--json", "reindex").lines == [{"conversations": 1, "documents": 30, "removed": 0}]
     assert run("--url", f"{server.url}?db=1", "reindex").returncode == 2, "no search there"
+
+
+def completed(words: str, **settings: str) -> list[str]:
+    """The completions of the last word."""
+    settings |= {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split(" ")) - 1)}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in settings.items():
+            patch.setenv(name, value)
+        shown = BashComplete(commands.cli, {}, "redis-history", "_REDIS_HISTORY_COMPLETE").complete()
+    return [line.removeprefix("plain,") for line in shown.splitlines()]
+
+
+def test_completion(store: HistoryStore, server: RealServer) -> None:
+    for shell in ("bash", "zsh", "fish"):
+        assert f"_REDIS_HISTORY_COMPLETE={shell}_complete" in run("completion", shell).stdout
+    assert completed("redis-history e") == ["export", "embedded"]
+    assert completed("redis-history embedded st") == ["start", "status", "stop"]
+    assert "--archived" in completed("redis-history show --a")
+    for name in ("trip", "trip\x1b[2J", "other"):
+        store.append(name, user("x"))
+    settings = {"REDIS_HISTORY_URL": server.url, "REDIS_HISTORY_NAMESPACE": store.namespace}
+    assert completed("redis-history show t", **settings) == ["trip"]
+    options = f"--url {server.url} --namespace {store.namespace}"
+    assert completed(f"redis-history {options} tail ") == ["other", "trip"]
+    assert completed(f"redis-history show {options} ", REDIS_HISTORY_URL="redis://127.0.0.1:1") == ["other", "trip"]
+    for unusable in ("redis://127.0.0.1:1", "nonsense"):
+        assert completed("redis-history show t", REDIS_HISTORY_URL=unusable) == []
+
+
+def test_completion_starts_no_server(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    typed = f"redis-history show --url embedded://{folder} "
+    assert completed(typed) == []
+    assert not folder.exists()
+    with HistoryStore(f"embedded://{folder}") as store:
+        store.append("trip", user("x"))
+        assert completed(typed) == ["trip"]
+    wait_until(lambda: not embedded.status(folder).supervised, "the private server to end")
+    assert completed(typed) == []
+    assert not embedded.status(folder).supervised

@@ -29,43 +29,39 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_it_stays_up_between_users_until_it_is_stopped(folder: Path) -> None:
-    done = run("embedded", "start", str(folder))
+    done = run("embedded", "start", str(folder), "--durability", "always")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == f"The server is up: embedded://{folder}"
     with HistoryStore(f"embedded://{folder}") as store:
         store.append("c", user("x"))
-        pid = embedded.status(folder).pid
-    (told,) = run("embedded", "status", "--json", str(folder)).lines
-    assert (told["running"], told["pid"], told["users"]) == (True, pid, 1)
-    assert told["keeper"] == embedded.status(folder).keeper
-    assert f"kept up  by process {told['keeper']}" in run("embedded", "status", str(folder)).stdout
+    (found,) = run("embedded", "status", "--json", str(folder)).lines
+    now = embedded.status(folder)
+    assert (found["running"], found["pid"], found["keeper"], found["users"]) == (True, now.pid, now.keeper, 1)
+    assert now.durability == "always"
+    assert f"kept up  by process {now.keeper}" in run("embedded", "status", str(folder)).stdout
     assert "was up already" in run("embedded", "start", str(folder)).stdout
     assert run("--url", f"embedded://{folder}", "ls").stdout.startswith("c\t")
-    (told,) = run("embedded", "stop", str(folder), "--json").lines
-    assert told == {"path": str(folder), "kept": True, "running": False, "users": None}
-    assert run("embedded", "stop", str(folder)).stdout == "The server does not run.\n"
-
-
-def test_other_users_keep_the_server_up(folder: Path) -> None:
-    run("embedded", "start", str(folder), "--durability", "always")
-    assert embedded.status(folder).durability == "always"
     with embedded.EmbeddedServer(folder):
         assert "still used by 1 other," in run("embedded", "stop", str(folder)).stdout
         assert embedded.status(folder).running
-    wait_until(lambda: not embedded.status(folder).supervised, "it to end with the last of them")
+    wait_until(lambda: not embedded.status(folder).supervised, "it to end with its last user")
+    run("embedded", "start", str(folder))
+    (found,) = run("embedded", "stop", str(folder), "--json").lines
+    assert found == {"path": str(folder), "kept": True, "running": False, "users": None}
+    assert run("embedded", "stop", str(folder)).stdout == "The server does not run.\n"
 
 
-def test_a_server_that_is_killed_is_started_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_server_is_started_again(folder: Path) -> None:
     argv = command("embedded", "start", "--foreground", "--json", str(folder))
-    code = "import runpy, sys, redis_history.embedded._keeper as keeper; keeper._CHECK_INTERVAL = 0.05; "
+    code = "import runpy, sys, redis_history.embedded._instance as instance; instance._CHECK_INTERVAL = 0.05; "
     code += f"sys.argv = {argv[2:]!r}; "
     code += "runpy.run_module('redis_history.cli', run_name='__main__')"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=environment()) as process:
         assert process.stdout is not None
-        told = json.loads(process.stdout.readline())
-        assert told["url"] == f"embedded://{folder}"
-        os.kill(told["pid"], signal.SIGKILL)
-        wait_until(lambda: (now := embedded.status(folder)).running and now.pid != told["pid"], "another server")
+        first = json.loads(process.stdout.readline())
+        assert first["url"] == f"embedded://{folder}"
+        os.kill(first["pid"], signal.SIGKILL)
+        wait_until(lambda: (now := embedded.status(folder)).running and now.pid != first["pid"], "another server")
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
 

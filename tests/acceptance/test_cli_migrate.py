@@ -112,7 +112,7 @@ def test_a_migration_can_be_repeated(server: RealServer, old: Any, store: Histor
     }
 
 
-def test_what_cannot_be_read_stays(server: RealServer, old: Any, store: HistoryStore) -> None:
+def test_unreadable_messages_stay(server: RealServer, old: Any, store: HistoryStore) -> None:
     key = "rh:{team%20a:0b}:room%201:m"
     old.zadd(key, {b"junk": 5})
     store.append("empty", user("another conversation"))

@@ -1,4 +1,4 @@
-"""`redis-history ls`, `show` and `search`: what people see, what programs get, and what cannot do harm."""
+"""`redis-history ls`, `show` and `search`: for people and for programs, and harmless to terminals."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ from redis_history import (
     Message,
     Participant,
     ReasoningPart,
-    RetryPolicy,
     Source,
-    TextPart,
     assistant,
     system,
     tool,
@@ -27,9 +25,8 @@ from redis_history import (
     tool_use,
     user,
 )
-from redis_history.cli import _stores
 from tests.support.commands import command, environment, run, run_process
-from tests.support.servers import RealServer, free_port
+from tests.support.servers import RealServer
 
 TERMINAL = {"FORCE_COLOR": "1", "TTY_COMPATIBLE": "1"}
 ANN = Participant(kind="user", id="u1", display_name="Ann")
@@ -44,29 +41,17 @@ def plain(text: str) -> str:
 
 def suitcase() -> list[Message]:
     calls = (tool_use("c1", "find_bag", {"flight": "KL 4711"}), tool_use("c1", "find_bag", {"flight": "TP 1"}))
+    claim = AttachmentPart(name="claim.pdf", mime_type="application/pdf", size=12345, reference="s3://b/claim.pdf")
     return [
         system("You are a desk.", timestamp="2026-01-30T10:00:00Z"),
         user("I lost my green suitcase.\nFlight KL 4711.", participant=ANN, timestamp="2026-01-31T10:00:00Z"),
-        Message(
-            role="assistant",
-            parts=(ReasoningPart(text="Look it up."), TextPart(text="Let me look."), *calls),
-            participant=DESK,
-            timestamp="2026-01-31T10:00:01Z",
-        ),
+        assistant(ReasoningPart(text="Look it up."), "Let me look.", *calls, participant=DESK,
+                  timestamp="2026-01-31T10:00:01Z"),
         tool(tool_result("c1", "Nothing.", is_error=True), timestamp="2026-01-31T10:00:02Z"),
         tool(tool_result("c1", "Tag seen in Porto.\nBelt 4"), timestamp="2026-01-31T10:00:03Z"),
-        Message(
-            role="assistant",
-            parts=(
-                TextPart(text="It is in Porto."),
-                AttachmentPart(name="claim.pdf", mime_type="application/pdf", size=12345, reference="s3://b/claim.pdf"),
-            ),
-            participant=DESK,
-            scope="thread",
-            sources=(Source(document_name="Handbook"),),
-            timestamp="2026-01-31T10:00:04Z",
-        ),
-    ]
+        assistant("It is in Porto.", claim, participant=DESK, scope="thread", timestamp="2026-01-31T10:00:04Z",
+                  sources=(Source(document_name="Handbook"),)),
+    ]  # fmt: skip
 
 
 def test_ls_prints_lines_to_pipes_and_a_table_to_terminals(store: HistoryStore, on: Any) -> None:
@@ -86,15 +71,19 @@ def test_ls_prints_lines_to_pipes_and_a_table_to_terminals(store: HistoryStore, 
 
 
 def test_ls_in_pages_and_of_an_owner(store: HistoryStore, on: Any) -> None:
-    for number in range(5):
-        store.create_conversation(Conversation(f"c{number}", user_id=f"u{number % 2}", agent_name="desk"))
+    owners = {"int": 1, "str": "1", "negative": -5, "name": "ann", "quoted": '"ann"'}
+    for name, owner in owners.items():
+        store.create_conversation(Conversation(name, user_id=owner))
     done = on("ls", "--limit", "2", "--offset", "1", "--json")
-    assert [one["conversation_id"] for one in done.lines] == ["c3", "c2"]
+    assert [one["conversation_id"] for one in done.lines] == ["name", "negative"]
     assert done.stderr == "There are more: --offset 3, or --all\n"
     assert set(done.lines[0]) == set(Conversation.__struct_fields__) - {"extra"}
     assert done.lines[0]["updated_at"].endswith("Z")
-    assert len(on("ls", "--all").stdout.splitlines()) == 5
-    assert [one["conversation_id"] for one in on("--json", "ls", "--user", "u1").lines] == ["c3", "c1"]
+    rows = [line.split("\t") for line in on("ls", "--all").stdout.splitlines()]
+    assert len(rows) == 5
+    for name, *_, owner, _agent in rows:  # as it is shown, so it can be given
+        (found,) = on("--json", "ls", "--user", owner).lines
+        assert (found["conversation_id"], found["user_id"]) == (name, owners[name])
     assert on("ls", "--agent", "nobody").stderr.startswith("There are no such conversations in the namespace 'test-")
 
 
@@ -106,86 +95,80 @@ def test_show_is_a_timeline_with_results_beside_their_calls(store: HistoryStore,
     head, facts, _, *body = done.stdout.splitlines()
     assert head == "bag  Lost suitcase"
     assert facts.startswith("6 messages · ")
-    assert "\n".join(body) == (
-        "── 2026-01-30 ──\n"
-        "10:00:00  system\n"
-        "  You are a desk.\n"
-        "\n"
-        "── 2026-01-31 ──\n"
-        "10:00:00  Ann  user\n"
-        "  I lost my green suitcase.\n"
-        "  Flight KL 4711.\n"
-        "\n"
-        "10:00:01  Desk  assistant\n"
-        "  Look it up.\n"
-        "  Let me look.\n"
-        '  → find_bag(flight="KL 4711")\n'
-        "    ← Tag seen in Porto.\n"
-        "      Belt 4\n"
-        '  → find_bag(flight="TP 1")\n'
-        "    ✗ Nothing.\n"
-        "\n"
-        "10:00:04  Desk  assistant  thread\n"
-        "  It is in Porto.\n"
-        "  ▤ claim.pdf  application/pdf, 12,345 bytes, s3://b/claim.pdf\n"
-        "  sources: Handbook\n"
+    assert (
+        "\n".join(body)
+        == """\
+── 2026-01-30 ──
+10:00:00  system
+  You are a desk.
+
+── 2026-01-31 ──
+10:00:00  Ann  user
+  I lost my green suitcase.
+  Flight KL 4711.
+
+10:00:01  Desk  assistant
+  Look it up.
+  Let me look.
+  → find_bag(flight="KL 4711")
+    ← Tag seen in Porto.
+      Belt 4
+  → find_bag(flight="TP 1")
+    ✗ Nothing.
+
+10:00:04  Desk  assistant  thread
+  It is in Porto.
+  ▤ claim.pdf  application/pdf, 12,345 bytes, s3://b/claim.pdf
+  sources: Handbook
+"""
     )
 
 
 def test_show_selects_messages_and_parts(store: HistoryStore, on: Any) -> None:
     store.append_many("bag", suitcase())
     shown = on("show", "bag", "--no-tools", "--no-reasoning").stdout
-    assert "find_bag" not in shown
-    assert "Look it up" not in shown
-    assert "Let me look." in shown
-    assert [one["role"] for one in on("--json", "show", "bag", "--role", "user", "--role", "tool").lines] == [
-        "user",
-        "tool",
-        "tool",
-    ]
-    assert len(on("--json", "show", "bag", "--participant", "desk", "--scope", "thread").lines) == 1
+    assert [text in shown for text in ("find_bag", "Look it up", "Let me look.")] == [False, False, True]
     done = on("--json", "show", "bag", "-n", "2")
     assert [one["text"] for one in done.lines] == ["Tag seen in Porto.\nBelt 4", "It is in Porto."]
     assert done.stderr == "Only the newest 2 are shown: --limit N, or --all\n"
     position = done.lines[0]["position"]
-    assert len(on("--json", "show", "bag", "--before", position).lines) == 4
-    assert len(on("--json", "show", "bag", "--since", position).lines) == 1, "after the message, without it"
-    assert len(on("--json", "show", "bag", "--since", "2026-01-31T10:00:02.999").lines) == 2, "of this time zone: UTC"
-    assert len(on("--json", "show", "bag", "--since", "2026-01-31T10:00:03").lines) == 1, "after it, not at it"
-    assert len(on("--json", "show", "bag", "--since", "2026-01-31T11:00:03+01:00").lines) == 1
-    assert on("--json", "show", "bag", "--since", "1h").lines == []
+    for options, count in (
+        (("--role", "user", "--role", "tool"), 3),
+        (("--participant", "desk", "--scope", "thread"), 1),
+        (("--before", position), 4),
+        (("--since", position), 1),  # after it, not at it
+        (("--since", "2026-01-31T10:00:02.999"), 2),  # in the time zone of the process: UTC
+        (("--since", "2026-01-31T10:00:03"), 1),
+        (("--since", "2026-01-31T11:00:03+01:00"), 1),
+        (("--since", "1h"), 0),
+    ):
+        assert len(on("--json", "show", "bag", *options).lines) == count, options
     assert on("show", "bag", "--since", "2026").returncode == 2
 
 
-def test_a_result_that_is_far_from_its_call_stands_alone(store: HistoryStore, on: Any) -> None:
-    store.append_many(
-        "c",
-        [
-            assistant(tool_use("c1", "clock", "not {json")),
-            user("Hurry."),
-            tool(tool_result("c1", [{"type": "text", "text": "noon"}])),
-            tool(tool_result("c9", {"a": 1})),
-        ],
-    )
+def test_results_far_from_their_calls_and_long_ones(store: HistoryStore, on: Any) -> None:
+    messages = [
+        assistant(tool_use("c1", "clock", "not {json")),
+        user("Hurry."),
+        tool(tool_result("c1", [{"type": "text", "text": "noon"}])),
+        tool(tool_result("c9", {"a": 1})),
+        assistant(tool_use("1", "read", {"a": "b" * 500})),
+        tool(tool_result("1", "line\n" * 99)),
+    ]
+    store.append_many("c", messages)
     shown = on("show", "c").stdout
     assert '  → clock("not {json")\n\n' in shown
     assert "  ← c1: noon\n" in shown
     assert '  ← c9: {"a":1}\n' in shown
-
-
-def test_long_results_are_cut_without_full(store: HistoryStore, on: Any) -> None:
-    store.append_many("c", [assistant(tool_use("1", "read", {"a": "b" * 500})), tool(tool_result("1", "line\n" * 99))])
-    shown = on("show", "c").stdout
-    assert shown.count("line") == 12 + 1
+    assert shown.count("line\n") == 12 - 1
     assert "(100 lines, 495 characters; --full shows all)" in shown
     assert "b" * 500 not in shown
     shown = on("show", "c", "--full").stdout
-    assert shown.count("line") == 99
-    assert "b" * 500 in shown
+    assert (shown.count("line\n"), "b" * 500 in shown) == (99, True)
 
 
 def test_archived_messages_are_marked(store: HistoryStore, on: Any) -> None:
-    messages = [system("Stay."), *(user(f"Message {number}") for number in range(6))]
+    messages = [system("Stay."), *(user(f"Message {number} of a suitcase") for number in range(6))]
     store.append_many("c", messages)
     store.compact("c", through=messages[4].id, summary="Four were said.")
     shown = on("show", "c").stdout
@@ -196,16 +179,9 @@ def test_archived_messages_are_marked(store: HistoryStore, on: Any) -> None:
     assert re.findall(r"user\n  (Message \d)", shown) == ["Message 4", "Message 5"]
     assert "system\n  Stay." in shown
     assert len(on("--json", "show", "c", "--archived", "--all").lines) == 8
-
-
-def test_an_owner_is_given_as_it_is_shown(store: HistoryStore, on: Any) -> None:
-    owners = {"int": 1, "str": "1", "negative": -5, "name": "ann", "quoted": '"ann"'}
-    for name, owner in owners.items():
-        store.create_conversation(Conversation(name, user_id=owner))
-    shown = {line.split("\t")[0]: line.split("\t")[5] for line in on("ls").stdout.splitlines()}
-    for name, owner in owners.items():
-        (found,) = on("--json", "ls", "--user", shown[name]).lines
-        assert (found["conversation_id"], found["user_id"]) == (name, owner)
+    for options, found in (((), 6), (("--archived",), 6), (("--no-archived",), 2), (("--only-archived",), 4)):
+        assert len(on("--json", "search", "suitcase", *options).lines) == found
+    assert on("search", "suitcase", "--only-archived", "--no-archived").returncode == 2
 
 
 def harmless(text: str) -> bool:
@@ -218,19 +194,16 @@ def harmless(text: str) -> bool:
 @pytest.mark.parametrize("settings", [{}, TERMINAL], ids=["pipe", "terminal"])
 def test_hostile_text_cannot_control_the_terminal(store: HistoryStore, on: Any, settings: dict[str, str]) -> None:
     identity = HOSTILE[:60]
-    person = Participant(kind="user", id=HOSTILE, display_name=HOSTILE)
     store.create_conversation(Conversation(identity, title=HOSTILE, user_id=HOSTILE, agent_name=HOSTILE))
-    parts = (
-        TextPart(text=f"suitcase {HOSTILE}"),
-        ReasoningPart(text=HOSTILE),
-        tool_use(HOSTILE, HOSTILE, {HOSTILE: HOSTILE}),
-        tool_result("c", HOSTILE, is_error=True),
-        AttachmentPart(name=HOSTILE, mime_type=HOSTILE, reference=HOSTILE),
-    )
-    sources = (Source(document_name=HOSTILE),)
-    store.append(identity, Message(role="user", parts=parts, participant=person, sources=sources))
-    commands = [("ls",), ("show", identity), ("tail", identity), ("search", "suitcase"), ("search", "suitcase", "-c")]
-    commands[-1] += (identity,)
+    message = user(
+        f"suitcase {HOSTILE}", ReasoningPart(text=HOSTILE), tool_use(HOSTILE, HOSTILE, {HOSTILE: HOSTILE}),
+        tool_result("c", HOSTILE, is_error=True), AttachmentPart(name=HOSTILE, mime_type=HOSTILE, reference=HOSTILE),
+        participant=Participant(kind="user", id=HOSTILE, display_name=HOSTILE),
+        sources=(Source(document_name=HOSTILE),),
+    )  # fmt: skip
+    store.append(identity, message)
+    commands = [("ls",), ("show", identity), ("tail", identity), ("search", "suitcase")]
+    commands.append(("search", "suitcase", "-c", identity))
     for words in commands:
         done = on(*words, environment=settings)
         assert done.returncode == 0, done.stderr
@@ -269,32 +242,17 @@ def test_search_marks_the_words_and_filters(store: HistoryStore, on: Any) -> Non
     marked = on("search", "suitcases", "-c", "bag", environment={"FORCE_COLOR": "1", "NO_COLOR": ""}).stdout
     assert re.search(r"\x1b\[[\d;]*43m\s*suitcase\x1b", marked)
     assert {one["conversation_id"] for one in on("--json", "search", "suitcase").lines} == {"bag", "other"}
-    (hit,) = (
-        on("--json", "search", "porto", "--role", "tool", "--tool", "find_bag").lines
-        or on("--json", "search", "porto", "--role", "tool").lines
-    )
+    (hit,) = on("--json", "search", "porto", "--role", "tool").lines
     assert hit["message"]["text"] == "Tag seen in Porto.\nBelt 4"
     (fragment,) = hit["highlights"]
     assert [fragment["text"][start:end] for start, end in fragment["ranges"]] == ["Porto"]
-    at = hit["message"]["timestamp"]
-    for since, count in ((at, 0), ("2026-01-31T10:00:02.999", 1), (hit["message"]["position"], 0)):
-        inside = ("-c", "bag", "--role", "tool", "--since", since)
-        assert len(on("--json", "search", "belt", *inside).lines) == count
-    assert on("search", "porto", "-c", "bag", "--since", "2026-02-01", "--before", "2026-01-01").returncode == 1
+    for since, count in {hit["message"]["position"]: 0, "2026-01-31T10:00:02.999": 1}.items():
+        assert len(on("--json", "search", "belt", "-c", "bag", "--role", "tool", "--since", since).lines) == count
     nothing = on("search", "elephant")
     assert (nothing.returncode, nothing.stdout, nothing.stderr) == (1, "", "Nothing was found.\n")
 
 
-def test_archived_means_also_archived(store: HistoryStore, on: Any) -> None:
-    messages = [user(f"suitcase {number}") for number in range(3)]
-    store.append_many("c", messages)
-    store.compact("c", through=messages[1].id, summary="Two were said.")
-    for options, found in (((), 3), (("--archived",), 3), (("--no-archived",), 1), (("--only-archived",), 2)):
-        assert len(on("--json", "search", "suitcase", *options).lines) == found
-    assert on("search", "suitcase", "--only-archived", "--no-archived").returncode == 2
-
-
-def test_search_leaves_an_index_of_another_language_alone(server: RealServer, namespace: str, on: Any) -> None:
+def test_search_keeps_an_index_of_another_language(server: RealServer, namespace: str, on: Any) -> None:
     with HistoryStore(server.url, namespace=namespace, language="german") as store, server.client() as client:
         store.append("c", user("Die Koffer sind in Porto."))
         before = client.execute_command("FT._LIST")
@@ -322,31 +280,9 @@ def test_a_missing_conversation_is_reported(store: HistoryStore, namespace: str,
     assert "redis-history ls" in on("show", "c").stderr
 
 
-def test_a_missing_server_is_reported_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_stores, "PATIENCE", RetryPolicy(deadline=0.1))
-    done = run("--url", f"redis://127.0.0.1:{free_port()}", "ls")
-    assert done.returncode == 3
-    assert "nothing listens" in done.stderr
-    assert "--url embedded://" in done.stderr
-
-
-def test_memory_urls_are_refused(on: Any) -> None:
-    for words in ("ls", "tail -f --all", "import /dev/null", "doctor", "compress --once --max-tokens 5"):
-        done = run("--url", "memory://", *words.split())
-        assert done.returncode == 2
-        assert "memory://" in done.stderr
-
-
-def test_shared_options_may_follow_the_command(store: HistoryStore, server: RealServer, namespace: str) -> None:
-    store.append("c", user("x"))
-    (one,) = run("ls", "--url", server.url, "--json", "--namespace", namespace).lines
-    assert one["conversation_id"] == "c"
-
-
-def test_a_reader_that_leaves_early_is_not_an_error(store: HistoryStore, server: RealServer, namespace: str) -> None:
-    for _ in range(3):
-        store.append_many("c", [user("x" * 200) for _ in range(1000)])
-    argv = command("--url", server.url, "--namespace", namespace, "show", "c", "--all")
+def test_a_reader_that_leaves_early_is_not_an_error(store: HistoryStore, where: tuple[str, ...]) -> None:
+    store.append_many("c", [user("x" * 600) for _ in range(1000)])
+    argv = command(*where, "show", "c", "--all")
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -356,36 +292,23 @@ def test_a_reader_that_leaves_early_is_not_an_error(store: HistoryStore, server:
         assert process.wait(60) == 141
 
 
-def test_an_output_without_unicode(store: HistoryStore, server: RealServer, namespace: str) -> None:
-    store.append("c", user("你好"))
-    where = ("--url", server.url, "--namespace", namespace)
-    done = run_process(*where, "show", "c", PYTHONIOENCODING="ascii")
+@pytest.mark.parametrize("width", [20, 80])
+def test_ids_are_shown_however_narrow_it_is(store: HistoryStore, on: Any, width: int) -> None:
+    long = "a-conversation-of-a-long-name:12345"
+    for one in (long, "c"):
+        store.create_conversation(Conversation(one, title="A title", user_id="u" * 30, agent_name="agent"))
+        store.append(one, user("hello"))
+    lines = plain(on("ls", environment={**TERMINAL, "COLUMNS": str(width)}).stdout).splitlines()
+    assert all(len(line.rstrip()) <= width for line in lines)
+    column = re.match(r"ID\s*", lines[0])
+    assert column is not None
+    assert "".join(line[: column.end()].strip() for line in lines[1:]).endswith(long)
+
+
+def test_a_locale_without_unicode(store: HistoryStore, server: RealServer) -> None:
+    store.append("日本語会話", user("你好"))
+    where = ("--url", server.url, "--namespace", store.namespace)
+    bare = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
+    done = run_process(*where, "show", "日本語会話", **bare)
     assert (done.returncode, done.stderr) == (0, "")
     assert "\\u4f60\\u597d" in done.stdout
-
-
-@pytest.mark.parametrize("width", [20, 39, 80])
-def test_ids_are_shown_however_narrow_it_is(server: RealServer, namespace: str, width: int) -> None:
-    names = ["a-conversation-of-a-long-name:12345", "c"]
-    with HistoryStore(server.url, namespace=namespace) as store:
-        for one in names:
-            store.create_conversation(Conversation(one, title="A title", user_id="u" * 30, agent_name="agent"))
-            store.append(one, user("hello"))
-    terminal = {"FORCE_COLOR": "1", "TTY_COMPATIBLE": "1", "COLUMNS": str(width)}
-    shown = run("--url", server.url, "--namespace", namespace, "ls", environment=terminal).stdout
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()
-    assert all(len(line.rstrip()) <= width for line in plain)
-    assert plain[0].startswith("ID")
-    column = re.match(r"ID\s*", plain[0])
-    assert column is not None
-    assert "".join(line[: column.end()].strip() for line in plain[1:]).endswith(names[0])
-
-
-def test_ids_in_a_locale_without_their_letters(server: RealServer, namespace: str) -> None:
-    with HistoryStore(server.url, namespace=namespace) as store:
-        store.append("日本語会話", user("hello"))
-    where = ("--url", server.url, "--namespace", namespace)
-    bare = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    for arguments in (("show",), ("tail",), ("export",), ("search", "hello", "-c")):
-        done = run_process(*where, *arguments, "日本語会話", **bare)
-        assert (done.returncode, "hello" in done.stdout) == (0, True), done.stderr

@@ -1,4 +1,4 @@
-"""`redis-history tail`: the end of a conversation, and what others do to it, also through a restart."""
+"""`redis-history tail`: the newest messages, and changes by other processes, also through a restart."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from queue import Empty, Queue
-from typing import IO, Any
+from queue import Queue
+from typing import Any
 
 import pytest
 
 from redis_history import HistoryStore, assistant, tool_use, user
 from tests.support.commands import command, environment, run
-from tests.support.servers import RealServer, wait_until
+from tests.support.servers import RealServer, Start, wait_until
 
 SECONDS = 30.0
 
@@ -25,109 +24,105 @@ SECONDS = 30.0
 class Follower:
     """The command in another process, whose lines are read as they arrive."""
 
-    def __init__(self, *arguments: str) -> None:
-        self.process = subprocess.Popen(
-            command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
-        )
-        self._lines: Queue[str] = Queue()
-        self.errors: list[str] = []
-        self._readers = [
-            threading.Thread(target=self._read, args=(self.process.stdout, self._lines.put)),
-            threading.Thread(target=self._read, args=(self.process.stderr, self.errors.append)),
-        ]
-        for reader in self._readers:
-            reader.start()
+    def __init__(self, stderr: Path, *arguments: str) -> None:
+        self._stderr = stderr
+        with stderr.open("wb") as file:
+            self.process = subprocess.Popen(
+                command(*arguments), stdout=subprocess.PIPE, stderr=file, text=True, env=environment()
+            )
+        self.lines: Queue[str] = Queue()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
 
-    @staticmethod
-    def _read(stream: IO[str], take: Callable[[str], object]) -> None:
-        for line in stream:
-            take(line.rstrip("\n"))
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.put(line.rstrip("\n"))
 
-    def line(self) -> str:
-        try:
-            return self._lines.get(timeout=SECONDS)
-        except Empty:
-            raise AssertionError(f"nothing came; on standard error: {self.errors}") from None
+    @property
+    def errors(self) -> str:
+        return self._stderr.read_text()
 
     def until(self, wanted: str) -> list[str]:
         """Lines up to the first that contains `wanted`."""
-        lines = [self.line()]
+        lines = [self.lines.get(timeout=SECONDS)]
         while wanted not in lines[-1]:
-            lines.append(self.line())
+            lines.append(self.lines.get(timeout=SECONDS))
         return lines
 
     def event(self) -> dict[str, Any]:
-        event: dict[str, Any] = json.loads(self.line())
+        event: dict[str, Any] = json.loads(self.lines.get(timeout=SECONDS))
         return event
 
-    def end(self, how: signal.Signals = signal.SIGTERM) -> int:
-        self.process.send_signal(how)
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
         return self.process.wait(SECONDS)
 
     def close(self) -> None:
         self.process.kill()
-        self.process.wait()
-        for reader in self._readers:
-            reader.join()
-        for stream in (self.process.stdout, self.process.stderr):
-            if stream is not None:
-                stream.close()
+        self._reader.join()
+        self.process.communicate()
 
 
-@contextmanager
-def following(*arguments: str) -> Iterator[Follower]:
-    follower = Follower(*arguments)
-    try:
-        yield follower
-    finally:
+@pytest.fixture
+def follow(tmp_path: Path) -> Iterator[Callable[..., Follower]]:
+    """Starts followers, which end with the test."""
+    followers: list[Follower] = []
+
+    def start(*arguments: str) -> Follower:
+        followers.append(Follower(tmp_path / f"stderr-{len(followers)}", *arguments))
+        return followers[-1]
+
+    yield start
+    for follower in followers:
         follower.close()
 
 
 @pytest.mark.proves("tail")
-def test_it_shows_what_another_process_appends(store: HistoryStore, where: tuple[str, ...]) -> None:
+def test_it_shows_what_another_process_changes(store: HistoryStore, where: tuple[str, ...], follow: Any) -> None:
     store.append_many("c", [user(f"Message {number}") for number in range(5)])
-    with following(*where, "tail", "c", "-f", "-n", "2") as tail:
-        shown = tail.until("Message 4")
-        assert [line for line in shown if "Message" in line] == ["  Message 3", "  Message 4"]
-        store.append("c", assistant("Hello."))
-        assert "assistant" in tail.until("  Hello.")[-2]
-        store.update_message("c", user("Message 4!", id=store.get("c")[4].id))
-        assert "edited" in tail.until("  Message 4!")[-2]
-        store.update_conversation("c", title="Greetings")
-        tail.until("-- the record changed: title: Greetings")
-        store.compact("c", through=store.get("c")[3], summary="Four were said.")
-        assert "replaces 4 messages" in tail.until("  Four were said.")[-2]
-        store.delete_messages("c", [store.get("c")[-1].id])
-        tail.until("-- 1 message deleted")
-        store.clear("c")
-        tail.until("-- all messages removed")
-        store.delete_conversation("c")
-        tail.until("-- the conversation was deleted")
-        assert tail.end(signal.SIGINT) == 0
-        assert tail.errors == []
+    tail = follow(*where, "tail", "c", "-f", "-n", "2")
+    shown = tail.until("Message 4")
+    assert [line for line in shown if "Message" in line] == ["  Message 3", "  Message 4"]
+    store.append("c", assistant("Hello."))
+    assert "assistant" in tail.until("  Hello.")[-2]
+    store.update_message("c", user("Message 4!", id=store.get("c")[4].id))
+    assert "edited" in tail.until("  Message 4!")[-2]
+    store.update_conversation("c", title="Greetings")
+    tail.until("-- the record changed: title: Greetings")
+    store.compact("c", through=store.get("c")[3], summary="Four were said.")
+    assert "replaces 4 messages" in tail.until("  Four were said.")[-2]
+    store.delete_messages("c", [store.get("c")[-1].id])
+    tail.until("-- 1 message deleted")
+    store.clear("c")
+    tail.until("-- all messages removed")
+    store.delete_conversation("c")
+    tail.until("-- the conversation was deleted")
+    assert tail.end(signal.SIGINT) == 0
+    assert tail.errors == ""
 
 
 @pytest.mark.proves("tail")
-def test_it_survives_a_restart_and_resumes(own_server: Callable[..., RealServer], tmp_path: Path) -> None:
+def test_it_survives_a_restart_and_resumes(own_server: Start, tmp_path: Path, follow: Any) -> None:
     server = own_server()
     where = ("--url", server.url, "--json", "tail", "c")
     with HistoryStore(server.url) as store:
         store.append("c", user("before"))
-        with following(*where, "-f") as tail:
-            first = tail.event()
-            assert first["event"] == "snapshot"
-            assert [message["text"] for message in first["messages"]] == ["before"]
-            assert (first["revision"], first["message_count"]) == (1, 1)
-            server.kill()
-            wait_until(lambda: any("waits for the server" in line for line in tail.errors), "the follower to notice")
-            server.start()
-            store.append("c", user("after"))
-            second = tail.event()
-            assert (second["event"], second["revision"]) == ("messages_appended", 2)
-            assert [message["text"] for message in second["messages"]] == ["after"]
-            wait_until(lambda: any("answers again" in line for line in tail.errors), "it to say so")
-            assert tail.end() == 0
-        # Resumed, in another process, from a cursor, and from what was written.
+        tail = follow(*where, "-f")
+        first = tail.event()
+        assert first["event"] == "snapshot"
+        assert [message["text"] for message in first["messages"]] == ["before"]
+        assert (first["revision"], first["message_count"]) == (1, 1)
+        server.kill()
+        wait_until(lambda: "waits for the server" in tail.errors, "the follower to notice")
+        server.start()
+        store.append("c", user("after"))
+        second = tail.event()
+        assert (second["event"], second["revision"]) == ("messages_appended", 2)
+        assert [message["text"] for message in second["messages"]] == ["after"]
+        wait_until(lambda: "answers again" in tail.errors, "it to say so")
+        assert tail.end() == 0
+        # Resumed, in another process, after a cursor, and after the written output.
         store.append("c", user("meanwhile"))
         (third,) = run(*where, "--after", second["cursor"]).lines
         assert third["messages"][0]["text"] == "meanwhile"
@@ -137,53 +132,55 @@ def test_it_survives_a_restart_and_resumes(own_server: Callable[..., RealServer]
         assert run(*where, "--after", third["cursor"]).lines == []
 
 
-def test_all_present_and_future_conversations(store: HistoryStore, where: tuple[str, ...], tmp_path: Path) -> None:
+def test_all_present_and_future_conversations(
+    store: HistoryStore, where: tuple[str, ...], tmp_path: Path, follow: Any
+) -> None:
     store.append("old", user("not shown"))
+    shown, tail = follow(*where, "tail", "--all", "-f"), follow(*where, "--json", "tail", "--all", "-f")
+
+    def listening() -> bool:
+        store.append("warm", user("up"))
+        return tail.lines.qsize() > 0 and shown.lines.qsize() > 0
+
+    wait_until(listening, "the followers to listen", SECONDS)
+    store.append("old", user("one"))
+    store.append("new", user("two"))
+    assert shown.until("  two").count("==> new <==") == 1
+    events: list[dict[str, Any]] = []
+    while not {event["conversation_id"] for event in events} >= {"old", "new"}:  # in any order
+        events.append(tail.event())
+    assert tail.end() == 0
     log = tmp_path / "log.jsonl"
-    with following(*where, "tail", "--all", "-f") as shown, following(*where, "--json", "tail", "--all", "-f") as tail:
-
-        def listening() -> bool:
-            store.append("warm", user("up"))
-            return tail._lines.qsize() > 0 and shown._lines.qsize() > 0
-
-        wait_until(listening, "the followers to listen", SECONDS)
-        store.append("old", user("one"))
-        store.append("new", user("two"))
-        assert shown.until("  two").count("==> new <==") == 1
-        events: list[dict[str, Any]] = []
-        while not {event["conversation_id"] for event in events} >= {"old", "new"}:  # in whatever order
-            events.append(tail.event())
-        assert tail.end() == 0
-        log.write_text("\n".join(map(json.dumps, events)))
-        store.append("new", user("three"))
-        store.append("newer", user("four"))
-        resumed = run(*where, "--json", "tail", "--all", "--resume", str(log)).lines
-        texts = {one["conversation_id"]: one["messages"][0]["text"] for one in resumed if one["messages"]}
-        assert {name: texts[name] for name in ("new", "newer")} == {"new": "three", "newer": "four"}
-        assert "old" not in texts
+    log.write_text("\n".join(map(json.dumps, events)))
+    store.append("new", user("three"))
+    store.append("newer", user("four"))
+    resumed = run(*where, "--json", "tail", "--all", "--resume", str(log)).lines
+    texts = {one["conversation_id"]: one["messages"][0]["text"] for one in resumed if one["messages"]}
+    assert {name: text for name, text in texts.items() if name != "warm"} == {"new": "three", "newer": "four"}
 
 
-def test_replies_grow(store: HistoryStore, where: tuple[str, ...]) -> None:
+def test_replies_grow(store: HistoryStore, where: tuple[str, ...], follow: Any) -> None:
+    tail = follow(*where, "tail", "-f", "c")
+    wait_until(lambda: "waiting for it" in tail.errors, "the follower to wait for the conversation")
     store.append("c", user("Why?"))
-    with following(*where, "tail", "-f", "c") as tail:
-        tail.until("Why?")
-        with store.stream("c") as reply:
-            reply.write("One\nline ")
-            assert "writing" in tail.until("  One")[-2]
-            store.append("c", user("Hurry"))
-            assert tail.until("Hurry")[0] == "  line "
-            reply.write("more")
-            reply.add(tool_use("1", "find", {"q": 1}))
-            reply.write("Done.")
-        lines = tail.until("Done.")
-        assert "continued" in lines[1]
-        assert lines[2:] == ["  more", "  → find(q=1)", "  Done."]
-        reply = store.stream("c")
-        reply.write("half\nof it")
-        tail.until("  half")
-        reply.close()
-        tail.until("-- interrupted")
-        assert tail.end() == 0
+    tail.until("Why?")
+    with store.stream("c") as reply:
+        reply.write("One\nline ")
+        assert "writing" in tail.until("  One")[-2]
+        store.append("c", user("Hurry"))
+        assert tail.until("Hurry")[0] == "  line "
+        reply.write("more")
+        reply.add(tool_use("1", "find", {"q": 1}))
+        reply.write("Done.")
+    lines = tail.until("Done.")
+    assert "continued" in lines[1]
+    assert lines[2:] == ["  more", "  → find(q=1)", "  Done."]
+    reply = store.stream("c")
+    reply.write("half\nof it")
+    tail.until("  half")
+    reply.close()
+    tail.until("-- interrupted")
+    assert tail.end() == 0
 
 
 def test_a_reply_that_has_ended_is_shown_once(store: HistoryStore, where: tuple[str, ...]) -> None:
@@ -194,43 +191,27 @@ def test_a_reply_that_has_ended_is_shown_once(store: HistoryStore, where: tuple[
     reply = store.stream("c")
     reply.write("half")
     reply.close()
-    told = run(*where, "tail", "c", "--after", begin).stdout
-    assert [told.count(words) for words in ("Because.", "half", "interrupted")] == [1, 1, 1]
+    shown = run(*where, "tail", "c", "--after", begin).stdout
+    assert [shown.count(words) for words in ("Because.", "half", "interrupted")] == [1, 1, 1]
     with store.subscribe("c", after=begin) as events:
         within = str(events.get(timeout=SECONDS).cursor)
     assert run(*where, "tail", "c", "--after", within).stdout.count("Because.") == 1
 
 
-def test_a_future_conversation_is_awaited(store: HistoryStore, where: tuple[str, ...]) -> None:
-    with following(*where, "tail", "c", "-f") as tail:
-        wait_until(lambda: any("waiting for it" in line for line in tail.errors), "the follower to wait")
-        store.append("c", user("Here I am."))
-        tail.until("  Here I am.")
-        assert tail.end() == 0
-
-
 def test_missing_changes_are_reported(server: RealServer, namespace: str, where: tuple[str, ...]) -> None:
     with HistoryStore(server.url, namespace=namespace, log_length=2) as store:
-        for number in range(5):
-            store.append("c", user(str(number)))
-        cursor = str(store.snapshot("c").cursor)
+        store.append("c", user("x"))
+        after = ("tail", "c", "--after", str(store.snapshot("c").cursor))
+        assert run(*where, *after).returncode == 0
         for number in range(250):  # the server trims whole blocks
             store.append("c", user(str(number)))
-        done = run(*where, "tail", "c", "--after", cursor)
-        assert "some changes are missing: there were more changes than the change log keeps" in done.stdout
-        (reset,) = run(*where, "--json", "tail", "c", "--after", cursor).lines
-        assert (reset["event"], reset["reason"], reset["revision"]) == ("reset", "log_trimmed", 255)
+        assert "there were more changes than the change log keeps" in run(*where, *after).stdout
+        (reset,) = run(*where, "--json", *after).lines
+        assert (reset["event"], reset["reason"], reset["revision"]) == ("reset", "log_trimmed", 251)
         store.delete_conversation("c")
-        assert "the conversation does not exist any more" in run(*where, "tail", "c", "--after", cursor).stdout
-
-
-def test_a_server_that_refuses_notifications(own_server: Callable[..., RealServer]) -> None:
-    server = own_server("plain", options=("--rename-command", "CONFIG", ""))
-    with HistoryStore(server.url) as store, following("--url", server.url, "tail", "c", "-f") as tail:
-        store.append("c", user("Are you there?"))
-        tail.until("  Are you there?")
-        wait_until(lambda: any("CONFIG SET" in line for line in tail.errors), "what to do", SECONDS)
-        assert tail.end() == 0
+        done = run(*where, *after)
+        assert (done.returncode, "there is no conversation 'c'" in done.stderr) == (1, True)
+        assert "the conversation does not exist any more" in done.stdout
 
 
 def test_it_ends_with_its_reader(store: HistoryStore, where: tuple[str, ...]) -> None:
@@ -249,19 +230,18 @@ def test_it_ends_with_its_reader(store: HistoryStore, where: tuple[str, ...]) ->
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ((), "--all"),
-        (("c", "--all"), "--all"),
-        (("--all",), "--follow"),
-        (("c", "--after", "x", "--resume", "/dev/null"), "--resume"),
-        (("c", "--after", "x"), "cursor"),
-        (("c", "--resume", "/no/such/file"), "/no/such/file"),
-        (("c", "-n", "-1"), "-1"),
+        ("", "--all"),
+        ("c --all", "--all"),
+        ("--all", "--follow"),
+        ("c --after x --resume /dev/null", "--resume"),
+        ("c --after x", "cursor"),
+        ("c --resume /no/such/file", "/no/such/file"),
+        ("c -n -1", "-1"),
     ],
 )
-def test_wrong_arguments(where: tuple[str, ...], arguments: tuple[str, ...], why: str) -> None:
-    done = run(*where, "tail", *arguments)
-    assert done.returncode == 2
-    assert why in done.stderr
+def test_wrong_arguments(on: Any, arguments: str, why: str) -> None:
+    done = on("tail", *arguments.split())
+    assert (done.returncode, why in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("reads", [True, False])
@@ -271,7 +251,7 @@ def test_a_signal_does_not_cut_a_line(store: HistoryStore, where: tuple[str, ...
     argv = command(*where, "--json", "tail", "c", "--follow")
     with subprocess.Popen(argv, stdout=subprocess.PIPE, env=environment()) as process:
         assert process.stdout is not None
-        assert select.select([process.stdout], [], [], SECONDS)[0], "nothing came"
+        assert select.select([process.stdout], [], [], SECONDS)[0], "no output"
         process.terminate()
         if reads:
             (line,) = process.stdout.read().splitlines()
@@ -284,16 +264,3 @@ def test_a_signal_does_not_cut_a_line(store: HistoryStore, where: tuple[str, ...
                 return process.poll() is not None
 
             wait_until(ended, "it to end")
-
-
-def test_changes_of_a_missing_conversation(store: HistoryStore, where: tuple[str, ...]) -> None:
-    store.append("c", user("x"))
-    cursor = str(store.snapshot("c").cursor)
-    done = run(*where, "tail", "nope", "--after", cursor)
-    assert done.returncode == 1
-    assert "there is no conversation 'nope'" in done.stderr
-    assert run(*where, "tail", "c", "--after", cursor).returncode == 0
-    store.delete_conversation("c")
-    gone = run(*where, "tail", "c", "--after", cursor)
-    assert gone.returncode == 1
-    assert "the conversation does not exist any more" in gone.stdout, "what can be told is told"

@@ -10,13 +10,12 @@ import re
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from redis_history import Conversation, HistoryStore, tool, tool_result, user
+from redis_history import HistoryStore, user
 from redis_history.cli import _output
 from redis_history.demo.replay import SAMPLE
 from tests.conftest import Servers
@@ -24,6 +23,7 @@ from tests.support.commands import Done, command, environment, run
 from tests.support.servers import RealServer
 
 CODE = Path(__file__).parents[1] / "support" / "samples" / "claude_code.jsonl"
+LINE = '{"messages":[{"role":"user","content":"hi"}]}'
 
 
 def chats(path: Path, count: int, *, broken: bool = False) -> Path:
@@ -32,14 +32,17 @@ def chats(path: Path, count: int, *, broken: bool = False) -> Path:
     return path
 
 
+def ids(store: HistoryStore) -> set[str]:
+    return {one.conversation_id for one in store.list_conversations()}
+
+
 def test_a_repeated_import_stores_nothing_twice(store: Any, on: Any, tmp_path: Path) -> None:
     path = chats(tmp_path / "chats.jsonl", 3)
     done = on("import", str(path))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"{path} (openai_chat): 3 conversations, 3 messages: 3 new, 0 known\n"
-    assert [message.text for message in store.get("openai_chat:chats:1")] == ["Question 1"]
     assert on("import", str(path)).stdout.endswith("3 messages: 0 new, 3 known\n")
-    assert len(store.search_all("question")) == 3, "what is imported can be searched"
+    assert len(store.search_all("question")) == 3, "imported messages can be searched"
 
 
 def test_skipped_records_are_reported_and_set_the_exit_status(store: Any, on: Any, tmp_path: Path) -> None:
@@ -55,13 +58,8 @@ def test_skipped_records_are_reported_and_set_the_exit_status(store: Any, on: An
     assert lines[-1] == {
         "kind": "ended", "dry_run": False, "conversations": 3, "messages": 3, "new": 0, "duplicates": 3, "problems": 1,
     }  # fmt: skip
-
-
-def test_many_problems_are_counted(on: Any, tmp_path: Path) -> None:
-    path = chats(tmp_path / "chats.jsonl", 1)
-    path.write_text(path.read_text() + "\n{\x1b[2J" * 30)
-    done = on("import", str(path))
-    assert done.returncode == 1
+    bad.write_text(bad.read_text() + "\n{\x1b[2J" * 29)
+    done = on("import", str(bad))
     assert len(done.stderr.splitlines()) == 21
     assert "… and 10 more problems" in done.stderr
     assert "\x1b" not in done.stderr
@@ -75,13 +73,12 @@ def test_a_dry_run_needs_no_server(tmp_path: Path) -> None:
 
 
 def test_standard_input_has_a_name_of_its_own(store: Any, on: Any) -> None:
-    lines = b'{"messages":[{"role":"user","content":"hi"}]}\n' * 2
+    lines = f"{LINE}\n{LINE}\n".encode()
     assert on("import", "-", stdin=lines).stdout.startswith("- (openai_chat): 2 conversations")
     assert on("import", "-", "--name", "monday", stdin=gzip.compress(lines)).returncode == 0
-    names = {one.conversation_id for one in store.list_conversations()}
-    assert names == {"openai_chat:stdin:1", "openai_chat:stdin:2", "openai_chat:monday:1", "openai_chat:monday:2"}
+    assert ids(store) == {f"openai_chat:{name}:{number}" for name in ("stdin", "monday") for number in (1, 2)}
     bad = on("import", "-", stdin=lines + b"{")
-    assert bad.stderr.startswith("-:3: skipped:"), "not the name of a file of ours"
+    assert bad.stderr.startswith("-:3: skipped:"), "not the name of a temporary file"
     assert on("import", "-", "-", stdin=lines).returncode == 2
     for name in ("a/b", "", "..", "x" * 300):
         done = on("import", "-", "--name", name, stdin=lines)
@@ -91,23 +88,6 @@ def test_standard_input_has_a_name_of_its_own(store: Any, on: Any) -> None:
     assert empty.stderr.startswith("redis-history: - holds no JSON records")
 
 
-def test_pipes_are_read_like_standard_input(store: Any, server: RealServer, tmp_path: Path) -> None:
-    where = f"--url {server.url} --namespace {store.namespace}"
-    line = '{"messages":[{"role":"user","content":"hi"}]}'
-    cli = f"{sys.executable} -m redis_history.cli {where} import"
-    script = f"""
-        {cli} <(echo '{line}') || exit 11
-        echo '{line}' | {cli} /dev/stdin || exit 12
-        mkfifo '{tmp_path}/chats'; echo '{line}' > '{tmp_path}/chats' & {cli} '{tmp_path}/chats' || exit 13
-        wait
-    """
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=environment(), timeout=120)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "/dev/stdin (openai_chat): 1 conversation, 1 message: 1 new" in done.stdout
-    names = {one.conversation_id for one in store.list_conversations()}
-    assert {"openai_chat:stdin:1", "openai_chat:chats:1"} < names
-
-
 def shell(script: str) -> Done:
     """Run a script, in which `it` is the command."""
     text = f'it() {{ {sys.executable} -m redis_history.cli "$@"; }}; {script}'
@@ -115,31 +95,41 @@ def shell(script: str) -> Done:
     return Done(done.returncode, done.stdout, done.stderr)
 
 
+def test_pipes_are_read_like_standard_input(store: Any, server: RealServer, tmp_path: Path) -> None:
+    here = f"--url {server.url} --namespace {store.namespace} import"
+    done = shell(f"""
+        it {here} <(echo '{LINE}') || exit 11
+        mkfifo '{tmp_path}/chats'; echo '{LINE}' > '{tmp_path}/chats' & it {here} '{tmp_path}/chats' || exit 13
+        wait
+    """)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "openai_chat:chats:1" in ids(store)
+    assert len(ids(store)) == 2
+
+
 @pytest.mark.parametrize(
-    ("script", "status", "said"),
+    ("script", "status", "error"),
     [
         ("it import - <&-", 2, "standard input is closed"),
         ("it export >&-", 2, "standard output is closed"),
         ("it --help >/dev/full", 1, "redis-history: the output cannot be written: No space left on device\n"),
-        ("it --version >/dev/full", 1, "redis-history: the output cannot be written: No space left on device\n"),
         ("it --help | true; exit ${PIPESTATUS[0]}", None, ""),
     ],
 )
-def test_standard_streams_that_are_closed_or_full(script: str, status: int | None, said: str) -> None:
+def test_standard_streams_that_are_closed_or_full(script: str, status: int | None, error: str) -> None:
     done = shell(script)
     assert status is None or done.returncode == status
-    assert said in done.stderr
+    assert error in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_standard_error_may_be_closed(store: Any, server: RealServer, tmp_path: Path) -> None:
     path = chats(tmp_path / "chats.jsonl", 2, broken=True)
-    where = f"--url {server.url} --namespace {store.namespace}"
-    done = shell(f"it {where} import '{path}' 2>&-")
+    here = f"--url {server.url} --namespace {store.namespace}"
+    done = shell(f"it {here} import '{path}' 2>&-")
     assert (done.returncode, done.stdout.endswith("2 new, 0 known; 1 problem\n")) == (1, True)
-    done = shell(f"it {where} export 2>&-")
+    done = shell(f"it {here} export 2>&-")
     assert (done.returncode, len(done.lines)) == (0, 4)
-    assert shell(f"it {where} reindex 2>&-").returncode == 0
 
 
 def test_if_a_file_cannot_be_read_nothing_is_imported(store: Any, on: Any, tmp_path: Path) -> None:
@@ -154,12 +144,10 @@ def test_if_a_file_cannot_be_read_nothing_is_imported(store: Any, on: Any, tmp_p
         done = on("import", *arguments)
         assert done.returncode == 2
         assert why in done.stderr
-    assert store.list_conversations() == []
+    assert ids(store) == set()
 
 
-def test_progress_in_plain_lines_where_there_is_no_terminal(
-    on: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_progress_in_plain_lines_without_a_terminal(on: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_output, "LINE_SECONDS", 0.0)
     path = chats(tmp_path / "chats.jsonl", 2)
     assert "importing: 2, 2 conversations\n" in on("import", str(path)).stderr
@@ -187,59 +175,38 @@ def on_a_terminal(*arguments: str) -> tuple[int, str, str]:
     return status, out, shown.decode()
 
 
-@pytest.mark.parametrize("files", [[SAMPLE], [SAMPLE, CODE]], ids=len)
-def test_files_show_a_bar_and_a_summary(server_of: Servers, namespace: str, files: list[Path]) -> None:
+def test_files_show_a_bar_and_a_summary(server_of: Servers, namespace: str) -> None:
     where = ("--url", server_of("plain").url, "--namespace", namespace)
-    status, out, shown = on_a_terminal(*where, "import", *map(str, files))
+    status, out, shown = on_a_terminal(*where, "import", str(SAMPLE), str(CODE))
     assert status == 0, shown
-    *lines, together = out.splitlines() if len(files) > 1 else [*out.splitlines(), ""]
-    found = [
-        re.fullmatch(r"(.+) \(\w+\): ([\d,]+) conversations?, ([\d,]+) messages: \3 new, 0 known", one) for one in lines
-    ]
-    assert [match and match[1] for match in found] == [str(path) for path in files]
-    total = sum(int(match[3].replace(",", "")) for match in found if match)
+    *lines, together = out.splitlines()
+    counts = r"(.+) \(\w+\): [\d,]+ conversations?, ([\d,]+) messages: \2 new, 0 known"
+    found = [re.fullmatch(counts, line) for line in lines]
+    assert [match and match[1] for match in found] == [str(SAMPLE), str(CODE)]
+    total = sum(int(match[2].replace(",", "")) for match in found if match)
     assert "importing" in shown
     assert "━" in shown
-    assert not together or together.startswith("Together: ")
+    assert together.startswith("Together: ")
     with HistoryStore(where[1], namespace=namespace) as store:
         assert sum(one.message_count for one in store.list_conversations(limit=1000)) == total
 
 
-def left_over(folder: Path) -> list[str]:
-    """The temporary files of a running export."""
-    return [path.name for path in folder.iterdir() if path.name.endswith(".part") and path.name.startswith(".")]
-
-
-def test_export_and_import_lose_nothing(store: Any, on: Any, server: RealServer, tmp_path: Path) -> None:
-    store.create_conversation(Conversation("c", title="Title", metadata={"a": [1]}, user_id="ann"))
-    store.append_many("c", [user("x", metadata={"k": b"\x00"}), tool(tool_result("1", {"a": 1}))])
+def test_an_export_into_a_file_and_to_standard_output(store: Any, on: Any, tmp_path: Path) -> None:
+    messages = [user("x"), user("y")]
+    store.append_many("c", messages)
     store.append("d", user("你好"))
     for name in ("all.jsonl", "all.jsonl.gz"):
         done = on("export", "--output", str(tmp_path / name))
         assert (done.stdout, done.stderr) == (f"{tmp_path / name}: 2 conversations, 3 messages\n", "")
-        assert not left_over(tmp_path)
-        namespace = f"{store.namespace}-{name}"
-        with HistoryStore(server.url, namespace=namespace) as other:
-            assert run("--url", server.url, "--namespace", namespace, "import", str(tmp_path / name)).returncode == 0
-            assert other.get("c") == store.get("c")
-            assert other.get_conversation("c").metadata == {"a": [1]}
-            for one in ("c", "d"):
-                other.delete_conversation(one)
     plain = (tmp_path / "all.jsonl").read_bytes()
     assert gzip.decompress((tmp_path / "all.jsonl.gz").read_bytes()) == plain
     done = on("export", "d", "c")
     assert (done.returncode, done.stderr) == (0, "2 conversations, 3 messages\n")
     assert sorted(done.stdout.encode().splitlines()) == sorted(plain.splitlines())
-    (told,) = on("export", "d", "-o", str(tmp_path / "d.jsonl"), "--json").lines
-    assert told == {"path": str(tmp_path / "d.jsonl"), "conversations": 1, "messages": 1}
-
-
-def test_export_of_the_archive(store: Any, on: Any, tmp_path: Path) -> None:
-    messages = [user(f"Message {number}") for number in range(4)]
-    store.append_many("c", messages)
-    store.compact("c", through=messages[2].id, summary="Three.")
-    assert len(on("export", "c").stdout.splitlines()) == 1 + 2
-    assert len(on("export", "c", "--archived").lines) == 1 + 5
+    (result,) = on("export", "d", "-o", str(tmp_path / "d.jsonl"), "--json").lines
+    assert result == {"path": str(tmp_path / "d.jsonl"), "conversations": 1, "messages": 1}
+    store.compact("c", through=messages[1].id, summary="Two.")
+    assert (len(on("export", "c").lines), len(on("export", "c", "--archived").lines)) == (2, 4)
 
 
 def test_an_export_that_cannot_be_written(store: Any, on: Any, tmp_path: Path) -> None:
@@ -248,12 +215,20 @@ def test_an_export_that_cannot_be_written(store: Any, on: Any, tmp_path: Path) -
     assert done.returncode == 2
     assert "cannot be written: No such file or directory" in done.stderr
     assert on("export", "-o", "").stderr == "redis-history: '' cannot be written: Is a directory\n"
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        command("export"), stdout=theirs, stderr=subprocess.PIPE, env=environment(), text=True
+    ) as process:
+        os.close(theirs)
+        assert "name a file with --output, or use a pipe" in process.communicate(timeout=60)[1], "not to a terminal"
+    os.close(ours)
+    assert process.returncode == 2
 
 
 def test_an_export_keeps_links_modes_and_other_files(store: Any, on: Any, tmp_path: Path) -> None:
     store.append("c", user("x"))
     path, link, mine = tmp_path / "e.jsonl", tmp_path / "link.jsonl", tmp_path / "e.jsonl.part"
-    path.write_text("as it was")
+    path.write_text("before")
     path.chmod(0o600)
     link.symlink_to(path.name)
     mine.write_text("precious")
@@ -262,12 +237,11 @@ def test_an_export_keeps_links_modes_and_other_files(store: Any, on: Any, tmp_pa
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert link.is_symlink()
     assert mine.read_text() == "precious"
-    new, dangling = tmp_path / "new.jsonl", tmp_path / "dangling.jsonl"
-    dangling.symlink_to(new.name)
+    dangling = tmp_path / "dangling.jsonl"
+    dangling.symlink_to("new.jsonl")
     assert on("export", "-o", str(dangling)).returncode == 0
-    (tmp_path / "usual").touch()
-    assert new.stat().st_mode == (tmp_path / "usual").stat().st_mode
-    assert not left_over(tmp_path)
+    names = {"e.jsonl", "link.jsonl", "e.jsonl.part", "dangling.jsonl", "new.jsonl"}
+    assert {entry.name for entry in tmp_path.iterdir()} == names
 
 
 def test_an_export_into_a_pipe_or_a_device(store: Any, on: Any, server: RealServer, tmp_path: Path) -> None:
@@ -292,34 +266,3 @@ def test_an_export_into_a_pipe_or_a_device(store: Any, on: Any, server: RealServ
         argv = command("--url", server.url, "--namespace", store.namespace, "export", "-q", "-o", "/dev/stdout")
         subprocess.run(argv, stdout=output, env=environment(), timeout=60, check=True)
     assert both.read_bytes().startswith(b"before\n{")
-
-
-def test_an_export_to_a_terminal_is_refused(on: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, theirs = pty.openpty()
-    argv = command("export")
-    with subprocess.Popen(argv, stdout=theirs, stderr=subprocess.PIPE, env=environment(), text=True) as process:
-        os.close(theirs)
-        assert "name a file with --output, or use a pipe" in process.communicate(timeout=60)[1]
-    os.close(ours)
-    assert process.returncode == 2
-
-
-def test_an_import_continues_through_a_restart(own_server: Callable[..., RealServer], tmp_path: Path) -> None:
-    server = own_server()
-    path = chats(tmp_path / "chats.jsonl", 500)
-    argv = command("--url", server.url, "import", str(path))
-    with subprocess.Popen(
-        argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
-    ) as process:
-        with HistoryStore(server.url) as store:
-            while not store.list_conversations(limit=1):
-                assert process.poll() is None
-        server.kill()
-        assert process.poll() is None, "it was over too soon"
-        server.start()
-        out, told = process.communicate(timeout=60)
-    assert process.returncode == 0, told
-    assert "500 conversations, 500 messages: " in out
-    with HistoryStore(server.url) as store:
-        assert len(store.list_conversations(limit=1000)) == 500
-    assert run("--url", server.url, "import", "-q", str(path)).stdout.endswith(": 0 new, 500 known\n")

@@ -1,5 +1,4 @@
-"""A store that is closed while calls are under way: each ends, with its outcome or StoreClosedError, and no connection
-is left."""
+"""A store is closed during calls: each call ends with its outcome or StoreClosedError, and no connection is left."""
 
 from __future__ import annotations
 
@@ -14,6 +13,7 @@ from redis.connection import Connection, UnixDomainSocketConnection
 from redis_history import Appended, AsyncHistoryStore, HistoryStore, user
 from redis_history.errors import StoreClosedError
 from tests.conftest import Servers
+from tests.support.faces import open_store
 from tests.support.servers import until, wait_until
 
 
@@ -24,13 +24,13 @@ def server(server_of: Servers, request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture
 def url(server: Any, namespace: str) -> str:
-    """By which connections have a name."""
+    """With a name for connections."""
     return f"{server.url}{'&' if '?' in server.url else '?'}client_name={namespace}"
 
 
 @pytest.fixture
 def connections(server: Any, namespace: str) -> Callable[[], int]:
-    """How many there are of that name."""
+    """Counts the connections with that name."""
 
     def connections() -> int:
         nodes = getattr(server, "nodes", [server])
@@ -39,67 +39,43 @@ def connections(server: Any, namespace: str) -> Callable[[], int]:
     return connections
 
 
-async def test_calls_that_are_connecting(
-    url: str, namespace: str, connections: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("face", ["sync", "async"])
+async def test_during_calls_that_are_connecting(
+    url: str, namespace: str, connections: Callable[[], int], monkeypatch: pytest.MonkeyPatch, face: str
 ) -> None:
-    store = AsyncHistoryStore(url, namespace=namespace)
+    store = open_store(face, url, namespace=namespace)
     await store.append("c", user("x"))
     waiting: list[None] = []
-    go = asyncio.Event()
-
-    def holding(connect: Any) -> Any:
-        async def held(*args: Any, **kwargs: Any) -> Any:
-            waiting.append(None)
-            await go.wait()
-            return await connect(*args, **kwargs)
-
-        return held
-
-    for name in ("open_connection", "open_unix_connection"):
-        monkeypatch.setattr(asyncio, name, holding(getattr(asyncio, name)))
-    calls = [asyncio.create_task(store.append("c", user(str(number)))) for number in range(10)]
-    await until(lambda: len(waiting) == 9)  # the first has the connection that was there
-    await store.aclose()
-    go.set()
-    outcomes = await asyncio.gather(*calls, return_exceptions=True)
-    assert [type(outcome) for outcome in outcomes[1:]] == [StoreClosedError] * 9
-    await until(lambda: connections() == 0)
-
-
-def test_calls_of_threads_that_are_connecting(
-    url: str, namespace: str, connections: Callable[[], int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = HistoryStore(url, namespace=namespace)
-    store.append("c", user("x"))
-    waiting: list[None] = []
     go = threading.Event()
-    outcomes: list[Any] = []
 
-    def holding(connect: Any) -> Any:
-        def held(self: Any) -> Any:
+    def held(connect: Any) -> Any:
+        def held_call(self: Any) -> Any:
             waiting.append(None)
             assert go.wait(20)
             return connect(self)
 
-        return held
+        async def held_task(*args: Any, **options: Any) -> Any:
+            waiting.append(None)
+            await until(go.is_set)
+            return await connect(*args, **options)
 
-    def call() -> None:
-        outcomes.append(_outcome(lambda: store.append("c", user("x"))))
+        return held_call if face == "sync" else held_task
 
-    for kind in (Connection, UnixDomainSocketConnection):
-        monkeypatch.setattr(kind, "_connect", holding(kind._connect))
-    threads = [threading.Thread(target=call) for _ in range(10)]
-    for thread in threads:
-        thread.start()
-    wait_until(lambda: len(waiting) + len(outcomes) == 10, "the others to connect")
-    store.close()
+    if face == "sync":
+        for kind in (Connection, UnixDomainSocketConnection):
+            monkeypatch.setattr(kind, "_connect", held(kind._connect))
+    else:
+        for name in ("open_connection", "open_unix_connection"):
+            monkeypatch.setattr(asyncio, name, held(getattr(asyncio, name)))
+    calls = [asyncio.create_task(store.append("c", user(str(number)))) for number in range(4)]
+    await until(lambda: len(waiting) + sum(call.done() for call in calls) == 4)  # an idle connection serves some
+    await store.aclose()
     go.set()
-    for thread in threads:
-        thread.join()
-    done = [outcome for outcome in outcomes if type(outcome) is not StoreClosedError]
-    assert len(done) + len(waiting) == 10
-    assert {type(outcome) for outcome in done} == {Appended}
-    wait_until(lambda: connections() == 0, "the connections to be closed")
+    outcomes = [type(outcome) for outcome in await asyncio.gather(*calls, return_exceptions=True)]
+    assert waiting
+    assert outcomes.count(StoreClosedError) == len(waiting)
+    assert outcomes.count(Appended) == 4 - len(waiting)
+    await until(lambda: connections() == 0)
 
 
 async def test_at_any_step_of_calls(url: str, namespace: str, connections: Callable[[], int], full: bool) -> None:
@@ -115,29 +91,24 @@ async def test_at_any_step_of_calls(url: str, namespace: str, connections: Calla
         await until(lambda: connections() == 0)
 
 
-def test_amid_calls_of_threads(url: str, namespace: str, connections: Callable[[], int], full: bool) -> None:
+def test_during_calls_of_threads(url: str, namespace: str, connections: Callable[[], int], full: bool) -> None:
     for _ in range(30 if full else 8):
         store = HistoryStore(url, namespace=namespace)
-        ended: list[Any] = []
+        errors: list[Exception] = []
 
-        def call_on(store: HistoryStore = store, ended: list[Any] = ended) -> None:
-            while type(outcome := _outcome(lambda: store.append("c", user("x")))) is Appended:
-                pass
-            ended.append(outcome)
+        def call(store: HistoryStore = store, errors: list[Exception] = errors) -> None:
+            try:
+                while True:
+                    store.append("c", user("x"))
+            except StoreClosedError as error:
+                errors.append(error)
 
-        threads = [threading.Thread(target=call_on) for _ in range(8)]
+        threads = [threading.Thread(target=call) for _ in range(8)]
         for thread in threads:
             thread.start()
-        wait_until(lambda: connections() >= 4, "calls to be under way")
+        wait_until(lambda: connections() >= 4, "concurrent calls")
         store.close()
         for thread in threads:
             thread.join()
-        assert [type(outcome) for outcome in ended] == [StoreClosedError] * 8, ended
+        assert len(errors) == 8
         wait_until(lambda: connections() == 0, "the connections to be closed")
-
-
-def _outcome(call: Callable[[], Any]) -> Any:
-    try:
-        return call()
-    except Exception as error:  # noqa: BLE001 - the caller checks it
-        return error

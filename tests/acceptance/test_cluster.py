@@ -110,7 +110,7 @@ async def test_slots_move_during_appends(cluster: RealCluster, namespace: str, f
 
 
 @pytest.mark.proves("cluster")
-async def test_a_new_conversation_waits_for_the_slot_that_moves(cluster: RealCluster, namespace: str) -> None:
+async def test_a_new_conversation_waits_for_a_moving_slot(cluster: RealCluster, namespace: str) -> None:
     """Its bucket's list is on one side, its own keys on neither: the nodes say TRYAGAIN until the slot has moved."""
     slot = _slot(namespace, "c")
     target = cluster.another(slot)
@@ -132,7 +132,7 @@ async def test_a_new_conversation_waits_for_the_slot_that_moves(cluster: RealClu
             await store.delete_conversation(name)
 
 
-def test_a_new_shard_is_listened_to(cluster: RealCluster, namespace: str) -> None:
+def test_changes_of_a_new_shard_arrive(cluster: RealCluster, namespace: str) -> None:
     new = cluster.add()
     cluster.wait_until_joined()
     with HistoryStore(cluster.url.rsplit(",", 1)[0], namespace=namespace, poll_interval=600, retry=PATIENT) as store:
@@ -150,15 +150,13 @@ def test_a_new_shard_is_listened_to(cluster: RealCluster, namespace: str) -> Non
 
 @pytest.mark.proves("failover")
 @pytest.mark.full
-def test_those_who_follow_all_follow_a_new_shard_and_through_the_loss_of_all_primaries(
-    cluster: RealCluster, namespace: str
-) -> None:
+def test_subscribe_all_survives_a_new_shard_and_restarts_of_all_primaries(cluster: RealCluster, namespace: str) -> None:
     names = [f"c{number}" for number in range(12)]
-    told: dict[str, list[int]] = {name: [] for name in names}
+    revisions: dict[str, list[int]] = {name: [] for name in names}
     resets: list[str] = []
 
     def callback(event: Any) -> None:
-        told[event.conversation_id].append(event.revision)
+        revisions[event.conversation_id].append(event.revision)
         if isinstance(event, Reset):
             resets.append(event.reason)
 
@@ -166,14 +164,14 @@ def test_those_who_follow_all_follow_a_new_shard_and_through_the_loss_of_all_pri
         store.on_change_all(callback)
         for name in names:
             store.append(name, user("1"))
-        wait_until(lambda: all(seen == [1] for seen in told.values()), "the first changes", 30)
+        wait_until(lambda: all(seen == [1] for seen in revisions.values()), "the first changes", 30)
         new = cluster.add()
         cluster.wait_until_joined()
         slot = _slot(namespace, names[0])
         cluster.move(slot, new)
         for name in names:
             store.append(name, user("2"))
-        wait_until(lambda: all(seen == [1, 2] for seen in told.values()), "changes after a slot moved", 30)
+        wait_until(lambda: all(seen == [1, 2] for seen in revisions.values()), "changes after a slot moved", 30)
         for node in cluster.nodes:
             node.kill(signal.SIGTERM)
         for node in cluster.nodes:
@@ -181,7 +179,7 @@ def test_those_who_follow_all_follow_a_new_shard_and_through_the_loss_of_all_pri
         cluster.wait_until_joined()
         for name in names:
             store.append(name, user("3"))
-        wait_until(lambda: all(seen == [1, 2, 3] for seen in told.values()), "changes after all were away", 30)
+        wait_until(lambda: all(seen == [1, 2, 3] for seen in revisions.values()), "changes after all were away", 30)
         assert resets == []
         for name in names:
             store.delete_conversation(name)
@@ -209,7 +207,7 @@ async def test_the_users_own_client(server_of: Servers, namespace: str, face: st
     await (asyncio.to_thread(client.close) if face == "sync" else client.aclose())
 
 
-def test_a_node_that_is_away_is_told_in_bounded_time(server_of: Servers) -> None:
+def test_an_unavailable_cluster_is_reported_in_time(server_of: Servers) -> None:
     with (
         HistoryStore("redis+cluster://127.0.0.1:1,127.0.0.1:2", retry=RetryPolicy(deadline=0.2)) as store,
         pytest.raises(BackendUnavailableError, match=r"redis\+cluster://127.0.0.1:1,127.0.0.1:2"),
@@ -220,7 +218,7 @@ def test_a_node_that_is_away_is_told_in_bounded_time(server_of: Servers) -> None
         assert store.get("c") == []
 
 
-def test_a_cluster_taken_for_a_server_and_the_other_way_round(
+def test_a_wrong_url_scheme_for_or_against_a_cluster_is_refused(
     server_of: Servers, own_server: Any, namespace: str
 ) -> None:
     wrong = server_of("cluster").another(_slot(namespace, "c"))
@@ -265,7 +263,7 @@ async def test_a_replica_takes_over(own_cluster: RealCluster, face: str, namespa
 
 
 @pytest.mark.parametrize("face", ["sync", "async"])
-async def test_a_user_with_few_rights(server_of: Servers, namespace: str, face: str) -> None:
+async def test_a_user_with_the_documented_permissions_only(server_of: Servers, namespace: str, face: str) -> None:
     """Besides the rights in docs/operations.md: `cluster|slots` and `asking`."""
     cluster: RealCluster = server_of("cluster")
     name = f"user-{namespace}"

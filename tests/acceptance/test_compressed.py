@@ -6,7 +6,7 @@ import pytest
 
 from redis_history import HistoryStore, tool_result, user
 from redis_history.backends.redis.keys import Keyspace
-from redis_history.errors import ConfigurationError, MessageConflictError
+from redis_history.errors import MessageConflictError
 from redis_history.model import Message
 from tests.support.servers import RealServer
 
@@ -19,7 +19,7 @@ def sent(text: str = LONG) -> list[Message]:
     return [user("short", id="s"), user(text, id="m" * 40), user(tool_result("c", {"text": text}), id="t")]
 
 
-def test_compressed_messages_are_equal_to_others(server: RealServer, namespace: str) -> None:
+def test_compressed_messages_are_equal_to_uncompressed_ones(server: RealServer, namespace: str) -> None:
     """Repeated by a store with another option, or another release of zstd, they are duplicates."""
     with (
         HistoryStore(server.url, namespace=namespace) as plain,
@@ -47,10 +47,3 @@ def test_compressed_messages_are_equal_to_others(server: RealServer, namespace: 
         archived = {one: client.keys(of.state[:-1] + b"a:*") for one, of in keys.items()}
         size = {one: sum(map(client.memory_usage, [keys[one].messages, *archived[one]])) for one in keys}
     assert size["z"] < size["p"] / 3
-
-
-def test_compression_is_for_servers() -> None:
-    with pytest.raises(ConfigurationError, match="compress"):
-        HistoryStore("memory://", compress="zstd")
-    with pytest.raises(ConfigurationError, match="compress"):
-        HistoryStore(compress="gzip")  # type: ignore[arg-type]

@@ -9,27 +9,21 @@ import re
 import shlex
 import signal
 import subprocess
-import threading
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
 import pytest
 
 from redis_history import AsyncHistoryStore, HistoryStore, Participant, user
 from redis_history.cli.demo import _line
 from redis_history.compaction.policy import Policy
 from redis_history.demo import replay
-from redis_history.demo.agent import SHARED
-from redis_history.demo.replay import MAX_MESSAGES, SAMPLE, Replay, load
+from redis_history.demo.replay import MAX_MESSAGES, SAMPLE, SHARED, Replay, load
 from redis_history.errors import RedisHistoryError
 from redis_history.formats import to_openai_chat
-from tests.support.commands import Done, command, environment, run, run_process
+from tests.support.commands import command, environment, run
 from tests.support.servers import RealServer
-
-SECONDS = 120
-FORMATS = Path(__file__).parents[1] / "support" / "formats"  # importers that other packages would install
 
 
 @pytest.fixture
@@ -41,47 +35,20 @@ def url(server: RealServer) -> Iterator[str]:
             client.unlink(key)
 
 
-@contextmanager
-def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """The demo in a new process group, killed if it takes too long."""
-    argv, settings = command("demo", *arguments), environment(PYTHONPATH=str(FORMATS))
-    with subprocess.Popen(
-        argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=settings
-    ) as process:
-        watchdog = threading.Timer(SECONDS, process.kill)
-        watchdog.start()
-        try:
-            yield process
-        finally:
-            watchdog.cancel()
-            process.kill()
-            process.communicate()
+@pytest.fixture
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the pauses that give people time to watch."""
+    monkeypatch.setattr(replay, "_SHOWN_SECONDS", 0.5)
+    monkeypatch.setattr(sys, "argv", ["/bin/redis-history"])
 
 
-def demo(*arguments: str) -> Done:
-    with running(*arguments) as process:
-        out, err = process.communicate()
-    return Done(process.returncode, out, err)
-
-
-@pytest.mark.full
-def test_the_conversations_are_in_a_page_afterwards(url: str) -> None:
-    with running("--url", url, "--conversations", "1", "--serve") as process:
-        assert process.stdout is not None
-        page = next(line.strip() for line in process.stdout if line.startswith("http://"))
-        base, _, token = page.partition("?token=")
-        found = httpx.get(f"{base}v1/conversations", headers={"authorization": f"Bearer {token}"})
-        assert len(found.json()["conversations"]) == 2
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(SECONDS) == 0
-
-
+@pytest.mark.usefixtures("fast")
 def test_the_conversations_are_there_afterwards(server: RealServer, url: str) -> None:
-    done = demo("--url", url)
+    done = run("demo", "--url", url)
     assert done.returncode == 0, done.stderr
     commands = [shlex.split(line) for line in done.stdout.splitlines() if line.startswith("  redis-history ")]
     assert len(commands) == 3
-    listed, shown = (run_process(*words[1:]) for words in commands[:2])
+    listed, shown = (run(*words[1:]) for words in commands[:2])
     assert listed.stdout.count("\n") == 7
     transcripts = load(SAMPLE, None, pytest.fail)
     assert all(message.text[:20] in shown.stdout for message in transcripts[0].messages)
@@ -103,48 +70,25 @@ def test_the_conversations_are_there_afterwards(server: RealServer, url: str) ->
         assert all(0 < client.ttl(key) <= 1.5 * 24 * 3600 for key in own)
 
 
-def test_the_counts(url: str) -> None:
-    done = demo("--url", url, "--agents", "5", "--conversations", "2", "--json")
-    assert (done.returncode, done.stderr) == (0, "")
-    (told,) = done.lines
-    messages = sum(len(transcript.messages) for transcript in load(SAMPLE, 2, pytest.fail))
-    assert told["ok"] is True
-    assert told["total"] == told["stored"] == told["delivered"] == 2 * messages  # each with a report
-    assert len(told["conversations"]) == 3
-    assert told["faults"] == 0
-    assert told["repeats"] > 0
-    assert told["summaries"] > 0
-
-
-def test_data_of_your_own(url: str, tmp_path: Path) -> None:
-    chat = {"messages": [{"role": "user", "content": "Where is my suitcase?\x1b[2J"}, {"role": "user", "content": "?"}]}
+@pytest.mark.usefixtures("fast")
+def test_the_counts_for_data_of_your_own(url: str, tmp_path: Path) -> None:
+    chat = {"messages": [{"role": "user", "content": f"Where is suitcase {number}?\x1b[2J"} for number in range(10)]}
     (tmp_path / "chats.jsonl").write_text(f"{json.dumps(chat)}\n[\n{json.dumps(chat)}\n")
-    done = demo("--url", url, "--data", str(tmp_path / "chats.jsonl"))
-    assert done.returncode == 0, done.stderr
-    assert "chats.jsonl:2" in done.stderr
-    assert "8 of 8 messages stored" in done.stdout
-    assert "\x1b" not in done.stdout
+    done = run("demo", "--url", url, "--data", str(tmp_path / "chats.jsonl"), "--agents", "5", "--json")
+    assert (done.returncode, "chats.jsonl:2" in done.stderr) == (0, True), done.stderr
+    (counts,) = done.lines
+    assert counts["total"] == counts["stored"] == counts["delivered"] == 2 * 20, "each message has a report"
+    assert (counts["ok"], len(counts["conversations"]), counts["faults"], counts["repeats"]) == (True, 3, 0, 2)
+    assert counts["summaries"] > 0
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [
-        ("--data", "missing.jsonl"),
-        ("--data", __file__),
-        ("--agents", "0"),
-        ("--conversations", "0"),
-        ("--url", "memory://"),
-        ("--url", "somewhere"),
-    ],
-    ids=lambda arguments: " ".join(arguments)[-24:],
+    ["--data missing.jsonl", f"--data {__file__}", "--agents 0", "--conversations 0", "--url memory://", "--url x"],
+    ids=lambda arguments: arguments[-16:],
 )
-def test_wrong_arguments(arguments: tuple[str, ...]) -> None:
-    assert run("demo", *arguments).returncode == 2
-
-
-def wait_until_under_way(process: subprocess.Popen[str]) -> None:
-    assert process.stdout is not None
-    assert any(re.search(r"[1-9]\d* of \d+ messages stored", line) for line in process.stdout)
+def test_wrong_arguments(arguments: str) -> None:
+    assert run("demo", *arguments.split()).returncode == 2
 
 
 @pytest.mark.parametrize(
@@ -155,30 +99,23 @@ def test_an_interrupted_demo_removes_its_conversations(
 ) -> None:
     with server.client() as client:
         before = set(client.scan_iter(b"rh2:*:c", count=1000))
-        with running("--url", url) as process:
-            wait_until_under_way(process)
+        with subprocess.Popen(
+            command("demo", "--url", url), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            start_new_session=True, env=environment(),
+        ) as process:  # fmt: skip
+            assert process.stdout is not None
+            assert any(re.search(r"[1-9]\d* of \d+ messages stored", line) for line in process.stdout)
             assert set(client.scan_iter(b"rh2:*:c", count=1000)) - before
             os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
-            _, err = process.communicate()  # returns when the agents have ended, too: they have the same stderr
+            _, err = process.communicate(timeout=120)  # ends with the agents, which have the same stderr
         assert process.returncode == status
         assert "Traceback" not in err
         assert not set(client.scan_iter(b"rh2:*:c", count=1000)) - before
 
 
-def test_the_agents_end_when_the_demo_is_killed(url: str) -> None:
-    with running("--url", url) as process:
-        wait_until_under_way(process)
-        process.kill()
-        process.communicate()
-
-
-def replayed(server: RealServer, namespace: str, agents: int = 2) -> Replay:
-    return Replay(server.url, namespace, load(SAMPLE, 2, pytest.fail), agents)
-
-
 @pytest.mark.full
 async def test_a_deleted_message_counts_as_a_fault(server: RealServer, namespace: str) -> None:
-    one = replayed(server, namespace)
+    one = Replay(server.url, namespace, load(SAMPLE, 2, pytest.fail), agents=2)
     running = asyncio.create_task(one.run())
     async with AsyncHistoryStore(server.url, namespace=namespace, search="off") as store:
         first = one.conversations[0]
@@ -194,7 +131,7 @@ async def test_an_agent_that_fails_ends_the_demo(
 ) -> None:
     monkeypatch.setattr(replay, "_AGENT", "raise SystemExit(7)")
     with pytest.raises(RedisHistoryError, match=r"agent [12].* 7"):
-        await replayed(server, namespace).run()
+        await Replay(server.url, namespace, load(SAMPLE, 2, pytest.fail), agents=2).run()
 
 
 def test_hostile_text_is_shown_as_text() -> None:

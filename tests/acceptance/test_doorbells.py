@@ -18,13 +18,12 @@ import redis
 import redis.asyncio
 
 from redis_history import AsyncHistoryStore, ConversationDeleted, HistoryStore, user
-from redis_history.errors import ConfigurationError
 from tests.conftest import Servers
 from tests.support.cluster import RealCluster
 from tests.support.faces import Awaitable, open_store
 from tests.support.servers import RealServer, Start, wait_until
 
-#: Longer than any test: only the doorbell can bring changes in time.
+#: Longer than any test: changes arrive in time only through the doorbell.
 NEVER = 600.0
 SOON = 10.0
 FACES = pytest.mark.parametrize("face", ["sync", "async"])
@@ -86,7 +85,7 @@ def test_only_stores_that_publish_send_publish_commands(own_server: Start) -> No
 
 @pytest.mark.proves("broken-connections")
 @FACES
-async def test_without_a_doorbell_changes_arrive_by_looking(own_server: Start, face: str) -> None:
+async def test_without_notifications_changes_arrive_by_polling(own_server: Start, face: str) -> None:
     """Without any notification, each change arrives by the poll."""
     server, interval = own_server(), 0.5
     async with AsyncExitStack() as stack:
@@ -104,26 +103,7 @@ async def test_without_a_doorbell_changes_arrive_by_looking(own_server: Start, f
                 assert [getattr(event, "revision", None) for event in await waiting] == [number + 1] * len(readers)
 
 
-async def test_a_store_that_polls_has_no_listening_connection(own_server: Start) -> None:
-    server = own_server()
-    async with (
-        AsyncHistoryStore(server.url, doorbell="poll", poll_interval=0.1) as store,
-        store.subscribe("c") as one,
-        store.subscribe_all() as every,
-    ):
-        await store.append("c", user("x"))
-        assert await one.get(timeout=SOON) is not None
-        assert await every.get(timeout=SOON) is not None
-        assert _listeners(server) == 0
-        assert store._backend.doorbell_mode == "poll"
-        await store.delete_conversation("c")
-        for subscription in (one, every):
-            assert isinstance(await subscription.get(timeout=SOON), ConversationDeleted)
-        with server.client() as client:
-            assert client.config_get("notify-keyspace-events") == {"notify-keyspace-events": ""}
-
-
-async def test_a_server_without_notifications_is_told_of_once_and_writers_may_publish(
+async def test_without_notifications_auto_warns_once_and_receives_published_messages(
     own_server: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In the mode "auto" a subscriber also receives what writers publish."""
@@ -159,7 +139,7 @@ async def test_a_server_without_notifications_is_told_of_once_and_writers_may_pu
     assert caplog.text.count("CONFIG SET notify-keyspace-events") == 1
 
 
-async def test_a_user_who_may_not_listen_to_published_messages_uses_notifications(
+async def test_a_user_without_permission_for_published_messages_uses_notifications(
     own_server: Start,
 ) -> None:
     server = own_server(options=("--notify-keyspace-events", "Kl"))
@@ -172,7 +152,7 @@ async def test_a_user_who_may_not_listen_to_published_messages_uses_notification
 
 
 @pytest.mark.parametrize("doorbell", ["publish", "keyspace"])
-async def test_what_rings_in_a_cluster(server_of: Servers, namespace: str, doorbell: Any) -> None:
+async def test_doorbells_in_a_cluster(server_of: Servers, namespace: str, doorbell: Any) -> None:
     """Published on one node, received on all: one connection is enough. Notifications are sent by each node."""
     cluster: RealCluster = server_of("cluster")
     connections = 1 if doorbell == "publish" else 3
@@ -337,33 +317,14 @@ class _Rounds:
 
 @pytest.mark.proves("get-in-time")
 @FACES
-async def test_the_mode_tells_of_an_outage(own_server: Start, face: str) -> None:
-    server = own_server()
-    async with open_store(face, server.url, poll_interval=NEVER) as store:
-        bell = store._backend
-        assert bell.doorbell_mode == "poll", "no subscription yet"
-        one = store.subscribe("c")
-        await one.open()
-        await _until(lambda: bell.doorbell_mode == "keyspace")
-        for _ in range(2):
-            server.kill()
-            await _until(lambda: bell.doorbell_mode == "poll")
-            await asyncio.to_thread(server.start)
-            await _until(lambda: bell.doorbell_mode == "keyspace")
-        await one.aclose()
-
-
-@pytest.mark.proves("get-in-time")
-@FACES
-async def test_the_mode_tells_of_a_server_that_hangs(
-    own_server: Start, face: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its connections stay, and nothing comes over them."""
+async def test_the_mode_is_poll_during_outages(own_server: Start, face: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that hangs keeps its connections, but sends nothing. Then it is killed and started again, twice."""
     for name in ("_CHECK", "_QUIET", "_ANSWER"):
         monkeypatch.setattr(f"redis_history._{face}._doorbell.{name}", 0.3)
     server = own_server()
     async with open_store(face, server.url, poll_interval=NEVER) as store:
         bell = store._backend
+        assert bell.doorbell_mode == "poll", "no subscription yet"
         one = store.subscribe("c")
         await one.open()
         await _until(lambda: bell.doorbell_mode == "keyspace")
@@ -379,10 +340,15 @@ async def test_the_mode_tells_of_a_server_that_hangs(
         finally:
             os.kill(server.pid, signal.SIGCONT)
         await _until(lambda: bell.doorbell_mode == "keyspace")
+        for _ in range(2):
+            server.kill()
+            await _until(lambda: bell.doorbell_mode == "poll")
+            await asyncio.to_thread(server.start)
+            await _until(lambda: bell.doorbell_mode == "keyspace")
         await one.aclose()
 
 
-async def test_the_mode_of_a_cluster_tells_of_one_node_that_is_away(own_cluster: RealCluster) -> None:
+async def test_the_mode_is_poll_while_a_node_of_a_cluster_is_down(own_cluster: RealCluster) -> None:
     """When all are back, the doorbell is too: with this poll interval nothing else reports the change."""
     async with (
         AsyncHistoryStore(own_cluster.url, search="off", poll_interval=NEVER) as store,
@@ -428,7 +394,7 @@ def test_the_mode_in_a_forked_child(own_server: Start) -> None:
 
 
 @FACES
-async def test_a_client_whose_connections_are_closed_by_its_owner(own_server: Start, face: str) -> None:
+async def test_a_doorbell_reconnects_after_the_user_closes_the_connections(own_server: Start, face: str) -> None:
     """Whichever error that causes, the doorbell connects again."""
     server = own_server()
     client: Any = (redis if face == "sync" else redis.asyncio).Redis(unix_socket_path=str(server.socket))
@@ -444,9 +410,3 @@ async def test_a_client_whose_connections_are_closed_by_its_owner(own_server: St
             assert await one.get(timeout=SOON) is not None
             await call(client.connection_pool.disconnect)
     await call(client.close if face == "sync" else client.aclose)
-
-
-@pytest.mark.parametrize("options", [{"doorbell": "loud"}, {"url": "memory://", "doorbell": "poll"}])
-def test_invalid_modes(options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match="doorbell"):
-        HistoryStore(**{"url": "redis://localhost", **options})

@@ -1,4 +1,4 @@
-"""Deleted, edited and erased content is nowhere on the server."""
+"""Deleted, edited, erased and expired content is nowhere on the server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from redis_history import Conversation, HistoryStore, user
-from tests.support.servers import RealServer
+from tests.support.servers import RealServer, Start, wait_until
 
 SECRET = "swordfish-7391"
 
@@ -46,7 +46,7 @@ CHANGES: dict[str, Callable[[HistoryStore], object]] = {
 @pytest.mark.proves("deletion")
 @pytest.mark.parametrize("what", CHANGES)
 @pytest.mark.parametrize("compress", [None, "zstd"])
-def test_nothing_is_left(server: RealServer, namespace: str, what: str, compress: Any) -> None:
+def test_no_content_is_left_on_the_server(server: RealServer, namespace: str, what: str, compress: Any) -> None:
     if compress:
         pytest.importorskip("zstandard")
     with HistoryStore(server.url, namespace=namespace, compress=compress) as store, server.client() as client:
@@ -71,3 +71,17 @@ def test_erasing_reaches_archives_and_summaries(server: RealServer, namespace: s
         store.erase("c", ["6"])
         kept = [message.text for message in store.get("c")]
         assert kept == ["now without it", "7"], "a summary that cannot have its content stays"
+
+
+@pytest.mark.proves("ttl")
+def test_an_expired_conversation_leaves_nothing_even_without_clients(own_server: Start) -> None:
+    server = own_server()
+    with HistoryStore(server.url, ttl=1) as store:
+        for number in range(100):
+            store.append_many(f"c{number}", [user(str(index)) for index in range(5)])
+    with server.client() as client:
+        keys = {what: len(list(client.scan_iter(match=what, count=1000))) for what in ("rh2:*}:c", "rhd2:*")}
+        assert keys["rhd2:*"] == 100 * 5, "a search document of each message"
+        assert client.dbsize() == 100 * 3 + sum(keys.values())
+        # The server deletes by itself, without being asked for the keys.
+        wait_until(lambda: client.dbsize() == 0, "the server to be empty")

@@ -1,5 +1,4 @@
-"""Replies that grow word by word: what many subscribers read, what they cost, and what is left after every kind of
-death."""
+"""Streaming replies: what subscribers read, what replies cost, and what remains after each kind of failure."""
 
 from __future__ import annotations
 
@@ -75,7 +74,7 @@ def test_each_subscriber_reads_each_word_once(own_server: Start, full: bool) -> 
     assert all(reader.ended and reader.events >= 2 for reader in readers)
 
 
-def test_bytes_grow_with_the_text_and_none_are_left(own_server: Start) -> None:
+def test_a_streamed_reply_costs_bytes_in_proportion_and_leaves_none(own_server: Start) -> None:
     server = own_server()
     text = "".join(WORDS)
     with HistoryStore(server.url, search="off") as store:
@@ -93,23 +92,7 @@ def test_bytes_grow_with_the_text_and_none_are_left(own_server: Start) -> None:
         assert bytes_of(server, "grown") <= bytes_of(server, "whole") + 100
 
 
-def test_what_a_fast_model_sends(own_server: Start) -> None:
-    """On the wire, where every flush has to name a script and its keys."""
-    server = own_server()
-    with HistoryStore(server.url, search="off") as store:
-        with store.stream("warm", id="r") as reply:  # so that the server knows the scripts
-            reply.write("x")
-            store.backend.execute(GrowReply("warm", reply._op.token, 0, b"", True))
-        flushed, received = used(server)[1], server.watcher.info()["total_net_input_bytes"]
-        with store.stream("c") as reply:
-            for word in WORDS:
-                reply.write(word)
-                time.sleep(0.002)  # a model
-        received = server.watcher.info()["total_net_input_bytes"] - received
-    assert received <= 3 * len("".join(WORDS)) + 80 * (used(server)[1] - flushed)
-
-
-def test_what_a_writer_has_sent_does_not_outlive_the_conversation(server: RealServer, namespace: str) -> None:
+def test_the_content_of_a_reply_expires_with_its_conversation(server: RealServer, namespace: str) -> None:
     """Even if it dies right after its first words, and nobody ever reads."""
     with HistoryStore(server.url, namespace=namespace, ttl=60) as store:
         begin = start_reply("c", "assistant", {"id": "r"})

@@ -1,4 +1,4 @@
-"""A store used by many threads, by event loops one after another, and by a forked child."""
+"""A store used by many threads, by event loops one after another, by a forked child, and by killed processes."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ from redis_history import (
 )
 from redis_history.errors import EventLoopError, RevisionConflictError
 from tests.conftest import Servers
+from tests.support.forks import Forked, write_messages
 from tests.support.proxy import LossyProxy
 from tests.support.servers import RealServer, Start, until, wait_until
 
-#: So long that only a doorbell can bring a change in time.
+#: So long that changes arrive in time only through a doorbell.
 NEVER = 600.0
 
 
@@ -68,7 +69,7 @@ async def test_a_second_event_loop_is_refused_while_the_first_runs(store: AsyncH
                     await call()
 
         await in_another_loop(use)
-        # In its own loop everything goes on.
+        # Its own loop continues to work.
         await store.append("c", user("z"))
         for text in ("x", "z"):
             event = await subscription.get(timeout=10)
@@ -97,7 +98,7 @@ def test_event_loops_one_after_another(own_server: Start) -> None:
     asyncio.run(store.aclose())
 
 
-def test_a_loop_that_stopped_gives_way_to_the_next(own_server: Start) -> None:
+def test_the_next_loop_may_use_a_store_after_the_first_stopped(own_server: Start) -> None:
     """A loop that was abandoned without being closed, as at the end of the interpreter."""
     store = AsyncHistoryStore(own_server().url, poll_interval=NEVER)
     first = asyncio.new_event_loop()
@@ -283,3 +284,28 @@ def test_another_thread_does_the_maintenance_first(
         with monkeypatch.context() as patch:
             patch.setattr(time, "monotonic", look)
             assert store.get_message("c", "x") is None
+
+
+@pytest.mark.proves("dense")
+def test_eight_writers_killed_at_random(own_server: Start, full: bool) -> None:
+    server = own_server()
+    writers, count, kills = 8, 1000 if full else 300, 30 if full else 6
+    chance = random.Random(7)
+    running = {str(index): Forked(write_messages, server.url, str(index), count) for index in range(writers)}
+    with HistoryStore(server.url) as store:
+        for kill in range(1, kills + 1):
+            goal = kill * writers * count // (kills + 1)
+            wait_until(lambda goal=goal: store.snapshot("c", limit=1).message_count >= goal, f"{goal} messages", 120)
+            name = chance.choice(sorted(running))
+            running[name].kill()
+            running[name] = Forked(write_messages, server.url, name, count)
+        for process in running.values():
+            process.result(300)
+        stored = list(store.iter("c", batch=1000))
+        assert [message.sequence for message in stored] == list(range(1, writers * count + 1))
+        wanted = {f"{index}-{number}" for index in range(writers) for number in range(count)}
+        assert {message.id for message in stored} == wanted
+        for index in range(writers):
+            mine = [message.id for message in stored if message.id.startswith(f"{index}-")]
+            assert mine == [f"{index}-{number}" for number in range(count)]
+        assert store.snapshot("c", limit=1).cursor.revision == writers * count

@@ -28,7 +28,7 @@ class DerivedBackend(Backend, PlainBackend):
 
 
 @pytest.mark.parametrize("kind", [PlainBackend, DerivedBackend])
-def test_what_a_backend_does_not_declare_it_need_not_do(kind: Any) -> None:
+def test_a_backend_needs_no_undeclared_features(kind: Any) -> None:
     with HistoryStore(backend=kind()) as store:
         store.append_many("c", [user("one word", id="a"), user("another", id="b")])
         assert features(store._backend) == Features(search_mode="client")
@@ -48,7 +48,7 @@ def test_what_a_backend_does_not_declare_it_need_not_do(kind: Any) -> None:
 
 @pytest.mark.proves("all-conversations")
 @pytest.mark.parametrize("conversations", [3, 501])
-def test_all_conversations_can_be_followed(conversations: int) -> None:
+def test_subscribe_all_works_by_listing(conversations: int) -> None:
     with HistoryStore(backend=PlainBackend(), poll_interval=0.05) as store:
         for number in range(conversations):
             store.append(f"c{number}", user("before"))
@@ -56,8 +56,8 @@ def test_all_conversations_can_be_followed(conversations: int) -> None:
             for number in range(conversations):
                 store.append(f"c{number}", user("after"))
             store.append("new", user("first"))
-            told = [changes.get(timeout=20) for _ in range(conversations + 1)]
-            assert {event.conversation_id: event.revision for event in told if event} == {
+            events = [changes.get(timeout=20) for _ in range(conversations + 1)]
+            assert {event.conversation_id: event.revision for event in events if event} == {
                 "new": 1,
                 **{f"c{number}": 2 for number in range(conversations)},
             }

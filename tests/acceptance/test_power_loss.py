@@ -113,7 +113,7 @@ def _lost(file: Path, trace: Trace, acknowledged: list[Any]) -> int:
     ("kind", "policy"),
     [("plain", "always"), ("valkey", "always"), pytest.param("redis8", "everysec", marks=pytest.mark.full)],
 )
-def test_what_is_confirmed_to_be_on_disk_survives(own_server: Start, kind: str, policy: str) -> None:
+def test_writes_confirmed_by_fsync_survive_a_power_loss(own_server: Start, kind: str, policy: str) -> None:
     server = own_server(kind, options=("--appendfsync", policy))
     tracer = Tracer(server)
     acknowledged = _acknowledged(server, 200 if policy == "always" else 20, _append, durability="fsync")
@@ -128,7 +128,7 @@ def test_what_is_confirmed_to_be_on_disk_survives(own_server: Start, kind: str, 
 
 
 @pytest.mark.parametrize("kind", ["plain", "valkey"])
-def test_what_only_the_server_has_may_be_lost(own_server: Start, kind: str) -> None:
+def test_unconfirmed_writes_may_be_lost(own_server: Start, kind: str) -> None:
     """Shows that the test above can fail."""
     server = own_server(kind)
     tracer = Tracer(server)
@@ -139,7 +139,7 @@ def test_what_only_the_server_has_may_be_lost(own_server: Start, kind: str) -> N
 
 @pytest.mark.full
 @pytest.mark.parametrize("kind", ["plain", "valkey"])
-def test_servers_that_are_refused_confirm_what_may_be_lost(own_server: Start, kind: str) -> None:
+def test_refused_servers_confirm_before_the_fsync(own_server: Start, kind: str) -> None:
     """If this fails for a newer server, it need not be refused any more."""
     server = own_server(kind)
     tracer = Tracer(server)

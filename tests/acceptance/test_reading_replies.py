@@ -64,7 +64,7 @@ async def answering(*pieces: bytes) -> AsyncIterator[int]:
         ((b"*2\r\n:1\r\n",), ConnectionError, False),
     ],
 )
-async def test_a_connection_is_kept_after_a_whole_reply_and_nothing_else(
+async def test_a_connection_is_kept_only_after_exactly_one_reply(
     pieces: tuple[bytes, ...], wanted: Any, kept: bool
 ) -> None:
     async with answering(*pieces) as port:

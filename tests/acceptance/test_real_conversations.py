@@ -1,6 +1,6 @@
 """Real conversations of every kind, many of them: imported, listed, read back equal, deleted, and nothing is left.
 
-`--full` takes 2,000 conversations, each transcript many times under other ids; otherwise there are 80.
+`--full` takes 2,000 conversations, each transcript many times under other ids; otherwise there are 40.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def test_real_conversations(own_server: Start, full: bool) -> None:
         (transcript for path in FILES for transcript in read_transcripts(path)),
         key=lambda transcript: zlib.crc32(transcript.conversation_id.encode()),
     )
-    wanted = dict(_take(transcripts, MANY if full else 80))
+    wanted = dict(_take(transcripts, MANY if full else 40))
     assert len({transcript.format for transcript in wanted.values()}) >= 5
-    assert len(wanted) == (MANY if full else 80)
+    assert len(wanted) == (MANY if full else 40)
     server = own_server()
 
     async def write() -> None:

@@ -68,7 +68,7 @@ def ids(hits: list[Any]) -> list[str]:
 
 
 @pytest.mark.proves("embedders")
-def test_what_words_do_not_find(server: RealServer, namespace: str, server_of: Servers) -> None:
+def test_vectors_find_what_words_do_not(server: RealServer, namespace: str, server_of: Servers) -> None:
     with HistoryStore(server.url, namespace=namespace, embedder=embed, vectors=DIMENSION) as store:
         store.append_many("c", [user(text, id=name) for name, text in SAID.items()])
         store.append("other", user("umbrela resturant reservaton lugage kittne Schirm", id="not of this conversation"))
@@ -96,6 +96,11 @@ async def test_filters_and_changes_with_vectors(server: RealServer, namespace: s
         assert ids(await store.search("c", "umbrela", limit=1)) != ["umbrella"], "its vector is of its content now"
         await store.delete_messages("c", ["german"])
         assert "german" not in ids(await store.search("c", "Schirm"))
+        async with AsyncHistoryStore(server.url, namespace=namespace, vectors=field) as without:
+            await without.append("c", user("resturant", id="later"))
+        assert ids(await store.search("c", "restaurant", limit=1)) != ["later"], "it has no vector"
+        await store.reindex()
+        assert ids(await store.search("c", "restaurant", limit=1)) == ["later"]
 
 
 @pytest.mark.proves("embedders")
@@ -114,7 +119,7 @@ async def test_the_default_embedder_finds_what_shares_no_word(server: RealServer
 
 
 def test_the_default_embedder_is_an_extra(server: RealServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redis_history.requests.static_embedder.find_spec", lambda name: None)
+    monkeypatch.setattr("redis_history.requests.store_options.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=re.escape("redis_history[semantic]")):
         HistoryStore(server.url, embedder="default")
 

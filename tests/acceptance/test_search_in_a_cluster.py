@@ -103,7 +103,7 @@ def test_a_replica_searches_after_a_failover(own_cluster: RealCluster, namespace
 
 
 @pytest.mark.parametrize("kind", ["redis", "cluster"])
-def test_where_scripts_may_not_search(server_of: Servers, namespace: str, kind: str) -> None:
+def test_servers_whose_scripts_may_not_search(server_of: Servers, namespace: str, kind: str) -> None:
     """As in a cluster of Redis 8, where a node asks the others."""
     embed = lambda texts: [[float(len(text)), 1.0] for text in texts]  # noqa: E731
     with HistoryStore(server_of(kind).url, namespace=namespace, embedder=embed, vectors=2) as store:

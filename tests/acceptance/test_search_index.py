@@ -13,21 +13,19 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from redis_history import AsyncHistoryStore, Compressor, HistoryStore, Message, VectorField, user
+from redis_history import Compressor, HistoryStore, Message, VectorField, user
 from redis_history.backends.redis.calls import Searching, Settings
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.backends.redis.search_index import read_index_form
 from redis_history.errors import (
-    BackendUnavailableError,
     CapabilityError,
-    ConfigurationError,
     ConversationNotFoundError,
     MessageNotFoundError,
 )
 from redis_history.operations import Clear, ScanConversations
 from redis_history.search.server_search import WriteDocuments
 from tests.support.forks import Forked, barrier
-from tests.support.servers import RealServer, lasting, wait_until
+from tests.support.servers import RealServer, wait_until
 from tests.support.steps import first_call
 
 
@@ -66,10 +64,10 @@ def _begin(url: str, name: str, together: Any) -> list[str]:
         return [hit.message.id for hit in store.search(name, "word")]
 
 
-def test_twenty_processes_start_at_once(own_server: Callable[..., RealServer]) -> None:
+def test_processes_that_start_at_once_make_one_index(own_server: Callable[..., RealServer]) -> None:
     server = own_server()
-    names = [f"p{number}" for number in range(20)]
-    together = barrier(20)
+    names = [f"p{number}" for number in range(8)]
+    together = barrier(len(names))
     processes = [Forked(_begin, server.url, name, together) for name in names]
     assert [process.result() for process in processes] == [[name] for name in names]
     assert len(indexes(server)) == 1
@@ -78,7 +76,7 @@ def test_twenty_processes_start_at_once(own_server: Callable[..., RealServer]) -
 
 
 @pytest.mark.proves("index")
-def test_a_dropped_index_is_made_anew(own_server: Callable[..., RealServer]) -> None:
+def test_a_dropped_index_is_made_again(own_server: Callable[..., RealServer]) -> None:
     server = own_server()
     with HistoryStore(server.url) as store, server.client() as client:
         every = filled(store, 300)
@@ -95,7 +93,7 @@ def test_a_dropped_index_is_made_anew(own_server: Callable[..., RealServer]) -> 
         assert len(indexes(server)) == 1
 
 
-def test_a_server_that_restarts_in_the_middle(own_server: Callable[..., RealServer]) -> None:
+def test_search_after_restarts(own_server: Callable[..., RealServer]) -> None:
     server = own_server(options=("--appendonly", "yes"))
     with HistoryStore(server.url) as store:
         every = filled(store, 2000)
@@ -107,7 +105,16 @@ def test_a_server_that_restarts_in_the_middle(own_server: Callable[..., RealServ
         assert documents(server) == 2000
 
 
-def test_what_was_there_before_search(own_server: Callable[..., RealServer]) -> None:
+def test_a_long_conversation_is_cleared_with_its_documents(own_server: Callable[..., RealServer]) -> None:
+    server = own_server()
+    with HistoryStore(server.url) as store:
+        filled(store, 3500)
+        store.clear("c")
+        assert found(store, "c", "word") == set()
+        assert documents(server) == len(pending_work(server)) == 0
+
+
+def test_messages_from_before_search_need_a_reindex(own_server: Callable[..., RealServer]) -> None:
     server = own_server()
     with HistoryStore(server.url, search="off") as silent:
         for name in "abc":
@@ -147,25 +154,8 @@ def test_reindex_while_conversations_come_and_go(own_server: Callable[..., RealS
         assert documents(server) == 30
 
 
-@pytest.mark.parametrize("ends", ["clear", "restore", "delete"])
-def test_many_documents_go_too(own_server: Callable[..., RealServer], ends: str) -> None:
-    server = own_server()
-    with HistoryStore(server.url) as store:
-        filled(store, 3500)
-        if ends == "clear":
-            store.clear("c")
-        elif ends == "restore":
-            store.restore("c", [user("word", id="new")])
-        else:
-            assert store.delete_conversation("c")
-        left = {"new"} if ends == "restore" else set()
-        assert found(store, "c", "word") == left
-        assert documents(server) == len(left)
-        assert pending_work(server) == []
-
-
 @pytest.mark.proves("index")
-def test_what_a_killed_process_left_to_remove(own_server: Callable[..., RealServer]) -> None:
+def test_documents_that_a_killed_process_left_are_removed(own_server: Callable[..., RealServer]) -> None:
     """A clear whose process ends before it has removed the documents: they are found no more, and the next process
     removes them."""
     server = own_server()
@@ -175,7 +165,7 @@ def test_what_a_killed_process_left_to_remove(own_server: Callable[..., RealServ
         with server.client() as client:
             connection = client.connection_pool.get_connection()
             sent = b"%d000000" % client.time()[0]
-            connection.send_packed_command([call.pack(teach=True, sent=sent)])
+            connection.send_packed_command([call.pack(with_source=True, sent=sent)])
             assert connection.read_response(disable_decoding=True)[0] == b"pending"
             client.connection_pool.release(connection)
         assert documents(server) == 2500
@@ -222,8 +212,15 @@ def _by_archived(search: Callable[..., Any], *where: str) -> tuple[set[str], set
     return archived, live
 
 
-@pytest.mark.parametrize("by", ["search", "search_all", "another process"])
-@pytest.mark.parametrize("killed", ["compact", "expand"])
+@pytest.mark.parametrize(
+    ("killed", "by"),
+    [
+        ("compact", "search"),
+        ("expand", "search_all"),
+        ("compact", "another process"),
+        *(pytest.param(*one, marks=pytest.mark.full) for one in (("compact", "search_all"), ("expand", "search"))),
+    ],
+)
 def test_marks_that_a_killed_process_left_are_completed(
     own_server: Callable[..., RealServer], killed: str, by: str
 ) -> None:
@@ -249,7 +246,7 @@ def test_marks_that_a_killed_process_left_are_completed(
         assert _by_archived(store.search_all) == (archived, every - archived)
 
 
-def test_marks_are_right_whatever_was_compacted_and_expanded_before_them(own_server: Callable[..., RealServer]) -> None:
+def test_marks_are_right_after_any_compactions_and_expansions(own_server: Callable[..., RealServer]) -> None:
     """Without any marks: a store that does not search leaves all of them to others."""
     server = own_server()
     chance = random.Random(7)
@@ -271,7 +268,7 @@ def test_marks_are_right_whatever_was_compacted_and_expanded_before_them(own_ser
         assert pending_work(server) == []
 
 
-def test_documents_written_late_say_where_their_messages_are(own_server: Callable[..., RealServer]) -> None:
+def test_late_documents_have_the_right_marks(own_server: Callable[..., RealServer]) -> None:
     server = own_server()
     with HistoryStore(server.url) as store:
         every = filled(store, 60)
@@ -298,7 +295,7 @@ def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("right", ["hscan", "zpopmin"])
-def test_maintenance_without_a_right_fails_no_call_and_is_done_later(
+def test_maintenance_without_a_right_is_done_later(
     own_server: Callable[..., RealServer], right: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = own_server()
@@ -323,7 +320,7 @@ def test_maintenance_without_a_right_fails_no_call_and_is_done_later(
     assert documents(server) == 3
 
 
-def test_no_read_fails_because_of_what_it_tidies_up(
+def test_reads_do_not_fail_when_they_cannot_clean_up(
     own_server: Callable[..., RealServer], caplog: pytest.LogCaptureFixture
 ) -> None:
     server = own_server()
@@ -375,7 +372,6 @@ def test_replies_stay_small_however_many_conversations_there_are(own_server: Cal
         progress: list[tuple[int, int]] = []
         assert store.reindex(on_progress=lambda *now: progress.append(now)).conversations == 1500
         assert progress[-1] == (1500, 1500)
-        assert progress[0][1] < 1000  # a page, not all
         assert largest() <= 512
         assert len(store.search_all("word", limit=5000, token_cap=None)) == 1500
 
@@ -408,32 +404,7 @@ def test_a_scan_finds_all_conversations(own_server: Callable[..., RealServer], m
 
 
 @pytest.mark.proves("index-expiry")
-@pytest.mark.full
-def test_documents_live_as_long_as_their_conversation(own_server: Callable[..., RealServer]) -> None:
-    server = own_server()
-    with HistoryStore(server.url, ttl=1.0) as store, server.client() as client:
-        every = filled(store, 600)
-        [state] = client.keys("rh2:*:s")
-        first = client.pttl(next(client.scan_iter(match="rhd2:*")))
-        assert 1000 < first <= 1500
-        number = 0
-        done = client.time()[0] + 4  # far beyond what the first documents were given
-        while client.time()[0] < done:
-            number += 1
-            store.update_conversation("c", title=str(number))
-        assert documents(server) == 600
-        assert found(store, "c", "word") == every
-        last = max(client.pttl(key) for key in client.scan_iter(match="rhd2:*", count=1000))
-        assert 0 < client.pttl(state) <= 1000
-        assert last <= 1500
-        wait_until(lambda: store.get("c") == [], "the end of the conversation")
-        assert store.search("c", "word") == []
-        assert store.search_all("word") == [], "what has expired is not found, though its documents end later"
-        wait_until(lambda: not lasting(client), "the server to be empty", 3)
-
-
-@pytest.mark.proves("index-expiry")
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.full) for seed in (2, 3))])
 def test_no_document_is_left_after_everything(own_server: Callable[..., RealServer], seed: int) -> None:
     """A random mix of all operations, in conversations that last and in some that end meanwhile."""
     server, chance = own_server(), random.Random(seed)
@@ -489,7 +460,7 @@ def test_no_document_is_left_after_everything(own_server: Callable[..., RealServ
 
 
 @pytest.mark.proves("index")
-def test_documents_that_ended_too_soon_are_written_anew(own_server: Callable[..., RealServer]) -> None:
+def test_documents_that_expired_too_soon_are_written_again(own_server: Callable[..., RealServer]) -> None:
     server = own_server()
     with HistoryStore(server.url) as store, server.client() as client:
         every = filled(store, 50)
@@ -527,11 +498,6 @@ def test_servers_without_search(own_server: Callable[..., RealServer], server: R
         store.delete_conversation("c")
     with HistoryStore(f"{server.url}?db=1", search="require") as store, pytest.raises(CapabilityError, match="db"):
         store.get("c")
-    for bad in ({"search": "maybe"}, {"language": "klingon"}, {"embedder": len}, {"vectors": 0}):
-        with pytest.raises(ConfigurationError):
-            HistoryStore(server.url, **bad)  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="require"):
-        HistoryStore("memory://", search="require")
 
 
 def test_a_user_without_the_right_to_search(own_server: Callable[..., RealServer]) -> None:
@@ -553,30 +519,6 @@ def meaning(texts: Any) -> list[list[float]]:
     return [[1.0, 0.0] if any(animal in text for animal in animals) else [0.0, 1.0] for text in texts]
 
 
-async def test_search_by_meaning(own_server: Callable[..., RealServer]) -> None:
-    server = own_server()
-
-    async def asynchronous(texts: Any) -> list[list[float]]:
-        return meaning(texts)
-
-    async with AsyncHistoryStore(server.url, embedder=asynchronous, vectors=2) as store:
-        await store.append("c", user("my kitten sleeps", id="kitten"))
-        await store.append_many("c", [user(f"tax form {n}", id=f"tax {n}") for n in range(30)])
-        await store.append("d", user("a puppy elsewhere", id="puppy"))
-        hits = await store.search("c", "a cat")
-        assert hits[0].message.id == "kitten", "no word of the question is in it"
-        assert all(hit.conversation_id == "c" for hit in hits)
-        every = await store.search_all("dog", limit=2)
-        assert {hit.message.id for hit in every} == {"kitten", "puppy"}
-    with HistoryStore(server.url) as plain:
-        plain.append("c", user("another cat", id="cat without vector"))
-        assert found(plain, "c", "cat") == {"cat without vector"}
-    with HistoryStore(server.url, embedder=meaning, vectors=2) as sync:
-        assert sync.search("c", "puppy")[0].message.id == "kitten"
-        sync.reindex()
-        assert {hit.message.id for hit in sync.search("c", "puppy", limit=2)} == {"kitten", "cat without vector"}
-
-
 @pytest.mark.proves("embedders")
 def test_an_embedder_that_fails(own_server: Callable[..., RealServer], caplog: pytest.LogCaptureFixture) -> None:
     server = own_server()
@@ -592,30 +534,8 @@ def test_an_embedder_that_fails(own_server: Callable[..., RealServer], caplog: p
         assert says in caplog.text
 
 
-def test_searches_while_the_server_is_away(own_server: Callable[..., RealServer]) -> None:
-    from redis_history import RetryPolicy
-
-    server = own_server(options=("--appendonly", "yes"))
-    retry = RetryPolicy(deadline=0.2)
-    with HistoryStore(server.url, retry=retry) as store:
-        every = filled(store, 10)
-        assert found(store, "c", "word") == every
-        server.kill()
-        for search in (lambda: store.search("c", "word"), lambda: store.search_all("word"), store.reindex):
-            with pytest.raises(BackendUnavailableError):
-                search()
-        server.start()
-        wait_until(lambda: _works(lambda: found(store, "c", "word") == every), "the search to work again")
-
-
-def _works(condition: Callable[[], bool]) -> bool:
-    with contextlib.suppress(BackendUnavailableError):
-        return condition()
-    return False
-
-
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_a_store_without_the_embedder_keeps_to_an_index_with_vectors(
+def test_a_store_without_the_embedder_uses_an_index_with_vectors(
     own_server: Callable[..., RealServer], protocol: int
 ) -> None:
     server = own_server()

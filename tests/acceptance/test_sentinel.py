@@ -106,7 +106,7 @@ async def test_changes_lost_in_a_failover_give_a_reset(service: RealService) -> 
         assert [event.revision for event in events] == [1, 2, 3, 4]
         primary.kill()
         await asyncio.to_thread(service.wait_for_primary, replica)
-        # The new primary counts on from 1, past where the subscriber is: only the token tells.
+        # The new primary counts on from 1, past the cursor of the subscriber: only the token differs.
         for number in range(5):
             await store.append("c", user("other", id=f"other-{number}"))
         event = await subscription.get(timeout=20)

@@ -85,36 +85,24 @@ async def _use(store: Any) -> None:
 
 
 @pytest.mark.proves("tls")
-async def test_append_get_and_subscribe(own_server: Start, tmp_path: Path, face: str) -> None:
-    secured = Secured(own_server, tmp_path, "no")
-    url = secured.url(ssl_ca_certs=secured.path)
-    async with open_store(face, url, poll_interval=900) as store:
-        await _use(store)
-        if face == "async":
-            await asyncio.gather(*(store.append("many", user(str(number))) for number in range(100)))
-            assert len(await store.get("many")) == 100
-
-
-async def test_the_users_own_client(own_server: Start, tmp_path: Path, face: str) -> None:
-    secured = Secured(own_server, tmp_path, "no")
-    kind: Any = redis.Redis if face == "sync" else redis.asyncio.Redis
-    client = kind.from_url(secured.url(ssl_ca_certs=secured.path))
-    store = open_store(face, client=client, poll_interval=900)
-    async with store:
-        await _use(store)
-    await (asyncio.to_thread(client.close) if face == "sync" else client.aclose())
-
-
 @pytest.mark.proves("tls")
-async def test_a_client_certificate_is_accepted(own_server: Start, tmp_path: Path, face: str) -> None:
-    secured = Secured(own_server, tmp_path, "yes")
-    own = client_options(secured.authority, secured.path)
-    url = secured.url(ssl_ca_certs=secured.path, **own)
-    async with open_store(face, url, poll_interval=900) as store:
+@pytest.mark.parametrize("how", ["url", "own client", "client certificate"])
+async def test_append_get_and_subscribe(own_server: Start, tmp_path: Path, face: str, how: str) -> None:
+    secured = Secured(own_server, tmp_path, "yes" if how == "client certificate" else "no")
+    certificate = client_options(secured.authority, secured.path) if how == "client certificate" else {}
+    url = secured.url(ssl_ca_certs=secured.path, **certificate)
+    client: Any = None
+    if how == "own client":
+        client = (redis.Redis if face == "sync" else redis.asyncio.Redis).from_url(url)
+    async with open_store(face, None if client else url, client=client, poll_interval=900) as store:
         await _use(store)
+        if (face, how) == ("async", "url"):
+            await asyncio.gather(*(store.append("many", user(str(number))) for number in range(30)))
+            assert len(await store.get("many")) == 30
+    if client is not None:
+        await (asyncio.to_thread(client.close) if face == "sync" else client.aclose())
 
 
-@pytest.mark.proves("tls")
 def test_an_event_loop_leaves_no_socket_open(own_server: Start, tmp_path: Path) -> None:
     """After a subscription and a cancelled call: in TLS, an orderly end of a connection takes longer than the loop."""
     secured = Secured(own_server, tmp_path, "no")
@@ -151,8 +139,8 @@ async def test_a_client_certificate_is_refused(own_server: Start, tmp_path: Path
 
 async def _is_refused(face: str, url: str, says: str) -> None:
     """At once and without a retry: a wrong certificate stays wrong."""
-    told: list[Any] = []
-    retry = RetryPolicy(deadline=60, on_retry=told.append)
+    retries: list[Any] = []
+    retry = RetryPolicy(deadline=60, on_retry=retries.append)
     async with open_store(face, url, retry=retry) as store:
         with pytest.raises(BackendRefusedError, match=f"rediss://.*{says}") as caught:
             await store.append("c", user("x"))
@@ -163,26 +151,28 @@ async def _is_refused(face: str, url: str, says: str) -> None:
     assert "secret" not in str(caught.value)
     assert "ssl_ca_certs" in str(caught.value)
     assert caught.value.__cause__ is not None
-    assert told == []
+    assert retries == []
 
 
 @pytest.mark.proves("named-errors")
-async def test_a_server_that_nobody_known_vouches_for(own_server: Start, tmp_path: Path, face: str) -> None:
+async def test_an_untrusted_certificate_is_refused(own_server: Start, tmp_path: Path, face: str) -> None:
     secured = Secured(own_server, tmp_path, "no")
     await _is_refused(face, secured.url(), "certificate verify failed")
     _, other = write_authority(tmp_path, "other")
     await _is_refused(face, secured.url(ssl_ca_certs=other), "certificate verify failed")
 
 
-async def test_a_server_of_another_name(own_server: Start, tmp_path: Path, face: str) -> None:
+async def test_a_certificate_for_another_host_is_refused(own_server: Start, tmp_path: Path, face: str) -> None:
     secured = Secured(own_server, tmp_path, "no", names=("localhost",))
     await _is_refused(face, secured.url(ssl_ca_certs=secured.path), "mismatch")
     async with open_store(face, secured.url("localhost", ssl_ca_certs=secured.path)) as store:
         await store.append("c", user("x"))
 
 
-async def test_a_reply_lost_on_the_way(own_server: Start, tmp_path: Path, face: str) -> None:
-    """Encrypted connections that break in the middle are made anew, and each message is stored once."""
+async def test_each_message_is_stored_once_over_broken_tls_connections(
+    own_server: Start, tmp_path: Path, face: str
+) -> None:
+    """Encrypted connections that break in the middle are replaced, and each message is stored once."""
     secured = Secured(own_server, tmp_path, "no")
     proxy = LossyProxy(secured.port, loss=0.05)
     patient = RetryPolicy(deadline=30, first_wait=0.001, longest_wait=0.01)
@@ -197,7 +187,7 @@ async def test_a_reply_lost_on_the_way(own_server: Start, tmp_path: Path, face: 
 
 
 @pytest.mark.parametrize("option", ["ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_ca_path"])
-def test_a_file_that_is_not_there_is_told_at_once(tmp_path: Path, option: str) -> None:
+def test_a_missing_certificate_file_is_reported_at_once(tmp_path: Path, option: str) -> None:
     for kind in (HistoryStore, AsyncHistoryStore):
         for scheme in ("rediss", "rediss+cluster"):
             url = f"{scheme}://user:secret@localhost:1/?{option}={quote(str(tmp_path / 'absent'))}"

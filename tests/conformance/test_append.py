@@ -11,13 +11,9 @@ from msgspec.structs import replace
 
 from redis_history import assistant, system, text, tool, tool_result, tool_use, user
 from redis_history.errors import (
-    BatchTooLargeError,
     ConversationExistsError,
     ConversationNotFoundError,
-    InvalidConversationIdError,
-    InvalidMessageError,
     MessageConflictError,
-    MessageTooLargeError,
     RevisionConflictError,
 )
 
@@ -81,7 +77,7 @@ async def test_a_batch_is_one_change_in_order(store: Any) -> None:
     assert await store.get("c") == [item.message for item in appended]
 
 
-async def test_a_batch_stores_what_is_new_and_tells_what_is_not(store: Any) -> None:
+async def test_a_batch_stores_new_messages_and_marks_duplicates(store: Any) -> None:
     first = await store.append("c", user("a", id="a"))
     appended = await store.append_many(
         "c", [user("b", id="b"), user("a", id="a"), user("b", id="b"), user("c", id="c")]
@@ -167,7 +163,7 @@ async def test_the_same_message_from_many_callers_is_stored_once(stores: Any) ->
 
 
 @pytest.mark.proves("conditions")
-async def test_of_callers_that_expect_one_revision_one_wins(stores: Any) -> None:
+async def test_one_of_20_callers_that_expect_a_revision_wins(stores: Any) -> None:
     await stores().append("c", user("first"))
     done = await _together(stores, expected_revision=1)
     conflicts = [outcome for outcome in done if isinstance(outcome, RevisionConflictError)]
@@ -177,7 +173,7 @@ async def test_of_callers_that_expect_one_revision_one_wins(stores: Any) -> None
 
 
 @pytest.mark.proves("conditions")
-async def test_of_callers_that_create_one_wins(stores: Any) -> None:
+async def test_one_of_20_callers_that_create_a_conversation_wins(stores: Any) -> None:
     done = await _together(stores, must_not_exist=True)
     assert sum(isinstance(outcome, ConversationExistsError) for outcome in done) == 19
     assert len(await stores().get("c")) == 1
@@ -201,23 +197,6 @@ async def test_a_repeated_conditional_append_still_succeeds(store: Any) -> None:
         await store.append("c", user("second", id="m2"), expected_revision=5)
 
 
-@pytest.mark.backends("memory")
-@pytest.mark.parametrize("conversation_id", ["", "x" * 513, "é" * 257, "lone \ud800", 7, None])
-async def test_bad_conversation_ids(store: Any, conversation_id: Any) -> None:
-    for call in (
-        store.append(conversation_id, user("x")),
-        store.get(conversation_id),
-        store.get_message(conversation_id, "m"),
-        store.delete_messages(conversation_id, ["m"]),
-        store.delete_conversation(conversation_id),
-        store.snapshot(conversation_id),
-    ):
-        with pytest.raises(InvalidConversationIdError):
-            await call
-    with pytest.raises(InvalidConversationIdError):
-        store.subscribe(conversation_id)
-
-
 @pytest.mark.proves("isolated")
 @pytest.mark.parametrize("conversation_id", ["a", "x" * 512, "é" * 256, "a|b{c}*:?", "\0\n\r\t", "💬", " ", "%41", "A"])
 async def test_any_valid_conversation_id_is_distinct(store: Any, conversation_id: str) -> None:
@@ -226,47 +205,7 @@ async def test_any_valid_conversation_id_is_distinct(store: Any, conversation_id
         if other != conversation_id:
             assert await store.get(other) == []
     assert [message.text for message in await store.get(conversation_id)] == ["mine"]
-
-
-@pytest.mark.backends("memory")
-@pytest.mark.parametrize(
-    ("message", "error"),
-    [
-        (user("lone \ud800 surrogate"), InvalidMessageError),
-        (user("x", id="lone \ud800"), InvalidMessageError),
-        (user("x", id="i" * 513), InvalidMessageError),
-        (user("x" * 40_000_000), MessageTooLargeError),
-        (user("x", metadata={"n": 2**70}), InvalidMessageError),
-        (user("x", metadata={"n": float("nan")}), InvalidMessageError),
-        (user("x", metadata={1: "key"}), InvalidMessageError),
-        (user("x", metadata=["no map"]), InvalidMessageError),
-        (user("x", participant="bob"), InvalidMessageError),
-        (user("x", trace_id=7), InvalidMessageError),
-        (user("x", metadata={"f": object()}), InvalidMessageError),
-        (user("x", metadata={"deep": DEEP}), MessageTooLargeError),
-        (assistant(tool_use("1", "f", DEEP)), MessageTooLargeError),
-        ("text", InvalidMessageError),
-        (None, InvalidMessageError),
-    ],
-)
-async def test_what_cannot_be_stored_is_refused_and_nothing_is_written(store: Any, message: Any, error: type) -> None:
-    with pytest.raises(error):
-        await store.append("c", message)
-    with pytest.raises(error):
-        await store.append_many("c", [user("good"), message])
-    assert await store.get("c") == []
-    assert (await store.snapshot("c")).cursor.revision == 0
-
-
-@pytest.mark.proves("checked-first")
-@pytest.mark.backends("memory")
-async def test_batches_over_the_caps_are_refused(store: Any) -> None:
-    with pytest.raises(BatchTooLargeError):
-        await store.append_many("c", [user("x") for _ in range(1001)])
-    with pytest.raises(BatchTooLargeError):
-        await store.append_many("c", [user("x" * 1_000_000) for _ in range(5)])
-    assert await store.get("c") == []
-    assert len(await store.append_many("c", [user("x") for _ in range(1000)])) == 1000
+    assert [one.conversation_id for one in await store.list_conversations()] == [conversation_id]
 
 
 async def test_a_message_near_the_cap_is_stored(store: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from redis_history import user
-from redis_history.errors import BatchTooLargeError, InvalidInputError, RevisionConflictError
+from redis_history.errors import RevisionConflictError
 
 
 @pytest.mark.proves("deletion")
@@ -28,23 +28,13 @@ async def test_deleting_nothing_changes_nothing(store: Any) -> None:
     assert (await store.snapshot("c")).cursor.revision == 1
 
 
-async def test_a_deleted_id_may_come_again_behind_the_others(store: Any) -> None:
+async def test_a_deleted_id_may_be_appended_again(store: Any) -> None:
     await store.append_many("c", [user("a", id="a"), user("b", id="b")])
     await store.delete_messages("c", ["a"])
     again = await store.append("c", user("other", id="a"))
     assert not again.duplicate
     assert again.message.sequence == 3
     assert [message.text for message in await store.get("c")] == ["b", "other"]
-
-
-async def test_one_of_many_at_the_same_time_is_deleted(store: Any) -> None:
-    names = [str(number) for number in range(300)]
-    await store.append_many("c", [user(name, id=name, timestamp="2024-05-01") for name in names])
-    assert await store.delete_messages("c", ["0", "137", "299"]) == 3
-    assert [message.id for message in await store.get("c")] == [
-        name for name in names if name not in ("0", "137", "299")
-    ]
-    assert (await store.get_message("c", "138")).id == "138"
 
 
 async def test_the_same_delete_from_many_callers_counts_once(stores: Any) -> None:
@@ -65,7 +55,7 @@ async def test_delete_on_condition(store: Any) -> None:
 
 
 @pytest.mark.smoke
-async def test_a_deleted_conversation_is_gone_and_begins_anew(store: Any) -> None:
+async def test_a_deleted_conversation_can_be_created_again(store: Any) -> None:
     await store.append_many("c", [user("a", id="a"), user("b")])
     await store.append("other", user("stays"))
     before = (await store.snapshot("c")).cursor
@@ -77,15 +67,3 @@ async def test_a_deleted_conversation_is_gone_and_begins_anew(store: Any) -> Non
     again = await store.append("c", user("a", id="a"))
     assert (again.revision, again.message.sequence, again.duplicate) == (1, 1, False)
     assert (await store.snapshot("c")).cursor.epoch != before.epoch
-
-
-@pytest.mark.backends("memory")
-async def test_bad_arguments(store: Any) -> None:
-    with pytest.raises(InvalidInputError):
-        await store.delete_messages("c", "one-string")
-    with pytest.raises(InvalidInputError):
-        await store.delete_messages("c", [7])
-    with pytest.raises(BatchTooLargeError):
-        await store.delete_messages("c", [str(number) for number in range(1001)])
-    with pytest.raises(InvalidInputError):
-        await store.delete_messages("c", ["a"], expected_revision=-1)

@@ -21,7 +21,7 @@ async def execute(store: Any, op: Any) -> Any:
 
 
 @pytest.mark.smoke
-async def test_of_many_who_ask_one_has_it(stores: Stores) -> None:
+async def test_one_of_8_workers_gets_the_lease(stores: Stores) -> None:
     every = [stores() for _ in range(8)]
     await every[0].append("c", user("x"))
     found = await asyncio.gather(*(execute(store, TakeLease("c", 30)) for store in every))
@@ -42,7 +42,7 @@ async def test_each_lease_has_a_greater_number_also_after_a_rewrite(store: Any) 
         await (store.clear("c") if fence % 2 else store.restore("c", [user("y")]))
 
 
-async def test_what_is_not_kept_ends(store: Any) -> None:
+async def test_a_lease_ends_unless_it_is_renewed(store: Any) -> None:
     await store.append("c", user("x"))
     first = await execute(store, TakeLease("c", 0.05))
     second = await until(lambda: execute(store, TakeLease("c", 30)))
@@ -65,22 +65,13 @@ async def test_a_renewed_lease_outlives_its_first_time(store: Any) -> None:
     assert await execute(store, KeepLease(lease, 0)) is True
 
 
-async def test_a_repeated_claim_has_what_it_got(store: Any) -> None:
+async def test_a_lease_changes_no_record_and_a_repeated_claim_gets_the_same(store: Any) -> None:
+    assert await execute(store, TakeLease("c", 30)) is None
+    assert await store.get_conversation("c") is None
     await store.append("c", user("x"))
+    before = await store.get_conversation("c")
     op = TakeLease("c", 30)
     lease = await execute(store, op)
     assert await execute(store, op) == lease
-    assert await execute(store, KeepLease(lease, 0))
-
-
-async def test_an_unknown_conversation_has_no_lease(store: Any) -> None:
-    assert await execute(store, TakeLease("nothing", 30)) is None
-    assert await store.get_conversation("nothing") is None
-
-
-async def test_a_lease_changes_no_record(store: Any) -> None:
-    await store.append("c", user("x"))
-    before = await store.get_conversation("c")
-    lease = await execute(store, TakeLease("c", 30))
     assert await store.get_conversation("c") == before
-    await execute(store, KeepLease(lease, 0))
+    assert await execute(store, KeepLease(lease, 0))

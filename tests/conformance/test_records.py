@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from redis_history import Conversation, ConversationUpdated, MessagesAppended, assistant, system, tool_use, user
+from redis_history import Conversation, assistant, system, tool_use, user
 from redis_history.errors import (
     ConversationExistsError,
     ConversationNotFoundError,
@@ -18,7 +18,9 @@ RECORD = {"user_id": "ann", "agent_name": "helper", "title": "Über 你好", "au
 
 
 async def test_a_conversation_is_created_with_its_record(store: Any) -> None:
-    created = await store.create_conversation(Conversation("c", metadata={"tags": ["x"], "n": None}, **RECORD))
+    given = Conversation("c", metadata={"tags": ["x"], "n": None}, schema_version=9, **RECORD)
+    created = await store.create_conversation(given)
+    assert created.schema_version == Conversation("d").schema_version == 1
     assert created == await store.get_conversation("c")
     assert {name: getattr(created, name) for name in RECORD} == RECORD
     assert created.metadata == {"tags": ["x"], "n": None}
@@ -30,7 +32,7 @@ async def test_a_conversation_is_created_with_its_record(store: Any) -> None:
 
 
 @pytest.mark.proves("records")
-async def test_of_creators_one_wins(stores: Any) -> None:
+async def test_one_of_20_creators_wins(stores: Any) -> None:
     writers = [stores() for _ in range(4)]
     done = await asyncio.gather(
         *(store.create_conversation(Conversation("c", title=str(i))) for i, store in enumerate(writers * 5)),
@@ -88,27 +90,6 @@ async def test_the_record_of_a_conversation_that_an_append_created_is_empty(stor
     assert conversation.message_count == 1
 
 
-@pytest.mark.backends("memory")
-async def test_invalid_records_are_refused(store: Any) -> None:
-    for wrong in (
-        {"title": 5},
-        {"user_id": True},
-        {"auditing_id": False},
-        {"user_id": 1.0},
-        {"user_id": b"ann"},
-        {"user_id": 2**63},
-        {"auditing_id": -(2**63) - 1},
-        {"metadata": None},
-        {"metadata": {"a": object()}},
-        {"metadata": {"a": (1, 2)}},
-        {"title": "\ud800"},
-        {"metadata": {"a": "x" * 200_000}},
-    ):
-        with pytest.raises(InvalidInputError):
-            await store.create_conversation(Conversation("c", **wrong))
-    assert await store.get_conversation("c") is None
-
-
 @pytest.mark.proves("records")
 async def test_the_record_survives_clear_and_restore(store: Any) -> None:
     await store.create_conversation(Conversation("c", **RECORD))
@@ -116,19 +97,6 @@ async def test_the_record_survives_clear_and_restore(store: Any) -> None:
     await store.clear("c")
     await store.restore("c", [user("y")])
     assert (await store.get_conversation("c")).title == RECORD["title"]
-
-
-async def test_records_are_told(stores: Any) -> None:
-    writer, reader = stores(), stores()
-    async with reader.subscribe("c") as subscription:
-        await writer.create_conversation(Conversation("c", title="a"))
-        events = [await subscription.get(timeout=10)]
-        await writer.append("c", user("x"))
-        await writer.update_conversation("c", title="b")
-        events += [await subscription.get(timeout=10) for _ in range(2)]
-    assert [type(event) for event in events] == [ConversationUpdated, MessagesAppended, ConversationUpdated]
-    assert events[0].fields["title"] == "a"
-    assert events[2].fields == {"title": "b"}
 
 
 async def _ids(store: Any, **options: Any) -> list[str]:
@@ -152,21 +120,6 @@ async def test_conversations_are_listed_by_their_last_change(store: Any) -> None
     assert await _ids(store, offset=500) == []
     first = (await store.list_conversations(limit=1))[0]
     assert first == await store.get_conversation("c7")
-
-
-@pytest.mark.proves("lists")
-@pytest.mark.smoke
-async def test_conversations_of_an_owner_or_agent(store: Any) -> None:
-    for number in range(60):
-        await store.create_conversation(
-            Conversation(f"c{number}", user_id=f"user {number % 3}", agent_name="a" if number < 5 else "b")
-        )
-    mine = [f"c{number}" for number in range(59, -1, -1) if number % 3 == 1]
-    assert await _ids(store, user_id="user 1") == mine
-    assert await _ids(store, user_id="user 1", limit=3, offset=2) == mine[2:5]
-    assert await _ids(store, agent_name="a") == ["c4", "c3", "c2", "c1", "c0"]
-    assert await _ids(store, user_id="user 0", agent_name="a") == ["c3", "c0"]
-    assert await _ids(store, user_id="nobody") == []
 
 
 OWNERS: list[int | str] = [1, "1", 0, "0", "", -1, "-1", 2**53 + 1, str(2**53 + 1), 2**63 - 1, -(2**63), "ann", "1.0"]
@@ -206,6 +159,8 @@ async def test_an_owner_can_change_its_type(stores: Any) -> None:
     assert (await writer.update_conversation("c", user_id=None)).user_id is None
 
 
+@pytest.mark.proves("lists")
+@pytest.mark.smoke
 async def test_lists_of_owners_and_agents(store: Any) -> None:
     for number in range(12):
         owner, agent = ("ann", 7)[number % 2], ("support", None)[number % 3 == 0]
@@ -217,6 +172,7 @@ async def test_lists_of_owners_and_agents(store: Any) -> None:
     assert await _ids(store, user_id="ann") == ["c5", "c2", "c10", "c8", "c0"]
     assert await _ids(store, user_id="ann", agent_name="support") == ["c2", "c10", "c8"]
     assert await _ids(store, agent_name="support", limit=2, offset=1) == ["c2", "c11"]
+    assert await _ids(store, user_id="ann", limit=2, offset=1) == ["c2", "c10"]
     assert await _ids(store, user_id=7) == ["c11", "c9", "c7", "c3", "c1"]
     assert await _ids(store, user_id="7") == await _ids(store, agent_name="nobody") == []
 
@@ -256,51 +212,6 @@ async def test_the_dates_of_a_conversation_are_those_of_its_messages(store: Any)
     assert found.first_message_at == found.last_message_at == old[0].timestamp
     await store.clear("c")
     assert (await store.get_conversation("c")).first_message_at is None
-
-
-async def test_the_schema_version_of_a_conversation_is_1(store: Any) -> None:
-    assert Conversation("c").schema_version == 1
-    assert (await store.create_conversation(Conversation("c", schema_version=9))).schema_version == 1
-    await store.append("d", user("x"))
-    assert [one.schema_version for one in await store.list_conversations()] == [1, 1]
-
-
-async def test_any_valid_name_is_listed(store: Any) -> None:
-    names = ["a|b{c}*:?", "\0\n", "💬", " ", "%41", "x" * 512]
-    for name in names:
-        await store.append(name, user("x"))
-    assert sorted(await _ids(store)) == sorted(names)
-
-
-@pytest.mark.backends("memory")
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"limit": -1},
-        {"limit": None},
-        {"offset": None},
-        {"limit": "5"},
-        {"offset": -1},
-        {"user_id": True},
-        {"user_id": 1.0},
-        {"user_id": 2**63},
-        {"user_id": ["a"]},
-        {"agent_name": ["a"]},
-    ],
-)
-async def test_bad_arguments(store: Any, wrong: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInputError):
-        await store.list_conversations(**wrong)
-
-
-@pytest.mark.backends("memory")
-async def test_an_update_without_fields_is_refused(store: Any) -> None:
-    await store.create_conversation(Conversation("c"))
-    with pytest.raises(InvalidInputError):
-        await store.update_conversation("c")
-    with pytest.raises(InvalidInputError):
-        await store.create_conversation("c2")
-    assert (await store.get_conversation("c")).revision == 1
 
 
 @pytest.mark.proves("lists")

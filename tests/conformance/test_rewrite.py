@@ -25,7 +25,7 @@ def _texts(messages: Any) -> list[str]:
 
 @pytest.mark.proves("no-lost-update")
 @pytest.mark.smoke
-async def test_an_update_keeps_the_place(store: Any) -> None:
+async def test_an_update_keeps_the_position(store: Any) -> None:
     appended = await store.append_many("c", [user(name, id=name) for name in "abc"])
     updated = await store.update_message(
         "c", assistant("B", tool_use("1", "f", {"x": 1}), id="b", timestamp="2001-01-01")
@@ -36,12 +36,16 @@ async def test_an_update_keeps_the_place(store: Any) -> None:
     assert await store.get_message("c", "b") == updated.message
 
 
-async def test_an_update_at_a_shared_time_finds_its_message(store: Any) -> None:
-    await store.append_many("c", [user(str(number), id=str(number), timestamp="2024-05-01") for number in range(300)])
-    for number in (0, 1, 150, 299):
-        await store.update_message("c", user(f"new {number}", id=str(number)))
-    wanted = [f"new {number}" if number in (0, 1, 150, 299) else str(number) for number in range(300)]
+async def test_an_update_or_a_deletion_at_a_shared_time_finds_its_message(store: Any) -> None:
+    names = [str(number) for number in range(300)]
+    await store.append_many("c", [user(name, id=name, timestamp="2024-05-01") for name in names])
+    assert await store.delete_messages("c", ["2", "137", "298"]) == 3
+    for name in ("0", "1", "150", "299"):
+        await store.update_message("c", user(f"new {name}", id=name))
+    left = [name for name in names if name not in ("2", "137", "298")]
+    wanted = [f"new {name}" if name in ("0", "1", "150", "299") else name for name in left]
     assert _texts(await store.get("c")) == wanted
+    assert (await store.get_message("c", "138")).id == "138"
 
 
 @pytest.mark.proves("no-lost-update")
@@ -66,7 +70,7 @@ async def test_an_update_that_fails_leaves_the_message_as_it_was(store: Any) -> 
 
 
 @pytest.mark.proves("conditions")
-async def test_of_updates_that_expect_one_revision_one_wins(stores: Any) -> None:
+async def test_one_of_20_updates_that_expect_a_revision_wins(stores: Any) -> None:
     writers = [stores() for _ in range(4)]
     await writers[0].append("c", user("a", id="a"))
     done = await asyncio.gather(
@@ -97,7 +101,7 @@ async def test_clear_keeps_the_conversation(store: Any) -> None:
 
 
 @pytest.mark.smoke
-async def test_restore_puts_messages_in_place_of_all(store: Any) -> None:
+async def test_restore_replaces_all_messages(store: Any) -> None:
     old = await store.append_many("c", [user(name, id=name) for name in "abc"])
     assert await store.restore("c", [old[2].message, user("new", id="n"), user("A", id="a")]) == 2
     messages = await store.get("c")
@@ -158,7 +162,7 @@ async def test_a_long_conversation_is_cleared_at_once(store: Any) -> None:
 
 
 @pytest.mark.proves("every-change")
-async def test_rewrites_are_told(stores: Any) -> None:
+async def test_subscribers_receive_rewrites(stores: Any) -> None:
     writer, reader = stores(), stores()
     async with reader.subscribe("c") as subscription:
         events = []

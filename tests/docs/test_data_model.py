@@ -7,7 +7,6 @@ import random
 import re
 import struct
 from typing import Any
-from xml.etree import ElementTree
 
 import msgspec
 import pytest
@@ -69,7 +68,7 @@ def test_the_keys(server: RealServer, namespace: str) -> None:
 def _send(client: Any, call: Call) -> None:
     seconds, microseconds = client.time()
     connection = client.connection_pool.get_connection()
-    connection.send_packed_command([call.pack(teach=True, sent=b"%d%06d" % (seconds, microseconds))])
+    connection.send_packed_command([call.pack(with_source=True, sent=b"%d%06d" % (seconds, microseconds))])
     connection.read_response(disable_decoding=True)
     client.connection_pool.release(connection)
 
@@ -223,13 +222,3 @@ def test_the_memory(server: RealServer, namespace: str, count: int) -> None:
     told = [float(cell.replace(",", "")) for cell in row[1:]]
     assert sum(told[:3]) == pytest.approx(told[3], rel=0.01)
     assert measured == pytest.approx(told[:3], rel=0.25)
-
-
-def test_the_picture_shows_all_keys() -> None:
-    """By what follows the conversation, or the bucket, in a key."""
-    picture = "".join(ElementTree.parse(DOCS / "images" / "data-model.svg").getroot().itertext())
-    example = {"conversation": "order%2042", "generation": "1b7…", "token": "6db…", "minute": "0"}
-    for row in rows(SECTIONS["Keys"]):
-        key = str(code(row[0])).replace("rh2:{<namespace>:<bucket>}:", "…:").replace("{<namespace>:<bucket>}", "…")
-        shown = re.sub(r"<(\w+)>", lambda name: example.get(name[1], "4"), key)
-        assert shown in picture, key

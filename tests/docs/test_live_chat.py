@@ -42,20 +42,23 @@ class Page:
     """What a browser has: `text` of the newest reply, by the rule of the page for JavaScript."""
 
     def __init__(self, port: int) -> None:
-        self._port = port
-        self.text = ""
-        self.status = ""
+        self._url = f"http://127.0.0.1:{port}/chats/c"
+        self.text = self.status = ""
+
+    async def _request(self, method: str, **options: Any) -> Any:
+        async with httpx.AsyncClient() as web:
+            return (await web.request(method, self._url, **options)).raise_for_status().json()
 
     async def load(self) -> str:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{self._port}") as client:
-            found = (await client.get("/chats/c")).json()
-        self._show(*[one for one in found["messages"] if one["role"] == "assistant"][-1:])
+        found = await self._request("GET")
+        for message in found["messages"]:
+            if message["role"] == "assistant":
+                self._show(message)
         return str(found["cursor"])
 
-    def _show(self, *messages: Any) -> None:
-        for message in messages:
-            self.text = "".join(part["text"] for part in message["parts"])
-            self.status = message.get("status", "complete")
+    def _show(self, message: Any) -> None:
+        self.text = "".join(part["text"] for part in message["parts"])
+        self.status = message.get("status", "complete")
 
     def take(self, event: dict[str, Any]) -> None:
         if event["event"] == "reply_grew":
@@ -64,8 +67,7 @@ class Page:
             self._show(event["message"])
 
     async def ask(self, text: str = TEXT) -> None:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{self._port}") as client:
-            assert (await client.post("/chats/c", params={"text": text})).status_code == 200
+        await self._request("POST", params={"text": text})
 
 
 async def drain(socket: Any) -> None:
@@ -82,12 +84,11 @@ async def data_of(stream: Stream) -> dict[str, Any]:
 async def test_a_page_that_is_reloaded_amid_a_reply(chat: Any) -> None:
     async with listening(chat.app, lifespan="on") as port:
         page = Page(port)
-        cursor = await page.load()
-        async with Stream(port, f"chats/c/events?after={cursor}") as stream:
+        async with Stream(port, f"chats/c/events?after={await page.load()}") as stream:
             await page.ask()
             while "😀" not in page.text:
                 page.take(await data_of(stream))
-            stream._writer.transport.abort()  # it vanishes
+            stream.writer.transport.abort()  # it vanishes
         page = Page(port)
         cursor = await page.load()
         assert page.status == "streaming"
@@ -99,15 +100,15 @@ async def test_a_page_that_is_reloaded_amid_a_reply(chat: Any) -> None:
         assert page.text == f"{TEXT} "
 
 
-async def test_sockets_that_vanish_leave_nothing(chat: Any) -> None:
+async def test_sockets_that_vanish_leave_nothing_and_a_server_stops(chat: Any) -> None:
     async with listening(chat.app, lifespan="on", ws="websockets-sansio") as port:
+        url = f"ws://127.0.0.1:{port}/chats/c/socket"
         page = Page(port)
         await page.load()
         before = len(asyncio.all_tasks())
         for _ in range(20):
-            socket = await connect(f"ws://127.0.0.1:{port}/chats/c/socket")
-            socket.transport.abort()
-        async with connect(f"ws://127.0.0.1:{port}/chats/c/socket") as socket:
+            (await connect(url)).transport.abort()
+        async with connect(url) as socket:
             await page.ask()
             while page.status != "complete":
                 page.take(json.loads(await socket.recv()))
@@ -115,13 +116,8 @@ async def test_sockets_that_vanish_leave_nothing(chat: Any) -> None:
         await until(lambda: len(asyncio.all_tasks()) <= before + 2, "the tasks to end")
         channels = [name for name in chat.server.watcher.pubsub_channels() if b"doorbell" not in name]
         assert len(channels) <= 1
-
-
-async def test_a_server_that_stops(chat: Any) -> None:
-    async with listening(chat.app, lifespan="on", ws="websockets-sansio") as port:
-        page = Page(port)
-        stream = await Stream(port, "chats/c/events").__aenter__()
-        socket = await connect(f"ws://127.0.0.1:{port}/chats/c/socket")
+        stream = await Stream(port, "chats/c/events").connect()
+        socket = await connect(url)
         await page.ask("word " * 1000)
         page.take(json.loads(await socket.recv()))
     with pytest.raises(ConnectionClosed):
@@ -133,13 +129,13 @@ async def test_a_server_that_stops(chat: Any) -> None:
         assert ("word " * 1000).startswith(message.text)
 
 
-OPENAI = [{"choices": [{"index": 0, "delta": {"content": word}}]} for word in ("It ", "is ", "😀.")]
+WORDS = ("It ", "is ", "😀.")
+OPENAI = [{"choices": [{"index": 0, "delta": {"content": word}}]} for word in WORDS]
 ANTHROPIC = [
     {"type": "message_start", "message": {"id": "m", "type": "message", "role": "assistant", "content": [],
      "model": "m", "usage": {"input_tokens": 1, "output_tokens": 1}}},
     {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
-    *[{"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": word}}
-      for word in ("It ", "is ", "😀.")],
+    *[{"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": word}} for word in WORDS],
     {"type": "content_block_stop", "index": 0},
     {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 3}},
     {"type": "message_stop"},
@@ -152,28 +148,29 @@ async def test_the_stream_of_a_provider(chat: Any, provider: str) -> None:
 
     async def model(request: Request) -> StreamingResponse:
         asked.append(await request.json())
-        events = OPENAI if provider == "openai" else ANTHROPIC
 
         async def frames() -> AsyncIterator[str]:
-            for event in events:
-                yield f"event: {event.get('type', 'x')}\n" if provider == "anthropic" else ""
+            if provider == "anthropic":
+                for event in ANTHROPIC:
+                    yield f"event: {event['type']}\ndata: {json.dumps(event)}\n\n"
+            else:
                 common = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
-                yield f"data: {json.dumps(event if provider == 'anthropic' else {**common, **event})}\n\n"
-            if provider == "openai":
+                for event in OPENAI:
+                    yield f"data: {json.dumps({**common, **event})}\n\n"
                 yield "data: [DONE]\n\n"
 
         return StreamingResponse(frames(), media_type="text/event-stream")
 
-    paths = ("/v1/chat/completions", "/v1/messages")
-    async with listening(Starlette(routes=[Route(path, model, methods=["POST"]) for path in paths])) as port:
+    async with listening(Starlette(routes=[Route("/{path:path}", model, methods=["POST"])])) as port:
         await chat.store.append("c", chat.user("What is it?"))
         base = f"http://127.0.0.1:{port}"
+        client: Any
         if provider == "openai":
-            async with openai.AsyncOpenAI(api_key="x", base_url=f"{base}/v1") as client:
-                await chat.answer("c", lambda messages: chat.openai_words(messages, client, "m"))
+            client, words = openai.AsyncOpenAI(api_key="x", base_url=f"{base}/v1"), chat.openai_words
         else:
-            async with anthropic.AsyncAnthropic(api_key="x", base_url=base) as client:
-                await chat.answer("c", lambda messages: chat.anthropic_words(messages, client, "m"))
+            client, words = anthropic.AsyncAnthropic(api_key="x", base_url=base), chat.anthropic_words
+        async with client:
+            await chat.answer("c", lambda messages: words(messages, client, "m"))
     assert [message.text for message in await chat.store.get("c")] == ["What is it?", "It is 😀."]
     assert "What is it?" in str(asked[0]["messages"])
     assert asked[0]["stream"] is True

@@ -92,9 +92,10 @@ def used_memory(client: Any) -> int:
 
 @pytest.mark.parametrize("search", ["off", "require"])
 @pytest.mark.parametrize(
-    ("conversations", "messages", "words"), [(20, 40, 25), (1, 400, 100), (4, 40, 500)], ids=lambda value: str(value)
+    ("conversations", "messages", "words"),
+    [(20, 40, 25), *(pytest.param(*one, marks=pytest.mark.full) for one in ((1, 400, 100), (4, 40, 500)))],
 )
-def test_how_large(own_server: Start, conversations: int, messages: int, words: int, search: Any) -> None:
+def test_the_formula_for_memory(own_server: Start, conversations: int, messages: int, words: int, search: Any) -> None:
     [formula] = [block.content for block in blocks(OPERATIONS) if "def bytes_of" in block.content]
     session: dict[str, Any] = {}
     with contextlib.redirect_stdout(io.StringIO()):
@@ -131,7 +132,7 @@ def test_the_figures_to_monitor_exist(own_server: Start) -> None:
 
 
 @pytest.mark.proves("failover")
-def test_a_snapshot_is_brought_back(own_server: Start) -> None:
+def test_a_snapshot_is_restored(own_server: Start) -> None:
     server = own_server(options=("--appendonly", "yes"))
     with HistoryStore(server.url) as store, server.client() as client:
         store.append("c", user("saved", id="1"))

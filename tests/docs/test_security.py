@@ -188,7 +188,7 @@ def _read_all(server: RealServer, url: str) -> None:
 
 
 @pytest.mark.proves("acl")
-def test_who_only_reads(own_server: Callable[..., RealServer]) -> None:
+def test_the_rights_of_a_user_that_only_reads(own_server: Callable[..., RealServer]) -> None:
     server = own_server(options=("--notify-keyspace-events", "Kl"))
     assert READER[:2] == ["user", "viewer"]
     rules = [rule.replace("change-me-too", "change-me") for rule in READER[2:]]

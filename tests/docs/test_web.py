@@ -6,7 +6,7 @@ import inspect
 import re
 from typing import get_args
 
-from redis_history.web import _endpoints, _events, _http, _shape, _view, access, application, routing
+from redis_history.web import Limits, _endpoints, _events, _http, _shape, application, routing
 from redis_history.web.access import Action
 from redis_history.web.routing import API
 from tests.docs.pages import DOCS, code, prose, rows, sections
@@ -43,27 +43,27 @@ def test_every_action() -> None:
 
 def test_every_event() -> None:
     described = set(_table("Events"))
-    assert described == set(_events._KINDS.values())
+    assert described == set(_events.KINDS.values())
 
 
 def test_every_error() -> None:
     codes: set[str] = set()
-    for module in (_endpoints, _http, _view, access, application, routing):
+    for module in (_endpoints, _http, application, routing):
         source = inspect.getsource(module)
-        codes |= set(re.findall(r'(?:Refused|refusal)\(\s*\d{3}, "(\w+)"', source))
+        codes |= set(re.findall(r'(?:Refused|problem)\(\s*\d{3}, "(\w+)"', source))
         codes |= set(re.findall(r'\d{3}: "(\w+)"', source))
-    codes |= {code for _, _, code in _http._STATUS}
+    codes |= {"bad_input", *(code for _, _, code in _http._STATUS)}
     described = {name for row in rows(SECTIONS["Errors"]) if row[0][:3].isdigit()
                  for name in re.findall(r"`(\w+)`", row[1])}  # fmt: skip
     assert described == codes
 
 
 def test_a_page_has_the_figures_of_the_code() -> None:
-    limits = _view.Limits()
+    limits = Limits()
     shown = {number.rstrip(",.") for number in re.findall(r"\d[\d,.]*", " ".join(map(prose, PAGES)))}
     figures = [limits.patience, limits.reauthorize, limits.heartbeat, _events._COUNT, _events._BYTES // 10**6]
     figures += [_shape.LONGEST]
     figures += [_http.MOST, _endpoints._FULL // 10**6, _http.MAX_BODY, _endpoints._LIST_END, _endpoints._EXAMINED]
-    figures += [_endpoints._MOST_HITS, application._ENDS // 3600]
+    figures += [_endpoints._MOST_HITS, application._EXPIRES // 3600]
     figures += [_events._LARGEST // 10**6]
     assert {f"{figure:,.10g}" for figure in figures} - shown == set()

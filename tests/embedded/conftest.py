@@ -1,9 +1,8 @@
-"""Real servers, real processes; after each test nothing of them may be left."""
+"""Real servers, real processes; after each test none of them may be left."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -13,23 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from embedded_tools import Worker, stopped, supervisor_of, wait_until
+from embedded_tools import Worker, stopped, supervisor_of
 
-from redis_history.embedded import EmbeddedServer, candidates
-
-
-def _pids(folder: Path) -> list[int]:
-    pids = []
-    with contextlib.suppress(OSError, ValueError):
-        pids.append(supervisor_of(folder))
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        pids.append(int(json.loads((folder / "server.lock").read_bytes())["pid"]))
-    return pids
+from redis_history.embedded import EmbeddedServer, candidates, status
+from tests.support.servers import wait_until
 
 
 @pytest.fixture(autouse=True)
 def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No settings of the surroundings before, no process or lock after."""
+    """No settings of the environment before, no process or lock after."""
     for name in ("REDIS_HISTORY_SERVER", "REDIS_HISTORY_MODULES"):
         monkeypatch.delenv(name, raising=False)
     yield
@@ -38,38 +29,25 @@ def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         try:
             wait_until(lambda: stopped(folder), "the end of the server", 10)  # noqa: B023
         except AssertionError:
-            left.append(f"{folder}: {_pids(folder)}")
-            for pid in _pids(folder):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-    assert not left, f"something was left running: {left}"
+            left += [supervisor_of(folder), status(folder).pid]
+    for pid in filter(None, left):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    assert not left, f"left running: {left}"
 
 
 @pytest.fixture
 def workers(clean: None) -> Iterator[Callable[..., Worker]]:
-    made: list[Worker] = []
-
-    def make(path: str | os.PathLike[str], **options: Any) -> Worker:
-        made.append(Worker(path, **options))
-        return made[-1]
-
-    yield make
-    for worker in made:
-        worker.finish()
+    """Makes workers, which end with the test."""
+    with contextlib.ExitStack() as made:
+        yield lambda path, **options: made.enter_context(contextlib.closing(Worker(path, **options)))
 
 
 @pytest.fixture
 def server(clean: None) -> Iterator[Callable[..., EmbeddedServer]]:
-    """Makes EmbeddedServer objects that are closed at the end, whatever happens."""
-    made: list[EmbeddedServer] = []
-
-    def make(path: str | os.PathLike[str] | None, **options: Any) -> EmbeddedServer:
-        made.append(EmbeddedServer(path, **options))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
+    """Makes EmbeddedServer objects, which are closed at the end."""
+    with contextlib.ExitStack() as made:
+        yield lambda path, **options: made.enter_context(contextlib.closing(EmbeddedServer(path, **options)))
 
 
 @pytest.fixture
@@ -85,16 +63,14 @@ def short(clean: None) -> Iterator[Path]:
 @pytest.fixture(params=["redis-stack", "valkey", "system"])
 def engine(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Each kind of server in turn; "system" is another kind, on the PATH and without search."""
-    kind: str = request.param
+    kind: Any = request.param
     if kind == "system":
         monkeypatch.delenv("REDIS_HISTORY_SERVER_KIND", raising=False)
-        real = next((c.binary for c in candidates() if c.binary), None)
-        assert real is not None
+        real = next(candidate.binary for candidate in candidates() if candidate.binary)
         (tmp_path / "bin").mkdir()
-        name = "redis-server" if real.product == "Redis" else "valkey-server"
-        (tmp_path / "bin" / name).symlink_to(real.path)
+        (tmp_path / "bin" / f"{real.product.lower()}-server").symlink_to(real.path)
         monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    elif not any(candidate.usable for candidate in candidates(kind)):  # type: ignore[arg-type]
-        pytest.skip("; ".join(str(candidate) for candidate in candidates(kind)))  # type: ignore[arg-type]
+    elif not any(candidate.usable for candidate in candidates(kind)):
+        pytest.skip("; ".join(map(str, candidates(kind))))
     monkeypatch.setenv("REDIS_HISTORY_SERVER_KIND", kind)
-    return kind
+    return str(kind)

@@ -1,4 +1,4 @@
-"""Tools for tests of the embedded server: waiting, process states, worker processes."""
+"""Tools for tests of the embedded server: process states and worker processes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +15,10 @@ import redis
 
 from redis_history.embedded import EmbeddedServer
 from redis_history.embedded._locks import is_held
+from tests.support.commands import environment
 
 REPOSITORY = Path(__file__).parents[2]
 WORKER = Path(__file__).with_name("embedded_worker.py")
-PATIENCE = 15.0  # seconds until a condition that must come true counts as never
-
-
-def environment() -> dict[str, str]:
-    """For a program that imports this package from here."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH"))))}
-
-
-def wait_until(condition: Callable[[], Any], what: str, patience: float = PATIENCE) -> None:
-    deadline = time.monotonic() + patience
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {patience:g} s: {what}"
-        time.sleep(0.005)
 
 
 def gone(pid: int) -> bool:
@@ -60,7 +46,7 @@ def client(server: EmbeddedServer | str) -> redis.Redis:
 
 
 class Worker:
-    """A process with one EmbeddedServer, told what to do line by line; see embedded_worker.py."""
+    """A process with one EmbeddedServer, which does what it is sent line by line; see embedded_worker.py."""
 
     def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
         self.children: list[int] = []
@@ -96,14 +82,11 @@ class Worker:
         self.process.kill()
         self.process.wait()
 
-    def finish(self) -> None:
+    def close(self) -> None:
         for child in self.children:
             if not gone(child):
                 os.kill(child, signal.SIGKILL)
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
+        self.kill()
         for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
             with contextlib.suppress(OSError):
-                pipe.close()
+                pipe.close()  # type: ignore[union-attr]

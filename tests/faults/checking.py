@@ -2,7 +2,7 @@
 
 The changes of a conversation, in the order in which the servers made them, must be a linearisation of the calls:
 
-- each change is of one call, and no call made two;
+- each change belongs to one call, and each call makes at most one change;
 - a call that was refused made none; a call that was acknowledged made one, unless the state asked for none;
 - changes keep the order of their calls: a call that began after another was acknowledged comes later;
 - replayed on a model, each change gives the outcome that its caller was given;

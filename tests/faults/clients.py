@@ -291,7 +291,7 @@ class Writer:
             self._store.expand(name, summaries[-1].id)
 
     def _copy(self) -> None:
-        """So many messages that an expansion goes by way of a copy."""
+        """So many messages that an expansion needs a staging copy."""
         word = self._word()
         name = "long"
         self._store.restore(name, [user(f"{word}y{index}", id=f"{word}y{index}") for index in range(1000)])

@@ -40,7 +40,7 @@ class Archive:
 
 
 class Conversation:
-    """One conversation. `apply` makes a change of it, and says what is wrong with that."""
+    """One conversation. `apply` makes a change of it, and returns its problems."""
 
     def __init__(self) -> None:
         self.exists = False

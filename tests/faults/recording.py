@@ -15,7 +15,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +92,7 @@ class Seen(Struct, frozen=True):
 
 
 class Final(Struct, frozen=True):
-    """A conversation when all was over; `title` and `count` are of its record."""
+    """A conversation at the end; `title` and `count`: of its record."""
 
     messages: tuple[Form, ...]
     archived: tuple[Form, ...] = ()
@@ -226,28 +226,46 @@ def _entry(entry: ops.Entry) -> dict[str, Any]:
     }
 
 
+def _compact_arguments(op: ops.Compact) -> dict[str, Any]:
+    clocks = time.time_ns() - time.monotonic_ns()
+    return {"entries": [_entry(op.summary)], "through": [*op.through, op.through.timestamp * 1000 - clocks]}
+
+
+def _is_whole(op: ops.ReadPage) -> bool:
+    return op.newest and op.after is op.before is None and not op.archived
+
+
+_ARGUMENTS: dict[type, Callable[[Any], dict[str, Any]]] = {
+    ops.Append: lambda op: {"entries": [_entry(entry) for entry in op.entries]},
+    ops.Restore: lambda op: {"entries": [_entry(entry) for entry in op.entries]},
+    ops.UpdateMessage: lambda op: {"entries": [_entry(op.entry)]},
+    ops.DeleteMessages: lambda op: {"ids": op.message_ids},
+    ops.Compact: _compact_arguments,
+    ops.Expand: lambda op: {"id": op.summary_id},
+    ops.WriteRecord: lambda op: {"fields": op.fields},
+    ops.FindMessage: lambda op: {"id": op.message_id},
+    ops.ReadPage: lambda op: {"whole": op.limit if _is_whole(op) else 0},
+    ops.ReadHead: lambda op: {"messages": op.messages},
+}
+_VALUES: dict[type, Callable[[Any], Any]] = {
+    ops.Append: lambda outcome: [[one.revision, one.duplicate] for one in outcome],
+    ops.UpdateMessage: lambda outcome: outcome and outcome.revision,
+    ops.Compact: lambda outcome: [outcome.revision, outcome.count, outcome.changed, outcome.summary is not None],
+    ops.Expand: lambda outcome: outcome and [outcome.revision, outcome.count],
+    ops.ReadPage: lambda outcome: [form(message) for message in outcome.messages],
+    ops.ReadHead: lambda outcome: [
+        *msgspec.structs.astuple(outcome.cursor),
+        outcome.message_count,
+        [*map(form, outcome.newest.messages)],
+    ],
+    ops.ReadConversation: lambda outcome: outcome and [outcome.title, outcome.message_count],
+    ops.FindMessage: lambda outcome: outcome and form(outcome),
+    server_search.Fetch: lambda outcome: [form(one.message) for one in outcome if one is not None],
+}
+
+
 def _arguments(op: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    if isinstance(op, ops.Append | ops.Restore):
-        found["entries"] = [_entry(entry) for entry in op.entries]
-    elif isinstance(op, ops.UpdateMessage):
-        found["entries"] = [_entry(op.entry)]
-    elif isinstance(op, ops.DeleteMessages):
-        found["ids"] = op.message_ids
-    elif isinstance(op, ops.Compact):
-        clocks = time.time_ns() - time.monotonic_ns()
-        found.update(entries=[_entry(op.summary)], through=[*op.through, op.through.timestamp * 1000 - clocks])
-    elif isinstance(op, ops.Expand):
-        found["id"] = op.summary_id
-    elif isinstance(op, ops.WriteRecord):
-        found["fields"] = op.fields
-    elif isinstance(op, ops.FindMessage):
-        found["id"] = op.message_id
-    elif isinstance(op, ops.ReadPage):
-        whole = op.newest and op.after is op.before is None and not op.archived
-        found["whole"] = op.limit if whole else 0
-    elif isinstance(op, ops.ReadHead):
-        found["messages"] = op.messages
+    found = _ARGUMENTS.get(type(op), lambda op: {})(op)
     precondition = getattr(op, "precondition", None)
     if precondition is not None and precondition != ops.ANY:
         found["expected"] = precondition.expected_revision
@@ -255,32 +273,7 @@ def _arguments(op: Any) -> dict[str, Any]:
 
 
 def _value(op: Any, outcome: Any) -> Any:
-    if isinstance(op, ops.Append):
-        return [[one.revision, one.duplicate] for one in outcome]
-    if isinstance(op, ops.UpdateMessage):
-        return outcome and outcome.revision
-    if isinstance(op, ops.Compact):
-        return [outcome.revision, outcome.count, outcome.changed, outcome.summary is not None]
-    if isinstance(op, ops.Expand):
-        return outcome and [outcome.revision, outcome.count]
-    if isinstance(op, ops.ReadPage):
-        return [form(message) for message in outcome.messages]
-    if isinstance(op, ops.ReadHead):
-        head = outcome.cursor
-        return [
-            head.epoch,
-            head.revision,
-            head.token,
-            outcome.message_count,
-            [form(one) for one in outcome.newest.messages],
-        ]
-    if isinstance(op, ops.ReadConversation):
-        return outcome and [outcome.title, outcome.message_count]
-    if isinstance(op, ops.FindMessage):
-        return outcome and form(outcome)
-    if isinstance(op, server_search.Fetch):
-        return [form(one.message) for one in outcome if one is not None]
-    return outcome
+    return _VALUES.get(type(op), lambda outcome: outcome)(outcome)
 
 
 # Reading

@@ -45,10 +45,7 @@ def test_what_a_newer_version_added_survives_an_edit(name: str) -> None:
 
 def test_known_fields_of_a_newer_version_have_their_names() -> None:
     message = decode_member(read(2)["everything"])
-    assert message.parts == (
-        UnknownPart(data={"type": "&9", "fields": ["a"]}),
-        TextPart("t", extra={"lang": "de"}),
-    )
+    assert message.parts == (UnknownPart(data={"type": "&9", "fields": ["a"]}), TextPart("t", extra={"lang": "de"}))
     assert message.text == "t"
     assert message.participant == Participant("user", "u", extra={"&4": "red"})
     assert message.sources[0].extra == {"rank": 1}

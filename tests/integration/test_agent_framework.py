@@ -6,7 +6,6 @@ import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
-import pytest
 from agent_framework import (
     Agent,
     AgentSession,
@@ -28,7 +27,6 @@ from redis_history.integrations.agent_framework import (
     from_agent_framework,
     to_agent_framework,
 )
-from tests.support.servers import RealServer
 
 MESSAGES = [
     Message("system", ["Be brief."]),
@@ -91,27 +89,21 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-@pytest.fixture
-async def store(server: RealServer, namespace: str) -> AsyncIterator[AsyncHistoryStore]:
-    async with AsyncHistoryStore(server.url, namespace=namespace) as store:
-        yield store
-
-
 def plain(messages: Sequence[Message]) -> list[str]:
     return [repr(message.to_dict()) for message in messages]  # NaN is not equal to itself
 
 
-async def test_messages_come_back_equal(store: AsyncHistoryStore) -> None:
-    history = AgentFrameworkHistory(store)
+async def test_messages_come_back_equal(async_store: AsyncHistoryStore) -> None:
+    history = AgentFrameworkHistory(async_store)
     await history.save_messages("s", MESSAGES)
     assert plain(await history.get_messages("s")) == plain(MESSAGES)
     assert await history.get_messages("another") == await history.get_messages(None) == []
     await history.save_messages(None, MESSAGES)
-    assert [one.conversation_id for one in await store.list_conversations()] == ["s"]
+    assert [one.conversation_id for one in await async_store.list_conversations()] == ["s"]
 
 
-async def test_a_repeated_transcript_is_stored_once(store: AsyncHistoryStore) -> None:
-    history = AgentFrameworkHistory(store)
+async def test_a_repeated_transcript_is_stored_once(async_store: AsyncHistoryStore) -> None:
+    history = AgentFrameworkHistory(async_store)
     for end in (2, 5, len(MESSAGES), len(MESSAGES)):
         await history.save_messages("s", MESSAGES[:end])
     assert plain(await history.get_messages("s")) == plain(MESSAGES)
@@ -120,10 +112,10 @@ async def test_a_repeated_transcript_is_stored_once(store: AsyncHistoryStore) ->
     assert len(await history.get_messages("s")) == len(MESSAGES) + 2
 
 
-async def test_a_limit_leaves_out_results_whose_call_is_cut_off(store: AsyncHistoryStore) -> None:
-    await AgentFrameworkHistory(store).save_messages("s", MESSAGES)
+async def test_a_limit_leaves_out_results_whose_call_is_cut_off(async_store: AsyncHistoryStore) -> None:
+    await AgentFrameworkHistory(async_store).save_messages("s", MESSAGES)
     for limit in range(1, len(MESSAGES) + 1):
-        found = await AgentFrameworkHistory(store, limit=limit).get_messages("s")
+        found = await AgentFrameworkHistory(async_store, limit=limit).get_messages("s")
         called: set[str] = set()
         for content in (content for message in found for content in message.contents):
             if content.type == "function_result":
@@ -131,9 +123,9 @@ async def test_a_limit_leaves_out_results_whose_call_is_cut_off(store: AsyncHist
             called.update([content.call_id] if content.type == "function_call" and content.call_id else [])
 
 
-async def test_the_model_is_sent_the_same_as_with_the_provider_in_memory(store: AsyncHistoryStore) -> None:
+async def test_the_model_is_sent_the_same_as_with_the_provider_in_memory(async_store: AsyncHistoryStore) -> None:
     requests = []
-    for provider in (InMemoryHistoryProvider, lambda: AgentFrameworkHistory(store)):
+    for provider in (InMemoryHistoryProvider, lambda: AgentFrameworkHistory(async_store)):
         model, session = Model(), AgentSession(session_id="s")
         for question in ("What is 2 + 3?", "And again?"):
             if provider is not InMemoryHistoryProvider:
@@ -147,7 +139,7 @@ async def test_the_model_is_sent_the_same_as_with_the_provider_in_memory(store: 
             assert text == "It is 5."
         requests.append(model.requests)
     assert requests[0] == requests[1]
-    assert [message.role for message in await store.get("s")] == ["user", "assistant", "tool", "assistant"] * 2
+    assert [message.role for message in await async_store.get("s")] == ["user", "assistant", "tool", "assistant"] * 2
 
 
 def test_messages_of_other_frameworks_are_converted() -> None:

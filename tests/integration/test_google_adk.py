@@ -25,19 +25,6 @@ from google.genai import types
 
 from redis_history import AsyncHistoryStore, user
 from redis_history.integrations.google_adk import AdkSessionService, _message
-from tests.support.servers import RealServer
-
-
-@pytest.fixture
-async def store(server: RealServer, namespace: str) -> AsyncIterator[AsyncHistoryStore]:
-    async with AsyncHistoryStore(server.url, namespace=namespace) as store:
-        yield store
-
-
-@pytest.fixture(params=["adk", "redis"])
-def service(request: pytest.FixtureRequest, store: AsyncHistoryStore) -> BaseSessionService:
-    return InMemorySessionService() if request.param == "adk" else AdkSessionService(store)
-
 
 WHERE = {"app_name": "shop", "user_id": "ann/1"}
 
@@ -54,6 +41,25 @@ def delta(**state: Any) -> EventActions:
     return EventActions(state_delta={key.replace("__", ":"): value for key, value in state.items()})
 
 
+CALL = types.FunctionCall(id="c1", name="find", args={"q": 2**70})
+RESULT = types.FunctionResponse(id="c1", name="find", response={"r": [1, None]})
+BLOB = types.Blob(data=b"12", mime_type="image/png")
+
+
+def parts(role: str, *parts: types.Part, **more: Any) -> Event:
+    return Event(author="bot", content=types.Content(role=role, parts=[*parts]), **more)
+
+
+THOUGHT = types.Part(text="hm", thought=True, thought_signature=b"s")
+EVENTS = [
+    event("Hi", timestamp=100.0),
+    parts("model", THOUGHT, types.Part(function_call=CALL), long_running_tool_ids={"c1"}, timestamp=101.0),
+    parts("user", types.Part(function_response=RESULT), timestamp=102.0),
+    event(None, "bot", actions=delta(own=[1], temp__c=3, app__a=5, user__u=6), error_code="E", timestamp=103.0),
+    parts("model", types.Part(inline_data=BLOB), timestamp=104.0),
+]
+
+
 async def read(service: BaseSessionService, session_id: str, **config: Any) -> Session:
     found = await service.get_session(
         **WHERE, session_id=session_id, config=GetSessionConfig(**config) if config else None
@@ -62,99 +68,49 @@ async def read(service: BaseSessionService, session_id: str, **config: Any) -> S
     return found
 
 
-async def test_events_come_back_equal(service: BaseSessionService) -> None:
-    session = await service.create_session(**WHERE, session_id=" s/1 ", state={"a": 1})
-    assert session.id == "s/1"
-    blob = types.Blob(data=b"12", mime_type="image/png")
-    call = types.FunctionCall(id="c1", name="find", args={"q": 2**70})
-    result = types.FunctionResponse(id="c1", name="find", response={"r": [1, None]})
-    parts = [types.Part(text="hm", thought=True, thought_signature=b"s"), types.Part(function_call=call)]
-    events = [
-        event("Hi"),
-        Event(author="bot", content=types.Content(role="model", parts=parts), long_running_tool_ids={"c1"}),
-        Event(author="bot", content=types.Content(role="user", parts=[types.Part(function_response=result)])),
-        Event(author="bot", content=types.Content(role="model", parts=[types.Part(inline_data=blob)])),
-        event(None, "bot", actions=delta(b=[1], temp__c=3), error_code="E"),
-    ]
-    for one in events:
-        await service.append_event(session, one)
-    found = await read(service, "s/1")
-    assert found.events == session.events == events
-    assert found.state == {"a": 1, "b": [1]}
-    assert session.state == {"a": 1, "b": [1], "temp:c": 3}
-    assert found.last_update_time == events[-1].timestamp
-
-
-async def test_parts_of_the_events_are_read(service: BaseSessionService) -> None:
-    session = await service.create_session(**WHERE, session_id="s")
-    for number in range(5):
-        await service.append_event(session, event(f"{number}", timestamp=100.0 + number))
-    for config, expected in (
-        ({"num_recent_events": 2}, "34"),
-        ({"num_recent_events": 0}, ""),
-        ({"after_timestamp": 102.0}, "234"),
-        ({"after_timestamp": 101.0, "num_recent_events": 2}, "34"),
-        ({"after_timestamp": 200.0}, ""),
-    ):
-        found = await read(service, "s", **config)
-        texts = [one.content.parts[0].text for one in found.events if one.content and one.content.parts]
-        assert "".join(map(str, texts)) == expected, config
-
-
-async def test_state_has_scopes(service: BaseSessionService) -> None:
-    first = await service.create_session(**WHERE, session_id="1", state={"app:a": 1, "user:u": 2, "own": 3})
-    second = await service.create_session(**WHERE, session_id="2")
+async def observations(service: BaseSessionService) -> AsyncIterator[Any]:
+    """What the methods of a session service return, and what they raise."""
+    first = await service.create_session(**WHERE, session_id=" s/1 ", state={"app:a": 1, "user:u": 2, "own": 3})
     other = await service.create_session(app_name="shop", user_id="bob", session_id="1")
-    assert first.state == {"app:a": 1, "user:u": 2, "own": 3}
-    assert second.state == {"app:a": 1, "user:u": 2}
-    assert other.state == {"app:a": 1}
-    await service.append_event(second, event("x", actions=delta(app__a=5, user__u=6, own=7)))
-    assert (await read(service, "1")).state == {"app:a": 5, "user:u": 6, "own": 3}
-    assert (await read(service, "2")).state == {"app:a": 5, "user:u": 6, "own": 7}
-    assert await service.get_user_state(**WHERE) == {"u": 6}
-    assert await service.get_user_state(app_name="shop", user_id="bob") == {}
-
-
-async def test_sessions_are_listed_and_deleted(service: BaseSessionService) -> None:
-    for number in range(3):
-        session = await service.create_session(**WHERE, session_id=f"{number}", state={"user:u": 1, "n": number})
-    await service.create_session(app_name="shop", user_id="bob", session_id="0")
-    await service.create_session(app_name="other", user_id="ann/1", session_id="0")
-    await service.append_event(session, event("x"))
-    listed = (await service.list_sessions(**WHERE)).sessions
-    assert [(one.id, one.events, one.state) for one in listed] == [
-        (f"{n}", [], {"user:u": 1, "n": n}) for n in range(3)
-    ]
-    assert len((await service.list_sessions(app_name="shop")).sessions) == 4
-    assert (await service.list_sessions(app_name="none")).sessions == []
-    await service.delete_session(**WHERE, session_id="1")
-    await service.delete_session(**WHERE, session_id="1")
-    assert await service.get_session(**WHERE, session_id="1") is None
-    assert [one.id for one in (await service.list_sessions(**WHERE)).sessions] == ["0", "2"]
-
-
-async def test_wrong_uses_raise_the_errors_of_the_framework(service: BaseSessionService) -> None:
-    session = await service.create_session(**WHERE, session_id="s")
+    yield first.id, dict(first.state), other.state
     with pytest.raises(AlreadyExistsError):
-        await service.create_session(**WHERE, session_id="s")
-    await service.delete_session(**WHERE, session_id="s")
+        await service.create_session(**WHERE, session_id="s/1")
+    for one in EVENTS:
+        await service.append_event(first, one.model_copy(deep=True))
+    for again in (EVENTS[-1], event("y", id=EVENTS[-1].id, timestamp=105.0), event("z", partial=True)):
+        await service.append_event(first, again.model_copy(deep=True))
+    yield first.events, first.state
+    found = await read(service, "s/1")
+    yield found.events, found.state, found.last_update_time
+    for config in ({"num_recent_events": 2}, {"num_recent_events": 0}, {"after_timestamp": 102.0}):
+        yield (await read(service, "s/1", **config)).events
+    yield (await read(service, "s/1", after_timestamp=101.0, num_recent_events=2)).events
+    for number in range(3):
+        await service.create_session(**WHERE, session_id=f"{number}", state={"n": number})
+    await service.create_session(app_name="other", user_id="ann/1", session_id="0")
+    for where in (WHERE, {"app_name": "shop"}, {"app_name": "none"}):
+        listed = (await service.list_sessions(**where)).sessions
+        yield sorted((one.user_id, one.id, str(one.events), str(one.state)) for one in listed)
+    for user_id in ("ann/1", "bob"):
+        yield await service.get_user_state(app_name="shop", user_id=user_id)
+    await service.delete_session(**WHERE, session_id="s/1")
+    await service.delete_session(**WHERE, session_id="s/1")
+    yield await service.get_session(**WHERE, session_id="s/1")
     with pytest.raises(SessionNotFoundError):
-        await service.append_event(session, event("x"))
-    assert await service.get_session(**WHERE, session_id="s") is None
+        await service.append_event(first, event("x"))
 
 
-async def test_a_repeated_event_is_stored_once_and_a_partial_one_never(service: BaseSessionService) -> None:
-    session = await service.create_session(**WHERE, session_id="s")
-    one = event("x", actions=delta(n=1))
-    await service.append_event(session, one)
-    await service.append_event(session, one.model_copy(deep=True))
-    await service.append_event(session, event("y", id=one.id))
-    await service.append_event(session, event("z", partial=True))
-    assert len((await read(service, "s")).events) == len(session.events) == 2
+async def test_it_does_what_the_service_in_memory_does(async_store: AsyncHistoryStore) -> None:
+    theirs = [one async for one in observations(InMemorySessionService())]
+    ours = [one async for one in observations(AdkSessionService(async_store))]
+    assert len(ours) == 13
+    for number, (expected, found) in enumerate(zip(theirs, ours, strict=True)):
+        assert found == expected, number
+    assert ours[0] == ("s/1", {"app:a": 1, "user:u": 2, "own": 3}, {"app:a": 1})
 
 
-async def test_concurrent_changes_of_shared_state_are_merged(store: AsyncHistoryStore) -> None:
-    service = AdkSessionService(store)
+async def test_concurrent_changes_of_shared_state_are_merged(async_store: AsyncHistoryStore) -> None:
+    service = AdkSessionService(async_store)
     sessions = [await service.create_session(**WHERE, session_id=f"{number}") for number in range(8)]
     await asyncio.gather(
         *(
@@ -165,12 +121,12 @@ async def test_concurrent_changes_of_shared_state_are_merged(store: AsyncHistory
     assert (await read(service, "0")).state == {f"app:k{number}": number for number in range(8)}
 
 
-async def test_a_process_that_dies_after_an_event_leaves_its_change_of_state(store: AsyncHistoryStore) -> None:
-    service = AdkSessionService(store)
+async def test_a_process_that_dies_after_an_event_leaves_its_change_of_state(async_store: AsyncHistoryStore) -> None:
+    service = AdkSessionService(async_store)
     session = await service.create_session(**WHERE, session_id="s", state={"a": 0})
     await service.append_event(session, event("x", actions=delta(a=1)))
     died = event("y", actions=delta(a=2, b=2**70, n=float("nan"), app__c=2))
-    await store.append("adk/shop/ann%2F1/s", _message(died))  # the first write of append_event
+    await async_store.append("adk/shop/ann%2F1/s", _message(died))  # the first write of append_event
     for config in ({}, {"num_recent_events": 0}, {"num_recent_events": 1}):
         state = (await read(service, "s", **config)).state
         assert math.isnan(state.pop("n"))
@@ -212,7 +168,7 @@ def add(a: int, b: int, tool_context: ToolContext) -> int:
 
 
 @pytest.mark.proves("frameworks")
-async def test_the_model_is_sent_the_same_as_with_the_service_in_memory(store: AsyncHistoryStore) -> None:
+async def test_the_model_is_sent_the_same_as_with_the_service_in_memory(async_store: AsyncHistoryStore) -> None:
     requests, states = [], []
     theirs = InMemorySessionService()
     for kept in (True, False):
@@ -221,7 +177,7 @@ async def test_the_model_is_sent_the_same_as_with_the_service_in_memory(store: A
             agent = LlmAgent(
                 name="bot", model=model, tools=[add], instruction="Sums: {user:sums?}.", output_key="answer"
             )
-            service = theirs if kept else AdkSessionService(store)
+            service = theirs if kept else AdkSessionService(async_store)
             runner = Runner(agent=agent, app_name="shop", session_service=service, auto_create_session=True)
             said = types.Content(role="user", parts=[types.Part(text=text)])
             streaming = RunConfig(streaming_mode=StreamingMode.SSE)
@@ -239,10 +195,10 @@ async def test_the_model_is_sent_the_same_as_with_the_service_in_memory(store: A
     assert states[0] == states[1] == {"answer": "It is {'result': 5}.", "user:sums": 2}
 
 
-async def test_messages_of_elsewhere_are_events(store: AsyncHistoryStore) -> None:
-    service = AdkSessionService(store)
+async def test_messages_of_another_framework_are_events(async_store: AsyncHistoryStore) -> None:
+    service = AdkSessionService(async_store)
     await service.create_session(**WHERE, session_id="s")
-    [listed] = await store.list_conversations(agent_name="shop")
-    await store.append(listed.conversation_id, user("From the web", id="m1"))
+    [listed] = await async_store.list_conversations(agent_name="shop")
+    await async_store.append(listed.conversation_id, user("From the web", id="m1"))
     [found] = (await read(service, "s")).events
     assert (found.id, found.author, found.content.parts[0].text) == ("m1", "user", "From the web")  # type: ignore

@@ -6,7 +6,7 @@ langchain-redis and agent-framework-redis need an older redis-py: their keys are
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ ITEMS: list[Any] = [
     {"role": "user", "content": "Thanks."},
 ]
 
-Import = Callable[..., Done]
+Import = Callable[..., str]
 
 
 @pytest.fixture
@@ -60,39 +60,42 @@ def old(own_server: Start) -> Iterator[Any]:
 
 
 @pytest.fixture
+async def async_store(old: Any) -> AsyncIterator[AsyncHistoryStore]:
+    async with AsyncHistoryStore(old.url, namespace="new") as store:
+        yield store
+
+
+@pytest.fixture
 def store(old: Any) -> Iterator[HistoryStore]:
     with HistoryStore(old.url, namespace="new") as store:
         yield store
 
 
-@pytest.fixture
-def brought(old: Any) -> Import:
+def run_import(old: Any, framework: str, *options: str) -> Done:
     """Runs the command, which must not change an old key."""
-
-    def brought(framework: str, *options: str) -> Done:
-        before = _old_keys(old)
-        done = run("--url", old.url, "--namespace", "new", "import", "--from", framework, old.url, *options)
-        assert _old_keys(old) == before
-        return done
-
-    return brought
-
-
-def _old_keys(old: Any) -> dict[bytes, bytes]:
     with redis.Redis(unix_socket_path=old.url.removeprefix("unix://")) as client:
-        return {key: client.dump(key) for key in client.scan_iter(count=1000) if not key.startswith(b"rh")}
+
+        def keys() -> dict[bytes, bytes]:
+            return {key: client.dump(key) for key in client.scan_iter(count=1000) if not key.startswith(b"rh")}
+
+        before = keys()
+        done = run("--url", old.url, "--namespace", "new", "import", "--from", framework, old.url, *options)
+        assert keys() == before
+    return done
 
 
-def _counts(done: Done) -> str:
-    return done.stdout.partition("): ")[2].rstrip()
+@pytest.fixture
+def counts(old: Any) -> Import:
+    """Imports, and returns the counts that the command prints."""
+    return lambda *arguments: run_import(old, *arguments).stdout.partition("): ")[2].rstrip()
 
 
-def _bare(messages: list[BaseMessage]) -> list[BaseMessage]:
+def bare(messages: list[BaseMessage]) -> list[BaseMessage]:
     """Without ids: where the old package had none, the import makes one."""
     return [message.model_copy(update={"id": None}) for message in messages]
 
 
-def _langchain_community(old: Any, session: str, messages: list[BaseMessage]) -> None:
+def add_with_langchain(old: Any, session: str, messages: list[BaseMessage]) -> None:
     from langchain_community.chat_message_histories import RedisChatMessageHistory
 
     history = RedisChatMessageHistory(session, url=old.url)
@@ -104,28 +107,28 @@ def _langchain_community(old: Any, session: str, messages: list[BaseMessage]) ->
 
 @pytest.mark.proves("migration")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_langchain_community(old: Any, store: HistoryStore, brought: Import) -> None:
-    _langchain_community(old, "a:b", SAID)
-    _langchain_community(old, "two", SAID[:1])
-    assert _counts(brought("langchain", "--dry-run")) == "2 conversations, 6 messages"
-    assert _counts(brought("langchain")) == "2 conversations, 6 messages: 6 new, 0 known"
+def test_langchain_community(old: Any, store: HistoryStore, counts: Import) -> None:
+    add_with_langchain(old, "a:b", SAID)
+    add_with_langchain(old, "two", SAID[:1])
+    assert counts("langchain", "--dry-run") == "2 conversations, 6 messages"
+    assert counts("langchain") == "2 conversations, 6 messages: 6 new, 0 known"
     history = LangChainHistory("a:b", store)
-    assert _bare(history.messages) == _bare(SAID)
+    assert bare(history.messages) == bare(SAID)
     assert [record.message_count for record in store.list_conversations()] == [1, 5]
     assert history.messages[1].id == "theirs"
     history.add_messages(history.messages)  # as after a step of LangGraph
     assert len(history.messages) == 5
 
     old.lpush("mine:three", '{"type": "human", "data": {"content": "Hi"}}')
-    for prefix, counts in (("mine:", "1 new, 0 known"), ("mine", "0 new, 1 known")):
-        assert _counts(brought("langchain", "--key-prefix", prefix)).endswith(counts)
-    _langchain_community(old, "two", SAID[1:3])  # the old one goes on for a while
-    assert _counts(brought("langchain")) == "2 conversations, 8 messages: 2 new, 6 known"
-    assert _bare(LangChainHistory("two", store).messages) == _bare(SAID[:3])
+    for prefix, expected in (("mine:", "1 new, 0 known"), ("mine", "0 new, 1 known")):
+        assert counts("langchain", "--key-prefix", prefix).endswith(expected)
+    add_with_langchain(old, "two", SAID[1:3])  # the old one goes on for a while
+    assert counts("langchain") == "2 conversations, 8 messages: 2 new, 6 known"
+    assert bare(LangChainHistory("two", store).messages) == bare(SAID[:3])
 
 
 @pytest.mark.proves("migration")
-def test_langchain_redis(old: Any, store: HistoryStore, brought: Import) -> None:
+def test_langchain_redis(old: Any, store: HistoryStore, counts: Import) -> None:
     said = [*SAID[:2], AIMessage("", additional_kwargs={"tool_calls": [
         {"id": "call-1", "type": "function", "function": {"name": "find", "arguments": '{"order":42}'}}
     ]}), *SAID[3:]]  # fmt: skip
@@ -140,31 +143,30 @@ def test_langchain_redis(old: Any, store: HistoryStore, brought: Import) -> None
     earlier |= {"session_id": "s:1", "timestamp": 1769860700.5}  # without an id, as up to 0.2.1
     old.execute_command("JSON.SET", "chat:s:1:1769860700.5", "$", json.dumps(earlier))
 
-    for counts in ("6 new, 0 known", "0 new, 6 known"):
-        assert _counts(brought("langchain")) == f"1 conversation, 6 messages: {counts}"
-    assert _bare(LangChainHistory("s:1", store).messages) == _bare([HumanMessage("Hi"), *said])
+    for expected in ("6 new, 0 known", "0 new, 6 known"):
+        assert counts("langchain") == f"1 conversation, 6 messages: {expected}"
+    assert bare(LangChainHistory("s:1", store).messages) == bare([HumanMessage("Hi"), *said])
     messages = store.get("s:1")
     assert messages[3].tool_uses[0].input == {"order": 42}
     assert [str(message.timestamp)[11:22] for message in messages[:3]] == ["11:58:20.50", "12:00:00.25", "12:00:00.25"]
 
 
 @pytest.mark.proves("migration")
-async def test_openai_agents(old: Any, store: HistoryStore, brought: Import) -> None:
+async def test_openai_agents(old: Any, async_store: AsyncHistoryStore, counts: Import) -> None:
     async with redis.asyncio.Redis(unix_socket_path=old.url.removeprefix("unix://")) as client:
         session = RedisSession("s:1", redis_client=client)
         await session.add_items(ITEMS)
         await RedisSession("other", redis_client=client, key_prefix="bot[1]").add_items(ITEMS[:1])
         theirs = await session.get_items()
-    for counts in ("5 new, 0 known", "0 new, 5 known"):
-        assert _counts(brought("openai-agents")) == f"1 conversation, 5 messages: {counts}"
-    assert _counts(brought("openai-agents", "--key-prefix", "bot[1]")).endswith("1 new, 0 known")
-    async with AsyncHistoryStore(old.url, namespace="new") as asynchronous:
-        assert await AgentsSession("s:1", asynchronous).get_items() == theirs == ITEMS
-        assert await AgentsSession("other", asynchronous).get_items() == ITEMS[:1]
+    for expected in ("5 new, 0 known", "0 new, 5 known"):
+        assert counts("openai-agents") == f"1 conversation, 5 messages: {expected}"
+    assert counts("openai-agents", "--key-prefix", "bot[1]").endswith("1 new, 0 known")
+    assert await AgentsSession("s:1", async_store).get_items() == theirs == ITEMS
+    assert await AgentsSession("other", async_store).get_items() == ITEMS[:1]
 
 
 @pytest.mark.proves("migration")
-def test_llama_index(old: Any, store: HistoryStore, brought: Import) -> None:
+def test_llama_index(old: Any, store: HistoryStore, counts: Import) -> None:
     said = [ChatMessage(role="user", content="Where?"), ChatMessage(role="assistant", content="Here.")]
     clients = {
         "redis_client": redis.Redis(unix_socket_path=old.url.removeprefix("unix://")),
@@ -173,9 +175,9 @@ def test_llama_index(old: Any, store: HistoryStore, brought: Import) -> None:
     theirs = RedisChatStore(**clients)
     theirs.set_messages("s", said)
     old.rpush("unrelated", "x", '{"role": "user"}')
-    for counts in ("2 new, 0 known", "0 new, 2 known"):
-        assert _counts(brought("llama-index")) == f"1 conversation, 2 messages: {counts}"
-    assert _counts(brought("llama-index", "--key-prefix", "s")).endswith("0 new, 2 known")  # the same session
+    for expected in ("2 new, 0 known", "0 new, 2 known"):
+        assert counts("llama-index") == f"1 conversation, 2 messages: {expected}"
+    assert counts("llama-index", "--key-prefix", "s").endswith("0 new, 2 known")  # the same session
     assert LlamaIndexChatStore(store).get_messages("s") == theirs.get_messages("s") == said
     assert store.get_conversation("s").title == "Where?"  # type: ignore[union-attr]
     clients["redis_client"].close()
@@ -194,7 +196,9 @@ def test_llama_index(old: Any, store: HistoryStore, brought: Import) -> None:
         ),
     ],
 )
-async def test_agent_framework(old: Any, store: HistoryStore, brought: Import, key: str, session: str) -> None:
+async def test_agent_framework(
+    old: Any, async_store: AsyncHistoryStore, counts: Import, key: str, session: str
+) -> None:
     call = Content.from_function_call("c1", "find", arguments='{"order": 42}')
     result = Content.from_function_result("c1", result="on its way")
     said = [
@@ -203,26 +207,26 @@ async def test_agent_framework(old: Any, store: HistoryStore, brought: Import, k
         FrameworkMessage("tool", [result]),
     ]
     old.rpush(key, *(json.dumps(message.to_dict()) for message in said))
-    for counts in ("3 new, 0 known", "0 new, 3 known"):
-        assert _counts(brought("agent-framework")) == f"1 conversation, 3 messages: {counts}"
-    async with AsyncHistoryStore(old.url, namespace="new") as asynchronous:
-        found = await AgentFrameworkHistory(asynchronous).get_messages(session)
+    for expected in ("3 new, 0 known", "0 new, 3 known"):
+        assert counts("agent-framework") == f"1 conversation, 3 messages: {expected}"
+    found = await AgentFrameworkHistory(async_store).get_messages(session)
     assert [one.to_dict() for one in found] == [one.to_dict() for one in said]
 
 
-def test_bad_entries_are_skipped_and_reported(old: Any, store: HistoryStore, brought: Import) -> None:
+def test_bad_entries_are_skipped_and_reported(old: Any, store: HistoryStore) -> None:
     good = '{"type": "human", "data": {"content": "good"}}'
     bad = ["no JSON", "[]", '{"type": "human"}', '{"type": "human", "data": {"content": 5}}']
     old.lpush("message_store:s", good, *bad, json.dumps({"type": "human", "data": {"content": "x" * 5_000_000}}))
     old.lpush("message_store:same", good)
     old.execute_command("JSON.SET", "chat:same:1", "$", good)
-    done = brought("langchain")
+    done = run_import(old, "langchain")
     assert done.returncode == 1
-    assert _counts(done) == "2 conversations, 3 messages: 2 new, 0 known; 6 problems"
+    assert done.stdout.endswith("2 conversations, 3 messages: 2 new, 0 known; 6 problems\n")
     skipped = [line.partition(": skipped")[0] for line in done.stderr.splitlines()]
-    assert skipped[0] == "chat:same:1:1"
-    assert skipped[1:5] == [f"message_store:s:{number}" for number in (2, 3, 4, 5)]
+    assert skipped[:5] == ["chat:same:1:1", *(f"message_store:s:{number}" for number in (2, 3, 4, 5))]
     assert [message.text for message in store.get("s")] == ["good"]
+    source = FrameworkSource("langchain", old.url, on_error=bool)
+    assert (len(source), import_messages(source, store, on_error=bool).duplicates) == (2, 2)
 
 
 def test_wrong_uses_are_rejected(old: Any) -> None:
@@ -234,9 +238,3 @@ def test_wrong_uses_are_rejected(old: Any) -> None:
         FrameworkSource("other", old.url)
     done = run("--url", old.url, "import", "--from", "langchain", old.url)
     assert (done.returncode, done.stdout.count("0 conversations")) == (0, 1)
-
-
-def test_in_a_program(old: Any, store: HistoryStore) -> None:
-    old.lpush("message_store:s", '{"type": "human", "data": {"content": "Hi"}}')
-    source = FrameworkSource("langchain", old.url)
-    assert (len(source), import_messages(source, store).new, store.get("s")[0].text) == (1, 1, "Hi")

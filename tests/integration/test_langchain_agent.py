@@ -19,7 +19,6 @@ from redis_history import AsyncHistoryStore, HistoryStore, ReplyEnded, RetryPoli
 from redis_history.errors import ConfigurationError
 from redis_history.integrations.langchain import LangChainHistory, live_replies
 from redis_history.integrations.langchain_agent import ConversationMiddleware
-from tests.support.servers import RealServer
 
 CONFIG: Any = {"configurable": {"thread_id": "t1"}}
 
@@ -59,12 +58,6 @@ class Model(BaseChatModel):
 def add(a: int, b: int) -> int:
     """Add two numbers."""
     return a + b
-
-
-@pytest.fixture
-def store(server: RealServer, namespace: str) -> Iterator[HistoryStore]:
-    with HistoryStore(server.url, namespace=namespace) as store:
-        yield store
 
 
 def ask(agent: Any, text: str) -> str:
@@ -117,13 +110,12 @@ def test_a_graph_sends_the_model_the_same_as_with_the_checkpointer_in_memory(sto
     assert [message.role for message in store.get("s")] == ["user", "assistant", "tool", "assistant"] * 2
 
 
-async def test_asynchronous_calls_use_the_asynchronous_store(server: RealServer, namespace: str) -> None:
-    async with AsyncHistoryStore(server.url, namespace=namespace) as store:
-        for number in (1, 2):
-            agent = create_agent(Model(requests=[]), [add], middleware=[ConversationMiddleware(async_store=store)])
-            answer = await agent.ainvoke({"messages": [HumanMessage("What is 2 + 3?")]}, CONFIG)
-            assert answer["messages"][-1].content == "It is 5"
-            assert len(await store.get("t1")) == len(answer["messages"]) == 4 * number
+async def test_asynchronous_calls_use_the_asynchronous_store(async_store: AsyncHistoryStore) -> None:
+    for number in (1, 2):
+        agent = create_agent(Model(requests=[]), [add], middleware=[ConversationMiddleware(async_store=async_store)])
+        answer = await agent.ainvoke({"messages": [HumanMessage("What is 2 + 3?")]}, CONFIG)
+        assert answer["messages"][-1].content == "It is 5"
+        assert len(await async_store.get("t1")) == len(answer["messages"]) == 4 * number
 
 
 def test_with_a_checkpointer_messages_are_stored_once(store: HistoryStore) -> None:
@@ -140,14 +132,6 @@ def test_what_was_said_before_a_crash_is_stored(store: HistoryStore) -> None:
     with pytest.raises(RuntimeError):
         ask(agent, "crash")
     assert [message.text for message in store.get("t1")] == ["crash"]
-
-
-def test_a_limit_loads_the_newest_messages_without_lone_results(store: HistoryStore) -> None:
-    for limit in (None, 2):
-        model = Model(requests=[])
-        ask(create_agent(model, [add], middleware=[ConversationMiddleware(store, limit=limit)]), "What is 2 + 3?")
-    assert len(model.requests[0]) == 2  # the last answer and the question: the result has lost its call
-    assert len(store.get("t1")) == 8
 
 
 def test_the_agent_searches_its_own_conversation(store: HistoryStore) -> None:
@@ -176,40 +160,36 @@ class Streaming(GenericFakeChatModel):
 
 
 @pytest.mark.parametrize("face", ["sync", "async"])
-async def test_a_streamed_answer_is_a_live_reply(server: RealServer, namespace: str, face: str) -> None:
-    async with AsyncHistoryStore(server.url, namespace=namespace) as store:
-        with HistoryStore(server.url, namespace=namespace) as sync_store:
-            model = Streaming(messages=iter([AIMessage("It is a word"), AIMessage("It will crash now")]))
-            agent = create_agent(model, middleware=[ConversationMiddleware(sync_store, async_store=store)])
-            config: Any = {**CONFIG, "callbacks": [live_replies(store if face == "async" else sync_store, "t1")]}
+async def test_a_streamed_answer_is_a_live_reply(
+    store: HistoryStore, async_store: AsyncHistoryStore, face: str
+) -> None:
+    model = Streaming(messages=iter([AIMessage("It is a word"), AIMessage("It will crash now")]))
+    agent = create_agent(model, middleware=[ConversationMiddleware(store, async_store=async_store)])
+    config: Any = {**CONFIG, "callbacks": [live_replies(async_store if face == "async" else store, "t1")]}
 
-            async def stream(text: str) -> None:
-                asked = {"messages": [HumanMessage(text)]}
-                if face == "async":
-                    async for _ in agent.astream(asked, config, stream_mode="messages"):
-                        pass
-                else:
-                    for _ in agent.stream(asked, config, stream_mode="messages"):
-                        pass
+    async def run(text: str) -> None:
+        asked = {"messages": [HumanMessage(text)]}
+        if face == "async":
+            assert [part async for part in agent.astream(asked, config, stream_mode="messages")]
+        else:
+            assert list(agent.stream(asked, config, stream_mode="messages"))
 
-            async with store.subscribe("t1") as changes:
-                await stream("What is it?")
-                events: list[Any] = []
-                while not events or not isinstance(events[-1], ReplyEnded):
-                    events.append(await changes.get(timeout=10))
-                    assert events[-1] is not None
-            with pytest.raises(RuntimeError, match="the model failed"):
-                await stream("And now?")
-            assert "".join(getattr(event, "delta", "") for event in events) == "It is a word"
-            found = [(message.role, message.text, message.status) for message in await store.get("t1")]
-            assert found == [
-                ("user", "What is it?", "complete"),
-                ("assistant", "It is a word", "complete"),
-                ("user", "And now?", "complete"),
-                ("assistant", "It will ", "interrupted"),
-            ]
-            history = LangChainHistory("t1", sync_store)
-            assert [message.text for message in history.messages][1] == "It is a word"
+    async with async_store.subscribe("t1") as changes:
+        await run("What is it?")
+        events: list[Any] = []
+        while not events or not isinstance(events[-1], ReplyEnded):
+            events.append(await changes.get(timeout=10))
+            assert events[-1] is not None
+    with pytest.raises(RuntimeError, match="the model failed"):
+        await run("And now?")
+    assert "".join(getattr(event, "delta", "") for event in events) == "It is a word"
+    assert [(message.text, message.status) for message in store.get("t1")] == [
+        ("What is it?", "complete"),
+        ("It is a word", "complete"),
+        ("And now?", "complete"),
+        ("It will ", "interrupted"),
+    ]
+    assert [message.text for message in LangChainHistory("t1", store).messages][1] == "It is a word"
 
 
 def test_a_live_reply_that_fails_leaves_the_answer_alone(store: HistoryStore) -> None:

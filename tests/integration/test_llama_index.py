@@ -16,21 +16,13 @@ from llama_index.core.base.llms.types import (
     ToolCallBlock,
 )
 from llama_index.core.llms.mock import MockFunctionCallingLLM
-from llama_index.core.memory import ChatMemoryBuffer, Memory
-from llama_index.core.storage.chat_store.base import BaseChatStore
+from llama_index.core.memory import Memory
 from llama_index.core.storage.chat_store.base_db import MessageStatus
 
-from redis_history import AttachmentPart, HistoryStore, ReasoningPart, assistant, tool, tool_result, tool_use, user
+from redis_history import AttachmentPart, ReasoningPart, assistant, tool, tool_result, tool_use, user
 from redis_history.integrations.llama_index import LlamaIndexChatStore, LlamaIndexMemoryStore
-from tests.support.servers import RealServer
 
 KEY = "chat-history"
-
-
-@pytest.fixture
-def store(server: RealServer, namespace: str) -> Any:
-    with HistoryStore(server.url, namespace=namespace) as store:
-        yield store
 
 
 @pytest.fixture
@@ -59,11 +51,12 @@ EVERY = [
     said("rain", MessageRole.TOOL, tool_call_id="c", name="find"),
     said("", MessageRole.ASSISTANT),
     said("chatbot", MessageRole.CHATBOT),
+    said("x", metadata={"n": 2**70}, score=float("inf")),
+    ChatMessage(
+        role="assistant",
+        blocks=[ToolCallBlock(tool_call_id="c", tool_name="f", tool_kwargs={"n": n}) for n in (2**70, float("inf"))],
+    ),
 ]
-
-
-def test_it_is_a_chat_store(chats: Any) -> None:
-    assert isinstance(chats, BaseChatStore)
 
 
 def test_every_kind_of_message_comes_back_equal(chats: Any, store: Any) -> None:
@@ -84,77 +77,6 @@ def test_set_add_delete(chats: Any) -> None:
     assert chats.get_keys() == [KEY]
     assert chats.delete_messages(KEY) == EVERY[:3]
     assert (chats.get_messages(KEY), chats.get_keys(), chats.delete_messages(KEY)) == ([], [], None)
-
-
-@pytest.mark.parametrize("use_async", [False, True])
-@pytest.mark.parametrize(
-    ("contents", "idx", "expected"),
-    [
-        (["A", "B", "C"], 0, ["B", "C"]),
-        (["A", "B", "C"], 1, ["A", "C"]),
-        (["A", "B", "C"], 2, ["A", "B"]),
-        (["A"], 0, []),
-        (["A", "B", "C"], -1, ["A", "B", "C"]),
-        (["A", "B", "C"], 3, ["A", "B", "C"]),
-        ([], 0, []),
-        (["A", "B", "A"], 2, ["A", "B"]),
-    ],
-)
-async def test_delete_message(chats: Any, use_async: bool, contents: Any, idx: int, expected: Any) -> None:
-    messages = [said(content, metadata={"source": "test"}) for content in contents]
-    if use_async:
-        await chats.aset_messages(KEY, messages)
-        removed = await chats.adelete_message(KEY, idx)
-        left = await chats.aget_messages(KEY)
-    else:
-        chats.set_messages(KEY, messages)
-        removed = chats.delete_message(KEY, idx)
-        left = chats.get_messages(KEY)
-    assert removed == (messages[idx] if 0 <= idx < len(messages) else None)
-    assert [message.content for message in left] == expected
-    assert all(message.additional_kwargs == {"metadata": {"source": "test"}} for message in left)
-    assert bool(chats.get_keys()) == bool(expected)
-
-
-async def test_the_last_message(chats: Any) -> None:
-    chats.set_messages(KEY, EVERY[:2])
-    assert chats.delete_last_message(KEY) == EVERY[1]
-    assert await chats.adelete_last_message(KEY) == EVERY[0]
-    assert chats.delete_last_message(KEY) is None
-    await chats.async_add_message(KEY, EVERY[3])
-    assert await chats.aget_keys() == [KEY]
-    assert await chats.adelete_messages(KEY) == [EVERY[3]]
-
-
-def test_messages_of_other_frameworks(store: Any) -> None:
-    losses: list[Any] = []
-    chats = LlamaIndexChatStore(store, on_loss=losses.append)
-    call, result = tool_use("c", "find", {"q": 1}), tool_result("c", {"rain": True})
-    store.append_many(KEY, [user("hi"), assistant("I look.", call), tool(result)])
-    hello, looked, found = chats.get_messages(KEY)
-    assert (hello.content, looked.content, found.content) == ("hi", "I look.", '{"rain": true}')
-    assert found.additional_kwargs == {"tool_call_id": "c"}
-    assert losses == []
-
-
-def test_integers_of_any_size_and_nan_survive(chats: Any) -> None:
-    calls = [ToolCallBlock(tool_call_id="c", tool_name="f", tool_kwargs={"n": n}) for n in (2**70, float("inf"))]
-    messages = [
-        said("x", metadata={"n": 2**70}),
-        ChatMessage(role="assistant", blocks=calls),
-        said("y", score=float("inf")),
-    ]
-    chats.set_messages(KEY, messages)
-    assert chats.get_messages(KEY) == messages
-
-
-def test_content_that_cannot_be_represented_is_reported(store: Any) -> None:
-    losses: list[Any] = []
-    signed = ReasoningPart("hm", signature="c2ln")
-    store.append(KEY, assistant(signed, AttachmentPart(reference="file-1"), "x", id="m"))
-    (message,) = LlamaIndexChatStore(store, on_loss=losses.append).get_messages(KEY)
-    assert [block.block_type for block in message.blocks] == ["thinking", "text"]
-    assert [(loss.message_id, loss.part) for loss in losses] == [("m", 0), ("m", 1)]
 
 
 async def test_the_store_of_a_memory(store: Any) -> None:
@@ -192,17 +114,10 @@ async def test_concurrent_archiving_takes_each_message_once(store: Any) -> None:
 
 async def test_a_memory_holds_what_one_in_sqlite_does(store: Any) -> None:
     """Also after a restart, and when messages are archived because there are too many."""
-    memories = []
-    for number in range(2):  # ours is made anew for each half
-        for chats in (LlamaIndexMemoryStore(store), *([None] if number == 0 else [])):
-            options: dict[str, Any] = {} if chats is None else {"chat_store": chats}
-            memories.append(
-                Memory.from_defaults(
-                    session_id="s", token_limit=60, chat_history_token_ratio=0.5, token_flush_size=10, **options
-                )
-            )
-    first, theirs, second = memories
-    for ours, numbers in ((first, range(6)), (second, range(6, 12))):
+    limits: Any = {"token_limit": 60, "chat_history_token_ratio": 0.5, "token_flush_size": 10}
+    theirs = Memory.from_defaults(session_id="s", **limits)
+    for numbers in (range(6), range(6, 12)):
+        ours = Memory.from_defaults(session_id="s", chat_store=LlamaIndexMemoryStore(store), **limits)
         for n in numbers:
             turn = [said(f"question number {n}"), said(f"answer number {n}", MessageRole.ASSISTANT)]
             await ours.aput_messages(turn)
@@ -210,11 +125,11 @@ async def test_a_memory_holds_what_one_in_sqlite_does(store: Any) -> None:
         assert await ours.aget() == await theirs.aget()
         for status in MessageStatus:
             assert await ours.aget_all(status) == await theirs.aget_all(status)
-    assert len(await second.aget_all(MessageStatus.ARCHIVED)) > 10
-    second.put(said("from synchronous code"))
-    assert second.get()[-1].content == "from synchronous code"
-    await second.areset()
-    assert await second.aget_all() == []
+    assert len(await ours.aget_all(MessageStatus.ARCHIVED)) > 10
+    ours.put(said("from synchronous code"))
+    assert ours.get()[-1].content == "from synchronous code"
+    await ours.areset()
+    assert await ours.aget_all() == []
     await theirs.sql_store._async_engine.dispose()
 
 
@@ -259,9 +174,27 @@ def test_more_than_one_page_of_keys(store: Any) -> None:
     assert sorted(chats.get_keys()) == sorted(f"k{n}" for n in range(205))
 
 
-def test_a_chat_memory_buffer(chats: Any) -> None:
-    first = ChatMemoryBuffer.from_defaults(token_limit=1000, chat_store=chats, chat_store_key=KEY)
-    first.put(said("Remember 7."))
-    second = ChatMemoryBuffer.from_defaults(token_limit=1000, chat_store=chats, chat_store_key=KEY)
-    second.put(said("It is 7.", MessageRole.ASSISTANT))
-    assert [message.content for message in first.get()] == ["Remember 7.", "It is 7."]
+@pytest.mark.parametrize("index", [0, 1, 2, -1, 3])
+def test_a_message_is_deleted_by_its_index(chats: Any, index: int) -> None:
+    messages = [said(content, metadata={"n": n}) for n, content in enumerate("ABA")]
+    chats.set_messages(KEY, messages)
+    removed = chats.delete_message(KEY, index)
+    assert removed == (messages[index] if 0 <= index < 3 else None)
+    assert chats.get_messages(KEY) == [message for message in messages if message != removed]
+    last = chats.get_messages(KEY)[-1]
+    assert chats.delete_last_message(KEY) == last
+    chats.set_messages(KEY, [])
+    assert chats.delete_last_message(KEY) is None
+
+
+def test_messages_of_other_frameworks(store: Any) -> None:
+    losses: list[Any] = []
+    call, result = tool_use("c", "find", {"q": 1}), tool_result("c", {"rain": True})
+    signed = ReasoningPart("hm", signature="c2ln")
+    store.append_many(KEY, [user("hi"), assistant("I look.", call), tool(result)])
+    store.append(KEY, assistant(signed, AttachmentPart(reference="file-1"), "x", id="m"))
+    hello, looked, found, signed_one = LlamaIndexChatStore(store, on_loss=losses.append).get_messages(KEY)
+    assert (hello.content, looked.content, found.content) == ("hi", "I look.", '{"rain": true}')
+    assert found.additional_kwargs == {"tool_call_id": "c"}
+    assert [block.block_type for block in signed_one.blocks] == ["thinking", "text"]
+    assert [(loss.message_id, loss.part) for loss in losses] == [("m", 0), ("m", 1)]

@@ -88,10 +88,3 @@ def test_retries_are_counted(collected: Collected) -> None:
     with store, pytest.raises(BackendUnavailableError):
         store.append("c", user("One"))
     assert collected.points()["redis_history.retries"][0].value == len(seen) == 1
-
-
-def test_nothing_is_reported_without_a_set_up_sdk(namespace: str) -> None:
-    with HistoryStore("memory://", namespace=namespace) as store:
-        instrument(store)
-        store.append("c", user("One"))
-        assert len(store.get("c")) == 1

@@ -27,23 +27,6 @@ from redis_history.model import (
     UnknownPart,
 )
 
-__all__ = [
-    "TURNS",
-    "conversation_ids",
-    "future_fields",
-    "json_maps",
-    "json_values",
-    "messages",
-    "microseconds",
-    "namespaces",
-    "participants",
-    "parts",
-    "sources",
-    "texts",
-    "timestamps",
-    "unknown_parts",
-]
-
 #: Any text that UTF-8 can carry: no lone surrogates, everything else.
 texts = st.text(max_size=24)
 _maybe = st.none() | texts
@@ -57,9 +40,7 @@ _scalars = (
 )
 #: What JSON can say, with the integers of 64 bits.
 json_values: st.SearchStrategy[Any] = st.recursive(
-    _scalars,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
-    max_leaves=8,
+    _scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4), max_leaves=8
 )
 json_maps = st.dictionaries(texts, json_values, max_size=4)
 
@@ -69,35 +50,24 @@ future_fields = st.dictionaries(texts.map(lambda name: f"future_{name}"), json_v
 
 def _inside(extra: st.SearchStrategy[Any]) -> tuple[Any, Any, Any]:
     """Participants, sources and parts whose unknown fields are `extra`."""
-    of = {"provider_meta": st.none() | json_maps, "extra": extra}
-    participants = st.builds(
-        Participant, kind=st.sampled_from(["user", "agent", "system"]), id=texts, display_name=_maybe, extra=extra
+    kinds = st.sampled_from(["user", "agent", "system"])
+    scores = st.none() | st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(10**6), 10**6)
+    file = dict.fromkeys(("id", "name", "mime_type", "reference"), _maybe)
+    file |= {"size": st.none() | st.integers(0, 2**63 - 1), "modality": st.none() | st.sampled_from(get_args(Modality))}
+    result = {"tool_use_id": texts, "content": json_values, "is_error": st.booleans(), "name": _maybe}
+    fields: dict[Any, dict[str, Any]] = {
+        TextPart: {"text": texts},
+        ReasoningPart: {"text": texts, "signature": _maybe},
+        ToolUsePart: {"id": texts, "name": texts, "input": json_values},
+        ToolResultPart: result,
+        AttachmentPart: file,
+    }
+    meta = {"provider_meta": st.none() | json_maps, "extra": extra}
+    return (
+        st.builds(Participant, kind=kinds, id=texts, display_name=_maybe, extra=extra),
+        st.builds(Source, document_id=_maybe, document_name=_maybe, chunk=_maybe, score=scores, extra=extra),
+        st.one_of(st.builds(kind, **own, **meta) for kind, own in fields.items()),
     )
-    sources = st.builds(
-        Source,
-        document_id=_maybe,
-        document_name=_maybe,
-        chunk=_maybe,
-        score=st.none() | st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(10**6), 10**6),
-        extra=extra,
-    )
-    parts = st.one_of(
-        st.builds(TextPart, text=texts, **of),
-        st.builds(ReasoningPart, text=texts, signature=_maybe, **of),
-        st.builds(ToolUsePart, id=texts, name=texts, input=json_values, **of),
-        st.builds(ToolResultPart, tool_use_id=texts, content=json_values, is_error=st.booleans(), name=_maybe, **of),
-        st.builds(
-            AttachmentPart,
-            id=_maybe,
-            name=_maybe,
-            size=st.none() | st.integers(0, 2**63 - 1),
-            modality=st.none() | st.sampled_from(get_args(Modality)),
-            mime_type=_maybe,
-            reference=_maybe,
-            **of,
-        ),
-    )
-    return participants, sources, parts
 
 
 #: Participants, sources and parts of this version, and of a newer one.

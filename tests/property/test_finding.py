@@ -27,7 +27,7 @@ for bucket in (0, 1):
 
 _ops = st.lists(
     st.one_of(
-        st.tuples(st.sampled_from(["append", "append", "ahead", "delete", "told"]), st.sampled_from(NAMES)),
+        st.tuples(st.sampled_from(["append", "append", "ahead", "delete", "read"]), st.sampled_from(NAMES)),
         st.tuples(st.sampled_from(["look", "look", "save", "rewind", "flush"]), st.just("")),
     ),
     max_size=40,
@@ -76,7 +76,7 @@ class _Model:
     def delete(self, name: str) -> None:
         self.store.delete_conversation(name)
 
-    def told(self, name: str) -> None:
+    def read(self, name: str) -> None:
         """The doorbell rang for this conversation before any poll."""
         self.learn(name, self.heads().get(name, BEGINNING))
 

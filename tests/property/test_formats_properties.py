@@ -13,9 +13,7 @@ from redis_history import AttachmentPart, Message, ReasoningPart, TextPart, Tool
 from redis_history.formats import Loss
 from tests.property.strategies import json_maps, json_values, messages, texts
 from tests.support.sdk import validate
-from tests.unit.format_cases import FORMATS, Format, through_storage, turns
-
-every_format = pytest.mark.parametrize("format_", FORMATS, ids=lambda f: f.name)
+from tests.unit.format_cases import Format, every_format, through_storage, turns
 
 ids = st.text("abcXYZ019_-", min_size=1, max_size=12)
 base64s = st.binary(max_size=9).map(lambda data: base64.b64encode(data).decode())
@@ -63,8 +61,8 @@ likely = st.sampled_from(sorted(parts)).flatmap(
 @every_format
 @given(conversation=st.lists(likely | messages(), max_size=5))
 def test_messages_become_valid_for_the_provider(format_: Format, conversation: list[Message]) -> None:
-    losses: list[Loss] = []
-    validate(format_.name, format_.to(conversation, on_loss=losses.append))
+    for shape in ("valid", "request"):
+        validate(format_.name, format_.to(conversation, shape=shape, on_loss=lambda loss: None))
 
 
 @pytest.mark.proves("round-trip")
@@ -77,11 +75,11 @@ def test_messages_come_back_except_for_reported_losses(format_: Format, conversa
     expected, found = turns(conversation, lost), turns(through_storage(back))
     if not lost:
         assert found == expected
-    told = [item for _, said in expected for item in said]
+    missing = [item for _, said in expected for item in said]
     for item in (item for _, said in found for item in said):
-        if item in told:
-            told.remove(item)
-    assert told == [], "not there, and not told"
+        if item in missing:
+            missing.remove(item)
+    assert missing == [], "lost, and not reported"
 
 
 @every_format
@@ -92,214 +90,126 @@ def test_a_second_round_trip_changes_nothing(format_: Format, conversation: list
     assert format_.to(through_storage(again)) == items
 
 
-@every_format
-@pytest.mark.parametrize("shape", ["valid", "request"])
-@given(conversation=st.lists(likely, max_size=3))
-def test_requests_are_valid(format_: Format, shape: Any, conversation: list[Message]) -> None:
-    validate(format_.name, format_.to(conversation, shape=shape, on_loss=lambda loss: None))
-
-
 # Messages as providers write them
 
-extras = st.dictionaries(st.sampled_from(["x", "id", "status", "name"]), st.none() | texts, max_size=1)
+
+def d(optional: Any = None, /, **keys: Any) -> st.SearchStrategy[Any]:
+    """Dicts with these keys in this order, and some of `optional`. Values that are not strategies are fixed."""
+
+    def strategies(values: Any) -> Any:
+        return {key: v if isinstance(v, st.SearchStrategy) else st.just(v) for key, v in values.items()}
+
+    return st.fixed_dictionaries(strategies(keys), optional=strategies(optional or {}))
+
+
+def some(strategy: st.SearchStrategy[Any], most: int = 3, least: int = 0) -> st.SearchStrategy[Any]:
+    return st.lists(strategy, min_size=least, max_size=most)
+
+
+nothing = st.none()
 arguments = st.sampled_from(["{}", '{"a": 1}', '{"a":1,"a":2}', "null", "[1, 2.0]", "not json", ""])
-
-
-def _mistral() -> st.SearchStrategy[Any]:
-    chunk = st.one_of(
-        st.builds(lambda t: {"type": "text", "text": t}, texts),
-        st.builds(lambda t: {"text": t, "type": "text"}, texts),
-        st.builds(lambda u: {"type": "image_url", "image_url": u}, urls | st.builds(lambda u: {"url": u}, urls)),
-        st.builds(
-            lambda u, n: {"type": "document_url", "document_url": u, **n},
-            urls,
-            st.sampled_from([{}, {"document_name": "d"}]),
-        ),
-        st.builds(lambda i: {"type": "file", "file_id": i}, ids),
-        st.builds(lambda b: {"type": "input_audio", "input_audio": b}, base64s),
-        st.just({"type": "reference", "reference_ids": [1, "b"]}),
-        st.builds(
-            lambda ts, s: {"type": "thinking", "thinking": [{"type": "text", "text": t} for t in ts], **s},
-            st.lists(texts, max_size=2),
-            st.sampled_from([{}, {"signature": "c2ln"}, {"closed": True}, {"signature": None}]),
-        ),
-    )
-    content = texts | st.lists(chunk, max_size=3)
-    call = st.builds(
-        lambda i, n, a: {"id": i, "function": {"name": n, "arguments": a}}, ids, ids, arguments | json_maps
-    )
-    return st.one_of(
-        st.builds(lambda c: {"role": "system", "content": c}, texts),
-        st.builds(lambda c: {"role": "user", "content": c}, content | st.none()),
-        st.builds(
-            lambda c, t, p: {"role": "assistant", **c, **t, **p},
-            st.builds(lambda c: {"content": c}, content | st.none()) | st.just({}),
-            st.builds(lambda t: {"tool_calls": t}, st.lists(call, max_size=2) | st.none()) | st.just({}),
-            st.sampled_from([{}, {"prefix": True}]),
-        ),
-        st.builds(
-            lambda c, i: {"role": "tool", "content": c, **i},
-            content | st.none(),
-            st.sampled_from([{}, {"tool_call_id": "c"}, {"tool_call_id": None}, {"name": "f", "tool_call_id": "c"}]),
-        ),
-    )
-
-
-def _responses() -> st.SearchStrategy[Any]:
-    user_block = st.one_of(
-        st.builds(lambda t: {"type": "input_text", "text": t}, texts),
-        st.builds(
-            lambda u, d: {"type": "input_image", "image_url": u, "detail": d}, urls, st.sampled_from(["low", "auto"])
-        ),
-        st.builds(lambda i: {"type": "input_image", "file_id": i, "detail": "high"}, ids),
-        st.builds(lambda i: {"type": "input_file", "file_id": i}, ids),
-        st.builds(lambda u: {"type": "input_file", "file_url": u}, urls),
-        st.builds(lambda b: {"type": "input_file", "filename": "a.pdf", "file_data": b}, base64s),
-    )
-    out_block = st.one_of(
-        st.builds(lambda t: {"type": "output_text", "text": t, "annotations": []}, texts),
-        st.builds(
-            lambda t: {
-                "annotations": [
-                    {"type": "url_citation", "url": "https://x.test", "title": t, "start_index": 0, "end_index": 1}
-                ],
-                "text": t,
-                "type": "output_text",
-                "logprobs": [],
-            },
-            texts,
-        ),
-        st.builds(lambda t: {"type": "refusal", "refusal": t}, texts),
-    )
-    state = st.sampled_from([{}, {"status": "completed"}, {"id": "x_1"}])
-    return st.one_of(
-        st.builds(
-            lambda r, c, t: {**t, "role": r, "content": c},
-            st.sampled_from(["user", "system", "developer"]),
-            texts | st.lists(user_block, max_size=3),
-            st.sampled_from([{}, {"type": "message"}]),
-        ),
-        st.builds(lambda c: {"role": "assistant", "content": c}, texts),
-        st.builds(
-            lambda i, c: {"id": i, "content": c, "role": "assistant", "status": "completed", "type": "message"},
-            ids,
-            st.lists(out_block, max_size=3),
-        ),
-        st.builds(
-            lambda i, n, a, s: {"type": "function_call", "call_id": i, "name": n, "arguments": a, **s},
-            ids,
-            ids,
-            arguments,
-            state,
-        ),
-        st.builds(
-            lambda i, c, s: {"type": "function_call_output", "call_id": i, "output": c, **s},
-            ids,
-            texts | st.lists(user_block, max_size=2),
-            state,
-        ),
-        st.builds(lambda i, n, t: {"type": "custom_tool_call", "call_id": i, "name": n, "input": t}, ids, ids, texts),
-        st.builds(lambda i, t: {"type": "custom_tool_call_output", "call_id": i, "output": t}, ids, texts),
-        st.builds(
-            lambda i, ts, e, c: {
-                "id": i,
-                "type": "reasoning",
-                "summary": [{"type": "summary_text", "text": t} for t in ts],
-                **e,
-                **c,
-            },
-            ids,
-            st.lists(texts, max_size=2),
-            st.sampled_from([{}, {"encrypted_content": "c2ln"}, {"encrypted_content": None}, {"status": "completed"}]),
-            st.sampled_from([{}, {"content": [{"type": "reasoning_text", "text": "hm"}]}]),
-        ),
-        st.just({"type": "item_reference", "id": "i"}),
-        st.just(
-            {"type": "web_search_call", "id": "w", "status": "completed", "action": {"type": "search", "query": "q"}}
-        ),
-    )
-
-
-def _gemini() -> st.SearchStrategy[Any]:
-    signed = st.sampled_from([{}, {"thought_signature": "c2ln"}, {"thought_signature": b"sig"}])
-    part = st.one_of(
-        st.builds(lambda t, s: {"text": t, **s}, texts, signed),
-        st.builds(lambda t, s: {"thought": True, "text": t, **s}, texts, signed),
-        st.builds(
-            lambda n, a, i, s: {"function_call": {"name": n, "args": a, **i}, **s},
-            ids,
-            json_maps,
-            st.sampled_from([{}, {"id": "c"}, {"id": None}]),
-            signed,
-        ),
-        st.builds(lambda n: {"functionCall": {"name": n}}, ids),
-        st.builds(
-            lambda n, r, i: {"function_response": {**i, "name": n, "response": r}},
-            ids,
-            json_maps | st.builds(lambda k, v: {k: v}, st.sampled_from(["output", "error"]), json_values),
-            st.sampled_from([{}, {"id": "c"}]),
-        ),
-        st.builds(lambda b: {"inlineData": {"mimeType": "image/png", "data": b}}, base64s),
-        st.builds(lambda b: {"inline_data": {"mime_type": "audio/wav", "data": b}}, st.binary(max_size=5) | base64s),
-        st.builds(lambda u: {"file_data": {"file_uri": u, "mime_type": "application/pdf"}}, urls),
-        st.builds(
-            lambda u: {"fileData": {"fileUri": u, "mimeType": "video/mp4"}, "videoMetadata": {"startOffset": "1s"}},
-            urls,
-        ),
-        st.just({"executable_code": {"code": "1", "language": "PYTHON"}}),
-        st.just({"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "1"}}),
-    )
-    return st.builds(
-        lambda r, p: {**r, "parts": p},
-        st.sampled_from([{"role": "user"}, {"role": "model"}, {}, {"role": "function"}]),
-        st.lists(part, max_size=3),
-    )
+text = d(type="text", text=texts) | d(text=texts, type="text")
 
 
 def _anthropic() -> st.SearchStrategy[Any]:
-    flags = st.dictionaries(st.sampled_from(["is_error", "cache_control", "x"]), st.none() | texts, max_size=2)
+    flags = {"is_error": nothing | texts, "cache_control": nothing | texts, "x": nothing | texts}
     block = st.one_of(
-        st.builds(lambda t, e: {"type": "text", "text": t, **e}, texts, flags),
-        st.builds(lambda t, e: {**e, "signature": t, "thinking": t, "type": "thinking"}, texts, flags),
-        st.builds(lambda t, e: {"type": "tool_use", "id": t, "name": t, "input": {t: [t]}, **e}, texts, flags),
-        st.builds(lambda t, e: {"type": "tool_result", "tool_use_id": t, **e}, texts, flags),
-        st.builds(lambda t, e: {"type": "tool_result", "tool_use_id": t, "content": t, **e}, texts, flags),
-        st.builds(lambda t, e: {"type": t, **e}, texts, flags),
+        d(flags, type="text", text=texts),
+        d(flags, signature=texts, thinking=texts, type="thinking"),
+        d(flags, type="tool_use", id=texts, name=texts, input=json_maps),
+        d(flags, type="tool_result", tool_use_id=texts),
+        d(flags, type="tool_result", tool_use_id=texts, content=texts),
+        d(flags, type=texts),
     )
-    return st.builds(
-        lambda r, c, e: {"role": r, "content": c, **e},
-        st.sampled_from(["user", "assistant", "system"]),
-        texts | st.lists(block, max_size=3),
-        flags,
+    return d(flags, role=st.sampled_from(["user", "assistant", "system"]), content=texts | some(block))
+
+
+def _gemini() -> st.SearchStrategy[Any]:
+    signed = {"thought_signature": st.sampled_from(["c2ln", b"sig"])}
+    answer = json_maps | d(output=json_values) | d(error=json_values)
+    part = st.one_of(
+        d(signed, text=texts),
+        d(signed, thought=True, text=texts),
+        d(signed, function_call=d({"id": nothing | ids}, name=ids, args=json_maps)),
+        d(functionCall=d(name=ids)),
+        d(function_response=d({"id": ids}, name=ids, response=answer)),
+        d(inlineData=d(mimeType="image/png", data=base64s)),
+        d(inline_data=d(mime_type="audio/wav", data=st.binary(max_size=5) | base64s)),
+        d(file_data=d(file_uri=urls, mime_type="application/pdf")),
+        d(fileData=d(fileUri=urls, mimeType="video/mp4"), videoMetadata=d(startOffset="1s")),
+        d(executable_code={"code": "1", "language": "PYTHON"}),
+        d(codeExecutionResult={"outcome": "OUTCOME_OK", "output": "1"}),
+    )
+    return d({"role": st.sampled_from(["user", "model", "function"])}, parts=some(part))
+
+
+def _mistral() -> st.SearchStrategy[Any]:
+    signed = {"signature": st.sampled_from(["c2ln", None]), "closed": True}
+    chunk = st.one_of(
+        text,
+        d(type="image_url", image_url=urls | d(url=urls)),
+        d({"document_name": "d"}, type="document_url", document_url=urls),
+        d(type="file", file_id=ids),
+        d(type="input_audio", input_audio=base64s),
+        d(type="reference", reference_ids=[1, "b"]),
+        d(signed, type="thinking", thinking=some(d(type="text", text=texts), 2)),
+    )
+    content = nothing | texts | some(chunk)
+    calls = some(d(id=ids, function=d(name=ids, arguments=arguments | json_maps)), 2)
+    return st.one_of(
+        d(role="system", content=texts),
+        d(role="user", content=content),
+        d({"content": content, "tool_calls": calls | nothing, "prefix": True}, role="assistant"),
+        d({"tool_call_id": st.sampled_from(["c", None]), "name": "f"}, role="tool", content=content),
     )
 
 
 def _chat() -> st.SearchStrategy[Any]:
-    extra = st.dictionaries(st.sampled_from(["extra", "audio", "x"]), st.none() | texts | st.lists(texts), max_size=2)
+    extra = {key: nothing | texts | st.lists(texts) for key in ("extra", "audio", "x")}
     block = st.one_of(
-        st.builds(lambda t: {"type": "text", "text": t}, texts),
-        st.builds(lambda t: {"text": t, "type": "text", "x": 1}, texts),
-        st.builds(lambda t: {"type": "image_url", "image_url": {"url": t}}, texts),
-        st.builds(lambda t, n: {"type": t, "value": n}, texts, texts),
+        text, d(text=texts, type="text", x=1), d(type="image_url", image_url=d(url=texts)), d(type=texts, value=texts)
     )
-    function = st.builds(lambda n, a: {"name": n, "arguments": a}, texts, texts | arguments)
-    call = st.builds(lambda i, f: {"id": i, "type": "function", "function": f}, texts, function)
+    call = d(id=texts, type="function", function=d(name=texts, arguments=texts | arguments))
     return st.one_of(
-        st.builds(
-            lambda r, c, e: {"role": r, "content": c, **e},
-            st.sampled_from(["user", "system", "exit"]),
-            texts | st.none() | st.lists(block, max_size=3),
-            extra,
-        ),
-        st.builds(
-            lambda c, t, e: {**e, "content": c, "role": "assistant", "tool_calls": t},
-            texts | st.none(),
-            st.lists(call, min_size=1, max_size=3),
-            extra,
-        ),
-        st.builds(
-            lambda i, c: {"role": "tool", "tool_call_id": i, "content": c}, texts, texts | st.lists(block, max_size=2)
-        ),
+        d(extra, role=st.sampled_from(["user", "system", "exit"]), content=texts | nothing | some(block)),
+        d(extra, content=texts | nothing, role="assistant", tool_calls=some(call, least=1)),
+        d(role="tool", tool_call_id=texts, content=texts | some(block, 2)),
+    )
+
+
+def _responses() -> st.SearchStrategy[Any]:
+    citation = {"type": "url_citation", "url": "https://x.test", "title": "t", "start_index": 0, "end_index": 1}
+    user_block = st.one_of(
+        d(type="input_text", text=texts),
+        d(type="input_image", image_url=urls, detail=st.sampled_from(["low", "auto"])),
+        d(type="input_image", file_id=ids, detail="high"),
+        d(type="input_file", file_id=ids),
+        d(type="input_file", file_url=urls),
+        d(type="input_file", filename="a.pdf", file_data=base64s),
+    )
+    out_block = st.one_of(
+        d(type="output_text", text=texts, annotations=[]),
+        d(annotations=[citation], text=texts, type="output_text", logprobs=[]),
+        d(type="refusal", refusal=texts),
+    )
+    state = {"status": "completed", "id": "x_1"}
+    roles = st.sampled_from(["user", "system", "developer"])
+    reasoning = {
+        "encrypted_content": st.sampled_from(["c2ln", None]),
+        "status": "completed",
+        "content": [{"type": "reasoning_text", "text": "hm"}],
+    }
+    return st.one_of(
+        d({"type": "message"}, role=roles, content=texts | some(user_block)),
+        d(role="assistant", content=texts),
+        d(id=ids, content=some(out_block), role="assistant", status="completed", type="message"),
+        d(state, type="function_call", call_id=ids, name=ids, arguments=arguments),
+        d(state, type="function_call_output", call_id=ids, output=texts | some(user_block, 2)),
+        d(type="custom_tool_call", call_id=ids, name=ids, input=texts),
+        d(type="custom_tool_call_output", call_id=ids, output=texts),
+        d(reasoning, id=ids, type="reasoning", summary=some(d(type="summary_text", text=texts), 2)),
+        d(type="item_reference", id="i"),
+        d(type="web_search_call", id="w", status="completed", action={"type": "search", "query": "q"}),
     )
 
 

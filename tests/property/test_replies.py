@@ -116,7 +116,7 @@ def test_attributes_are_skipped_wherever_they_are() -> None:
         b"*1\r\n" * 1000,
     ],
 )
-def test_what_is_no_reply_is_refused(data: bytes) -> None:
+def test_invalid_replies_are_refused(data: bytes) -> None:
     with pytest.raises(InvalidResponse, match="Protocol Error"):
         by_us(data)
 
@@ -131,7 +131,7 @@ def test_an_error_of_the_connection_is_raised_at_once() -> None:
     [aggregate(b"*", [bulk(b"$", b"x" * 300)] * 14_000), bulk(b"$", b"x" * 16_000_000)],
     ids=["many", "long"],
 )
-def test_the_time_is_linear_in_small_pieces(data: bytes) -> None:
+def test_parsing_in_small_pieces_takes_linear_time(data: bytes) -> None:
     pieces = [data[at : at + 1000] for at in range(0, len(data), 1000)]
     begin = time.thread_time()
     (reply,) = by_us(*pieces)

@@ -174,7 +174,7 @@ class Following(RuleBasedStateMachine):
         try:
             if not isinstance(step, Rewrite):
                 return self.store.append_many("c", [add.message for add in step])
-            op: Any = Clear("c", requests.precondition(step.seen))
+            op: Any = Clear("c", precondition=requests.precondition(step.seen))
             if step.target:
                 op = requests.restore("c", step.target, expected_revision=step.seen)
             return self.store._write(replace(op, token=step.token))

@@ -66,7 +66,7 @@ FILTERS = st.sampled_from(
 REVISIONS = st.one_of(st.none(), st.integers(0, 12))
 
 
-def told(outcome: Any) -> Any:
+def without_times(outcome: Any) -> Any:
     """An outcome without the times of the two clocks."""
     if isinstance(outcome, RedisHistoryError):
         return type(outcome), re.sub(r"\d{16}", "now", str(outcome))
@@ -77,22 +77,27 @@ def told(outcome: Any) -> Any:
         dates = ("created_at", "updated_at", "first_message_at", "last_message_at")
         return replace(outcome, **dict.fromkeys(dates))
     if isinstance(outcome, list):
-        return [told(item) for item in outcome]
+        return [without_times(item) for item in outcome]
     if isinstance(outcome, Compacted):
-        return outcome.revision, told(outcome.summary), outcome.count, outcome.changed
+        return outcome.revision, without_times(outcome.summary), outcome.count, outcome.changed
     if hasattr(outcome, "message"):
-        return outcome.revision, told(outcome.message), outcome.duplicate
+        return outcome.revision, without_times(outcome.message), outcome.duplicate
     return outcome
 
 
-def told_event(event: Event) -> Any:
+def without_event_times(event: Event) -> Any:
     if isinstance(event, MessagesAppended):
-        return event.revision, told(list(event.messages))
+        return event.revision, without_times(list(event.messages))
     if isinstance(event, MessageUpdated):
-        return event.revision, told(event.message)
+        return event.revision, without_times(event.message)
     names = ("message_ids", "reason", "fields", "removed_ids", "summary", "summary_id", "count")
-    rest = {name: told(getattr(event, name, None)) for name in names}
-    return type(event), event.revision, rest, told(list(getattr(event, "messages", ())))
+    rest = {name: without_times(getattr(event, name, None)) for name in names}
+    return type(event), event.revision, rest, without_times(list(getattr(event, "messages", ())))
+
+
+def by_either(**arguments: st.SearchStrategy[Any]) -> Any:
+    """A rule for one of the two clients and one of the conversations."""
+    return rule(client=st.integers(0, 1), conversation=CONVERSATIONS, **arguments)
 
 
 class RedisLikeMemory(RuleBasedStateMachine):
@@ -128,9 +133,9 @@ class RedisLikeMemory(RuleBasedStateMachine):
         outcomes = []
         for store in (self.model, other):
             try:
-                outcomes.append(told(getattr(store, name)(*args, **options)))
+                outcomes.append(without_times(getattr(store, name)(*args, **options)))
             except RedisHistoryError as error:
-                outcomes.append(told(error))
+                outcomes.append(without_times(error))
         if name == "append_many" and isinstance(outcomes[1], list):
             # The cap may remove a message in a change whose reply is lost: its place is then unknown.
             outcomes = [
@@ -139,38 +144,30 @@ class RedisLikeMemory(RuleBasedStateMachine):
             ]
         assert outcomes[0] == outcomes[1]
 
-    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, message=MESSAGES, revision=REVISIONS)
+    @by_either(message=MESSAGES, revision=REVISIONS)
     def append(self, client: int, conversation: str, message: Message, revision: int | None) -> None:
         self.both(client, "append", conversation, message, expected_revision=revision)
 
-    @rule(
-        client=st.integers(0, 1),
-        conversation=CONVERSATIONS,
+    @by_either(
         messages=st.lists(MESSAGES, max_size=6),
         exist=st.sampled_from([{}, {}, {"must_exist": True}, {"must_not_exist": True}]),
     )
     def append_many(self, client: int, conversation: str, messages: list[Message], exist: dict[str, bool]) -> None:
         self.both(client, "append_many", conversation, messages, **exist)
 
-    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, ids=st.lists(ANY_IDS, max_size=4), revision=REVISIONS)
+    @by_either(ids=st.lists(ANY_IDS, max_size=4), revision=REVISIONS)
     def delete(self, client: int, conversation: str, ids: list[str], revision: int | None) -> None:
         self.both(client, "delete_messages", conversation, ids, expected_revision=revision)
 
-    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, message=MESSAGES | SUMMARIES, revision=REVISIONS)
+    @by_either(message=MESSAGES | SUMMARIES, revision=REVISIONS)
     def update_message(self, client: int, conversation: str, message: Message, revision: int | None) -> None:
         self.both(client, "update_message", conversation, message, expected_revision=revision)
 
-    @rule(
-        client=st.integers(0, 1),
-        conversation=CONVERSATIONS,
-        through=ANY_IDS | st.sampled_from(POSITIONS),
-        summary=SUMMARIES,
-        revision=REVISIONS,
-    )
+    @by_either(through=ANY_IDS | st.sampled_from(POSITIONS), summary=SUMMARIES, revision=REVISIONS)
     def compact(self, client: int, conversation: str, through: Any, summary: Message, revision: int | None) -> None:
         self.both(client, "compact", conversation, through=through, summary=summary, expected_revision=revision)
 
-    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, data=st.data(), summary=SUMMARIES)
+    @by_either(data=st.data(), summary=SUMMARIES)
     def compact_what_was_seen(self, client: int, conversation: str, data: Any, summary: Message) -> None:
         live = self.model.get(conversation)
         if not live:
@@ -180,7 +177,7 @@ class RedisLikeMemory(RuleBasedStateMachine):
         left = [message for message in seen if message is not missing]
         self.both(client, "compact", conversation, through=seen[-1].id, summary=summary, seen=left)
 
-    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, data=st.data(), often=st.integers(1, 3))
+    @by_either(data=st.data(), often=st.integers(1, 3))
     def talk_and_compact(self, client: int, conversation: str, data: Any, often: int) -> None:
         """Rolling on, as a compressor does."""
         for name in ["s0", "s1", "s2", "s3"][:often]:
@@ -192,30 +189,25 @@ class RedisLikeMemory(RuleBasedStateMachine):
                 one = user("x y", id=name, metadata={"is_summary": True})
                 self.both(client, "compact", conversation, through=through, summary=one)
 
-    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, id=SUMMARY_IDS, revision=REVISIONS)
+    @by_either(id=SUMMARY_IDS, revision=REVISIONS)
     def expand(self, client: int, conversation: str, id: str, revision: int | None) -> None:
         self.both(client, "expand", conversation, id, expected_revision=revision)
 
-    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS)
+    @by_either()
     def expand_the_summary(self, client: int, conversation: str) -> None:
         for message in self.model.get(conversation):
             if message.is_summary:
                 self.both(client, "expand", conversation, message.id)
 
-    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, revision=REVISIONS)
+    @by_either(revision=REVISIONS)
     def clear(self, client: int, conversation: str, revision: int | None) -> None:
         self.both(client, "clear", conversation, expected_revision=revision)
 
-    @rule(
-        client=st.integers(0, 1),
-        conversation=CONVERSATIONS,
-        messages=st.lists(MESSAGES, max_size=6),
-        revision=REVISIONS,
-    )
+    @by_either(messages=st.lists(MESSAGES, max_size=6), revision=REVISIONS)
     def restore(self, client: int, conversation: str, messages: list[Message], revision: int | None) -> None:
         self.both(client, "restore", conversation, messages, expected_revision=revision)
 
-    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, title=st.sampled_from([None, "t"]), owner=OWNERS)
+    @by_either(title=st.sampled_from([None, "t"]), owner=OWNERS)
     def create_conversation(self, client: int, conversation: str, title: str | None, owner: int | str) -> None:
         self.both(client, "create_conversation", Conversation(conversation, user_id=owner, title=title))
 
@@ -227,7 +219,7 @@ class RedisLikeMemory(RuleBasedStateMachine):
         ]
         assert found[0] == found[1]
 
-    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, title=st.sampled_from(["a", "b"]), revision=REVISIONS)
+    @by_either(title=st.sampled_from(["a", "b"]), revision=REVISIONS)
     def update_conversation(self, client: int, conversation: str, title: str, revision: int | None) -> None:
         self.both(client, "update_conversation", conversation, title=title, expected_revision=revision)
 
@@ -237,13 +229,11 @@ class RedisLikeMemory(RuleBasedStateMachine):
         with self.clients[0].reliable():
             self.both(0, "delete_conversation", conversation)
 
-    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, id=ANY_IDS)
+    @by_either(id=ANY_IDS)
     def get_message(self, client: int, conversation: str, id: str) -> None:
         self.both(client, "get_message", conversation, id)
 
-    @rule(
-        client=st.integers(0, 1),
-        conversation=CONVERSATIONS,
+    @by_either(
         limit=st.one_of(st.none(), st.integers(0, 5)),
         since=st.sampled_from([None, "1999-01-02", *POSITIONS]),
         before=st.sampled_from([None, "2100-01-01", *POSITIONS]),
@@ -255,7 +245,7 @@ class RedisLikeMemory(RuleBasedStateMachine):
     @rule(conversation=CONVERSATIONS, batch=st.integers(1, 3), archived=st.booleans())
     def iterate(self, conversation: str, batch: int, archived: bool) -> None:
         found = list(self.clients[0].iter(conversation, batch=batch, include_archived=archived))
-        assert told(found) == told(self.model.get(conversation, include_archived=archived))
+        assert without_times(found) == without_times(self.model.get(conversation, include_archived=archived))
 
     @rule(conversation=CONVERSATIONS)
     def follow(self, conversation: str) -> None:
@@ -264,10 +254,10 @@ class RedisLikeMemory(RuleBasedStateMachine):
         while (expected := models.get(timeout=0)) is not None:
             event = ours.get(timeout=10)
             assert event is not None
-            assert told_event(event) == told_event(expected)
+            assert without_event_times(event) == without_event_times(expected)
         assert ours.get(timeout=0) is None
 
-    @rule(client=st.integers(0, 1), conversation=CONVERSATIONS, query=QUERIES, filters=FILTERS)
+    @by_either(query=QUERIES, filters=FILTERS)
     def search(self, client: int, conversation: str, query: str, filters: dict[str, Any]) -> None:
         """The same messages are found; their scores, and so their order, are not compared."""
         found = [
@@ -311,13 +301,17 @@ class RedisLikeMemory(RuleBasedStateMachine):
             return
         for name in ("a", "b{}:*"):
             model, real = self.model.snapshot(name), self.clients[0].snapshot(name)
-            assert told(real.messages) == told(model.messages)
+            assert without_times(real.messages) == without_times(model.messages)
             assert real.message_count == model.message_count == len(model.messages)
             assert real.cursor.revision == model.cursor.revision
-            everything = [told(store.get(name, include_archived=True)) for store in (self.clients[0], self.model)]
+            everything = [
+                without_times(store.get(name, include_archived=True)) for store in (self.clients[0], self.model)
+            ]
             assert everything[0] == everything[1]
             assert sum(message.id.startswith("s") for message in real.messages) <= 1
-            assert told(self.clients[0].get_conversation(name)) == told(self.model.get_conversation(name))
+            assert without_times(self.clients[0].get_conversation(name)) == without_times(
+                self.model.get_conversation(name)
+            )
         listed = [one.conversation_id for one in self.clients[0].list_conversations()]
         assert sorted(listed) == sorted(one.conversation_id for one in self.model.list_conversations())
 

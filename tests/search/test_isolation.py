@@ -1,30 +1,38 @@
 """No query, filter or id leaves its conversation or its namespace, and none makes the server fail.
 
-Documents are written by hand, so what is proved is the language of the calls; that the store uses them is proved where
-the store is tested. `--full` runs it with 1,000 examples.
+`--full` runs 10,000 queries within a conversation, and 1,000 of the other examples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from redis_history import Message, Participant, Position, tool_use
-from redis_history.requests.filters import Filters, make_filters
-from redis_history.search.redisearch import NAMESPACE
-from tests.search.index import Index
+from redis_history import HistoryStore, Message, Participant, SearchHit, assistant, tool_use, user
+from redis_history._ids import check_conversation_id
+from redis_history.errors import InvalidInputError
+from redis_history.requests import make_filters
+from tests.support.servers import RealServer
+
+
+def _is_id(name: str) -> bool:
+    try:
+        check_conversation_id(name)
+    except InvalidInputError:
+        return False
+    return True
+
 
 IDS = [
     "a|b", "a", "b", "a*", "*", "{x}", "x", "{", "}", '"', "'", "a\\b", "a\\|b", " a ", "a b", "a\0b", "\0", "a\nb",
     "a,b", "🙂", "é", "e\u0301", "$c", "$p0", "%", "%61", "-a", "@c:{a}", "A", "ab", "\ud800", "x" * 512, "w'a'",
 ]  # fmt: skip
-CONVERSATIONS = IDS[:20]
-
-# Words the documents have, and everything with a meaning for the server.
+# Words of the messages, and everything with a meaning for the server.
 PIECES = st.sampled_from(
     [
         *("tea", "teas", "milk", "电影", "影", "to", "be", "or", "not", "te*", "*", "**", '"', '"milk tea"', "“", "”"),
@@ -50,36 +58,24 @@ QUERIES = st.one_of(
     st.text(st.characters(), max_size=80),
 )
 HOSTILE = st.one_of(st.sampled_from(IDS), st.text(st.characters(), min_size=1, max_size=12))
-POSITIONS = st.none() | st.builds(Position, st.integers(-(2**53) + 1, 2**53 - 1), st.sampled_from([0, 1, 7]))
-FILTERS = st.builds(
-    make_filters,
-    roles=st.none() | st.lists(st.sampled_from(["user", "assistant", "tool", "system"])),
-    participant_ids=st.none() | st.lists(HOSTILE, max_size=3),
-    scope=st.sampled_from([None, None, "dm", "thread", "channel"]),
-    since=POSITIONS,
-    before=POSITIONS,
-    tool_names=st.none() | st.lists(HOSTILE, max_size=3),
-    archived=st.sampled_from([None, None, False, True]),
+CONVERSATIONS = [name for name in IDS if _is_id(name)][:20]
+# Ids and names must be text that UTF-8 can carry.
+NAMES = HOSTILE.filter(_is_id)
+FILTERS = st.fixed_dictionaries(
+    {},
+    optional={
+        "roles": st.lists(st.sampled_from(["user", "assistant", "tool", "system"]), max_size=3),
+        "participant_ids": st.lists(HOSTILE, max_size=3),
+        "scope": st.sampled_from(["dm", "thread", "channel"]),
+        "since": st.sampled_from(["1999-01-01", "2026-01-02", "2200-01-01"]),
+        "before": st.sampled_from(["1999-01-01", "2026-01-03", "2200-01-01"]),
+        "tool_names": st.lists(HOSTILE, max_size=3),
+        "context": st.integers(0, 3),
+        "offset": st.integers(0, 2),
+        "archived": st.booleans(),
+        "highlight": st.booleans(),
+    },
 )
-
-
-def messages(conversation: str) -> list[Message]:
-    """Each has a word of its own, `own<sequence>`, and words that others have."""
-    return [
-        Message(role="user", parts="milk tea own1", participant=Participant("user", conversation), sequence=1),
-        Message(role="assistant", parts=("teas 电影 own2", tool_use("1", conversation)), sequence=2),
-        Message(role="assistant", parts="to be or not to be own3", scope="dm", sequence=3),
-    ]
-
-
-@pytest.fixture
-def indexes(make_index: Callable[..., Index]) -> list[Index]:
-    """Two namespaces with the same conversations."""
-    both = [make_index(), make_index()]
-    for index in both:
-        for conversation in CONVERSATIONS:
-            index.add(conversation, messages(conversation))
-    return both
 
 
 def thorough(full: bool, examples: int = 1_000) -> Any:
@@ -90,68 +86,98 @@ def thorough(full: bool, examples: int = 1_000) -> Any:
     )
 
 
-def test_no_query_leaves_its_conversation(indexes: list[Index], full: bool) -> None:
-    @thorough(full)
-    @given(st.sampled_from(indexes), st.sampled_from(CONVERSATIONS), QUERIES)
-    def search(index: Index, conversation: str, query: str) -> None:
-        for found in index.search([conversation], query):
-            assert found.conversation == conversation
-            assert found.sequence in (1, 2, 3)
+def said(namespace: str, conversation: str) -> list[Message]:
+    """Three messages; their ids and the word `own…` are of this conversation of this namespace alone."""
+    own = hashlib.sha256(repr((namespace, conversation)).encode()).hexdigest()[:16]
+    word = f"own{own}"
+    return [
+        user(f"milk tea {word}", id=f"1 {own}", participant=Participant("user", conversation), timestamp="2026-01-01"),
+        assistant(f"teas 电影 {word}", tool_use("1", conversation), id=f"2 {own}", timestamp="2026-01-02"),
+        assistant(f"to be or not to be {word}", id=f"3 {own}", scope="dm", timestamp="2026-01-03"),
+    ]
+
+
+@pytest.fixture(scope="module", params=["redis", "plain", pytest.param("cluster", marks=pytest.mark.full)])
+def stores(request: pytest.FixtureRequest, server_of: Any) -> Iterator[dict[str, HistoryStore]]:
+    """Two namespaces with the same conversations, one by an index, one without."""
+    server: RealServer = server_of(request.param)
+    both = {name: HistoryStore(server.url, namespace=name) for name in ("isolated", "isolated2")}
+    for name, store in both.items():
+        for conversation in CONVERSATIONS:
+            store.append_many(conversation, said(name, conversation))
+        assert store.capabilities.search == ("client" if request.param == "plain" else "server")
+    yield both
+    for name, store in both.items():
+        server_of.clear(name)
+        store.close()
+
+
+def check(namespace: str, conversation: str, hits: list[SearchHit]) -> None:
+    own = {one.id for one in said(namespace, conversation)}
+    for hit in hits:
+        assert hit.conversation_id == conversation
+        assert {hit.message.id, *(one.id for one in (*hit.before, *hit.after))} <= own
+
+
+@pytest.mark.proves("search-isolated")
+def test_each_own_message_is_found_and_no_other(stores: dict[str, HistoryStore]) -> None:
+    assert len(CONVERSATIONS) == 20
+    for namespace, store in stores.items():
+        for conversation in CONVERSATIONS:
+            expected = said(namespace, conversation)
+            word = expected[0].text.split()[-1]
+            assert {hit.message.id for hit in store.search(conversation, word)} == {one.id for one in expected}
+            [first] = store.search(conversation, "tea", participant_ids=[conversation])
+            [second] = store.search(conversation, "tea", tool_names=[conversation])
+            assert [first.message.id, second.message.id] == [expected[0].id, expected[1].id]
+            other = next(name for name in CONVERSATIONS if name != conversation)
+            assert store.search(other, word) == []
+
+
+@pytest.mark.proves("search-isolated")
+def test_no_query_and_no_filter_leaves_its_conversation(stores: dict[str, HistoryStore], full: bool) -> None:
+    @thorough(full, 10_000)
+    @given(st.sampled_from(sorted(stores)), st.sampled_from(CONVERSATIONS), QUERIES, FILTERS)
+    def search(namespace: str, conversation: str, query: str, filters: dict[str, Any]) -> None:
+        hits = stores[namespace].search(conversation, query, **filters)
+        check(namespace, conversation, hits)
+        passes = make_filters(**{name: filters[name] for name in filters.keys() - {"context", "offset", "highlight"}})
+        assert all(passes.wants(hit.message) and not filters.get("archived") for hit in hits)
 
     search()
 
 
-def test_no_filter_leaves_its_conversation(indexes: list[Index], full: bool) -> None:
-    index = indexes[0]
+@pytest.mark.proves("search-isolated")
+def test_no_query_leaves_its_namespace(stores: dict[str, HistoryStore], full: bool) -> None:
+    if stores["isolated"].capabilities.search != "server":
+        pytest.skip("a search of all conversations needs an index")
 
     @thorough(full)
-    @given(st.sampled_from(CONVERSATIONS), QUERIES, FILTERS)
-    def search(conversation: str, query: str, filters: Filters) -> None:
-        found = index.search([conversation], query, filters)
-        for one in found:
-            assert one.conversation == conversation
-            # The time of the documents is 0, of whatever position.
-            kept = make_filters(
-                roles=filters.roles,  # type: ignore[arg-type]
-                participant_ids=filters.participant_ids,
-                scope=filters.scope,
-                tool_names=filters.tool_names,
-            )
-            assert kept.wants(messages(conversation)[one.sequence - 1])
-            assert filters.archived is not True
-        assert filters.impossible or index.count([conversation], filters) <= 3
+    @given(st.sampled_from(sorted(stores)), QUERIES, FILTERS)
+    def search(namespace: str, query: str, filters: dict[str, Any]) -> None:
+        for hit in stores[namespace].search_all(query, **filters):
+            check(namespace, hit.conversation_id, [hit])
 
     search()
 
 
-def test_no_id_is_taken_for_another(make_index: Callable[..., Index], full: bool) -> None:
-    index, other = make_index(), make_index()
+@pytest.mark.proves("search-isolated", "stored-text")
+def test_no_id_is_taken_for_another(stores: dict[str, HistoryStore], full: bool) -> None:
+    store, other = stores["isolated"], stores["isolated2"]
 
     @thorough(full)
-    @given(st.lists(HOSTILE, min_size=2, max_size=4, unique=True))
-    def write_and_search(ids: list[str]) -> None:
-        for conversation in ids:
-            index.add(conversation, messages(conversation))
-        other.add(ids[0], messages(ids[0]))
+    @given(st.lists(NAMES.filter(lambda name: name not in CONVERSATIONS), min_size=2, max_size=3, unique=True))
+    def write_and_search(names: list[str]) -> None:
         try:
-            for conversation in ids:
-                for sequence in (1, 2, 3):
-                    (found,) = index.search([conversation], f"own{sequence}")
-                    assert (found.conversation, found.sequence) == (conversation, sequence)
-                assert index.count([conversation]) == 3
-                own = make_filters(participant_ids=[conversation])
-                assert index.sequences([conversation], "tea", own) == [1]
-                (found,) = index.search(NAMESPACE, "tea", own)
-                assert found.conversation == conversation
-                (found,) = index.search(NAMESPACE, "teas", make_filters(tool_names=[conversation]))
-                assert found.conversation == conversation
-            assert {found.conversation for found in index.search(ids, "tea")} == set(ids)
-            assert {found.conversation for found in other.search(NAMESPACE, "tea")} == {ids[0]}
+            for name in names:
+                store.append_many(name, said("isolated", name))
+            for name in names:
+                expected = said("isolated", name)
+                found = store.search(name, "tea to be " + expected[0].text.split()[-1])
+                assert {hit.message.id for hit in found} == {one.id for one in expected}
+                assert other.search(name, "tea") == []
         finally:
-            for conversation in ids:
-                for sequence in (1, 2, 3):
-                    index.remove(conversation, sequence)
-                    other.remove(conversation, sequence)
+            for name in names:
+                store.delete_conversation(name)
 
     write_and_search()
-    assert index.count() == other.count() == 0

@@ -20,7 +20,7 @@ from redis_history import (
     user,
 )
 from redis_history._words import MAX_WORD, is_unspaced, words
-from redis_history.search.text import MAX_CHARACTERS, index_text, searchable
+from redis_history.search.text import MAX_CHARACTERS, chunk_length, index_text, searchable
 
 NOISE = base64.b64encode(bytes(range(256)) * 4).decode()
 
@@ -50,7 +50,7 @@ def test_words(written: str, expected: str) -> None:
 
 
 @given(st.text(st.characters(), max_size=300))
-def test_words_hold_nothing_that_a_server_could_read_as_more(written: str) -> None:
+def test_words_have_no_syntax_of_a_server(written: str) -> None:
     for word in words(written):
         assert 1 <= len(word) <= MAX_WORD
         assert all(unicodedata.category(letter)[0] in "LNM" for letter in word)
@@ -58,18 +58,12 @@ def test_words_hold_nothing_that_a_server_could_read_as_more(written: str) -> No
         word.encode()
 
 
-@given(st.text(st.characters(codec="utf-8"), max_size=300))
-def test_words_of_words_are_the_same_but_for_pairs(written: str) -> None:
-    plain = [word for word in words(written) if not is_unspaced(word)]
-    assert words(" ".join(plain)) == plain
-
-
 @given(st.text(st.characters(codec="ascii")))
-def test_the_short_way_for_ascii_is_the_long_way(written: str) -> None:
+def test_ascii_text_has_the_same_words_on_the_short_path(written: str) -> None:
     assert [*words(written), "é"] == words(written + " é")
 
 
-def test_all_that_a_message_says_is_searchable() -> None:
+def test_every_part_of_a_message_is_searchable() -> None:
     message = Message(
         role="assistant",
         participant=Participant("agent", "a-1", display_name="Ada"),
@@ -105,7 +99,7 @@ def test_long_paths_and_digests_are_searchable() -> None:
     assert index_text(user("f" * 65)) == ""
 
 
-def test_what_is_searchable_has_a_bound() -> None:
+def test_searchable_text_is_bounded() -> None:
     assert len(searchable(user("word " * 50_000))) == MAX_CHARACTERS
     results = tuple(tool_result(str(n), "x" * 10) for n in range(5_000))
     assert len(searchable(Message(role="tool", parts=results))) <= MAX_CHARACTERS
@@ -119,3 +113,19 @@ def test_what_is_searchable_has_a_bound() -> None:
 def test_the_index_has_the_words_of_what_is_searchable(written: str) -> None:
     message = Message(role="user", parts=(text(written),))
     assert index_text(message).split() == words(searchable(message))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "length"),
+    [
+        ([], 0),
+        ([5, 5, 5], 2),
+        ([5, 6], 1),
+        ([1, 1, 1, 1], 3),
+        ([11], 1),  # at least one, or the work would never end
+        ([0, 11], 1),
+    ],
+)
+def test_how_many_texts_are_handled_at_once(sizes: list[int], length: int) -> None:
+    assert chunk_length(iter(sizes), 3, 10) == length
+    assert chunk_length([MAX_CHARACTERS * 9, 1], 3, MAX_CHARACTERS + 1) == 2, "a search sees only their beginning"

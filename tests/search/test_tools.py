@@ -19,6 +19,7 @@ from redis_history import (
     ToolResultPart,
     assistant,
     tool,
+    tool_result,
     tool_use,
     user,
 )
@@ -47,7 +48,7 @@ HITS = [
 
 
 class Store:
-    """Remembers what it was asked for."""
+    """Remembers its searches."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str, int]] = []
@@ -75,21 +76,21 @@ class AsyncStore(Store):
         return super().search(conversation_id, query, **options)
 
 
-def data(told: str) -> list[str]:
+def data(answer: str) -> list[str]:
     """The lines between the delimiters, which nobody can guess."""
-    _, begin, *lines, end = told.split("\n")
+    _, begin, *lines, end = answer.split("\n")
     assert begin.startswith("<messages-")
     assert end == begin.replace("<", "</")
     return lines
 
 
-def test_what_a_model_is_told() -> None:
+def test_the_answer_for_the_model() -> None:
     store = Store()
     tool = conversation_search_tool(store, "mine")
     assert isinstance(tool, ConversationSearchTool)
-    told = tool(query="dog")
+    answer = tool(query="dog")
     assert store.asked == [("mine", "dog", 5)]
-    head, begin, first, second, end = told.split("\n")
+    head, begin, first, second, end = answer.split("\n")
     assert head.startswith("2 messages found, the best first.")
     assert end == begin.replace("<", "</")
     assert json.loads(first) == {
@@ -121,70 +122,40 @@ def test_no_text_ends_the_data_or_becomes_an_instruction(hostile: str) -> None:
     assert begin not in line
 
 
-async def test_the_same_with_await() -> None:
+async def test_the_asynchronous_tool() -> None:
     store = AsyncStore()
     tool = conversation_search_tool(store, "mine")
     assert isinstance(tool, AsyncConversationSearchTool)
     assert data(await tool(query="dog")) == data(conversation_search_tool(Store(), "mine")(query="dog"))
-    assert (await tool.run("no json")).startswith("Error: ")
     assert await tool.run({"query": "wrong"}) == "Error: this query is wrong"
-    assert store.asked == [("mine", "dog", 5), ("mine", "wrong", 5)]
+    with pytest.raises(BackendUnavailableError):
+        await tool(query="away")
 
 
 @pytest.mark.proves("search-tool")
-@pytest.mark.parametrize(
-    ("limit", "asked"),
-    [(None, 5), (1, 1), (20, 20), (1_000_000, 20), ("7", 7), (3.0, 3), (10**400, 20)],
-)
-def test_limits(limit: Any, asked: int) -> None:
+@pytest.mark.parametrize(("limit", "searched"), [(None, 5), (1, 1), (1_000_000, 20), ("7", 7), (3.0, 3), (10**400, 20)])
+def test_limits(limit: Any, searched: int) -> None:
     store = Store()
     conversation_search_tool(store, "mine").run({"query": "dog", "limit": limit})
-    assert store.asked == [("mine", "dog", asked)]
+    assert store.asked == [("mine", "dog", searched)]
 
 
 @pytest.mark.proves("search-tool")
 @pytest.mark.parametrize(
     "arguments",
     [
-        None, [], 7, "", "{", "[]", "null", b"\xff", {}, {"query": None}, {"query": 3}, {"query": " "},
-        {"query": ["x"]},
-        {"query": "x", "limit": 0}, {"query": "x", "limit": -1}, {"query": "x", "limit": "many"},
-        {"query": "x", "limit": 1.5}, {"query": "x", "limit": True}, {"query": "x", "limit": float("inf")},
-        {"query": "x", "conversation_id": "other"}, {"query": "x", 3: 4}, {"query": "x", "limit": "²"},
+        None, 7, "{", "[]", b"\xff", {}, {"query": 3}, {"query": " "}, {"query": "x", 3: 4},
+        {"query": "x", "limit": 0}, {"query": "x", "limit": "many"}, {"query": "x", "limit": 1.5},
+        {"query": "x", "limit": True}, {"query": "x", "limit": float("inf")}, {"query": "x", "limit": "²"},
+        {"query": "x", "conversation_id": "other"},
     ],
 )  # fmt: skip
-def test_arguments_that_make_no_sense_are_told_to_the_model(arguments: Any) -> None:
+def test_wrong_arguments_are_reported_to_the_model(arguments: Any) -> None:
     store = Store()
-    told = conversation_search_tool(store, "mine").run(arguments)
-    assert told.startswith("Error: ")
-    assert "mine" not in told
+    answer = conversation_search_tool(store, "mine").run(arguments)
+    assert answer.startswith("Error: ")
+    assert "mine" not in answer
     assert store.asked == []
-
-
-def test_what_the_store_raises_goes_through() -> None:
-    with pytest.raises(BackendUnavailableError):
-        conversation_search_tool(Store(), "mine")(query="away")
-    assert conversation_search_tool(Store(), "mine")(query="wrong") == "Error: this query is wrong"
-
-
-def test_declarations() -> None:
-    tool = conversation_search_tool(Store(), "mine")
-    schema = tool.parameters
-    assert set(schema["properties"]) == {"query", "limit"}
-    assert schema["required"] == ["query"]
-    chat = tool.to_openai_chat()
-    assert chat == tool.to_mistral()
-    assert chat["type"] == "function"
-    assert chat["function"] == {
-        "name": "conversation_search", "description": tool.description, "parameters": schema
-    }  # fmt: skip
-    assert tool.to_openai_responses() == {"type": "function", **chat["function"], "strict": False}
-    assert tool.to_anthropic()["input_schema"] == schema
-    gemini = tool.to_gemini()
-    assert "additionalProperties" not in gemini["parameters"]
-    assert gemini["parameters"]["properties"] == schema["properties"]
-    for declaration in (chat, tool.to_openai_responses(), tool.to_anthropic(), gemini):
-        assert "mine" not in json.dumps(declaration)
 
 
 @pytest.mark.filterwarnings("ignore")  # of the providers' packages, at import
@@ -200,21 +171,32 @@ def test_declarations() -> None:
 )
 def test_declarations_are_valid_for_the_providers_types(form: str, module: str, kind: str) -> None:
     pydantic = pytest.importorskip("pydantic")
-    taken = pydantic.TypeAdapter(getattr(pytest.importorskip(module), kind))
-    given = getattr(conversation_search_tool(Store(), "mine"), f"to_{form}")()
-    found = taken.validate_python(given)
-    told = taken.dump_python(found, mode="json", exclude_none=True)
-    assert "conversation_search" in json.dumps(told)
+    adapter = pydantic.TypeAdapter(getattr(pytest.importorskip(module), kind))
+    declaration = getattr(conversation_search_tool(Store(), "mine"), f"to_{form}")()
+    found = adapter.dump_python(adapter.validate_python(declaration), mode="json", exclude_none=True)
+    for part in ("conversation_search", "query", "limit", "required"):
+        assert part in json.dumps(found)
+    assert "mine" not in json.dumps(declaration)
+    assert ("additionalProperties" in json.dumps(declaration)) == (form != "gemini")
     with pytest.raises(pydantic.ValidationError):
-        taken.validate_python({**given, "name": 3, "function": 3})
+        adapter.validate_python({**declaration, "name": 3, "function": 3})
 
 
-@pytest.mark.parametrize("conversation_id", ["", "x" * 513, None, 3])
-def test_the_conversation_is_checked_at_once(conversation_id: Any) -> None:
-    with pytest.raises(InvalidConversationIdError):
-        conversation_search_tool(Store(), conversation_id)
-    with pytest.raises(InvalidInputError):
-        conversation_search_tool(None, "mine")  # type: ignore[call-overload]
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"conversation_id": ""},
+        {"store": None},
+        {"token_cap": 0},
+        {"token_cap": True},
+        {"token_counter": 5},
+        {"include": "reasoning"},
+        {"include": ["x"]},
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises((InvalidInputError, InvalidConversationIdError)):
+        conversation_search_tool(**{"store": Store(), "conversation_id": "mine", **options})
 
 
 COUNTERS: list[TokenCounter | None] = [
@@ -242,45 +224,25 @@ def test_an_answer_never_has_more_tokens_than_the_cap(
 
     tool = conversation_search_tool(Fixed(), "mine", token_cap=cap, token_counter=counter)
     for arguments in ({"query": "a"}, {"query": ""}, {"unknown": 1}):
-        told = tool.run(arguments)
-        assert (-(-len(told) // 4) if counter is None else counter(told) if told else 0) <= cap
+        answer = tool.run(arguments)
+        assert (-(-len(answer) // 4) if counter is None else counter(answer) if answer else 0) <= cap
 
 
-def test_what_does_not_fit_is_left_out() -> None:
-    told = conversation_search_tool(Store(), "mine", token_cap=75)(query="dog")
-    [line] = data(told)
-    assert json.loads(line)["text"] == "I adopted a dog"
-    assert len(told) <= 300
-    both = conversation_search_tool(Store(), "mine", token_cap=130)(query="dog")
-    _, second = data(both)
-    assert json.loads(second)["text"].endswith("needle"), "cut to the passage that matches"
-    assert len(both) <= 520
-    assert len(conversation_search_tool(Store(), "mine", token_cap=None)(query="dog")) > 1_000
-    nothing = conversation_search_tool(Store(), "mine", token_cap=5)(query="dog")
-    assert "dog" not in nothing, "no text of a message without the delimiters around it"
-    assert len(nothing) <= 20
+def test_messages_that_do_not_fit_are_left_out() -> None:
+    def answer(cap: int | None) -> str:
+        return conversation_search_tool(Store(), "mine", token_cap=cap)(query="dog")
 
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"token_cap": 0},
-        {"token_cap": True},
-        {"token_cap": "5"},
-        {"token_counter": 5},
-        {"include": "reasoning"},
-        {"include": ["x"]},
-    ],
-)
-def test_bad_options(options: Any) -> None:
-    with pytest.raises(InvalidInputError):
-        conversation_search_tool(Store(), "mine", **options)
+    assert texts_of(answer(75)) == ["I adopted a dog"]
+    _, second = texts_of(answer(130))
+    assert second.endswith("needle"), "cut to the passage that matches"
+    assert len(answer(None)) > 1_000
+    assert "dog" not in answer(5), "no text of a message without the delimiters around it"
 
 
 # Messages that the tool leaves out
 
 
-def talk(*, named: bool = True) -> list[Message]:
+def conversation(*, named: bool = True) -> list[Message]:
     """Two exchanges with searches of the model, and a third in progress."""
     answer = conversation_search_tool(Store(), "mine")(query="dog")
     name = "conversation_search" if named else None
@@ -298,17 +260,18 @@ def talk(*, named: bool = True) -> list[Message]:
 
 
 def texts_found(store: HistoryStore, **options: Any) -> list[str]:
-    return [
-        json.loads(line)["text"]
-        for line in data(conversation_search_tool(store, "c", **options)(query="dog", limit=20))
-    ]
+    return texts_of(conversation_search_tool(store, "c", **options)(query="dog", limit=20))
+
+
+def texts_of(answer: str) -> list[str]:
+    return [json.loads(line)["text"] for line in data(answer)]
 
 
 @pytest.mark.proves("search-tool")
 @pytest.mark.parametrize("named", [True, False])
 def test_own_searches_the_current_turn_and_reasoning_are_left_out(named: bool) -> None:
     with HistoryStore("memory://") as store:
-        store.append_many("c", talk(named=named))
+        store.append_many("c", conversation(named=named))
         plain = {"My dog is called Rex", "A nice name for a dog", "What is my dog called?", "Your dog barks"}
         assert {*texts_found(store)} == plain
         assert {*texts_found(store, include=["current_turn"])} == plain | {"And how old is the dog?"}
@@ -320,17 +283,6 @@ def test_own_searches_the_current_turn_and_reasoning_are_left_out(named: bool) -
         assert "And how old is the dog?" in texts_found(store), "the turn is over"
 
 
-@pytest.mark.proves("search-tool")
-def test_many_own_searches_leave_room_for_other_messages() -> None:
-    with HistoryStore("memory://") as store:
-        store.append_many("c", [user("the dog is old"), assistant("I see")])
-        for n in range(40):
-            call = tool_use(f"call-{n}", "conversation_search", {"query": "dog dog dog"})
-            result = ToolResultPart(f"call-{n}", "dog", name="conversation_search")
-            store.append_many("c", [user(f"question {n}"), assistant([call]), tool([result]), assistant("Well")])
-        assert texts_found(store) == ["the dog is old"]
-
-
 def test_hits_of_one_exchange_stand_together() -> None:
     with HistoryStore("memory://") as store:
         for name in ("first", "second", "third"):
@@ -339,3 +291,26 @@ def test_hits_of_one_exchange_stand_together() -> None:
         found = [text.split()[0] for text in texts_found(store)]
     assert len(found) == 6
     assert found[::2] == found[1::2], "each exchange has two hits, one after the other"
+
+
+@pytest.mark.proves("search-tool")
+def test_earlier_questions_and_their_answers_do_not_hide_what_they_were_about() -> None:
+    with HistoryStore("memory://") as store:
+        store.append_many("c", [user("We adopted a puppy in March"), assistant("Congratulations on the puppy")])
+        search = conversation_search_tool(store, "c")
+        for n, asked in enumerate(["When did we adopt the puppy?", "Did we adopt a puppy in March or May?"] * 5):
+            store.append("c", user(asked))
+            found = search(query=asked)
+            call, result = (
+                tool_use(f"call-{n}", "conversation_search", {"query": asked}),
+                tool_result(f"call-{n}", found),
+            )
+            store.append_many("c", [assistant([call]), tool(result), assistant("You adopt a puppy in March")])
+        text = "In June we moved to Porto. When did we adopt the puppy?"
+        call = tool_use("last", "conversation_search", {"query": "adopt puppy"})
+        store.append_many("c", [user(text), assistant([call]), tool(tool_result("last", "March")), assistant("March")])
+        store.append("c", user("In which month did we adopt the puppy?"))
+        assert "We adopted a puppy in March" in texts_of(search(query="month adopt puppy", limit=2))
+        assert texts_of(search(query="moved to Porto", limit=1)) == [text], "its search was for something else"
+        every = conversation_search_tool(store, "c", include=["own_searches"])
+        assert "We adopted a puppy in March" not in texts_of(every(query="month adopt puppy", limit=2))

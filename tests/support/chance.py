@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def untouched() -> Iterator[None]:
-    """To be used within a test: between its phases pytest-randomly seeds the generator anew."""
+    """Use it inside a test function, because pytest-randomly reseeds the generator between phases."""
     before = random.getstate()
     yield
     assert random.getstate() == before, "something drew from the program's generator"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -12,7 +13,8 @@ __all__ = ["ModelServer"]
 
 class ModelServer:
     """`answers` are taken in turn, the last again and again: a text, a dict (the whole body), a status with a body,
-    or an Event, which is waited for before the next one is taken. `requests` are the paths and bodies that came."""
+    or an Event, which is waited for before the next one is taken. `requests` are the paths and bodies that came. A
+    request of chat completions for a stream gets its answer in halves."""
 
     def __init__(self) -> None:
         self.answers: list[Any] = ["A summary."]
@@ -27,10 +29,12 @@ class ModelServer:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 outer.requests.append((self.path, {key.lower(): value for key, value in self.headers.items()}, body))
                 status, answer = outer._next(self.path, body)
-                data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+                streams = body.get("stream") is True
+                text = "".join(_events(answer)) if streams else json.dumps(answer)
+                data = answer if isinstance(answer, bytes) else text.encode()
                 try:
                     self.send_response(status)
-                    self.send_header("Content-Type", "application/json")
+                    self.send_header("Content-Type", "text/event-stream" if streams else "application/json")
                     self.send_header("Content-Length", str(len(data)))
                     self.end_headers()
                     self.wfile.write(data)
@@ -55,12 +59,18 @@ class ModelServer:
             answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, threading.Event):
             answer.wait(30)
-            return 200, _openai("late", None) if "chat" in path else _anthropic("late", None)
+            return 200, completion("late") if "chat" in path else _anthropic("late", None)
         if isinstance(answer, tuple):
             return answer
         if isinstance(answer, str):
-            return 200, _openai(answer, self.finish) if "chat" in path else _anthropic(answer, self.finish)
+            return 200, completion(answer, self.finish) if "chat" in path else _anthropic(answer, self.finish)
         return 200, answer
+
+    def __enter__(self) -> ModelServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         self._server.shutdown()
@@ -68,15 +78,38 @@ class ModelServer:
         self._thread.join()
 
 
-def _openai(text: str, finish: str | None) -> dict[str, Any]:
+def completion(text: str | None, finish: str | None = None, calls: list[Any] | None = None) -> dict[str, Any]:
+    """The body of a chat completion; `calls` are pairs of an id and arguments for the tool `add`."""
+    functions = [(id_, {"name": "add", "arguments": json.dumps(arguments)}) for id_, arguments in calls or ()]
+    tool_calls = [{"id": id_, "type": "function", "function": function} for id_, function in functions]
+    message = {"role": "assistant", "content": text, **({"tool_calls": tool_calls} if calls else {})}
+    finish = finish or ("tool_calls" if calls else "stop")
     return {
         "id": "chatcmpl-1",
         "object": "chat.completion",
         "created": 1,
         "model": "m",
-        "choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish or "stop"}],
+        "choices": [{"index": 0, "message": message, "finish_reason": finish}],
         "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
     }
+
+
+def _events(body: dict[str, Any]) -> Iterator[str]:
+    """The same chat completion as a stream: the text and the arguments of calls in halves."""
+    [choice] = body["choices"]
+    text = choice["message"]["content"] or ""
+    deltas: list[Any] = [{"role": "assistant", "content": text[: len(text) // 2]}, {"content": text[len(text) // 2 :]}]
+    for index, call in enumerate(choice["message"].get("tool_calls", ())):
+        arguments = call["function"]["arguments"]
+        deltas.append(
+            {"tool_calls": [{**call, "index": index, "function": {"name": "add", "arguments": arguments[:4]}}]}
+        )
+        deltas.append({"tool_calls": [{"index": index, "function": {"arguments": arguments[4:]}}]})
+    for delta in (*deltas, {}):
+        made = {"index": 0, "delta": delta, "finish_reason": None if delta else choice["finish_reason"]}
+        chunk = {**body, "object": "chat.completion.chunk", "choices": [made], "usage": None}
+        yield f"data: {json.dumps(chunk)}\n\n"
+    yield "data: [DONE]\n\n"
 
 
 def _anthropic(text: str, finish: str | None) -> dict[str, Any]:

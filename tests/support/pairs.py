@@ -1,4 +1,4 @@
-"""Small conversations of agents that number their calls alike, and what must hold of calls and results in them.
+"""Small conversations of agents that number their calls alike, and the rules for calls and results in them.
 
 This module does not use `redis_history.model.pairs`.
 """
@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import permutations
 
 from redis_history import Message, Participant, assistant, tool, tool_result, tool_use
-
-__all__ = ["conversations", "counted", "interleavings", "naive_groups", "naive_pairs", "true_calls"]
 
 #: The steps of agents: `u` is a call, `r` its result, both with an id; `t` is a text.
 SCRIPTS = [
@@ -24,27 +23,14 @@ SCRIPTS = [
 ]
 
 
-def interleavings(scripts: Sequence[Sequence[str]]) -> Iterator[list[tuple[int, int, str]]]:
-    """Every order in which agents can take their steps: agent, number of its step, step."""
-
-    def following(taken: tuple[int, ...]) -> Iterator[list[tuple[int, int, str]]]:
-        if all(done == len(script) for done, script in zip(taken, scripts, strict=True)):
-            yield []
-        for agent, done in enumerate(taken):
-            if done < len(scripts[agent]):
-                rest = (*taken[:agent], done + 1, *taken[agent + 1 :])
-                for later in following(rest):
-                    yield [(agent, done, scripts[agent][done]), *later]
-
-    return following((0,) * len(scripts))
-
-
 def conversations(*, named: bool) -> Iterator[list[Message]]:
     """All interleavings of all scripts. The id of a message says who wrote it and as which step. `named`: messages have
     their agents as participants."""
     for scripts in SCRIPTS:
-        for steps in interleavings(scripts):
-            yield [_message(agent, number, step, named=named) for agent, number, step in steps]
+        turns = [agent for agent, script in enumerate(scripts) for _ in script]
+        for order in sorted(set(permutations(turns))):
+            steps = [enumerate(script) for script in scripts]
+            yield [_message(agent, *next(steps[agent]), named=named) for agent in order]
 
 
 def _message(agent: int, number: int, step: str, *, named: bool) -> Message:
@@ -59,8 +45,7 @@ def _message(agent: int, number: int, step: str, *, named: bool) -> Message:
 
 
 def true_calls(messages: Iterable[Message]) -> set[tuple[str, str]]:
-    """Message ids of each call and its result, where agents answer their own latest call: what an observer knows who
-    sees everything that was ever said. By the ids of the messages, not by their participants."""
+    """Message ids of each call and its result, where agents answer their own latest call, known by message ids."""
     open_calls: dict[tuple[str, str], list[str]] = {}
     found = set()
     for message in messages:
@@ -74,13 +59,11 @@ def true_calls(messages: Iterable[Message]) -> set[tuple[str, str]]:
 
 
 def counted(messages: Iterable[Message]) -> Counter[tuple[str, str]]:
-    """The results that have a call if nobody knows agents, by message and id of the call: those that come when there
-    were more calls of their id than results with a call."""
+    """The results that have a call if agents are unknown, by message and id of the call."""
     waiting: Counter[str] = Counter()
     found: Counter[tuple[str, str]] = Counter()
     for message in messages:
-        for use in message.tool_uses:
-            waiting[use.id] += 1
+        waiting.update(use.id for use in message.tool_uses)
         for result in message.tool_results:
             if waiting[result.tool_use_id]:
                 waiting[result.tool_use_id] -= 1
@@ -93,8 +76,8 @@ def naive_pairs(messages: Sequence[Message]) -> list[tuple[int, int, int, int]]:
     the result. If a call has two results, the later one is its own."""
     results: dict[tuple[int, int], list[str | None]] = {}
     callers: dict[tuple[int, int], tuple[str, str | None]] = {}
-    own_result: set[tuple[int, int]] = set()
-    lent: dict[str | None, list[tuple[int, int]]] = {}
+    settled: set[tuple[int, int]] = set()
+    answered_by_other: dict[str | None, tuple[int, int]] = {}
     found = []
     for index, message in enumerate(messages):
         if message.role == "system" or message.is_summary:
@@ -107,21 +90,17 @@ def naive_pairs(messages: Sequence[Message]) -> list[tuple[int, int, int, int]]:
                 results[index, at] = []
             elif part in message.tool_results:
                 same = [place for place, (one, _) in callers.items() if one == part.tool_use_id]  # type: ignore[union-attr]
-                own = [
-                    place
-                    for place in same
-                    if agent is not None and callers[place][1] == agent and place not in own_result
-                ]
+                own = [one for one in same if agent is not None and callers[one][1] == agent and one not in settled]
                 free = [place for place in same if not results[place]]
                 if own or free:
                     call = max(own or free)
                     results[call].append(agent)
                     caller = callers[call][1]
                     if agent is None or caller in (None, agent):
-                        own_result.add(call)
-                    else:  # the one before that another agent has answered waits no longer
-                        own_result.update(lent.get(caller, ()))
-                        lent[caller] = [call]
+                        settled.add(call)
+                    else:  # the caller's earlier call that another agent answered does not wait any longer
+                        settled |= {answered_by_other[caller]} if caller in answered_by_other else set()
+                        answered_by_other[caller] = call
                     found.append((*call, index, at))
     return found
 

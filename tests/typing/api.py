@@ -3,143 +3,80 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_never, assert_type
 
 import redis.asyncio
 
-import redis_history
-from redis_history import (
-    AsyncCompressor,
-    AsyncConversationSearchTool,
-    AsyncHistoryStore,
-    AsyncNamespaceSubscription,
-    AsyncSubscription,
-    AttachmentPart,
-    Capabilities,
-    CompressionProgress,
-    Compressor,
-    Conversation,
-    ConversationDeleted,
-    ConversationSearchTool,
-    ConversationUpdated,
-    Embedder,
-    Event,
-    History,
-    HistoryCleared,
-    HistoryCompacted,
-    HistoryExpanded,
-    HistoryRestored,
-    HistoryStore,
-    Message,
-    MessagesAppended,
-    MessagesDeleted,
-    MessageUpdated,
-    NamespaceSubscription,
-    Part,
-    Participant,
-    Position,
-    ReasoningPart,
-    ReduceOptions,
-    ReplyEnded,
-    ReplyGrew,
-    Reset,
-    RetryDetails,
-    RetryPolicy,
-    Source,
-    Subscription,
-    Summarizer,
-    TextPart,
-    ToolResultPart,
-    ToolUsePart,
-    UnknownPart,
-    VectorField,
-    anthropic_summarizer,
-    assistant,
-    compression,
-    conversation_search_tool,
-    extractive_summarizer,
-    openai_summarizer,
-    system,
-    text,
-    tiktoken_counter,
-    tool,
-    tool_result,
-    tool_use,
-    user,
-)
+import redis_history as rh
 from redis_history.compaction import Policy
-from redis_history.errors import MessageConflictError, RedisHistoryError, RevisionConflictError
+from redis_history.errors import MessageConflictError, RevisionConflictError
+from redis_history.formats import from_anthropic, to_mistral, to_openai_responses
+from redis_history.importers import export_messages, import_messages
 from redis_history.model import Metadata
 
 # Messages
 
-assert_type(user("hi"), Message)
-assert_type(user("hi", id="m1", scope="dm", timestamp="2026-01-31T12:00:00Z", metadata={"mentions": ["bot"]}), Message)
-assert_type(user(["see ", text("this"), AttachmentPart(name="a.png", modality="image", size=7)]), Message)
-assert_type(user(part for part in (text("a"), text("b"))), Message)
-assert_type(assistant("Looking.", tool_use("c", "find", {"q": 1}), ReasoningPart("hm", signature="s")), Message)
-assert_type(tool(tool_result("c", [{"type": "text", "text": "found"}], is_error=False, name="find")), Message)
-assert_type(system("Be brief.", participant=Participant("system", "ops", "Ops")), Message)
-assert_type(user("hi", id=None, sources=[Source("d")], trace_id="t", provider_meta={"openai": {}}), Message)
+assert_type(
+    [
+        rh.user("hi", id="m1", scope="dm", timestamp="2026-01-31T12:00:00Z", metadata={"mentions": ["bot"]}),
+        rh.user(["see ", rh.text("this"), rh.AttachmentPart(name="a.png", modality="image", size=7)]),
+        rh.user(part for part in (rh.text("a"), rh.text("b"))),
+        rh.assistant("Looking.", rh.tool_use("c", "find", {"q": 1}), rh.ReasoningPart("hm", signature="s")),
+        rh.tool(rh.tool_result("c", [{"type": "text", "text": "found"}], is_error=False, name="find")),
+        rh.system("Be brief.", participant=rh.Participant("system", "ops", "Ops")),
+        rh.user("hi", id=None, sources=[rh.Source("d")], trace_id="t", provider_meta={"openai": {}}),
+    ],
+    list[rh.Message],
+)
 notes: Metadata = {"channel_id": "C1"}
 anything: dict[str, Any] = {"score": 1}
 assert_type(
-    [user("hi", metadata=notes), user("hi", metadata=anything), user("hi", metadata={"score": 1})], list[Message]
+    [rh.user("hi", metadata=notes), rh.user("hi", metadata=anything), rh.user("hi", metadata={"score": 1})],
+    list[rh.Message],
 )
-user("hi", particpant=Participant("user", "bob"))  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
-assistant("hi", participant="bob")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
-tool("hi", scope="private")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
-system("hi", sequence=1)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
+rh.user("hi", particpant=rh.Participant("user", "bob"))  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
+rh.assistant("hi", participant="bob")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+rh.tool("hi", scope="private")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+rh.system("hi", sequence=1)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
 
-message = Message(
-    role="assistant",
-    id="m2",
-    parts=(text("x"), UnknownPart(data={"type": "new"})),
-    participant=Participant(kind="agent", id="planner", display_name=None),
-    timestamp=datetime(2026, 1, 31, tzinfo=UTC),
-    scope="thread",
-    metadata={"channel_id": "C1", "free": [1, None]},
-    sources=(Source(document_id="d", score=0.5),),
-    trace_id="t",
-    provider_meta={"openai": {}},
-)
+message = rh.Message(role="assistant", parts=(rh.text("x"), rh.UnknownPart(data={"type": "new"})), scope="thread")
 
 
-def every_part(part: Part) -> str:
+def every_part(part: rh.Part) -> str:
     match part:
-        case TextPart() | ReasoningPart():
+        case rh.TextPart() | rh.ReasoningPart():
             return part.text
-        case ToolUsePart():
+        case rh.ToolUsePart():
             return part.name
-        case ToolResultPart():
+        case rh.ToolResultPart():
             return part.tool_use_id
-        case AttachmentPart():
+        case rh.AttachmentPart():
             return part.name or ""
-        case UnknownPart():
+        case rh.UnknownPart():
             return part.type
         case _:
             assert_never(part)
 
 
-def every_event(event: Event) -> None:
+def every_event(event: rh.Event) -> None:
     match event:
-        case MessagesAppended() | HistoryRestored() | MessagesDeleted() | HistoryCleared():
+        case rh.MessagesAppended() | rh.HistoryRestored() | rh.MessagesDeleted() | rh.HistoryCleared():
             pass
-        case MessageUpdated() | ReplyGrew() | ReplyEnded():
+        case rh.MessageUpdated() | rh.ReplyGrew() | rh.ReplyEnded():
             pass
-        case HistoryCompacted() | HistoryExpanded():
+        case rh.HistoryCompacted() | rh.HistoryExpanded():
             pass
-        case ConversationUpdated() | ConversationDeleted():
+        case rh.ConversationUpdated() | rh.ConversationDeleted():
             pass
-        case Reset():
+        case rh.Reset():
             every_reason(event)
         case _:
             assert_never(event)
 
 
-def every_reason(reset: Reset) -> None:
+def every_reason(reset: rh.Reset) -> None:
     match reset.reason:
         case "log_trimmed" | "log_unreadable" | "server_rewound":
             pass
@@ -149,33 +86,26 @@ def every_reason(reset: Reset) -> None:
             assert_never(reset.reason)
 
 
-def errors(store: HistoryStore) -> None:
+def errors(store: rh.HistoryStore) -> None:
     try:
-        store.append("c", user("x"), expected_revision=3)
+        store.append("c", rh.user("x"), expected_revision=3)
     except RevisionConflictError as error:
-        print(error.current_revision)
+        assert_type(error.current_revision, int)
     except MessageConflictError as error:
-        print(error.message_id)
-    except RedisHistoryError:
-        pass
+        assert_type(error.message_id, str)
 
 
 # Stores
 
-HistoryStore("memory://")
-HistoryStore("redis://localhost", doorbell="poll")
-HistoryStore("redis://localhost:6379/0", namespace="support", log_length=100, poll_interval=1, retry=RetryPolicy(5))
-HistoryStore("redis://localhost:6379/0", durability="replicas", replicas=2, durability_timeout=0.5)
+
+def note(details: rh.RetryDetails) -> None: ...
 
 
-def note(details: RetryDetails) -> None: ...
-
-
-HistoryStore(retry=RetryPolicy(on_retry=note))
-HistoryStore(retry=RetryPolicy(on_retry=print))
-HistoryStore(client=redis.Redis())
-AsyncHistoryStore("embedded:///data", retry=RetryPolicy(deadline=5.0, first_wait=0.1, longest_wait=2))
-AsyncHistoryStore(client=redis.asyncio.Redis())
+rh.HistoryStore(
+    "redis://localhost:6379/0", log_length=100, poll_interval=1, durability="replicas", replicas=2, doorbell="poll",
+    retry=rh.RetryPolicy(5, on_retry=note), search="require", language="german",
+)  # fmt: skip
+rh.AsyncHistoryStore(client=redis.asyncio.Redis(), retry=rh.RetryPolicy(deadline=5.0, first_wait=0.1, on_retry=print))
 
 
 def embed(texts: Sequence[str]) -> list[list[float]]:
@@ -186,75 +116,79 @@ async def embed_elsewhere(texts: Sequence[str]) -> list[list[float]]:
     return embed(texts)
 
 
-a_function: Embedder = embed
-HistoryStore("redis://", search="require", language="german", embedder=embed, vectors=1)
-AsyncHistoryStore("redis://", search="off", embedder=embed_elsewhere, vectors=VectorField(1, algorithm="hnsw"))
+rh.HistoryStore("redis://", embedder=embed, vectors=1)
+rh.AsyncHistoryStore("redis://", embedder=embed_elsewhere, vectors=rh.VectorField(1, algorithm="hnsw"))
 
 
-def rolling(messages: Sequence[Message], previous_summary: str | None) -> str:
+def rolling(messages: Sequence[rh.Message], previous_summary: str | None) -> str:
     return f"{previous_summary}: {messages[0].text}"
 
 
-async def rolling_later(messages: Sequence[Message], previous_summary: str | None) -> str:
+async def rolling_later(messages: Sequence[rh.Message], previous_summary: str | None) -> str:
     return await asyncio.to_thread(rolling, messages, previous_summary)
 
 
-def progressed(progress: CompressionProgress) -> None: ...
+def progressed(progress: rh.CompressionProgress) -> None: ...
 
 
-def compressors(store: HistoryStore) -> None:
-    every: list[Summarizer] = [rolling, rolling_later, extractive_summarizer(max_tokens=100)]
-    every += [openai_summarizer("m", base_url="http://localhost/v1"), anthropic_summarizer("m", prompt="Be brief.")]
-    compressor = Compressor(store, every[0], max_tokens=8000, older_than=timedelta(days=7), on_progress=progressed)
+def compressors(store: rh.HistoryStore) -> None:
+    every: list[rh.Summarizer] = [rolling, rolling_later, rh.extractive_summarizer(max_tokens=100)]
+    every += [
+        rh.openai_summarizer("m", base_url="http://localhost/v1"),
+        rh.anthropic_summarizer("m", prompt="Be brief."),
+    ]
+    compressor = rh.Compressor(store, every[0], max_tokens=8000, older_than=timedelta(days=7), on_progress=progressed)
     compressor.stop()
-    History().use(compression(rolling_later, auto_reduce_when={"max_tokens": 8000, "older_than": timedelta(days=1)}))
-    History().use(compression(rolling, auto_reduce_when=ReduceOptions(max_entries=40)))
+    rh.History().use(
+        rh.compression(rolling_later, auto_reduce_when={"max_tokens": 8000, "older_than": timedelta(days=1)})
+    )
+    rh.History().use(rh.compression(rolling, auto_reduce_when=rh.ReduceOptions(max_entries=40)))
 
 
-async def asynchronous_compressors(store: AsyncHistoryStore) -> None:
-    AsyncCompressor(store, rolling_later, max_messages=100, target=0.3, keep_recent=0)
+async def asynchronous_compressors(store: rh.AsyncHistoryStore) -> None:
+    rh.AsyncCompressor(store, rolling_later, max_messages=100, target=0.3, keep_recent=0)
 
 
 def synchronous() -> None:
-    with HistoryStore("memory://") as store:
-        assert_type(store.capabilities, Capabilities)
-        assert_type(store, HistoryStore)
+    with rh.HistoryStore("memory://") as store:
+        assert_type(store.capabilities, rh.Capabilities)
+        assert_type(store, rh.HistoryStore)
         store.get("c", limit=5, roles=["user", "tool"], participant_ids={"ann"}, scope="channel")
         store.get("c", since=datetime.now(UTC), before="2026-01-31")
         store.get("c", since=1.5, before=message.position)
-        assert_type(store.iter("c", batch=100, roles=("user",)), Iterator[Message])
-        store.append_many("c", (user(str(n)) for n in range(3)), must_not_exist=True)
+        assert_type(store.iter("c", batch=100, roles=("user",)), Iterator[rh.Message])
+        store.append_many("c", (rh.user(str(n)) for n in range(3)), must_not_exist=True)
         store.compact("c", through=message, summary="x", seen=[message])
-        store.compact("c", through=Position(1, 2), summary=message, expected_revision=1)
-        store.create_conversation(Conversation("c", user_id=1, auditing_id="a"))
+        store.compact("c", through=rh.Position(1, 2), summary=message, expected_revision=1)
+        store.create_conversation(rh.Conversation("c", user_id=1, auditing_id="a"))
         store.update_conversation("c", user_id="1", auditing_id=None)
         store.reindex(on_progress=print)
         store.list_conversations(user_id=b"1")  # type: ignore[arg-type]
 
         with store.subscribe("c", after=store.snapshot("c").cursor) as subscription:
-            assert_type(subscription, Subscription)
-            assert_type(subscription.get(timeout=1), Event | None)
+            assert_type(subscription, rh.Subscription)
+            assert_type(subscription.get(timeout=1), rh.Event | None)
             for event in subscription:
                 every_event(event)
         store.subscribe("c", after="1:2:3").close()
 
         store.search("c", "word", roles=["user"], scope="dm", since="2026-01-31", context=1, highlight=True)
-        store.search("c", "word", token_cap=100, token_counter=tiktoken_counter())
+        store.search("c", "word", token_cap=100, token_counter=rh.tiktoken_counter())
         store.search_all("word", token_counter=len)
         store.search("c", "word", token_counter=5)  # type: ignore[arg-type]
-        search_tool = conversation_search_tool(store, "c")
-        assert_type(search_tool, ConversationSearchTool)
+        search_tool = rh.conversation_search_tool(store, "c")
+        assert_type(search_tool, rh.ConversationSearchTool)
         assert_type(search_tool(query="word", limit=3), str)
 
         with store.subscribe_all(after={"c": "1:2:3"}) as all_changes:
-            assert_type(all_changes, NamespaceSubscription)
+            assert_type(all_changes, rh.NamespaceSubscription)
             for event in all_changes:
                 every_event(event)
 
-        def callback(event: Event) -> int:
+        def callback(event: rh.Event) -> int:
             return event.revision
 
-        def on_error(error: Exception, event: Event | None) -> None: ...
+        def on_error(error: Exception, event: rh.Event | None) -> None: ...
 
         assert_type(store.on_change("c", callback, on_error=on_error), Callable[[], None])
         assert_type(store.on_change_all(callback, on_error=on_error), Callable[[], None])
@@ -262,33 +196,33 @@ def synchronous() -> None:
 
 
 async def asynchronous() -> None:
-    async with AsyncHistoryStore("memory://") as store:
-        assert_type(await store.capabilities, Capabilities)
-        assert_type(store, AsyncHistoryStore)
-        assert_type(store.iter("c"), AsyncIterator[Message])
+    async with rh.AsyncHistoryStore("memory://") as store:
+        assert_type(await store.capabilities, rh.Capabilities)
+        assert_type(store, rh.AsyncHistoryStore)
+        assert_type(store.iter("c"), AsyncIterator[rh.Message])
         async for each in store.iter("c", before=5):
-            assert_type(each, Message)
+            assert_type(each, rh.Message)
         Policy(max_tokens=1000, older_than=timedelta(days=1)).plan(await store.get("c"))
         snapshot = await store.snapshot("c")
 
-        assert_type(await store.subscribe("c"), AsyncSubscription)
+        assert_type(await store.subscribe("c"), rh.AsyncSubscription)
         async with store.subscribe("c", after=snapshot.cursor) as subscription:
-            assert_type(subscription, AsyncSubscription)
-            assert_type(await subscription.get(timeout=0.5), Event | None)
+            assert_type(subscription, rh.AsyncSubscription)
+            assert_type(await subscription.get(timeout=0.5), rh.Event | None)
             async for event in subscription:
                 every_event(event)
 
-        search_tool = conversation_search_tool(store, "c")
-        assert_type(search_tool, AsyncConversationSearchTool)
-        conversation_search_tool(store, "c", token_cap=500, token_counter=len)
+        search_tool = rh.conversation_search_tool(store, "c")
+        assert_type(search_tool, rh.AsyncConversationSearchTool)
+        rh.conversation_search_tool(store, "c", token_cap=500, token_counter=len)
         assert_type(await search_tool.run('{"query": "word"}'), str)
 
-        assert_type(await store.subscribe_all(), AsyncNamespaceSubscription)
+        assert_type(await store.subscribe_all(), rh.AsyncNamespaceSubscription)
         async with store.subscribe_all(after={"c": snapshot.cursor}) as all_changes:
             async for event in all_changes:
                 every_event(event)
 
-        async def callback(event: Event) -> None: ...
+        async def callback(event: rh.Event) -> None: ...
 
         unsubscribe = await store.on_change("c", callback)
         assert_type(unsubscribe, Callable[[], Awaitable[None]])
@@ -298,4 +232,108 @@ async def asynchronous() -> None:
 
 def misspelt() -> object:
     """Names are looked up when they are asked for, but a checker knows them all."""
-    return redis_history.HistoryStroe  # type: ignore[attr-defined]
+    return rh.HistoryStroe  # type: ignore[attr-defined]
+
+
+# Prompts and capture
+
+
+def prompts(store: rh.HistoryStore) -> None:
+    prompt = rh.assemble_prompt(store, "c", "bot", "Bot", rh.PromptOptions(scope="dm", agent_aliases=("b",)), rolling)
+    assert_type(prompt, rh.AssembledPrompt)
+    rh.assemble_prompt(store, "c", agent_id="bot", options={"token_budget": 2000}, summarizer=None)
+    every: list[rh.Summarizer] = [rolling, rolling_later, rh.extractive_summarizer()]
+    rh.assemble_prompt(store, "c", "bot", None, None, every[2])
+    rh.assemble_prompt(store, "c", "bot", None, None, lambda messages: "no summary")  # type: ignore[call-overload]
+    rh.PromptOptions(addressed_only_mode="strict")
+    rh.PromptOptions(addressed_only_mode="loose")  # type: ignore[arg-type]
+    assert_type(rh.assemble_messages(store.iter("c"), "bot", "Bot", summarizer=rolling), rh.AssembledPrompt)
+    rh.PromptOptions(token_counter=len, also_addressed=lambda message: message.scope is None, now=datetime.now(UTC))
+    rh.PromptOptions(scope="room")  # type: ignore[arg-type]
+
+
+async def async_prompts(store: rh.AsyncHistoryStore) -> None:
+    coroutine: Coroutine[Any, Any, rh.AssembledPrompt] = rh.assemble_prompt(store, "c", "bot")
+    assert_type(await coroutine, rh.AssembledPrompt)
+    assert_type(await rh.assemble_prompt(store, "c", "bot", "Bot", {"scope": "dm"}, rolling_later), rh.AssembledPrompt)
+    assert_type(await rh.assemble_prompt(store, "c", "bot", summarizer=rolling), rh.AssembledPrompt)
+
+
+async def captures(store: rh.HistoryStore, async_store: rh.AsyncHistoryStore) -> None:
+    def on_error(error: Exception, conversation_id: str | None, messages: list[rh.Message]) -> None: ...
+
+    record = rh.capture(store, "c", agent="bot", user=rh.Participant("user", "ann"), on_error=on_error)
+    assert_type(record, rh.Capture)
+    async_record = rh.capture(async_store, lambda request: str(request), inbound=str, outbound=str, background=True)
+    assert_type(async_record, rh.AsyncCapture)
+
+    @record
+    def agent(question: str, *, loud: bool = False) -> int:
+        return 1
+
+    @async_record
+    async def async_agent(question: str) -> AsyncIterator[str]:
+        yield question
+
+    assert_type(agent("x", loud=True), int)
+    agent(7)  # type: ignore[arg-type]
+    assert_type(async_agent("x"), AsyncIterator[str])
+    with record as same, same.turn("x", conversation_id="c") as turn:
+        assert_type(same, rh.Capture)
+        turn.reply("y")
+    async with async_record as async_same, async_same.turn("x") as async_turn:
+        await async_turn.reply("y")
+        await async_turn.add("z")
+        await async_same.flush()
+
+
+# Histories
+
+
+class Shorter(rh.Plugin):
+    def on_registered(self, history: rh.History) -> None: ...
+
+    async def reduce(self, entries: Sequence[rh.Message], options: rh.ReduceOptions) -> Sequence[rh.Message]:
+        assert_type(options.older_than, datetime | None)
+        return entries[1:]
+
+    def transform(self, entries: list[rh.Message]) -> list[rh.Message]:
+        return entries
+
+
+def histories() -> None:
+    history = rh.History(
+        max_length=5, max_tokens=100, token_counter=len, on_plugin_error=lambda error, plugin, hook: None
+    )
+    assert_type(history.use(Shorter()).use(rh.tool_result_masking(exclude=["a"])), rh.History)
+    assert_type(history.reduce(max_tokens=5, older_than=timedelta(days=1)), rh.Reduction)
+    assert_type(history.clone(max_length=3), rh.History)
+    assert_type(rh.History.from_json(history.to_json(), max_length=3), rh.History)
+    with rh.RedisHistory(rh.HistoryStore("memory://"), max_length=5, max_unsaved=7) as shared:
+        assert_type(shared, rh.RedisHistory)
+        assert_type(shared.use(Shorter()), rh.RedisHistory)
+        shared.load("c")
+        shared.autosave()
+        shared.flush()
+
+
+async def asynchronous_histories() -> None:
+    async with rh.AsyncRedisHistory(redis.asyncio.Redis(), namespace="n", token_counter=len) as history:
+        assert_type(history, rh.AsyncRedisHistory)
+        await history.load("c")
+        assert_type(await history.reduce(max_entries=5), int)
+        assert_type(await history.save(), int)
+        await history.autosave("c")
+        await history.flush()
+
+
+# Formats and importers
+
+from_anthropic([{"role": "user", "content": "hi"}], system="Be brief.")
+to_openai_responses([message], on_loss=lambda loss: None)
+to_mistral([message], short_ids=True)
+
+
+def transfers(store: rh.HistoryStore) -> None:
+    import_messages("a.jsonl", store, format="chatgpt", on_progress=lambda done: None)
+    export_messages(store, "out.jsonl", conversation_ids=["c"])

@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
-from redis_history import Message, ReasoningPart, TextPart, ToolResultPart, ToolUsePart, UnknownPart
-from redis_history.formats import (
-    from_anthropic,
-    from_gemini,
-    from_mistral,
-    from_openai_chat,
-    from_openai_responses,
-    to_anthropic,
-    to_anthropic_system,
-    to_gemini,
-    to_gemini_system,
-    to_mistral,
-    to_openai_chat,
-    to_openai_responses,
-)
+import pytest
+
+from redis_history import Message, ReasoningPart, TextPart, ToolResultPart, ToolUsePart, UnknownPart, formats
 from tests.support.members import stored
 from tests.support.sdk import is_valid
-
-__all__ = ["FORMATS", "Format", "carried", "through_storage", "turns"]
 
 
 class Format(NamedTuple):
@@ -34,7 +20,7 @@ class Format(NamedTuple):
     system: Callable[..., Any] | None = None
 
     def there_and_back(self, messages: Sequence[Message], **options: Any) -> list[Message]:
-        """Through the provider's form, the separate system value included."""
+        """Through the provider's format, with the separate system value."""
         items = self.to(messages, **options)
         if self.system is None:
             return self.from_(items)
@@ -53,36 +39,37 @@ class Format(NamedTuple):
 
 
 FORMATS = [
-    Format("anthropic", to_anthropic, from_anthropic, to_anthropic_system),
-    Format("gemini", to_gemini, from_gemini, to_gemini_system),
-    Format("mistral", to_mistral, from_mistral),
-    Format("openai_chat", to_openai_chat, from_openai_chat),
-    Format("openai_responses", to_openai_responses, from_openai_responses),
+    Format(name, getattr(formats, f"to_{name}"), getattr(formats, f"from_{name}"), getattr(formats, system, None))
+    for name in ("anthropic", "gemini", "mistral", "openai_chat", "openai_responses")
+    for system in (f"to_{name}_system",)
 ]
+FORMAT = {one.name: one for one in FORMATS}
+every_format = pytest.mark.parametrize("format_", FORMATS, ids=lambda f: f.name)
 
 
 def through_storage(messages: Sequence[Message]) -> list[Message]:
     return [stored(message, n) for n, message in enumerate(messages, 1)]
 
 
-def turns(messages: Sequence[Message], lost: set[tuple[str, int | None]] = frozenset()) -> list[tuple[str, list[Any]]]:  # type: ignore[assignment]
-    """The content of a conversation in any format: runs of the same side, and what is in them. Providers draw the line
-    between two messages of a side in different places, and give the system's apart."""
+def turns(
+    messages: Sequence[Message], lost: Collection[tuple[str, int | None]] = ()
+) -> list[tuple[str, list[tuple[Any, ...]]]]:
+    """The content of a conversation in any format: runs of the same side, and their content. Providers divide the
+    messages of a side in different places, and separate those of the system."""
     found: list[tuple[str, list[Any]]] = []
     for message in sorted(messages, key=lambda message: message.role != "system"):
         side = {"tool": "user"}.get(message.role, message.role)
-        said = [carried(p) for index, p in enumerate(message.parts) if (message.id, index) not in lost]
-        said = [item for item in said if item != ("text", "")]  # no text is no content
-        if not said:
-            continue
-        if not found or found[-1][0] != side:
+        content = [_content(p) for index, p in enumerate(message.parts) if (message.id, index) not in lost]
+        content = [item for item in content if item != ("text", "")]  # no text is no content
+        if content and (not found or found[-1][0] != side):
             found.append((side, []))
-        found[-1][1].extend(said)
-    # Some have results before all else in a turn, or calls after it: the order within a kind is what all keep.
-    return [(side, sorted(said, key=lambda item: item[0])) for side, said in found]
+        if content:
+            found[-1][1].extend(content)
+    # Some have results before all else in a turn, or calls after it: all keep the order within a kind.
+    return [(side, sorted(content, key=lambda item: str(item[0]))) for side, content in found]
 
 
-def carried(part: Any) -> tuple[Any, ...]:
+def _content(part: Any) -> tuple[Any, ...]:
     match part:
         case TextPart():
             return ("text", part.text)
@@ -91,17 +78,13 @@ def carried(part: Any) -> tuple[Any, ...]:
         case ToolUsePart():
             return ("call", part.id, part.name, _value(part.input))
         case ToolResultPart():
-            return ("result", part.tool_use_id, _value(_told(part.content)), part.is_error)
+            content = "" if part.content is None else part.content
+            if isinstance(content, list) and content and all(isinstance(b, dict) and "text" in b for b in content):
+                content = [block["text"] for block in content]  # the types of text blocks differ
+            return ("result", part.tool_use_id, _value(content), part.is_error)
         case UnknownPart():
             return ("unknown", _value(part.data))
     return ("file", part.modality or "document", part.reference)
-
-
-def _told(content: Any) -> Any:
-    """Text blocks are the same whatever they are called."""
-    if isinstance(content, list) and content and all(isinstance(b, dict) and "text" in b for b in content):
-        return [block["text"] for block in content]
-    return "" if content is None else content
 
 
 def _value(value: Any) -> str:

@@ -10,13 +10,8 @@ from hypothesis import strategies as st
 
 from redis_history._ids import new_token
 from redis_history.changelog import token_of
-from redis_history.errors import InvalidCursorError, InvalidInputError
-from redis_history.events import (
-    BEGINNING,
-    Cursor,
-    Reset,
-    ResetReason,
-)
+from redis_history.errors import InvalidCursorError
+from redis_history.events import BEGINNING, Cursor, Reset, ResetReason
 
 tokens = st.text("0123456789abcdef", min_size=16, max_size=16)
 cursors = st.builds(Cursor, epoch=tokens, revision=st.integers(0, 2**53 - 1), token=tokens.map(token_of))
@@ -41,19 +36,10 @@ WRONG_TEXTS = [
 @pytest.mark.parametrize(
     "wrong", [*WRONG_TEXTS, None, 5, b"x", [], Cursor(A, 1, T), f"{A}:1:{T}".encode()], ids=lambda one: repr(one)[:30]
 )
-def test_other_values_are_no_cursors(wrong: Any) -> None:
+def test_other_values_are_not_cursors(wrong: Any) -> None:
     with pytest.raises(InvalidCursorError) as caught:
         Cursor.parse(wrong)
     assert len(str(caught.value)) < 250
-
-
-@given(st.text(max_size=60))
-def test_parsed_texts_are_those_of_cursors(text: str) -> None:
-    try:
-        cursor = Cursor.parse(text)
-    except InvalidInputError:
-        return
-    assert str(cursor) == text
 
 
 def test_the_reasons_of_a_reset_are_documented() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redis_history.backends.redis.keys import BUCKETS, ConversationKeys, Keyspace, pack_keys
+from redis_history.backends.redis.keys import BUCKETS, ConversationKeys, Keyspace
 from redis_history.errors import ConfigurationError
 from redis_history.search.server_search import MessagePlace
 from tests.property.strategies import conversation_ids, namespaces
@@ -33,36 +33,6 @@ def hash_tag(key: bytes) -> bytes:
     return key[start + 1 : end]
 
 
-def unpacked(packed: bytes) -> list[bytes]:
-    """The bulk strings of RESP, one after the other."""
-    found = []
-    while packed:
-        size, rest = packed.split(b"\r\n", 1)
-        assert size[:1] == b"$"
-        length = int(size[1:])
-        assert rest[length : length + 2] == b"\r\n"
-        found.append(rest[:length])
-        packed = rest[length + 2 :]
-    return found
-
-
-@pytest.mark.proves("isolated")
-@given(spaces, ids)
-def test_no_name_adds_anything_to_a_key(namespace: str, conversation_id: str) -> None:
-    keys = Keyspace(namespace).conversation(conversation_id)
-    for key in (*own(keys), keys.registry):
-        assert SAFE.fullmatch(key)
-        assert key.count(b"{") == key.count(b"}") == 1
-
-
-@given(spaces, ids)
-def test_a_name_gives_back_its_id(namespace: str, conversation_id: str) -> None:
-    """So no two ids have one name."""
-    keys = Keyspace(namespace).conversation(conversation_id)
-    assert Keyspace.name_to_id(keys.name) == conversation_id
-    assert keys.name in keys.state
-
-
 @pytest.mark.proves("isolated")
 @given(spaces, spaces, ids, ids)
 def test_no_two_conversations_share_a_key(namespace: str, other: str, one: str, two: str) -> None:
@@ -75,24 +45,20 @@ def test_no_two_conversations_share_a_key(namespace: str, other: str, one: str, 
     assert keys.registry not in own(its)
 
 
-@pytest.mark.proves("cluster")
+@pytest.mark.proves("cluster", "isolated")
 @given(spaces, ids)
-def test_one_slot_holds_all_of_a_conversation(namespace: str, conversation_id: str) -> None:
+def test_keys_of_any_names(namespace: str, conversation_id: str) -> None:
+    """They are safe, in one slot, and the name gives back the id, so that no two ids have one name."""
     keyspace = Keyspace(namespace)
     keys = keyspace.conversation(conversation_id)
+    for key in (*own(keys), keys.registry):
+        assert SAFE.fullmatch(key)
+        assert key.count(b"{") == key.count(b"}") == 1
     assert len({hash_tag(key) for key in (*own(keys), keys.registry)}) == 1
     assert keys.registry in keyspace.registries()
-
-
-@given(spaces)
-def test_there_is_one_registry_for_each_bucket(namespace: str) -> None:
-    registries = Keyspace(namespace).registries()
-    assert len({hash_tag(key) for key in registries}) == len(set(registries)) == BUCKETS
-
-
-def test_conversations_spread_over_the_buckets() -> None:
-    keyspace = Keyspace("default")
-    assert len({keyspace.conversation(f"conversation-{n}").registry for n in range(1000)}) == BUCKETS
+    assert len(set(keyspace.registries())) == BUCKETS
+    assert Keyspace.name_to_id(keys.name) == conversation_id
+    assert keys.name in keys.state
 
 
 def globbed(pattern: bytes, key: bytes) -> bool:
@@ -119,7 +85,7 @@ def test_a_pattern_is_of_one_namespace(namespace: str, other: str, conversation_
 
 
 @given(spaces, spaces, ids, st.integers(1, 2**53))
-def test_whose_document_a_key_is(namespace: str, other: str, conversation_id: str, sequence: int) -> None:
+def test_the_message_of_a_document_key(namespace: str, other: str, conversation_id: str, sequence: int) -> None:
     keyspace, foreign = Keyspace(namespace), Keyspace(other)
     key = keyspace.documents_of(conversation_id, b"0123456789abcdef") + b"%d" % sequence
     assert keyspace.document_of(key) == MessagePlace(conversation_id, b"0123456789abcdef", sequence)
@@ -137,17 +103,12 @@ def test_whose_document_a_key_is(namespace: str, other: str, conversation_id: st
         ("n", "caf\u00e9 \u4f60", b"rh2:{n:17}:caf%C3%A9%20%E4%BD%A0:s"),
     ],
 )
-def test_keys_are_spelled_as_ever(namespace: str, conversation_id: str, state: bytes) -> None:
+def test_the_spelling_of_keys_never_changes(namespace: str, conversation_id: str, state: bytes) -> None:
     """Another spelling would lose every stored conversation."""
     keys = Keyspace(namespace).conversation(conversation_id)
     assert keys.state == state
     assert (keys.messages, keys.log) == (state[:-1] + b"m", state[:-1] + b"l")
     assert keys.registry == state[: state.index(b"}") + 1] + b":c"
-
-
-@given(st.lists(st.binary(max_size=20), max_size=9))
-def test_packing(keys: list[bytes]) -> None:
-    assert unpacked(pack_keys(*keys)) == [b"%d" % len(keys), *keys]
 
 
 @pytest.mark.parametrize("namespace", ["", "x" * 129, "\u00e9" * 65, None, 5, b"n", "\ud800", ["n"]])

@@ -96,77 +96,38 @@ def expressions() -> list[Expression]:
     return found
 
 
-def atoms(pattern: re.Pattern[Any]) -> tuple[list[str], list[str]]:
-    """Characters that the parts of a pattern match, and the runs of literal characters in it."""
-    found: dict[str, None] = {}
-    runs: list[str] = []
-
-    def look(tree: Any) -> None:
-        run = ""
-        for op, value in tree:
-            kind = str(op)
-            if kind == "LITERAL":
-                run += chr(value)
-                found[chr(value)] = None
-                continue
-            if run:
-                runs.append(run)
-            run = ""
-            if kind == "IN":
-                for each, inside in value:
-                    if str(each) == "LITERAL":
-                        found[chr(inside)] = None
-                    elif str(each) == "RANGE":
-                        found[chr(inside[0])] = None
-                    elif str(each) == "CATEGORY":
-                        found.update(dict.fromkeys({"DIGIT": "1", "SPACE": " ", "WORD": "a"}.get(str(inside)[9:], "-")))
-                found["é"] = None
-            elif kind in ("ANY", "NOT_LITERAL"):
-                found["a"] = None
-            elif isinstance(value, tuple | list):
-                for each in value if kind != "BRANCH" else value[1]:
-                    if hasattr(each, "data"):
-                        look(each)
-        if run:
-            runs.append(run)
-
-    def example(tree: Any) -> str:
-        """A text that the pattern begins to match."""
-        text = ""
-        for op, value in tree:
-            kind = str(op)
-            if kind == "LITERAL":
+def example(tree: Any) -> str:
+    """A text that a parsed pattern begins to match."""
+    text = ""
+    for op, value in tree:
+        match str(op):
+            case "LITERAL":
                 text += chr(value)
-            elif kind == "IN":
-                each, inside = value[0]
-                text += chr(inside) if str(each) == "LITERAL" else chr(inside[0]) if str(each) == "RANGE" else "a"
-            elif kind.endswith("REPEAT"):
-                text += example(value[2]) * value[0]
-            elif kind == "SUBPATTERN":
+            case "IN":
+                kind, inside = str(value[0][0]), value[0][1]
+                text += chr(inside) if kind == "LITERAL" else chr(inside[0]) if kind == "RANGE" else "a"
+            case "ANY" | "NOT_LITERAL":
+                text += "a"
+            case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
+                text += example(value[2]) * max(1, value[0])
+            case "SUBPATTERN":
                 text += example(value[3])
-            elif kind == "BRANCH":
+            case "BRANCH":
                 text += example(value[1][0])
-        return text
-
-    tree = re._parser.parse(pattern.pattern, pattern.flags)  # type: ignore[attr-defined]
-    look(tree)
-    whole = example(tree)[:200]
-    runs = [*runs[:4], *(whole[:end] for end in range(max(2, len(whole) - 6), len(whole) + 1))]
-    every = list(found)
-    step = max(1, len(every) // 8)
-    return every[::step][:8], list(dict.fromkeys(filter(None, runs)))
+    return text
 
 
 def texts(pattern: re.Pattern[Any]) -> Iterator[Callable[[int], Any]]:
-    """For each adversarial text a function of its length."""
-    single, runs = atoms(pattern)
-    single = list(dict.fromkeys((*single, " ", "a", "1")))
-    units = dict.fromkeys((*single, *map("".join, product(single[:6], repeat=2)), *runs))
-    for before, unit in product(("", *runs[:4]), units):
+    """For each adversarial text a function of its length: one beginning, and one unit over and over."""
+    source = pattern.pattern if isinstance(pattern.pattern, str) else pattern.pattern.decode("latin-1")
+    whole = example(re._parser.parse(pattern.pattern, pattern.flags))[:40]  # type: ignore[attr-defined]
+    single = list(dict.fromkeys((*whole, *(c for c in source if c not in "\\()[]{}|?*+^$.:"))))[:10]
+    beginnings = [whole[:end] for end in range(2, len(whole) + 1)][-8:]
+    units = dict.fromkeys((*single, *" a1é", *map("".join, product(single[:6], repeat=2)), *beginnings))
+    for before, unit in product(("", *beginnings[-4:]), units):
 
         def text(length: int, before: str = before, unit: str = unit) -> Any:
-            whole = before + unit * (length // len(unit) + 1)
-            whole = whole[:length] + "\x00"
+            whole = (before + unit * (length // len(unit) + 1))[:length] + "\x00"
             return whole if isinstance(pattern.pattern, str) else whole.encode("latin-1", "replace")
 
         yield text
@@ -188,7 +149,7 @@ def seconds(work: Callable[[Any], object], text: Any, tries: int = 3) -> float:
 
 
 def slow(work: Callable[[Any], object], candidates: Iterator[Callable[[int], Any]], longest: int) -> str | None:
-    """The text that takes more than linear time; None: there is none."""
+    """A text that takes more than linear time, or None."""
     worst: tuple[float, Callable[[int], Any]] | None = None
     for text in candidates:
         for length in LADDER:

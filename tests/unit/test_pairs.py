@@ -66,23 +66,8 @@ def test_parts_of_a_message_are_paired_in_order() -> None:
     assert groups(messages) == [0, 0, 0]
 
 
-class Capped:
-    """A conversation with a cap, and what must hold after each append."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.here: list[Message] = []
-
-    def append(self, message: Message) -> list[Message]:
-        """The messages before the cap took any."""
-        before = [*self.here, message]
-        gone = oldest_with_results(map(marks, before), len(before) - self.most)
-        self.here = [one for index, one in enumerate(before) if index not in gone]
-        return before
-
-
-def taken(messages: list[Message], most: int) -> set[int]:
-    """The messages that a cap takes by definition."""
+def removed(messages: list[Message], most: int) -> set[int]:
+    """The messages that a cap removes, by the definition."""
     gone: set[int] = set()
     for group in naive_groups(messages):
         if len(messages) - len(gone) > most:
@@ -90,45 +75,46 @@ def taken(messages: list[Message], most: int) -> set[int]:
     return gone
 
 
+def capped(messages: list[Message], most: int) -> list[Message]:
+    """The messages that a cap leaves."""
+    gone = set(oldest_with_results(map(marks, messages), len(messages) - most))
+    assert gone == removed(messages, most)
+    return [one for index, one in enumerate(messages) if index not in gone]
+
+
 @pytest.mark.proves("max-messages", "pairs")
 @pytest.mark.parametrize("named", [True, False])
-def test_no_cap_tears_a_pair(named: bool) -> None:
-    """Every interleaving, every cap, and after every append: no result is without its call that had it before."""
+def test_no_cap_separates_a_pair(named: bool) -> None:
+    """Every interleaving, every cap, and after every append: every result keeps its call."""
     for messages in conversations(named=named):
         for most in range(1, len(messages)):
-            capped = Capped(most)
-            said: list[Message] = []
-            for message in messages:
-                said.append(message)
-                before = capped.append(message)
-                here = {one.id for one in capped.here}
-                assert len(here) <= most
-                assert {one.id for index, one in enumerate(before) if index not in taken(before, most)} == here
+            kept: list[Message] = []
+            for count, message in enumerate(messages, 1):
+                before = [*kept, message]
+                kept = capped(before, most)
+                ids, ids_before = {one.id for one in kept}, {one.id for one in before}
+                assert len(ids) <= most
                 if named:
-                    there = {one.id for one in before}
-                    whole = [pair for pair in true_calls(said) if there.issuperset(pair)]
-                    assert [(use, answer) for use, answer in whole if (use in here) != (answer in here)] == []
+                    whole = [pair for pair in true_calls(messages[:count]) if ids_before.issuperset(pair)]
+                    assert [(use, answer) for use, answer in whole if (use in ids) != (answer in ids)] == []
                 else:
-                    with_call = counted(before)
-                    left = {key: count for key, count in with_call.items() if key[0] in here}
-                    assert counted(capped.here) == left
+                    left = {key: number for key, number in counted(before).items() if key[0] in ids}
+                    assert counted(kept) == left
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_no_cap_tears_a_pair_of_a_batch(named: bool) -> None:
-    """All at once, as `append_many` and `restore` give them."""
+def test_no_cap_separates_a_pair_of_a_batch(named: bool) -> None:
+    """All messages at once, as `append_many` and `restore` send them."""
     for messages in conversations(named=named):
         for size in range(2, len(messages) + 1):
             for most in range(1, size):
                 batch = messages[:size]
-                gone = set(oldest_with_results(map(marks, batch), size - most))
-                assert gone == taken(batch, most)
-                here = {one.id for index, one in enumerate(batch) if index not in gone}
-                assert all((use in here) == (answer in here) for use, answer in true_calls(batch) if named)
+                ids = {one.id for one in capped(batch, most)}
+                assert all((use in ids) == (answer in ids) for use, answer in true_calls(batch) if named)
 
 
 @pytest.mark.proves("max-messages")
-def test_a_cap_takes_no_more_than_it_must() -> None:
+def test_a_cap_removes_no_more_than_it_must() -> None:
     messages = [call(), user("a"), user("b"), result(), user("c")]
     assert oldest_with_results(map(marks, messages), 1) == [0, 3]
     assert oldest_with_results(map(marks, messages), 2) == [0, 3]
@@ -184,7 +170,7 @@ def test_what_stays_keeps_its_calls(messages: list[Message], excess: int) -> Non
     for index, _, answer, _ in naive_pairs(messages):
         assert (index in gone) == (answer in gone)
         assert answer in gone or after[index] == after[answer]
-    assert gone == taken(messages, len(messages) - excess)
+    assert gone == removed(messages, len(messages) - excess)
 
 
 def test_results_without_a_call_are_removed() -> None:

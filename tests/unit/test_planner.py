@@ -59,11 +59,11 @@ def parsed(packed: bytes) -> list[bytes]:
 
 def script_call(call: Call, script: Script, keys: list[bytes], **how: Any) -> list[bytes]:
     """The ARGV of a call, whose command and KEYS must be these."""
-    teach = how.get("teach", False)
+    with_source = how.get("with_source", False)
     command, body, count, *rest = parsed(call.pack(**how))
-    assert command == (b"EVAL" if teach else b"EVALSHA")
-    sha = parsed(b"*2\r\n" + script.call)[1]
-    assert (hashlib.sha1(body, usedforsecurity=False).hexdigest().encode() if teach else body) == sha
+    assert command == (b"EVAL" if with_source else b"EVALSHA")
+    sha = parsed(b"*2\r\n" + script.by_hash)[1]
+    assert (hashlib.sha1(body, usedforsecurity=False).hexdigest().encode() if with_source else body) == sha
     assert count == b"%d" % len(keys)
     assert rest[: len(keys)] == keys
     return rest[len(keys) :]
@@ -76,15 +76,15 @@ def appending(*given_: Message) -> Append:
 @pytest.mark.parametrize(("newest", "ranks"), [(True, [b"-10", b"-1"]), (False, [b"0", b"9"])])
 def test_a_page_without_bounds_needs_no_script(newest: bool, ranks: list[bytes]) -> None:
     call = first_call(ReadPage("c", 10, newest), SETTINGS)
-    for how in ({}, {"teach": True}, {"sent": b"17"}):
+    for how in ({}, {"with_source": True}, {"sent": b"17"}):
         assert parsed(call.pack(**how)) == [b"ZRANGE", KEYS.messages, *ranks]
 
 
 @given(st.lists(st.binary(max_size=30), max_size=8), st.booleans(), st.binary(max_size=9))
-def test_any_arguments_are_packed_exactly(args: list[bytes], teach: bool, sent: bytes) -> None:
+def test_any_arguments_are_packed_exactly(args: list[bytes], with_source: bool, sent: bytes) -> None:
     call = Call(APPEND, KEYS.writing, args, lambda reply: reply)
-    assert script_call(call, APPEND, WRITING, teach=teach, sent=sent) == args
-    assert parsed(Call(None, b"", args, lambda reply: reply).pack(teach=teach, sent=sent)) == args
+    assert script_call(call, APPEND, WRITING, with_source=with_source, sent=sent) == args
+    assert parsed(Call(None, b"", args, lambda reply: reply).pack(with_source=with_source, sent=sent)) == args
 
 
 @given(conversation_ids)

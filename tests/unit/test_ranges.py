@@ -46,17 +46,11 @@ def test_calls_with_equal_ids_wait_for_one_result_each() -> None:
     assert good([calls[1], by_bob[2], user("w"), by_bob[0]]) == "nnny"
 
 
-def test_an_answered_call_does_not_answer_again() -> None:
-    """A second result belongs to no call, before a compaction and after."""
-    messages = [assistant(tool_use("1", "f")), tool(tool_result("1", "r")), tool(tool_result("1", "again"))]
-    assert good(messages) == "nyy"
-
-
 def test_system_messages_neither_call_nor_answer() -> None:
     assert good([system(tool_use("1", "f")), user("q"), system(tool_result("1", "r"))]) == "yyy"
 
 
-def test_tears() -> None:
+def test_a_removed_call_separates_its_result() -> None:
     messages = [assistant(tool_use("1", "f"), id="a"), user("q", id="q"), tool(tool_result("1", "r"), id="t")]
     assert tears(messages, {"a"})
     assert tears(messages, {"a", "q"})
@@ -89,7 +83,7 @@ MESSAGES = st.builds(
 
 
 @given(st.lists(MESSAGES, max_size=14))
-def test_no_range_tears_a_pair(messages: list[Message]) -> None:
+def test_no_range_separates_a_pair(messages: list[Message]) -> None:
     """All other ranges are allowed, except those with waiting calls."""
     found = naive_pairs(messages)
     taken = {(index, at) for index, at, _, _ in found}
@@ -121,7 +115,7 @@ def _given_up(messages: list[Message], index: int) -> bool:
 
 
 def test_many_waiting_calls_take_linear_time() -> None:
-    """Not in quadratic time: of 8,000 messages it is some hundredths of a second."""
+    """Quadratic time would be many seconds."""
     count, messages = 4000, []
     for number in range(count):
         messages += [assistant(tool_use(f"c{number}", "f"), participant=ANN), user("?")]

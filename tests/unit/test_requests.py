@@ -1,97 +1,199 @@
-"""Arguments are checked and converted before anything is sent, and errors name the parameter."""
+"""Arguments are checked before anything is sent, and errors name the parameter."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial, reduce
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redis_history import HistoryStore, requests
-from redis_history._validation import check_batch, check_limit
+from redis_history import AsyncHistoryStore, Conversation, HistoryStore, assistant, requests, tool_use, user
 from redis_history.errors import (
     BatchTooLargeError,
     ConfigurationError,
+    InvalidConversationIdError,
+    InvalidCursorError,
     InvalidInputError,
     InvalidMessageError,
+    InvalidTimestampError,
     MessageTooLargeError,
 )
-from redis_history.model import Position, user
-from redis_history.operations import Append, DeleteMessages, Precondition
-from redis_history.requests import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, Batch
+from redis_history.model import Position
+from redis_history.requests import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES
 from tests.property.strategies import microseconds
 
+BOTTOM: Any = "x"
+DEEP = reduce(lambda inner, _: [inner], range(2000), BOTTOM)
+X = user("x")
+BAD_REVISIONS: list[Any] = [-1, 2**53, 1.0, "1", True, [], float("nan")]
+BAD_BOUNDS: list[Any] = ["", "yesterday", "1.2.3", "x.y", "2026", float("nan"), True, b"1.1", [], (1, 2), 1e18]
+BAD_POSITIONS: list[Any] = [Position(*one) for one in [("a", "b"), (1.5, 2), (1, None), (True, 1)]]  # type: ignore[arg-type]
+BAD_LISTS: list[Any] = [None, 5, "hello", [None], [5], ["hello"], [{"role": "user"}], X, {"a": 1}]
+BAD_IDS: list[Any] = ["m1", None, 5, b"m1", [None], [5], [b"m"], [["m"]], [""], ["x" * 513], ["\ud800"]]
+BAD_FILTERS: list[dict[str, Any]] = [
+    *({"roles": one} for one in ("user", 5, [["user"]], ["human"])),
+    *({"participant_ids": one} for one in ("ann", 5, [["ann"]], [1])),
+    *({"scope": one} for one in ("room", ["dm"])),
+]
+BAD_METADATA: list[Any] = [{"n": 2**70}, {"n": float("nan")}, {1: "key"}, ["no map"]]
+BAD_RECORDS: list[dict[str, Any]] = [
+    *({"title": 5}, {"user_id": True}, {"auditing_id": False}, {"user_id": 1.0}, {"user_id": b"ann"}),
+    *({"user_id": 2**63}, {"auditing_id": -(2**63) - 1}, {"metadata": None}, {"metadata": {"a": object()}}),
+    *({"metadata": {"a": (1, 2)}}, {"title": "\ud800"}, {"metadata": {"a": "x" * 200_000}}),
+]
 
-def append(messages: Any, conversation_id: Any = "c", **options: Any) -> Batch:
-    return requests.append(conversation_id, messages, **options)
+#: By the method of a store: calls that must fail, the arguments after the conversation's id.
+BAD_CALLS: dict[str, list[Any]] = {
+    "append": [
+        *(((one,), {}) for one in ("text", None, user("lone \ud800"), user("x", id="\ud800"), user("x", id="i" * 513))),
+        *(((user("x", metadata=one),), {}) for one in BAD_METADATA),
+        *(((one,), {}) for one in (user("x", metadata={"f": object()}), user("x", metadata={"deep": DEEP}))),
+        *(((one,), {}) for one in (user("x" * 40_000_000), assistant(tool_use("1", "f", DEEP)))),
+        *(((one,), {}) for one in (user("x", participant="bob"), user("x", trace_id=7))),  # type: ignore[arg-type]
+        *(((X,), {"expected_revision": one}) for one in BAD_REVISIONS),
+        ((X,), {"must_exist": True, "must_not_exist": True}),
+    ],
+    "append_many": [
+        *(((one,), {}) for one in BAD_LISTS),
+        (([user("good"), user("\ud800")],), {}),
+        (((user("x") for _ in itertools.count()),), {}),
+        (([user("x" * (MAX_BATCH_BYTES // 2 - 100)), user("y" * (MAX_BATCH_BYTES // 2 - 100)), user("z" * 200)],), {}),
+        *((([X],), {"expected_revision": one}) for one in BAD_REVISIONS),
+    ],
+    "restore": [*(((one,), {}) for one in BAD_LISTS), (([user("x") for _ in range(1001)],), {})],
+    "update_message": [((user("\ud800", id="m"),), {}), ((None,), {})],
+    "delete_messages": [
+        *(((one,), {}) for one in BAD_IDS),
+        (([str(number) for number in range(1001)],), {}),
+        *(((["m"],), {"expected_revision": one}) for one in BAD_REVISIONS),
+    ],
+    "update_conversation": [((), {}), *(((), one) for one in BAD_RECORDS)],
+    "compact": [((), {"through": one, "summary": "s"}) for one in [*BAD_POSITIONS, 5, ""]]
+    + [((), {"through": "m", "summary": one}) for one in ("", " ", 5, X)]
+    + [((), {"through": "m", "summary": "s", "seen": one}) for one in ("m", [5])],
+    "stream": [
+        *(((), one) for one in ({"timestamp": 5}, {"status": "complete"}, {"role": "god"}, {"nonsense": 1})),
+        *(((), {"interval": one}) for one in (-1, 11, "1", None)),
+    ],
+    "get": [
+        *(((), {"limit": one}) for one in (-1, 1.0, "1", True, float("inf"))),
+        *(((), {name: one}) for name in ("since", "before") for one in BAD_BOUNDS + BAD_POSITIONS),
+        *(((), one) for one in BAD_FILTERS),
+    ],
+    "iter": [((), {"batch": one}) for one in (None, 0, -1, 100_001, 1.0, "1", True)],
+    "get_message": [((one,), {}) for one in (None, 5, "", "\ud800", "x" * 513)],
+    "snapshot": [((), {"limit": one}) for one in (0, 100_001, None)],
+    "search": [
+        *(((one,), {}) for one in (None, 5, b"bytes", ["list"])),
+        *((("x",), {"limit": one}) for one in (-1, None)),
+        *((("x",), one) for one in ({"offset": -1}, {"token_cap": -1}, {"context": -1}, {"context": 101})),
+        *((("x",), one) for one in ({"token_counter": 5}, {"token_counter": "words"}, {"archived": 1})),
+        *((("x",), {"tool_names": one}) for one in ("f", [None])),
+        *((("x",), one) for one in BAD_FILTERS),
+        *((("x",), {"since": one}) for one in BAD_BOUNDS),
+    ],
+    "subscribe": [((), {"after": one}) for one in ("", "0", "a:b:c", "0:0:0", 5, f"{'0' * 16}:-1:{'0' * 16}")],
+}
 
 
-def append_one(message: Any, conversation_id: Any = "c", **options: Any) -> Append:
-    return requests.append_one(conversation_id, message, **options)
+#: Methods whose errors name a message id, a cursor or a record in place of the option.
+UNNAMED = {"compact", "subscribe", "update_conversation"}
 
 
-def delete(ids: Any, conversation_id: Any = "c", expected_revision: Any = None) -> DeleteMessages:
-    return requests.delete_messages(conversation_id, ids, expected_revision=expected_revision)
+@pytest.mark.proves("checked-first")
+@pytest.mark.parametrize("method", BAD_CALLS)
+def test_wrong_arguments_are_rejected_before_anything_is_written(method: str) -> None:
+    with HistoryStore("memory://") as store:
+        store.append("c", user("x", id="m"))
+        before = store.get_conversation("c")
+        for arguments, options in BAD_CALLS[method]:
+            with pytest.raises(InvalidInputError) as caught:
+                tuple(getattr(store, method)("c", *arguments, **options))
+            if options and method not in UNNAMED and options.keys().isdisjoint({"since", "before"}):
+                assert any(name in str(caught.value) for name in options)
+        assert store.get_conversation("c") == before
+        assert len(store.list_conversations()) == 1
 
 
-def test_a_batch_up_to_its_caps() -> None:
-    assert len(append(user("x") for _ in range(MAX_BATCH_MESSAGES)).op.entries) == MAX_BATCH_MESSAGES
-    with pytest.raises(BatchTooLargeError):
-        append(user("x") for _ in range(MAX_BATCH_MESSAGES + 1))
-    half = "x" * (MAX_BATCH_BYTES // 2 - 100)
-    assert len(append([user(half), user(half)]).op.entries) == 2
-    with pytest.raises(BatchTooLargeError):
-        append([user(half), user(half), user("x" * 200)])
-    one = user("x" * (MAX_BATCH_BYTES - 100))
-    assert len(append([one] * 5).op.entries) == 1, "what is sent once counts once"
-
-
-def test_oversized_batches_are_rejected_while_they_are_read() -> None:
-    with pytest.raises(BatchTooLargeError):
-        append(user("x") for _ in itertools.count())
-    with pytest.raises(MessageTooLargeError):
-        append([user("x" * 5_000_000)])
-
-
-@pytest.mark.parametrize("thing", [None, 5, "hello", [None], [5], ["hello"], [{"role": "user"}], user("x"), {"a": 1}])
-def test_other_values_are_no_list_of_messages(thing: Any) -> None:
-    with pytest.raises(InvalidMessageError):
-        append(thing)
-
-
-CALLS: list[Callable[..., Any]] = [
-    lambda **options: append_one(user("x"), **options),
-    lambda **options: append([user("x")], **options).op,
+CALLS: list[Callable[[HistoryStore, Any], object]] = [
+    lambda store, name: store.append(name, X),
+    lambda store, name: store.append_many(name, [X]),
+    lambda store, name: store.restore(name, [X]),
+    lambda store, name: store.update_message(name, X),
+    lambda store, name: store.delete_messages(name, ["m"]),
+    lambda store, name: store.create_conversation(Conversation(name)),
+    lambda store, name: store.update_conversation(name, title="x"),
+    lambda store, name: store.delete_conversation(name),
+    lambda store, name: store.clear(name),
+    lambda store, name: store.erase(name),
+    lambda store, name: store.compact(name, through="m", summary="s"),
+    lambda store, name: store.expand(name, "m"),
+    lambda store, name: store.stream(name),
+    lambda store, name: store.get(name),
+    lambda store, name: list(store.iter(name)),
+    lambda store, name: store.get_message(name, "m"),
+    lambda store, name: store.newest_messages(["c", name]),
+    lambda store, name: store.get_conversation(name),
+    lambda store, name: store.snapshot(name),
+    lambda store, name: store.search(name, "x"),
+    lambda store, name: store.search_all("x", conversation_ids=[name]),
+    lambda store, name: store.subscribe(name),
+    lambda store, name: store.subscribe_all(after={name: f"{'0' * 16}:0:{'0' * 20}"}),
 ]
 
 
-@pytest.mark.parametrize("call", CALLS)
-def test_preconditions(call: Callable[..., Any]) -> None:
-    assert call().precondition == Precondition()
-    assert call(expected_revision=0).precondition == Precondition(0)
-    assert call(expected_revision=7, must_exist=True).precondition == Precondition(7, True)
-    assert call(must_not_exist=True).precondition == Precondition(None, False, True)
-    with pytest.raises(InvalidInputError):
-        call(must_exist=True, must_not_exist=True)
-
-
-@pytest.mark.parametrize("call", [*CALLS, lambda **options: delete(["m"], **options)])
-@pytest.mark.parametrize("wrong", [-1, 2**53, 1.0, "1", True, [], float("nan")])
-def test_an_expected_revision_is_a_number_from_0(call: Callable[..., Any], wrong: Any) -> None:
-    with pytest.raises(InvalidInputError, match="expected_revision"):
-        call(expected_revision=wrong)
+@pytest.mark.parametrize("name", ["", "x" * 513, "é" * 257, "lone \ud800", 7, None])
+def test_bad_conversation_ids(name: Any) -> None:
+    with HistoryStore("memory://") as store:
+        for call in CALLS:
+            with pytest.raises(InvalidInputError, match="conversation_id"):
+                call(store, name)
 
 
 @pytest.mark.parametrize(
-    "ids", ["m1", None, 5, b"m1", [None], [5], [b"m"], [["m"]], [""], ["x" * 513], ["\u00e9" * 257], ["\ud800"]]
+    "wrong",
+    [
+        *({"limit": -1}, {"limit": None}, {"offset": None}, {"limit": "5"}, {"offset": -1}, {"user_id": True}),
+        *({"user_id": 1.0}, {"user_id": 2**63}, {"user_id": ["a"]}, {"agent_name": ["a"]}),
+    ],
+    ids=str,
 )
-def test_other_values_are_no_list_of_ids(ids: Any) -> None:
-    with pytest.raises(InvalidInputError):
-        delete(ids)
+def test_wrong_arguments_of_lists(wrong: Any) -> None:
+    with HistoryStore("memory://") as store:
+        calls: list[Any] = [store.list_conversations, store.list_previews, partial(store.search_all, "x")]
+        for call in calls:
+            with pytest.raises(InvalidInputError, match=next(iter(wrong))):
+                call(**wrong)
+        with pytest.raises(InvalidInputError):
+            store.create_conversation("c")  # type: ignore[arg-type]
+        with pytest.raises(InvalidCursorError):
+            store.subscribe_all(after="")  # type: ignore[arg-type]
+
+
+def test_errors_have_kinds() -> None:
+    with HistoryStore("memory://") as store:
+        for kind, call in (
+            (InvalidConversationIdError, lambda: store.get("")),
+            (InvalidMessageError, lambda: store.append("c", user("\ud800"))),
+            (InvalidTimestampError, lambda: store.get("c", since=float("nan"))),
+            (MessageTooLargeError, lambda: store.append("c", user("x" * 5_000_000))),
+            (BatchTooLargeError, lambda: store.append_many("c", (user("x") for _ in itertools.count()))),
+        ):
+            with pytest.raises(kind):
+                call()
+
+
+def test_a_batch_up_to_its_caps() -> None:
+    assert len(requests.append("c", (user("x") for _ in range(MAX_BATCH_MESSAGES))).op.entries) == MAX_BATCH_MESSAGES
+    half = "x" * (MAX_BATCH_BYTES // 2 - 100)
+    assert len(requests.append("c", [user(half), user(half)]).op.entries) == 2
+    one = user("x" * (MAX_BATCH_BYTES - 100))
+    assert len(requests.append("c", [one] * 5).op.entries) == 1, "a message that is sent once counts once"
 
 
 @pytest.mark.parametrize(
@@ -112,57 +214,17 @@ def test_other_values_are_no_list_of_ids(ids: Any) -> None:
     ids=str,
 )
 def test_forms_of_bounds(bound: Any, position: Position | None) -> None:
-    assert requests.before_of(bound) == position
+    filters = requests.make_filters(since=bound, before=bound)
+    assert filters.before == position
     instant = position is not None and position.sequence == 0
-    assert requests.after_of(bound) == (position._replace(sequence=2**53 - 1) if instant and position else position)
+    assert filters.since == (position._replace(sequence=2**53 - 1) if instant and position else position)
 
 
 @given(microseconds, st.integers(1, 2**53 - 1))
 def test_a_position_as_text_is_the_same_bound(timestamp: int, sequence: int) -> None:
     position = Position(timestamp, sequence)
-    for bound_of in (requests.after_of, requests.before_of):
-        assert bound_of(str(position)) == bound_of(position) == position
-
-
-@pytest.mark.parametrize(
-    "bound", ["", "yesterday", "1.2.3", "x.y", "2026", float("nan"), True, b"1.1", [], (1, 2), 1e18]
-)
-def test_other_values_are_no_bounds(bound: Any) -> None:
-    for bound_of in (requests.after_of, requests.before_of):
-        with pytest.raises(InvalidInputError):
-            bound_of(bound)
-
-
-@pytest.mark.parametrize(
-    ("roles", "ids", "scope", "says"),
-    [
-        ("user", None, None, "roles"),
-        (None, "ann", None, "participant_ids"),
-        (5, None, None, "roles"),
-        (None, 5, None, "participant_ids"),
-        ([["user"]], None, None, "roles"),
-        (["human"], None, None, "human"),
-        (None, [["ann"]], None, "participant_ids"),
-        (None, None, "room", "room"),
-        (None, None, ["dm"], "scope"),
-    ],
-)
-def test_wrong_filters_are_rejected_by_name(roles: Any, ids: Any, scope: Any, says: str) -> None:
-    with pytest.raises(InvalidInputError, match=says):
-        requests.message_filter(roles, ids, scope)
-
-
-def test_limits_and_sizes() -> None:
-    for limit in (None, 0, 1, 10**9):
-        check_limit(limit)
-    for limit in (-1, 1.0, "1", True, [], float("inf")):
-        with pytest.raises(InvalidInputError, match="limit"):
-            check_limit(limit)  # type: ignore[arg-type]
-    for size in (1, 100_000):
-        check_batch(size, "size")
-    for wrong in (None, 0, -1, 100_001, 1.0, "1", True):
-        with pytest.raises(InvalidInputError, match="size"):
-            check_batch(wrong, "size")  # type: ignore[arg-type]
+    filters = requests.make_filters(since=str(position), before=str(position))
+    assert filters.since == filters.before == position
 
 
 @given(st.integers(-(2**63), 2**63 - 1) | st.text(st.characters(codec="utf-8")) | st.integers().map(str))
@@ -185,38 +247,22 @@ def test_how_an_owner_is_named(text: str, owner: int | str) -> None:
     assert (type(found), found) == (type(owner), owner)
 
 
-@pytest.mark.parametrize("place", [("a", "b"), (float("nan"), 1), (1.5, 2), (1, None), (True, 1)])
-def test_a_position_has_two_integers(place: Any) -> None:
-    with HistoryStore("memory://") as store:
-        store.append_many("c", [user("one"), user("two")])
-        position = Position(*place)
-        with pytest.raises(InvalidInputError, match="position"):
-            store.compact("c", through=position, summary="s")
-        for name in ("since", "before"):
-            with pytest.raises(InvalidInputError, match="position"):
-                store.get("c", **{name: position})
-        assert len(store.get("c")) == 2
+OPTIONS: list[dict[str, Any]] = [
+    *({"log_length": 0}, {"ttl": 0}, {"ttl": "1"}, {"ttl": float("nan")}, {"ttl": 10**400}, {"poll_interval": 0}),
+    *({"max_messages": 0}, {"max_messages": 1.5}, {"max_messages": "5"}, {"max_messages": True}),
+    *({"durability": "disk"}, {"durability": "fsync"}, {"durability_timeout": float("nan")}, {"replicas": 1}),
+    *({"search": True}, {"search": "require"}, {"language": ["english"]}, {"language": "klingon"}),
+    *({"embedder": "model", "vectors": 3}, {"embedder": len}, {"doorbell": ["poll"]}, {"doorbell": "poll"}),
+    *({"compress": "zstd"}, {"compress": "gzip"}, {"max_conversations": -1}),
+]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"log_length": 0},
-        {"ttl": 0},
-        {"ttl": 10**400},
-        {"max_messages": 1.5},
-        {"durability": "disk"},
-        {"durability_timeout": float("nan")},
-        {"search": True},
-        {"doorbell": ["poll"]},
-        {"language": ["english"]},
-        {"embedder": "model", "vectors": 3},
-    ],
-    ids=str,
-)
-def test_an_error_names_the_option_and_the_value(options: Any) -> None:
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_an_error_names_the_option_and_the_value(options: dict[str, Any]) -> None:
     name, value = next(iter(options.items()))
     with pytest.raises(ConfigurationError, match=name) as caught:
         HistoryStore("memory://", **options)
-    assert repr(value)[:40] in str(caught.value)
+    assert repr(value)[:40] in str(caught.value) or value in ("poll", len)
     assert len(str(caught.value)) < 400
+    with pytest.raises(ConfigurationError):
+        AsyncHistoryStore("redis://localhost", max_conversations=5)

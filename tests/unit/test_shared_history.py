@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from redis_history import HistoryStore, Message, tool_result, tool_use, user
-from redis_history._sync._listing import read
+from redis_history._sync._steps import run_steps
 from redis_history.errors import ConfigurationError
 from redis_history.history._outbox import stamped
 from redis_history.operations import ReadChanges, ReadHead
@@ -179,7 +179,7 @@ def test_a_deleted_conversation_is_noticed_by_the_next_read(store: HistoryStore)
     history.add_text("user", "mine")
     send(store, history)
     store.delete_conversation("c")
-    read(store._backend, history.syncer.changes_by_others())
+    run_steps(store._backend, history.syncer.changes_by_others())
     assert texts(history) == []
 
 
@@ -200,7 +200,7 @@ def test_an_acknowledgement_while_a_new_conversation_is_read_is_kept(store: Hist
     with pytest.raises(StopIteration):
         reads.send(head)
     assert texts(history) == ["new"]
-    read(store.backend, history.syncer.changes_by_others())
+    run_steps(store.backend, history.syncer.changes_by_others())
     assert (texts(history), added) == (["new"], ["old", "new"])
     assert history.entries == store.get("c")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,36 +34,36 @@ def test_slots_and_their_owners() -> None:
     assert topology.nodes == {("a", 1), ("b", 2), ("::1", 3)}
 
 
-@pytest.mark.parametrize("host", [None, b"", ""])
-def test_a_node_without_a_name_is_where_it_was_asked(host: bytes | str | None) -> None:
-    assert read_slots([[0, 16383, [host, 7001]]], ASKED, same).owner(5) == ("asked", 7001)
+def outside(host: str, port: int) -> tuple[str, int]:
+    return "outside", port + 1
 
 
-def test_addresses_are_those_to_be_used_here() -> None:
-    topology = read_slots([[0, 16383, [b"10.0.0.1", 7001]]], ASKED, lambda host, port: ("outside", port + 1))
-    assert topology.nodes == {("outside", 7002)}
-    error = MovedError("5 10.0.0.1:7001")
-    assert redirected_to(error, ASKED, lambda host, port: ("outside", port + 1)) == ("outside", 7002)
+@pytest.mark.parametrize(
+    ("host", "remap", "address"),
+    [
+        *((unknown, same, ("asked", 7001)) for unknown in (None, b"", "")),
+        (b"::1", same, ("::1", 7001)),
+        (b"10.0.0.1", outside, ("outside", 7002)),
+    ],
+)
+def test_addresses_of_nodes_and_redirections(host: bytes | str | None, remap: Any, address: tuple[str, int]) -> None:
+    """A node without a name has the address that was asked."""
+    assert read_slots([[0, 16383, [host, 7001]]], ASKED, remap).owner(5) == address
+    name = host.decode() if isinstance(host, bytes) else host or ""
+    for kind in (AskError, MovedError):
+        assert redirected_to(kind(f"5 {name}:7001"), ASKED, remap) == address
 
 
 @pytest.mark.parametrize("owners", [[], [[0, 4, [b"a", 1]]]])
-def test_a_slot_that_nobody_serves(owners: list[object]) -> None:
+def test_a_slot_without_a_node(owners: list[object]) -> None:
     topology = read_slots(owners, ASKED, same)
     assert isinstance(topology, Topology)
     with pytest.raises(ClusterDownError, match="slot 5"):
         topology.owner(5)
 
 
-@pytest.mark.parametrize(
-    ("said", "address"),
-    [("5 host:7001", ("host", 7001)), ("5 ::1:7001", ("::1", 7001)), ("5 :7001", ("asked", 7001))],
-)
-def test_redirections(said: str, address: tuple[str, int]) -> None:
-    assert redirected_to(AskError(said), ASKED, same) == address
-
-
 @given(st.text(min_size=1, max_size=20), st.text(min_size=1, max_size=50))
-def test_a_call_is_of_the_slot_of_its_keys(namespace: str, conversation_id: str) -> None:
+def test_the_slot_of_a_call_is_that_of_its_keys(namespace: str, conversation_id: str) -> None:
     settings = Settings(Keyspace(namespace), 1000)
     slot = key_slot(settings.keyspace.conversation(conversation_id).state)
     for op in (ReadHead(conversation_id), ReadConversation(conversation_id), ReadPage(conversation_id, 5, newest=True)):

@@ -81,27 +81,17 @@ def test_strings_and_whole_seconds(value: str | int, instant: int) -> None:
     assert to_microseconds(value) == instant
 
 
+OUTSIDE = [
+    *("2255-06-05T23:47:34.740992Z", "1684-07-28T00:12:25.259008Z", "0001-01-01T00:00+14:00"),
+    *("9999-12-31T23:59:59.999999-14:00", datetime.min, datetime.max),
+    *(datetime.min.replace(tzinfo=timezone(timedelta(hours=14))), datetime.max.replace(tzinfo=timezone.min)),
+    *(9_007_199_255, -9_007_199_255, 1_769_860_800_000, 1e18, -1e300, 1e305, -1.7e308, 10**400, -(10**5000)),
+]
+
+
 @pytest.mark.parametrize(
     "outside",
-    [
-        "2255-06-05T23:47:34.740992Z",
-        "1684-07-28T00:12:25.259008Z",
-        "0001-01-01T00:00+14:00",
-        "9999-12-31T23:59:59.999999-14:00",
-        datetime.min,
-        datetime.max,
-        datetime.min.replace(tzinfo=timezone(timedelta(hours=14))),
-        datetime.max.replace(tzinfo=timezone(-timedelta(hours=14))),
-        9_007_199_255,
-        -9_007_199_255,
-        1_769_860_800_000,
-        1e18,
-        -1e300,
-        1e305,
-        -1.7e308,
-        10**400,
-        -(10**5000),
-    ],
+    OUTSIDE,
     ids=lambda value: repr(value)[:40] if not isinstance(value, int) else f"int{value.bit_length()}",
 )
 def test_times_out_of_range_are_rejected(outside: Any) -> None:

@@ -7,7 +7,6 @@ import datetime as dt
 import decimal
 import enum
 import os
-import subprocess
 import sys
 import uuid
 from typing import Any
@@ -33,7 +32,6 @@ from redis_history.model.wire import (
     FREE_FORM,
     MAX_MESSAGE_BYTES,
     PREFIX_BYTES,
-    body_digest,
     body_of,
     characters_of,
     compress_body,
@@ -42,7 +40,6 @@ from redis_history.model.wire import (
     encode_body,
     encode_member,
     flags_of,
-    sequence_of,
 )
 from tests.support.members import member_of, stored
 
@@ -71,38 +68,10 @@ def test_values_keep_their_type(value: Any) -> None:
     assert repr(stored(message).metadata) == repr(message.metadata)
 
 
-def test_different_contents_have_different_digests() -> None:
-    one, other = encode_body(user("one", id="m")), encode_body(user("other", id="m"))
-    assert body_digest(one) == body_digest(bytes(bytearray(one)))
-    assert body_digest(one) != body_digest(other)
-    assert len(body_digest(one)) == 16
-
-
 def test_an_integer_score_is_read_as_the_same_message() -> None:
     """Otherwise, appending a message that was read would be a conflict."""
     message = user("x", id="m", sources=[Source(document_id="d", score=1)])
     assert encode_body(stored(message)) == encode_body(message)
-
-
-def test_the_same_message_has_the_same_bytes_in_every_process() -> None:
-    """Otherwise, a retry from another process would be a conflict. The order of a set differs between processes."""
-    script = (
-        "from redis_history import user\n"
-        "from redis_history.errors import InvalidMessageError\n"
-        "from redis_history.model.wire import encode_body\n"
-        "try: print(encode_body(user('x', id='m', metadata={'mentions': {'ann', 'bob', 'cid', 'dan', 'eve'}})).hex())\n"
-        "except InvalidMessageError: print('refused')\n"
-    )
-    found = {
-        subprocess.run(
-            [sys.executable, "-c", script],
-            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            check=True,
-            capture_output=True,
-        ).stdout
-        for seed in ("1", "2", "3")
-    }
-    assert len(found) == 1
 
 
 class Colour(enum.Enum):
@@ -114,130 +83,70 @@ class Point:
     x: int = 1
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        {1, 2},
-        frozenset({"a"}),
-        decimal.Decimal("0.10"),
-        uuid.UUID(int=7),
-        dt.date(2026, 1, 31),
-        dt.datetime(2026, 1, 31),
-        dt.timedelta(seconds=1),
-        Colour.RED,
-        Point(),
-        msgspec.Raw(b"\x01"),
-        bytearray(b"x"),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_values_are_stored_unchanged_or_rejected(value: Any) -> None:
-    message = user("x", metadata={"v": value})
-    try:
-        found = stored(message)
-    except InvalidMessageError:
-        return
-    assert found.metadata == message.metadata
-
-
-WRONG_FIELDS: list[dict[str, Any]] = [
-    {"metadata": None},
-    {"metadata": ()},
-    {"metadata": ""},
-    {"metadata": [1]},
-    {"metadata": {1: "x"}},
-    {"metadata": {"a": object()}},
-    {"metadata": {"a": "\ud800"}},
-    {"metadata": {"a": 2**64}},
-    {"metadata": {"a": [NAN]}},
-    {"metadata": {"a": float("-inf")}},
-    {"metadata": {"a": msgspec.Raw(b"\xc1")}},
-    {"provider_meta": None},
-    {"provider_meta": 0},
-    {"provider_meta": {"x": NAN}},
-    {"trace_id": 0},
-    {"trace_id": False},
-    {"trace_id": b"t"},
-    {"trace_id": "\udfff"},
-    {"id": "\ud800"},
-    {"participant": "ann"},
-    {"participant": 0},
-    {"participant": {"kind": "robot", "id": "r"}},
-    {"participant": Participant("robot", "r")},  # type: ignore[arg-type]
-    {"participant": Participant("user", 5)},  # type: ignore[arg-type]
-    {"participant": Participant("user", "u", extra={"a": NAN})},
-    {"participant": Participant("user", "u", extra={"id": 1})},
-    {"sources": [Source(score=NAN)]},
-    {"sources": [Source(score="high")]},  # type: ignore[arg-type]
-    {"sources": [Source(extra={"a": NAN})]},
-    {"sources": ["d-1"]},
-    {"extra": []},
-    {"extra": {"role": "system"}},
-    {"extra": {"parts": 5}},
-    {"extra": {"timestamp": 5}},
-    {"extra": {"sequence": 5}},
-    {"extra": {"&3": 5}},
-    {"extra": {"&15": 5}},
-    {"extra": {"&14": 5}},
-    {"extra": {1: 5}},
+#: msgspec could encode each of these as another type.
+OBJECTS = [
+    *({1, 2}, frozenset({"a"}), decimal.Decimal("0.10"), uuid.UUID(int=7), dt.date(2026, 1, 31)),
+    *(dt.datetime(2026, 1, 31), dt.timedelta(seconds=1), Colour.RED, Point(), msgspec.Raw(b"\x01"), bytearray(b"x")),
 ]
 
 
-@pytest.mark.parametrize("fields", WRONG_FIELDS, ids=lambda fields: next(iter(fields)))
-def test_a_wrong_field_is_rejected(fields: dict[str, Any]) -> None:
+@pytest.mark.parametrize("value", OBJECTS, ids=lambda value: type(value).__name__)
+def test_values_of_other_types_are_rejected(value: Any) -> None:
     with pytest.raises(InvalidMessageError):
-        encode_body(Message(role="user", parts="x", **fields))
+        encode_body(user("x", metadata={"v": value}))
+
+
+FLOATS = ({"a": NAN}, {"a": {"b": float("-inf")}})
+BAD = [*FLOATS, {"a": [2**64]}, {"a": "\ud800"}, {"a": object()}, {"a": msgspec.Raw(b"\xc1")}]
+WRONG: dict[str, list[Any]] = {
+    "metadata": [None, (), "", [1], {1: "x"}, *BAD],
+    "provider_meta": [None, 0, *BAD],
+    "trace_id": [0, False, b"t", "\udfff"],
+    "id": ["\ud800"],
+    "participant": [
+        *("ann", 0, {"kind": "robot", "id": "r"}, Participant("robot", "r"), Participant("user", 5)),
+        *(Participant("user", "u", extra=extra) for extra in ({"id": 1}, *BAD)),
+    ],
+    "sources": [["d-1"], *([Source(score=score)] for score in (NAN, "high")), *([Source(extra=bad)] for bad in BAD)],
+    "extra": [[], {1: 5}, *({name: 5} for name in ("role", "parts", "timestamp", "sequence", "&3", "&15")), *BAD],
+    "parts": [
+        *([TextPart(5)], [ToolUsePart(None, "n")], [UnknownPart(None)]),
+        *([TextPart("x", provider_meta=meta)] for meta in (0, [], *BAD)),
+        *([TextPart("x", extra=extra)] for extra in ([], {"text": "other"}, {"type": "other"}, *BAD)),
+        *([part] for bad in BAD for part in (ToolUsePart("c", "n", bad), UnknownPart({"type": "new", **bad}))),
+        *([UnknownPart(data)] for data in ({}, {"type": 5}, {"type": "text"}, {"type": "&7", "a": 1})),
+        [UnknownPart({"type": "&1", "fields": ["x"]})],
+    ],
+}
+
+
+@pytest.mark.parametrize(("field", "value"), [(field, value) for field, values in WRONG.items() for value in values])
+def test_a_wrong_field_is_rejected(field: str, value: Any) -> None:
+    with pytest.raises(InvalidMessageError):
+        encode_body(Message(**{"role": "user", "parts": "x", field: value}))
 
 
 @pytest.mark.parametrize(
-    "part",
+    ("field", "value", "place"),
     [
-        TextPart(5),  # type: ignore[arg-type]
-        TextPart("x", provider_meta=0),  # type: ignore[arg-type]
-        TextPart("x", provider_meta=[]),  # type: ignore[arg-type]
-        TextPart("x", extra=[]),  # type: ignore[arg-type]
-        TextPart("x", extra={"text": "other"}),
-        TextPart("x", extra={"type": "other"}),
-        TextPart("x", extra={"a": NAN}),
-        ToolUsePart(None, "n"),  # type: ignore[arg-type]
-        ToolUsePart("c", "n", {"a": NAN}),
-        ToolUsePart("c", "n", provider_meta={"a": NAN}),
-        UnknownPart({}),
-        UnknownPart({"type": 5}),
-        UnknownPart({"type": "text"}),
-        UnknownPart({"type": "new", "a": NAN}),
-        UnknownPart({"type": "&7", "a": 1}),
-        UnknownPart({"type": "&1", "fields": ["x"]}),
-        UnknownPart(None),  # type: ignore[arg-type]
-    ],
-    ids=lambda part: type(part).__name__,
-)
-def test_a_wrong_part_is_rejected(part: Any) -> None:
-    with pytest.raises(InvalidMessageError):
-        encode_body(user(part))
-
-
-@pytest.mark.parametrize(
-    ("fields", "place"),
-    [
-        ({"trace_id": 5}, "trace_id"),
-        ({"parts": (TextPart("x"), TextPart(5))}, r"parts\[1\]\.text"),  # type: ignore[arg-type]
-        ({"metadata": {"a": {"b": NAN}}}, r"metadata\.a\.b"),
-        ({"metadata": {"a": {"b": {1, 2}}}}, r"metadata\.a\.b"),
-        ({"provider_meta": {"a": [(1, 2)]}}, r"provider_meta\.a"),
-        ({"participant": {"kind": "user", "id": "ann"}}, "participant"),
-        ({"sources": [{"document_id": "d"}]}, "source"),
+        ("trace_id", 5, "trace_id"),
+        ("parts", (TextPart("x"), TextPart(5)), r"parts\[1\]\.text"),
+        ("metadata", {"a": {"b": NAN}}, r"metadata\.a\.b"),
+        ("metadata", {"a": {"b": {1, 2}}}, r"metadata\.a\.b"),
+        ("provider_meta", {"a": [(1, 2)]}, r"provider_meta\.a"),
+        ("participant", {"kind": "user", "id": "ann"}, "participant"),
+        ("sources", [{"document_id": "d"}], "source"),
     ],
 )
-def test_the_error_names_the_place(fields: dict[str, Any], place: str) -> None:
+def test_the_error_names_the_place(field: str, value: Any, place: str) -> None:
     with pytest.raises(InvalidMessageError, match=place):
-        encode_body(Message(role="user", **fields))
+        encode_body(Message(**{"role": "user", field: value}))
 
 
-@pytest.mark.parametrize("thing", [None, "hello", {"role": "user"}, b"", 5, Participant("user", "u")])
-def test_other_values_are_not_stored(thing: Any) -> None:
-    with pytest.raises(InvalidMessageError, match="Message"):
-        encode_body(thing)
+def test_other_values_are_not_stored() -> None:
+    for value in (None, "hello", {"role": "user"}, b"", 5, Participant("user", "u")):
+        with pytest.raises(InvalidMessageError, match="Message"):
+            encode_body(value)
 
 
 def test_a_value_that_contains_itself_is_rejected() -> None:
@@ -248,45 +157,27 @@ def test_a_value_that_contains_itself_is_rejected() -> None:
 
 
 PLAIN = ("m", "user")
-ARRAY = member(*PLAIN)[PREFIX_BYTES:]
+ROWS: list[list[Any]] = [
+    *([], ["m"], ["", "user"], ["m", "god"], [5, "user"], [*PLAIN, None]),
+    *([*PLAIN, [part]] for part in (["no number"], [], [1], [1, 5], [-1, "x"], [True, "x"])),
+    *([*PLAIN, [], *rest] for rest in ([["user"]], [None, None, None], [None, None, {}, [5]])),
+    [*PLAIN, [], None, None, {}, [], None, {}, {1: 2}],
+    [*PLAIN, [], None, None, {}, [], None, {}, None, *range(100)],
+]
+TIMES = (0, 0.5, None, "1970-01-01T00:00:00", msgspec.msgpack.Ext(-1, b"x"))
 
 
 @pytest.mark.parametrize(
     "data",
     [
-        b"",
-        bytes(PREFIX_BYTES),
-        b"\xc1" * 20,
-        b"{}" * 10,
-        member(*PLAIN)[:-1],
-        member(*PLAIN) + b"\xc0",
-        member(*PLAIN)[:PREFIX_BYTES],
-        member(*PLAIN, flags=COMPRESSED),
-        member(*PLAIN, flags=8),
+        *(b"", bytes(PREFIX_BYTES), b"\xc1" * 20, b"{}" * 10),
+        *(member(*PLAIN)[:-1], member(*PLAIN) + b"\xc0", member(*PLAIN)[:PREFIX_BYTES]),
+        *(member(*PLAIN, flags=COMPRESSED), member(*PLAIN, flags=8)),
         bytes(PREFIX_BYTES) + msgspec.msgpack.encode({"id": "m", "role": "user"}),
         bytes(PREFIX_BYTES) + msgspec.msgpack.encode(dict.fromkeys("abcdefgh")),
-        member(),
-        member("m"),
-        member("", "user"),
-        member("m", "god"),
-        member(5, "user"),
-        member(*PLAIN, None),
-        member(*PLAIN, [["no number"]]),
-        member(*PLAIN, [[]]),
-        member(*PLAIN, [[1]]),
-        member(*PLAIN, [[1, 5]]),
-        member(*PLAIN, [[-1, "x"]]),
-        member(*PLAIN, [[True, "x"]]),
-        member(*PLAIN, [], ["user"]),
-        member(*PLAIN, [], None, None, None),
-        member(*PLAIN, [], None, None, {}, [5]),
-        member(*PLAIN, [], None, None, {}, [], None, {}, {1: 2}),
-        member(*PLAIN, [], None, None, {}, [], None, {}, None, *range(100)),
+        *(member(*row) for row in ROWS),
         *(member(*PLAIN, sequence=value) for value in ("1", None, True, 0, -1)),
-        *(
-            member(*PLAIN, timestamp=value)
-            for value in (0, 0.5, None, "1970-01-01T00:00:00", msgspec.msgpack.Ext(-1, b"x"))
-        ),
+        *(member(*PLAIN, timestamp=value) for value in TIMES),
     ],
     ids=lambda data: data.hex()[-48:],
 )
@@ -302,12 +193,8 @@ def test_other_bytes_are_corrupt(data: bytes) -> None:
 @pytest.mark.parametrize("count", [0, 1, 99, 100, 101, 250])
 def test_a_page_is_read_in_order(count: int) -> None:
     """Plain and large messages, and those with free-form values."""
-    kinds = [
-        user("x"),
-        user("x" * 101_000),
-        user("x", metadata={"a": 1}),
-        user("x", participant=Participant("user", "u")),
-    ]
+    with_author = user("x", participant=Participant("user", "u"))
+    kinds = [user("x"), user("x" * 101_000), user("x", metadata={"a": 1}), with_author]
     members = [member_of(kinds[n % 4] if n % 50 < 4 else user(str(n)), n + 1, n) for n in range(count)]
     assert decode_members(members) == ([decode_member(one) for one in members], [])
 
@@ -315,7 +202,8 @@ def test_a_page_is_read_in_order(count: int) -> None:
 def test_the_prefix_is_read_without_decoding() -> None:
     message = user("hello", metadata={"a": 1})
     member = encode_member(2**32 - 1, 2**24 - 1, flags_of(message), -1, encode_body(message))
-    assert (sequence_of(member), characters_of(member), body_of(member)) == (2**32 - 1, 2**24 - 1, encode_body(message))
+    assert member[:4] == b"\xff" * 4
+    assert (characters_of(member), body_of(member)) == (2**24 - 1, encode_body(message))
 
 
 @pytest.mark.parametrize("library", ["zstandard", "compression.zstd"])
@@ -373,7 +261,7 @@ FIELDS = [
 def test_every_field_is_checked(kind: Any, name: str) -> None:
     """Also a field that a later version adds."""
     structs: dict[Any, Any] = {Participant: Participant("user", "u"), TextPart: TextPart("x")}
-    structs[Message] = Message(role="user", parts="x", participant=structs[Participant])  # type: ignore[arg-type]
+    structs[Message] = Message(role="user", parts="x", participant=structs[Participant])
     changed = structs[kind].__copy__()
     msgspec.structs.force_setattr(changed, name, (1.5,))  # a value that no field takes, and that MessagePack can encode
     structs[kind] = changed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import uuid
 from collections.abc import AsyncIterator, Iterator
@@ -10,7 +11,7 @@ from urllib.parse import urlencode
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, BrowserContext, Dialog, Locator, Page, async_playwright, expect
+from playwright.async_api import Browser, BrowserContext, Locator, Page, Route, async_playwright, expect
 
 from redis_history import HistoryStore
 from tests.support.servers import RealServer
@@ -53,45 +54,45 @@ class Window:
     """A window of a browser with the live view in it; notes what must not happen."""
 
     def __init__(self, page: Page, address: str) -> None:
-        self.page = page
-        self.address = address
-        self.outage = False  # then failing requests are to be expected
-        self.answers: list[str] = []  # to dialogs; none other may come
+        self.page, self.address = page, address
+        self.outage = False  # then requests may fail
         self.requests: list[str] = []
         self.complaints: list[str] = []
         page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
-        page.on("console", lambda message: self._said(message.type, message.text))
-        page.on("dialog", self._asked)
+        page.on("console", lambda message: self._log(message.type, message.text))
+        page.on("dialog", lambda dialog: self.complaints.append(f"dialog: {dialog.message}"))
         page.context.on("request", lambda request: self.requests.append(request.url))
 
-    def _said(self, kind: str, text: str) -> None:
-        network = text.startswith("Failed to load resource")
-        if kind in ("error", "warning") and not (network and self.outage):
+    def _log(self, kind: str, text: str) -> None:
+        if kind in ("error", "warning") and not (self.outage and text.startswith("Failed to load resource")):
             self.complaints.append(f"{kind}: {text}")
-
-    async def _asked(self, dialog: Dialog) -> None:
-        if self.answers:
-            await dialog.accept(self.answers.pop(0))
-        else:
-            self.complaints.append(f"dialog: {dialog.message}")
-            await dialog.dismiss()
 
     @property
     def base(self) -> str:
         return self.address.partition("?")[0]
 
-    async def open(self, conversation: str | None = None, message: str | None = None) -> Page:
-        """Sign in, and open a conversation."""
+    async def open(self, conversation: str | None = None) -> Page:
+        """Sign in, and open a conversation. The token leaves the address bar."""
         await self.page.goto(self.address)
+        assert self.page.url == self.base
         await expect(self.page.locator("#namespace")).not_to_be_empty()
         if conversation is not None:
-            await self.follow(conversation, message)
+            await self.follow(conversation)
         return self.page
 
-    async def follow(self, conversation: str, message: str | None = None) -> None:
-        fields = {"conversation": conversation} | ({"message": message} if message else {})
-        await self.page.evaluate("hash => { location.hash = hash }", urlencode(fields))
+    async def follow(self, conversation: str) -> None:
+        await self.page.evaluate(
+            """hash => new Promise(done => {
+              addEventListener("hashchange", done, {once: true});
+              location.hash = hash;
+            })""",
+            urlencode({"conversation": conversation}),
+        )
         await self.live()
+
+    def card(self, conversation: str) -> Locator:
+        """The item of a conversation in the list."""
+        return self.page.locator(f"#conversations li[data-id='{conversation}']")
 
     async def live(self) -> None:
         """Wait until the open conversation is followed."""
@@ -116,6 +117,31 @@ class Window:
         others = {url for url in self.requests if not url.startswith((self.base, "data:", "blob:"))}
         assert not others, f"requests to others: {others}"
         assert not self.complaints, self.complaints
+
+
+class Held:
+    """Delays the answers to requests of a pattern, which the server has given, until the end of the block."""
+
+    def __init__(self, page: Page, pattern: str) -> None:
+        self._page, self._pattern = page, pattern
+        self.arrived = asyncio.Event()  # set by the first answer; or by the first request of a stream
+        self._released = asyncio.Event()
+
+    async def __aenter__(self) -> Held:
+        await self._page.route(self._pattern, self._hold)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._released.set()
+
+    async def _hold(self, route: Route) -> None:
+        if self._released.is_set():
+            await route.fallback()
+            return
+        answer = None if "events" in self._pattern else await route.fetch()
+        self.arrived.set()
+        await self._released.wait()
+        await (route.continue_() if answer is None else route.fulfill(response=answer))
 
 
 class Windows:

@@ -3,86 +3,48 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from redis_history import Conversation, HistoryStore, Message
-from redis_history.model import (
+from redis_history import (
     AttachmentPart,
+    Conversation,
+    HistoryStore,
+    Message,
     Participant,
     ReasoningPart,
     Source,
-    TextPart,
-    ToolResultPart,
     ToolUsePart,
+    tool_result,
 )
 
 MAIN = "ticket/48213"
 
-_MAYA = Participant("user", "u-maya", "Maya Lindqvist")
-_DESK = Participant("agent", "desk", "Front desk")
-_ORDERS = Participant("agent", "orders", "Orders")
-_REFUNDS = Participant("agent", "refunds", "Refunds")
-_JONAS = Participant("user", "u-jonas", "Jonas (team lead)")
+MAYA = Participant("user", "u-maya", "Maya Lindqvist")
+DESK = Participant("agent", "desk", "Front desk")
+ORDERS = Participant("agent", "orders", "Orders")
 
 #: Other conversations: minutes since their end, id, title, agent, last message.
-_LISTED = (
-    (9, "ticket/48219", "Invoice with the VAT number", "Billing", "The corrected invoice is attached. Anything else?"),
-    (44, "ticket/48207", "Parcel stuck in customs", "Shipping", "The carrier asks for the receipt; I have sent it on."),
-    (1400, "ticket/48198", "Où est ma caution ?", "Refunds", "Elle arrive sur votre compte dans les trois jours."),
-    (1440, "ticket/48190", "Cancel the second chair", "Orders", "Cancelled. The first one still arrives on Tuesday."),
-    (4000, "ticket/48177", "متى يصل الطلب؟", "Shipping", "يصل طلبك يوم الخميس قبل الظهر."),
-    (
-        9000,
-        "ticket/48165",
-        "Two accounts, one e-mail address",
-        "Front desk",
-        "Both are merged, with all twelve orders.",
-    ),
+LISTED = (
     (
         70000,
         "ticket/48151",
         "Assembly: a screw too few",
         "Front desk",
-        "A bag of screws is on its way, free of charge.",
+        "A bag of screws is on its way.",
     ),
+    (
+        9000,
+        "ticket/48165",
+        "Two accounts, one e-mail address",
+        "Front desk",
+        "Both are merged, with all orders.",
+    ),
+    (4000, "ticket/48177", "متى يصل الطلب؟", "Shipping", "يصل طلبك يوم الخميس قبل الظهر."),
+    (1440, "ticket/48190", "Cancel the second chair", "Orders", "Cancelled. The first one still arrives on Tuesday."),
+    (1400, "ticket/48198", "Où est ma caution ?", "Refunds", "Elle arrive sur votre compte dans les trois jours."),
+    (44, "ticket/48207", "Parcel stuck in customs", "Shipping", "The carrier asks for the receipt; I have sent it on."),
+    (9, "ticket/48219", "Invoice with the VAT number", "Billing", "The corrected invoice is attached. Anything else?"),
 )
-
-
-class _Writer:
-    """Messages a little while apart, the last of them `minutes` ago."""
-
-    def __init__(self, minutes: float) -> None:
-        self._at = datetime.now(UTC) - timedelta(minutes=minutes)
-
-    def __call__(self, who: Participant, *parts: object, after: float = 20, **more: object) -> Message:
-        self._at += timedelta(seconds=after)
-        role = {"user": "user", "agent": "assistant", "system": "system"}[who.kind]
-        return Message(role=role, parts=parts, participant=who, timestamp=self._at, **more)  # type: ignore[arg-type]
-
-    def result(self, call: str, content: object, *, after: float = 1.4, error: bool = False) -> Message:
-        self._at += timedelta(seconds=after)
-        return Message(role="tool", parts=ToolResultPart(call, content, error), timestamp=self._at)
-
-
-def tell(store: HistoryStore) -> None:
-    """The conversations of the pictures."""
-    for age, name, title, agent, last in reversed(_LISTED):
-        say = _Writer(age)
-        store.create_conversation(Conversation(name, title=title, agent_name=agent.lower(), user_id="u-1"))
-        store.append_many(
-            name,
-            [
-                say(_MAYA, TextPart(title)),
-                say(Participant("agent", agent.lower().replace(" ", "-"), agent), TextPart(last)),
-            ],
-        )
-    store.create_conversation(
-        Conversation(MAIN, title="Order 48213: the wrong size arrived", user_id="u-maya", agent_name="support")
-    )
-    early, late = first(), rest()
-    store.append_many(MAIN, early)
-    store.compact(MAIN, through=early[-1], summary=SUMMARY)
-    store.append_many(MAIN, late)
-
 
 SUMMARY = (
     "[Earlier conversation summary: Maya ordered a rain jacket (order 48213, size S) and got size L. She wants the "
@@ -90,8 +52,7 @@ SUMMARY = (
     "no open claims. Photos of the label were received and show size L.]"
 )
 
-
-_OFFER = """Good news, Maya: **the right size** can be with you on Thursday.
+OFFER = """Good news, Maya: **the right size** can be with you on Thursday.
 
 | | exchange | refund |
 |---|---|---|
@@ -106,61 +67,85 @@ For both, put the [return label](https://example.com/r/48213) on the parcel:
 Shall I send it?"""
 
 
+class Writer:
+    """Messages a little while apart, the first of them `minutes` ago."""
+
+    def __init__(self, minutes: float) -> None:
+        self._at = datetime.now(UTC) - timedelta(minutes=minutes)
+
+    def __call__(self, who: Participant, *parts: Any, after: float = 20, **more: Any) -> Message:
+        self._at += timedelta(seconds=after)
+        role: Any = "assistant" if who.kind == "agent" else who.kind
+        return Message(role=role, parts=parts, participant=who, timestamp=self._at, **more)
+
+    def result(self, call: str, content: Any, *, after: float = 1.4, error: bool = False) -> Message:
+        self._at += timedelta(seconds=after)
+        return Message(role="tool", parts=tool_result(call, content, error), timestamp=self._at)
+
+
+def tell(store: HistoryStore) -> None:
+    """Store the conversations of the pictures."""
+    for age, name, title, agent, last in LISTED:
+        say = Writer(age)
+        store.create_conversation(Conversation(name, title=title, agent_name=agent.lower(), user_id="u-1"))
+        store.append_many(name, [say(MAYA, title), say(Participant("agent", agent.lower(), agent), last)])
+    title = "Order 48213: the wrong size arrived"
+    store.create_conversation(Conversation(MAIN, title=title, user_id="u-maya", agent_name="support"))
+    early = first()
+    store.append_many(MAIN, early)
+    store.compact(MAIN, through=early[-1], summary=SUMMARY)
+    store.append_many(MAIN, rest())
+
+
 def first() -> list[Message]:
     """The messages that the summary replaces."""
-    say = _Writer(41)
+    say = Writer(41)
     photos = [
         AttachmentPart(name=name, size=size, modality="image", mime_type="image/jpeg", reference=f"s3://in/{name}")
         for name, size in (("label.jpg", 481_220), ("parcel.jpg", 1_204_113))
     ]
     return [
-        say(_MAYA, TextPart("Hello, my jacket came today, but it is size L. I ordered S.")),
-        say(_DESK, TextPart("I am sorry about that, Maya. Can you send me a photo of the label?")),
-        say(_MAYA, TextPart("Of course."), *photos),
-        say(_DESK, ToolUsePart("call_0", "find_customer", {"name": "Maya Lindqvist"})),
+        say(MAYA, "Hello, my jacket came today, but it is size L. I ordered S."),
+        say(DESK, "I am sorry about that, Maya. Can you send me a photo of the label?"),
+        say(MAYA, "Of course.", *photos),
+        say(DESK, ToolUsePart("call_0", "find_customer", {"name": "Maya Lindqvist"})),
         say.result("call_0", '{"id": "u-maya", "since": 2019, "open_claims": 0}'),
-        say(_DESK, TextPart("Thank you, that is clear. The label says L.")),
-        say(_MAYA, TextPart("I leave on Friday and need it before. Otherwise I would like my money back.")),
-        say(_DESK, TextPart("Understood. I ask our order desk what is possible by Friday.")),
+        say(DESK, "Thank you, that is clear. The label says L."),
+        say(MAYA, "I leave on Friday and need it before. Otherwise I would like my money back."),
+        say(DESK, "Understood. I ask our order desk what is possible by Friday."),
     ]
 
 
 def rest() -> list[Message]:
     """The messages after the summary."""
-    say = _Writer(21)
+    say = Writer(21)
     question = "@Orders: is there a size S that reaches Maya before Friday?"
     plan = "Two warehouses carry this jacket. Malmö delivers overnight to Lund, so check stock there first."
-    reserve = {"sku": "RJ-2210-S", "warehouse": "hamburg", "quantity": 1}
+    found = "Hamburg has 14. One is reserved (`R-77120`); by express it is in Lund on Thursday."
+    usage = {"model": "desk-large-2", "usage": {"input_tokens": 2140, "output_tokens": 96}, "cost": 0.0031}
+    times = "Express from Hamburg: 1 to 2 days."
     sources = (
-        Source(
-            document_name="Shipping times, Nordic countries", chunk="Express from Hamburg: 1 to 2 days.", score=0.91
-        ),
+        Source(document_name="Shipping times, Nordic countries", chunk=times, score=0.91),
         Source(document_name="Exchange policy", chunk="An exchange for our mistake is free of charge.", score=0.84),
     )
+
+    def stock(warehouse: str) -> ToolUsePart:
+        return ToolUsePart("call_1", "check_stock", {"sku": "RJ-2210-S", "warehouse": warehouse})
+
+    def reserve(call: str) -> ToolUsePart:
+        return ToolUsePart(call, "reserve", {"sku": "RJ-2210-S", "warehouse": "hamburg", "quantity": 1})
+
     return [
-        say(_DESK, TextPart(question), metadata={"mentions": ["orders"]}),
-        say(_ORDERS, ReasoningPart(plan), _stock("malmo")),
+        say(DESK, question, metadata={"mentions": ["orders"]}),
+        say(ORDERS, ReasoningPart(plan), stock("malmo")),
         say.result("call_1", '{"sku": "RJ-2210-S", "warehouse": "malmo", "free": 0, "next_delivery": "2026-11-30"}'),
-        say(_ORDERS, _stock("hamburg"), after=2),
+        say(ORDERS, stock("hamburg"), after=2),
         say.result("call_1", '{"sku": "RJ-2210-S", "warehouse": "hamburg", "free": 14, "express": true}'),
-        say(_ORDERS, ToolUsePart("call_2", "reserve", reserve), after=2),
+        say(ORDERS, reserve("call_2"), after=2),
         say.result("call_2", "TimeoutError: the warehouse did not answer within 5 s", error=True, after=5.1),
-        say(_ORDERS, ToolUsePart("call_3", "reserve", reserve), after=3),
+        say(ORDERS, reserve("call_3"), after=3),
         say.result("call_3", '{"reservation": "R-77120", "until": "18:00"}', after=0.8),
-        say(
-            _ORDERS,
-            TextPart("Hamburg has 14. One is reserved (`R-77120`); by express it is in Lund on Thursday."),
-            sources=sources,
-        ),
-        say(
-            _DESK,
-            TextPart(_OFFER),
-            after=31,
-            metadata={"model": "desk-large-2", "usage": {"input_tokens": 2140, "output_tokens": 96}, "cost": 0.0031},
-        ),
-        say(_MAYA, TextPart("Yes please! To the office this time, not to my flat."), after=74),
+        say(ORDERS, found, sources=sources),
+        say(DESK, OFFER, after=31, metadata=usage),
+        say(MAYA, "Yes please! To the office this time, not to my flat.", after=74),
     ]
-
-
-def _stock(warehouse: str) -> ToolUsePart:
-    return ToolUsePart("call_1", "check_stock", {"sku": "RJ-2210-S", "warehouse": warehouse})

@@ -1,4 +1,4 @@
-"""Getting about in the page, in real Chromium: with the keyboard, down long conversations, and in the list."""
+"""Navigation in the page, in real Chromium: with the keyboard, down long conversations, and in the list."""
 
 from __future__ import annotations
 
@@ -9,66 +9,82 @@ from playwright.async_api import Route, expect
 
 from redis_history import Message, tool_use, user
 from redis_history.model import Participant, ToolResultPart
-from tests.web.browsing import Site, Window, Windows
+from tests.web.browsing import Held, Site, Window, Windows
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-_ADA = Participant("agent", "ada", "Ada")
+CARDS = "#conversations > [data-id]:not([hidden])"
 
 
 async def test_a_walk_with_the_keyboard_alone(window: Window, site: Site) -> None:
     one, two = site.name("walk"), site.name("walk")
-    site.store.append(
-        one, Message(role="assistant", participant=_ADA, parts=tool_use("c", "weigh", {"what": "a crate"}))
-    )
+    call = tool_use("c", "weigh", {"what": "a crate"})
+    site.store.append(one, Message(role="assistant", participant=Participant("agent", "ada", "Ada"), parts=call))
     site.store.append(one, Message(role="tool", parts=ToolResultPart("c", "9 kg")))
     site.store.append_many(one, [user(f"Line {number}.", id=f"m{number}") for number in range(60)])
     site.store.append(two, user("Elsewhere."))
     page = await window.open()
-    focused = page.locator(":focus")
-    await page.keyboard.press("?")
+    focused, press = page.locator(":focus"), page.keyboard.press
+    await press("?")
     await expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
-    await page.keyboard.press("Escape")
+    await press("Escape")
     await expect(page.locator("#help")).to_be_hidden()
-    await page.keyboard.press("f")
+    await press("f")
     await page.keyboard.type("walk-")
-    await expect(page.locator(".card")).to_have_count(2)
-    await page.keyboard.press("ArrowDown")
+    await expect(page.locator(CARDS)).to_have_count(2)
+    await press("ArrowDown")
     await expect(focused).to_contain_text("Elsewhere.")
-    await page.keyboard.press("j")
+    await press("j")
     await expect(focused).to_contain_text("Line 59.")
-    await page.keyboard.press("Enter")
+    await press("Enter")
     await expect(page.locator("#timeline")).to_be_focused()
     await expect(window.said("Line 59.")).to_be_in_viewport()
-    await page.keyboard.press("k")
-    await expect(focused).to_have_attribute("data-id", "m59")
-    await page.keyboard.press("k")
-    await expect(focused).to_have_attribute("data-id", "m58")
-    await page.keyboard.press("j")
-    await expect(focused).to_have_attribute("data-id", "m59")
-    await page.keyboard.press("g")
+    for key, name in (("k", "m59"), ("k", "m58"), ("j", "m59")):
+        await press(key)
+        await expect(focused).to_have_attribute("data-id", name)
+    await press("g")
     await expect(page.locator(".tool")).to_be_in_viewport()
-    await page.keyboard.press("j")
-    await page.keyboard.press("Enter")
+    await press("j")
+    await press("Enter")
     await expect(page.locator(".tool-body")).to_contain_text("9 kg")
-    await page.keyboard.press("Enter")
+    await press("Enter")
     await expect(page.locator(".tool-body")).to_have_count(0)
-    await page.keyboard.press("Escape")
+    await press("Escape")
     await expect(focused).to_have_class("card")
-    await page.keyboard.press("k")
+    await press("k")
     await expect(focused).to_contain_text("Elsewhere.")
-    await page.keyboard.press("Enter")
-    await expect(page.locator(".row")).to_have_count(1)  # until then more than one, of the other conversation
+    assert await focused.evaluate("card => getComputedStyle(card).outlineStyle") == "solid"
+    await press("Enter")
+    await expect(page.locator(".row")).to_have_count(1)
     await expect(page.locator(".row")).to_contain_text("Elsewhere.")
-    outline = await page.evaluate(
-        "() => { document.querySelector('.card').focus();return getComputedStyle(document.activeElement).outlineStyle }"
-    )
-    assert outline == "solid"
-    unnamed = await page.evaluate(
-        "() => [...document.querySelectorAll('button, input, textarea, a')].filter(one => one.checkVisibility())"
-        ".filter(one => !(one.ariaLabel || one.textContent.trim() || one.labels?.length)).map(one => one.outerHTML)"
-    )
-    assert unnamed == []
+
+
+async def test_keys_before_the_list_is_loaded(windows: Windows, site: Site) -> None:
+    """They are applied when it is. In a narrow window, they lead to the list."""
+    name, other = site.name("zebrafish"), site.name("other")
+    site.store.append(name, user("Stripes."))
+    site.store.append(other, user("Spots."))
+    window = await windows(site.address, viewport={"width": 360, "height": 700})
+    page = await window.open(name)
+    await page.keyboard.press("/")
+    await page.keyboard.type("stripes")
+    await expect(page.locator(":focus")).to_have_value("stripes")
+    await window.follow(other)
+    async with Held(page, "**/v1/conversations?*") as listing:
+        await page.reload()
+        await listing.arrived.wait()
+        await page.keyboard.press("f")
+        await page.keyboard.type("zebra")
+        await expect(page.locator("#filter")).to_have_value("zebra")
+        await page.keyboard.press("ArrowDown")
+    await expect(page.locator(CARDS)).to_have_count(1)
+    await expect(page.locator(":focus")).to_contain_text("Stripes.")
+    await page.keyboard.press("Enter")
+    await window.live()
+    await expect(page.locator("#timeline")).to_be_focused()
+    await page.keyboard.press("Escape")
+    await expect(page.locator(":focus")).to_contain_text("Stripes.")
+    await expect(page.locator("#app")).to_have_attribute("data-view", "list")
 
 
 @pytest.mark.full
@@ -79,24 +95,33 @@ async def test_ten_thousand_messages(window: Window, site: Site) -> None:
         site.store.append_many(name, [user(line, id=f"m{begin + at}") for at, line in enumerate(lines)])
     page = await window.open(name)
     await expect(window.said("Line 9999.")).to_be_in_viewport()
-    size = "document.querySelectorAll('#timeline *').length"
-    most = await page.evaluate(size)
+    most = 0
+
+    async def scroll(times: int, by: int) -> list[int]:
+        """Scroll, each time until other rows are drawn and no page is loading. Returns the numbers of the rows."""
+        nonlocal most
+        for _ in range(times):
+            before = await window.ids()
+            await page.evaluate("by => { document.querySelector('#timeline').scrollTop += by }", by)
+            await window.until(
+                """before => {
+                  const box = document.querySelector('#timeline')
+                  const drawn = [...box.querySelectorAll('.row[data-id]')].map(row => row.dataset.id)
+                  return box.scrollTop > 0 && box.ariaBusy !== 'true' && String(drawn) !== String(before)
+                }""",
+                before,
+            )
+            most = max(most, await page.evaluate("document.querySelectorAll('#timeline *').length"))
+        numbers = [int(one[1:]) for one in await window.ids()]
+        assert numbers == list(range(numbers[0], numbers[-1] + 1))
+        return numbers
+
     await page.locator("#timeline").hover()
-    for _ in range(12):  # up, past several pages
-        await _scroll(window, -6000)
-        most = max(most, await page.evaluate(size))
-    numbers = [int(one[1:]) for one in await window.ids()]
-    assert numbers == list(range(numbers[0], numbers[-1] + 1))
-    assert numbers[-1] < 9_700
+    assert (await scroll(12, -6000))[-1] < 9_700, "past several pages"
     await page.keyboard.press("g")
     await expect(window.said("Line 0.")).to_be_in_viewport()
     assert (await window.ids())[0] == "m0"
-    for _ in range(6):  # and down again
-        await _scroll(window, 8000)
-        most = max(most, await page.evaluate(size))
-    numbers = [int(one[1:]) for one in await window.ids()]
-    assert numbers == list(range(numbers[0], numbers[-1] + 1))
-    assert numbers[0] > 200
+    assert (await scroll(6, 8000))[0] > 200
     await page.keyboard.press("g")
     await page.locator("#newer").focus()
     await page.keyboard.press("Enter")
@@ -112,19 +137,18 @@ async def test_the_list_keeps_its_order_and_the_focus(window: Window, site: Site
     for name in names:
         site.store.append(name, user(f"Hello, {name}."))
 
-    async def alike(route: Route) -> None:
+    async def same_time(route: Route) -> None:
         answer = await route.fetch()
         found = await answer.json()
         for conversation in found["conversations"]:
             conversation["last_message_at"] = "2026-01-01T00:00:00+00:00"
         await route.fulfill(response=answer, body=json.dumps(found))
 
-    await window.page.route("**/v1/conversations*", alike)
+    await window.page.route("**/v1/conversations*", same_time)
     page = await window.open()
-    cards = "#conversations > [data-id]:not([hidden])"
-    shown = f"() => [...document.querySelectorAll('{cards}')].map(one => one.dataset.id)"
+    shown = f"() => [...document.querySelectorAll('{CARDS}')].map(one => one.dataset.id)"
     await page.locator("#filter").fill("order-")
-    await expect(page.locator(cards)).to_have_count(6)
+    await expect(page.locator(CARDS)).to_have_count(6)
     before = await page.evaluate(shown)
     for _ in range(3):
         await page.evaluate("() => document.querySelector('#filter').dispatchEvent(new Event('input'))")
@@ -142,18 +166,21 @@ async def test_the_list_keeps_its_order_and_the_focus(window: Window, site: Site
         site.store.delete_conversation(name)
 
 
-async def _scroll(window: Window, by: int) -> None:
-    """Scroll the conversation, and wait until other rows are drawn and no page is on its way."""
-    before = await window.ids()
-    await window.page.evaluate("by => { document.querySelector('#timeline').scrollTop += by }", by)
-    await window.until(
-        """before => {
-          const box = document.querySelector('#timeline')
-          const drawn = [...box.querySelectorAll('.row[data-id]')].map(row => row.dataset.id)
-          return box.scrollTop > 0 && box.ariaBusy !== 'true' && String(drawn) !== String(before)
-        }""",
-        before,
-    )
+async def test_a_list_that_shows_few_of_many_loads_more(window: Window, site: Site) -> None:
+    """If `authorize` leaves few conversations in a page, or none."""
+    name = site.name("mine")
+    site.store.append(name, user("Mine."))
+
+    async def first_page_empty(route: Route) -> None:
+        if "cursor=" in route.request.url:
+            await route.continue_()
+        else:
+            await route.fulfill(json={"conversations": [], "next": "0"})
+
+    await window.page.route("**/v1/conversations?*", first_page_empty)
+    page = await window.open()
+    await expect(window.card(name)).to_contain_text("Mine.")
+    assert "No conversation yet" not in await page.locator("#list-note").inner_text()
 
 
 async def test_a_conversation_opens_at_its_end_with_reduced_motion(windows: Windows, site: Site) -> None:

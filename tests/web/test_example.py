@@ -25,15 +25,35 @@ from tests.web.browsing import Windows
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-SECRET = "a secret of the tests"
-AUTHORS = {"name": "ann", "password": "correct horse"}
+MOUNTED = """
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from redis_history import AsyncHistoryStore
+from redis_history.web import LiveView, allow_all
+view = LiveView(AsyncHistoryStore("memory://"), authorize=allow_all)
+bare = Starlette(routes=[Mount("/history", view)])
+mounted = Starlette(routes=[Mount("/history", view)], lifespan=view.lifespan)
+"""
+SOCKETS = """
+import os
+from starlette.applications import Starlette
+from starlette.routing import WebSocketRoute
+store = AsyncHistoryStore(os.environ["REDIS_HISTORY_URL"], namespace="support")
+async def endpoint(websocket):
+    await send_live(websocket, store, "chat-1")
+async def obvious(websocket):
+    await websocket.accept()
+    async for one in live(store, "chat-1"):
+        await websocket.send_json(one)
+app = Starlette(routes=[WebSocketRoute("/live", endpoint), WebSocketRoute("/obvious", obvious)])
+"""
 
 
 @contextlib.contextmanager
-def running(url: str, port: int, app: str = "live_page:app", folder: Path = DOCS / "examples") -> Iterator[Any]:
-    """An example under uvicorn, without a limit for its end."""
+def running(url: str, port: int, app: str, folder: Path = DOCS / "examples") -> Iterator[Any]:
+    """An application under uvicorn, without a limit for its end."""
     argv = [sys.executable, "-m", "uvicorn", "--app-dir", str(folder), app, "--port", str(port)]
-    env = {**os.environ, "REDIS_HISTORY_URL": url, "SESSION_SECRET": SECRET, "INSECURE": "1"}
+    env = {**os.environ, "REDIS_HISTORY_URL": url, "SESSION_SECRET": "a secret of the tests", "INSECURE": "1"}
     process = subprocess.Popen([*argv, "--log-level", "critical"], env=env)
 
     def answers() -> bool:
@@ -50,8 +70,8 @@ def running(url: str, port: int, app: str = "live_page:app", folder: Path = DOCS
         process.wait()
 
 
-def end(process: Any, how: signal.Signals) -> None:
-    """Ends it by a signal; subprocess.TimeoutExpired if something keeps it."""
+def end(process: Any, how: signal.Signals = signal.SIGTERM) -> None:
+    """End it by a signal; subprocess.TimeoutExpired if it does not end."""
     process.send_signal(how)
     process.wait(timeout=DEADLINE)
 
@@ -60,7 +80,7 @@ async def test_the_page_follows_through_a_restart(own_server: Callable[..., Real
     url, port = own_server().url, free_port()
     with HistoryStore(url, namespace="support") as store:
         store.append("chat-1", user("<b>Hello?</b>"))
-        with running(url, port) as process:
+        with running(url, port, "live_page:app") as process:
             window = await windows(f"http://127.0.0.1:{port}/")
             await window.page.goto(window.address)
             lines = window.page.locator("li")
@@ -68,112 +88,79 @@ async def test_the_page_follows_through_a_restart(own_server: Callable[..., Real
             store.append("chat-1", assistant("Good morning."))
             await expect(lines).to_have_count(2)
             window.outage = True
-            end(process, signal.SIGTERM)
+            end(process)
         store.append("chat-1", user("Are you there?"))
-        with running(url, port):
-            told = ["user: <b>Hello?</b>", "assistant: Good morning.", "user: Are you there?"]
-            await expect(lines).to_have_text(told)
+        with running(url, port, "live_page:app"):
+            shown = ["user: <b>Hello?</b>", "assistant: Good morning.", "user: Are you there?"]
+            await expect(lines).to_have_text(shown)
             store.clear("chat-1")
             store.append("chat-1", user("Again."))
-            await expect(lines).to_have_text([*told, "user: Again."])
+            await expect(lines).to_have_text([*shown, "user: Again."])
             others = await window.page.evaluate("fetch('history/v1/conversations/chat-2/messages').then(r => r.status)")
             assert others == 403
 
 
 @pytest.mark.proves("shutdown")
 @pytest.mark.parametrize("how", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.full)])
-async def test_open_streams_do_not_keep_a_server(
-    own_server: Callable[..., RealServer], tmp_path: Path, how: signal.Signals
-) -> None:
+async def test_open_streams_do_not_keep_a_server(tmp_path: Path, how: signal.Signals) -> None:
     """With and without the lifespan of the view."""
-    tmp_path.joinpath("bare.py").write_text(
-        "from starlette.applications import Starlette\n"
-        "from starlette.routing import Mount\n"
-        "from redis_history import AsyncHistoryStore\n"
-        "from redis_history.web import LiveView, allow_all\n"
-        "view = LiveView(AsyncHistoryStore('memory://'), authorize=allow_all)\n"
-        "bare = Starlette(routes=[Mount('/history', view)])\n"
-        "mounted = Starlette(routes=[Mount('/history', view)], lifespan=view.lifespan)\n"
-    )
-    for app in ("bare:bare", "bare:mounted", "bare:view"):
+    tmp_path.joinpath("views.py").write_text(MOUNTED)
+    for app, base in (("views:bare", "/history"), ("views:mounted", "/history"), ("views:view", "")):
         port = free_port()
-        base = "" if app == "bare:view" else "/history"
         with running("", port, app, tmp_path) as process:
             async with Stream(port, at("chat-1", "events"), base=base) as one, Stream(port, base=base) as listed:
-                await one.opened()
+                await one.comment()
                 await listed.event()
                 end(process, how)
-                assert await one.event() is None
-                assert await listed.event() is None
+                assert (await one.event(), await listed.event()) == (None, None)
 
 
 @pytest.mark.proves("shutdown")
-async def test_a_websocket_after_the_documentation(own_server: Callable[..., RealServer], tmp_path: Path) -> None:
+async def test_the_websocket_of_the_documentation(own_server: Callable[..., RealServer], tmp_path: Path) -> None:
     recipe = next(one for one in blocks(DOCS / "how-to" / "ui.md") if "def send_live" in one.content)
-    tmp_path.joinpath("sockets.py").write_text(
-        recipe.content
-        + "import os\n"
-        + "from starlette.applications import Starlette\n"
-        + "from starlette.routing import WebSocketRoute\n"
-        + "store = AsyncHistoryStore(os.environ['REDIS_HISTORY_URL'], namespace='support')\n"
-        + "async def endpoint(websocket):\n"
-        + "    await send_live(websocket, store, 'chat-1')\n"
-        + "async def obvious(websocket):\n"
-        + "    await websocket.accept()\n"
-        + "    async for one in live(store, 'chat-1'):\n"
-        + "        await websocket.send_json(one)\n"
-        + "app = Starlette(routes=[WebSocketRoute('/live', endpoint), WebSocketRoute('/obvious', obvious)])\n"
-    )
+    tmp_path.joinpath("sockets.py").write_text(recipe.content + SOCKETS)
     url, port = own_server().url, free_port()
-
-    async def told(socket: Any) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(await socket.recv())
-        return found
-
+    address = f"ws://127.0.0.1:{port}/"
     with HistoryStore(url, namespace="support") as store, running(url, port, "sockets:app", tmp_path) as process:
-        async with websockets.connect(f"ws://127.0.0.1:{port}/live") as socket:
-            assert (await told(socket))["kind"] == "snapshot"
+        async with websockets.connect(f"{address}live") as socket:
+            assert json.loads(await socket.recv())["kind"] == "snapshot"
             store.append("chat-1", user("1"))
-            cursor = (await told(socket))["cursor"]
+            cursor = json.loads(await socket.recv())["cursor"]
         store.append("chat-1", user("2"))
         async with (
-            websockets.connect(f"ws://127.0.0.1:{port}/live?cursor={cursor}") as socket,
-            websockets.connect(f"ws://127.0.0.1:{port}/obvious") as other,
+            websockets.connect(f"{address}live?cursor={cursor}") as socket,
+            websockets.connect(f"{address}obvious") as other,
         ):
-            missed = await told(socket)
+            missed = json.loads(await socket.recv())
             assert (missed["kind"], [one["text"] for one in missed["data"]]) == ("appended", ["2"])
             await other.recv()
-            end(process, signal.SIGTERM)
+            end(process)
 
 
 @pytest.mark.proves("forged-session")
 async def test_a_signed_session(own_server: Callable[..., RealServer]) -> None:
     url, port = own_server().url, free_port()
     base = f"http://127.0.0.1:{port}/"
-    with running(url, port, "signed_session:app") as process, HistoryStore(url, namespace="support") as store:
+    messages = "history/" + at("chat-1", "messages")
+    with running(url, port, "signed_session:app"), HistoryStore(url, namespace="support") as store:
         store.append("chat-1", user("1"))
         async with httpx.AsyncClient(base_url=base) as web, httpx.AsyncClient(base_url=base) as other:
             forged = {"x-user": "ann", "cookie": "session=eyJ1c2VyIjogImFubiJ9.x.y"}
             assert (await web.get("history/v1/conversations", headers=forged)).status_code == 403
-            assert (await web.post("sign-in", json={**AUTHORS, "password": "x"})).status_code == 401
-            assert (await web.post("sign-in", json={"name": "nobody", "password": ""})).status_code == 401
-            signed_in = await web.post("sign-in", json=AUTHORS)
+            for name, password in (("ann", "x"), ("nobody", "")):
+                assert (await web.post("sign-in", json={"name": name, "password": password})).status_code == 401
+            signed_in = await web.post("sign-in", json={"name": "ann", "password": "correct horse"})
             cookie = signed_in.headers["set-cookie"].lower()
             assert (signed_in.status_code, "httponly" in cookie, "samesite=strict" in cookie) == (200, True, True)
             listed = (await web.get("history/v1/conversations")).json()["conversations"]
             assert [one["id"] for one in listed] == ["chat-1"]
-            done = await web.post("history/" + at("chat-1", "messages"), json={"text": "2"})
-            assert done.status_code == 201
-            for body in ({"text": "3", "role": "system"}, {"text": "3", "participant": {"kind": "user", "id": "bob"}}):
-                refused = await web.post("history/" + at("chat-1", "messages"), json=body)
-                assert refused.status_code == 403
+            assert (await web.post(messages, json={"text": "2"})).status_code == 201
+            for fields in ({"role": "system"}, {"participant": {"kind": "user", "id": "bob"}}):
+                assert (await web.post(messages, json={"text": "3", **fields})).status_code == 403
             assert (await web.request("DELETE", "history/" + at("chat-1"), json={})).status_code == 403
             await other.post("sign-in", json={"name": "bob", "password": "battery staple"})
-            assert (await other.get("history/" + at("chat-1", "messages"))).status_code == 403
+            assert (await other.get(messages)).status_code == 403
             await web.post("sign-out")
             assert (await web.get("history/v1/conversations")).status_code == 403
-        assert [(one.role, one.participant and one.participant.id) for one in store.get("chat-1")] == [
-            ("user", None),
-            ("user", "ann"),
-        ]
-        end(process, signal.SIGTERM)
+        authors = [(one.role, one.participant and one.participant.id) for one in store.get("chat-1")]
+        assert authors == [("user", None), ("user", "ann")]

@@ -14,15 +14,25 @@ import pytest
 
 from redis_history import AsyncHistoryStore, user
 from tests.support.servers import DEADLINE, RealServer, free_port
-from tests.support.web import Lean, Serve, at, listening, serve
+from tests.support.web import Serve, Stream, at, listening, serve
 
-MB = 1_000_000
+C = at("c", "events")
+#: A process that appends messages m0, m1, … of a given size to a conversation, at a given rate.
+WRITER = """
+import sys, time
+from redis_history import HistoryStore, user
+url, namespace, count, rate, size = sys.argv[1:]
+with HistoryStore(url, namespace=namespace) as store:
+    began = time.monotonic()
+    for number in range(int(count)):
+        time.sleep(max(0.0, began + number / float(rate) - time.monotonic()))
+        store.append("c", user("x" * int(size), id=f"m{number}"))
+"""
 
 
 @contextmanager
 def appending(url: str, namespace: str, count: int, rate: float, size: int = 100) -> Iterator[None]:
-    argv = [sys.executable, "-m", "tests.web.paced", url, namespace, "c", str(count), str(rate), str(size)]
-    process = subprocess.Popen(argv)
+    process = subprocess.Popen([sys.executable, "-c", WRITER, url, namespace, str(count), str(rate), str(size)])
     try:
         yield
         assert process.wait(DEADLINE) == 0
@@ -35,57 +45,56 @@ def numbered(count: int) -> list[str]:
     return [f"m{number}" for number in range(count)]
 
 
+async def connected(port: int, count: int) -> list[Stream]:
+    streams = [await Stream(port, C).connect() for _ in range(count)]
+    return list(await asyncio.gather(*(stream.comment() for stream in streams)))
+
+
+async def read_all(streams: list[Stream], count: int) -> None:
+    found = await asyncio.gather(*(stream.messages(count, 60) for stream in streams))
+    assert all(ids == numbered(count) for ids in found)
+
+
 @pytest.mark.proves("fan-out")
 async def test_two_hundred_clients_have_every_message_once(own_server: Any, namespace: str, full: bool) -> None:
     server = own_server()
     clients, rate = 200, 50
     count = rate * (10 if full else 2)
     with serve(server.url, namespace, "--max-streams-per-address", str(clients)) as view:
-        readers = [await Lean.connect(view.port, at("c", "events")) for _ in range(clients)]
-        await asyncio.gather(*(asyncio.wait_for(reader.opened.wait(), DEADLINE) for reader in readers))
+        streams = await connected(view.port, clients)
         with appending(server.url, namespace, count, rate):
-            await asyncio.gather(*(reader.until(count, count / rate + DEADLINE) for reader in readers))
-        assert all(reader.seen == numbered(count) for reader in readers)
-        with server.client() as client:
-            subscribed = [row for row in client.client_list() if int(row["sub"]) + int(row["psub"])]
+            await read_all(streams, count)
+        subscribed = [row for row in server.watcher.client_list() if int(row["sub"]) + int(row["psub"])]
         assert len(subscribed) == 1
-        for reader in readers:
-            reader.transport.abort()
+        for stream in streams:
+            stream.writer.transport.abort()
         assert view.end() == (0, view.greeting)
 
 
 @pytest.mark.proves("fan-out")
 async def test_a_client_that_does_not_read(server: RealServer, namespace: str, full: bool) -> None:
-    """It holds back nobody, costs no memory, and goes on where it was when it reads again."""
+    """It delays no other client, costs no memory, and continues where it was when it reads again."""
     count, size = (600 if full else 300), 20_000
     with serve(server.url, namespace) as view:
-        slow = [await Lean.connect(view.port, at("c", "events")) for _ in range(5)]
-        fast = [await Lean.connect(view.port, at("c", "events")) for _ in range(3)]
-        for reader in (*slow, *fast):
-            await asyncio.wait_for(reader.opened.wait(), DEADLINE)
-        for reader in slow:
-            reader.transport.pause_reading()
+        slow, fast = await connected(view.port, 5), await connected(view.port, 3)
+        for stream in slow:
+            stream.writer.transport.pause_reading()
         before = view.memory()
         with appending(server.url, namespace, count, 1000, size):
-            for reader in fast:
-                await reader.until(count, 60)
-        assert all(reader.seen == numbered(count) for reader in fast)
-        assert all(len(reader.seen) < count for reader in slow)
-        assert view.memory() - before < 25 * MB, f"{count * size * 2 // MB} MB were sent to each"
-        for reader in slow:
-            reader.transport.resume_reading()
-        for reader in slow:
-            await reader.until(count, 60)
-        assert all(reader.seen == numbered(count) for reader in slow)
-        for reader in (*slow, *fast):
-            reader.transport.abort()
+            await read_all(fast, count)
+        assert view.memory() - before < 25_000_000, f"each gets {count * size * 2:,} bytes"
+        for stream in slow:
+            stream.writer.transport.resume_reading()
+        await read_all(slow, count)
+        for stream in (*slow, *fast):
+            stream.writer.transport.abort()
 
 
 @pytest.mark.proves("streams")
 @pytest.mark.full
-async def test_streams_go_on_after_a_restart(server: RealServer, namespace: str, full: bool) -> None:
-    """A browser comes again with the id of the last event that it saw."""
-    port, restarts = free_port(), 6 if full else 2
+async def test_streams_go_on_after_a_restart(server: RealServer, namespace: str) -> None:
+    """A browser reconnects with the id of the last event that it saw."""
+    port, restarts = free_port(), 6
     count = 100 * (restarts + 1)
     view = Serve(server.url, namespace, port=port)
     try:
@@ -97,14 +106,14 @@ async def test_streams_go_on_after_a_restart(server: RealServer, namespace: str,
             last = start
             while len(mine) < count:
                 try:
-                    reader = await Lean.connect(port, at("c", "events", after=last))
+                    stream = await Stream(port, at("c", "events", after=last)).connect()
                 except OSError:
                     await asyncio.sleep(0.01)
                     continue
-                await reader.until(count - len(mine), 60)
-                mine += reader.seen
-                last = reader.last_id or last
-                reader.transport.abort()
+                while len(mine) < count and (ids := await stream.messages(1, 60)):
+                    mine += ids
+                    last = stream.last_id
+                stream.writer.transport.abort()
 
         following = [asyncio.create_task(follow(mine)) for mine in seen]
         with appending(server.url, namespace, count, 100):
@@ -127,22 +136,18 @@ async def test_streams_go_on_when_the_redis_was_killed(
 ) -> None:
     server = own_server(options=("--appendonly", "yes", "--save", ""))
     async with AsyncHistoryStore(server.url, namespace=namespace, poll_interval=0.2) as store:
-        await store.append("c", user("x", id="m0"))
+        await store.append("c", user("x"))
         cursor = str((await store.snapshot("c")).cursor)
         async with listening(make(store=store)) as port:
-            readers = [await Lean.connect(port, at("c", "events", after=cursor)) for _ in range(3)]
+            streams = [await Stream(port, at("c", "events", after=cursor)).connect() for _ in range(3)]
             await store.append("c", user("x", id="m1"))
-            for reader in readers:
-                await reader.until(1)
+            assert [await stream.messages(1) for stream in streams] == [["m1"]] * 3
             server.kill()
-            late = await Lean.connect(port, at("c", "events", after=cursor))
-            await asyncio.wait_for(late.opened.wait(), DEADLINE)
+            late = await Stream(port, at("c", "events", after=cursor)).connect()
+            await late.comment()
             server.start()
             await store.append("c", user("x", id="m2"))
-            for reader in readers:
-                await reader.until(2)
-                assert reader.seen == ["m1", "m2"]
-            await late.until(2)
-            assert late.seen == ["m1", "m2"]
-            for reader in (*readers, late):
-                reader.transport.abort()
+            assert await late.messages(2) == ["m1", "m2"]
+            assert [await stream.messages(1) for stream in streams] == [["m2"]] * 3
+            for stream in (*streams, late):
+                stream.writer.transport.abort()

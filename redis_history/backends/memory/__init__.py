@@ -1,17 +1,17 @@
 """The memory backend: the same contract in this process, without a server.
 
-It keeps stored bytes, so messages that are read share nothing with the caller's objects. Tests compare the Redis
-backend with it.
+It keeps encoded messages, so readers and writers share no objects. Tests compare the Redis backend with it.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar, cast
 
 from redis_history.backends.base import ChangedHeads, ChangeQuery, SearchedBy, Wake, WakeAll
-from redis_history.backends.memory.changes import WRITES, grow, settle
+from redis_history.backends.memory.changes import WRITES, end_dead_replies, grow
 from redis_history.backends.memory.lookups import READS
 from redis_history.backends.memory.state import Space
 from redis_history.capabilities import Capabilities
@@ -20,15 +20,15 @@ from redis_history.events import BEGINNING
 from redis_history.operations import FindMessage, GrowReply, Op, ReadChanges, ReadHead, ReadPage, Write
 
 T = TypeVar("T")
-#: Outcomes of writes that are kept for repeated operations.
+#: Outcomes of writes that are kept for repetitions.
 _REMEMBERED: Final = 1000
 _OPERATIONS: Final[dict[type, Callable[[Space, Any], Any]]] = {**READS, **WRITES, GrowReply: grow}
 
 
 class MemoryBackend:
-    """Conversations in the memory of this process. Thread safe.
+    """Conversations in the memory of this process. Thread-safe.
 
-    At most `max_conversations` (the least recently changed one is removed) of at most `max_messages` messages.
+    At most `max_conversations` (the least recently changed one is removed) with at most `max_messages` each.
     """
 
     compacts = True
@@ -49,12 +49,17 @@ class MemoryBackend:
         self._outcomes: dict[str, Any] = {}
         self._closed = False
 
-    def execute(self, op: Op[T]) -> T:
+    @contextmanager
+    def _open_space(self) -> Iterator[Space]:
         with self._lock:
             if self._closed:
                 raise StoreClosedError("the store was closed")
+            yield self._space
+
+    def execute(self, op: Op[T]) -> T:
+        with self._open_space():
             changed = op.conversation_id if isinstance(op, Write | GrowReply) else None
-            if isinstance(op, FindMessage | ReadChanges | ReadHead | ReadPage) and settle(
+            if isinstance(op, FindMessage | ReadChanges | ReadHead | ReadPage) and end_dead_replies(
                 self._space, op.conversation_id
             ):
                 changed = op.conversation_id
@@ -68,11 +73,9 @@ class MemoryBackend:
         return cast(T, outcome)
 
     def poll_changes(self, query: ChangeQuery) -> ChangedHeads:
-        with self._lock:
-            if self._closed:
-                raise StoreClosedError("the store was closed")
-            found = {name: self._space.find(name) for name in (*self._space.conversations, *query.known)}
-            heads = {name: BEGINNING if there is None else there.head for name, there in found.items()}
+        with self._open_space() as space:
+            found = {name: space.find(name) for name in (*space.conversations, *query.known)}
+            heads = {name: BEGINNING if state is None else state.head for name, state in found.items()}
         return ChangedHeads({name: head for name, head in heads.items() if head != query.known.get(name, BEGINNING)})
 
     def watch_all(self, wake: WakeAll) -> None:
@@ -83,7 +86,7 @@ class MemoryBackend:
         with self._lock:
             if wake in self._space.watchers_of_all:
                 self._space.watchers_of_all.remove(wake)
-            self._space.forget_ended()
+            self._space.drop_old_logs()
 
     def watch(self, conversation_id: str, wake: Wake) -> None:
         with self._lock:
@@ -96,19 +99,17 @@ class MemoryBackend:
                 watchers.remove(wake)
             if not watchers:
                 self._space.watchers.pop(conversation_id, None)
-                self._space.forget_ended()
+                self._space.drop_old_logs()
 
     def capabilities(self) -> Capabilities:
-        with self._lock:
-            if self._closed:
-                raise StoreClosedError("the store was closed")
-        return Capabilities("memory", search="client", doorbell="direct")
+        with self._open_space():
+            return Capabilities("memory", search="client", doorbell="direct")
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
             self._space.conversations.clear()
-            self._space.ended.clear()
+            self._space.deleted_logs.clear()
             self._space.deleted.clear()
 
     def _run(self, op: Any) -> Any:
@@ -126,7 +127,7 @@ class MemoryBackend:
 
 
 class AsyncMemoryBackend:
-    """The same for asynchronous stores; with `memory`, shares the conversations of another backend."""
+    """For asynchronous stores; `memory` shares the conversations of another backend."""
 
     compacts = MemoryBackend.compacts
     streams = MemoryBackend.streams

@@ -1,4 +1,4 @@
-"""The operations that change conversations in memory."""
+"""Writing operations in memory."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def _append(space: Space, op: Append) -> list[Appended]:
     if all(before) and held_then(op.precondition, cast(StoredMessage, before[-1]).revision):
         return [_repeated(stored, op.token) for stored in before if stored is not None]
     space.check(op.conversation_id, op.precondition)
-    conversation = space.begin(op.conversation_id, op.token)
+    conversation = space.find_or_create(op.conversation_id, op.token)
     outcome, places, clock = [], [], now()
     for entry, stored in zip(op.entries, before, strict=True):
         if stored is not None:
             outcome.append(_repeated(stored, op.token))
             continue
-        position = conversation.put(entry, op.token, clock)
+        position = conversation.add(entry, op.token, clock)
         places.append((entry.message.id, position.sequence))
         outcome.append(Appended(conversation.revision + 1, placed_at(entry, position), False))
     space.write(op, conversation, Kind.APPENDED, places=places, ids=space.trimmed(conversation))
@@ -59,10 +59,10 @@ def _append(space: Space, op: Append) -> list[Appended]:
 
 def _restore(space: Space, op: Restore) -> int:
     space.check(op.conversation_id, op.precondition)
-    conversation = space.begin(op.conversation_id, op.token)
+    conversation = space.find_or_create(op.conversation_id, op.token)
     conversation.empty()
     clock = now()
-    places = [(entry.message.id, conversation.put(entry, op.token, clock).sequence) for entry in op.entries]
+    places = [(entry.message.id, conversation.add(entry, op.token, clock).sequence) for entry in op.entries]
     return space.write(op, conversation, Kind.RESTORED, places=places, ids=space.trimmed(conversation))
 
 
@@ -85,20 +85,20 @@ def _update(space: Space, op: UpdateMessage) -> Appended | None:
     space.check(op.conversation_id, op.precondition)
     if conversation is None or stored is None or op.entry.message.id in conversation.archived:
         return None
-    writing = conversation.writing(op.entry.message.id)
+    token = conversation.reply_token(op.entry.message.id)
     if op.reply is not None:
-        if writing is None or writing != (op.reply.token or writing):
+        if token is None or token != (op.reply.token or token):
             return None
-        reply = conversation.replies[writing]
+        reply = conversation.replies[token]
         if not op.reply.token and (reply.ends > time.monotonic() or len(reply.content) != op.reply.size):
             return None
-    conversation.replies.pop(writing or "", None)
+    conversation.replies.pop(token or "", None)
     conversation.count(stored.entry, -1)
     conversation.count(op.entry, 1)
     revision = conversation.revision + 1
     conversation.stored[op.entry.message.id] = StoredMessage(op.entry, stored.position, revision, op.token)
     place = conversation.place(op.entry.message.id)
-    kind = Kind.REPLY_ENDED if writing else Kind.UPDATED
+    kind = Kind.REPLY_ENDED if token else Kind.UPDATED
     space.write(op, conversation, kind, places=[place], ids=(op.entry.message.id,), through=stored.position)
     return Appended(revision, placed_at(op.entry, stored.position), False)
 
@@ -116,8 +116,8 @@ def grow(space: Space, op: GrowReply) -> int:
     return len(reply.content)
 
 
-def settle(space: Space, conversation_id: str) -> bool:
-    """End the replies of dead writers; whether there were any."""
+def end_dead_replies(space: Space, conversation_id: str) -> bool:
+    """End the replies of dead writers; returns whether there were any."""
     conversation = space.find(conversation_id)
     dead = [reply for reply in conversation.replies.values() if reply.ends <= time.monotonic()] if conversation else []
     for reply in dead:
@@ -135,7 +135,7 @@ def _delete(space: Space, op: DeleteMessages) -> int:
     if conversation is None or not found:
         return 0
     for message_id in found:
-        conversation.take(message_id)
+        conversation.remove(message_id)
     space.write(op, conversation, Kind.DELETED, ids=tuple(found))
     return len(found)
 
@@ -146,9 +146,9 @@ def _delete_conversation(space: Space, op: DeleteConversation) -> bool:
     if conversation is None:
         return False
     if op.conversation_id in space.watchers or space.watchers_of_all:
-        space.forget_ended()
+        space.drop_old_logs()
         space.write(op, conversation, Kind.ENDED)
-        space.ended[op.conversation_id] = conversation.log
+        space.deleted_logs[op.conversation_id] = conversation.log
         space.deleted[op.conversation_id] = time.monotonic()
     del space.conversations[op.conversation_id]
     return True
@@ -156,7 +156,7 @@ def _delete_conversation(space: Space, op: DeleteConversation) -> bool:
 
 def _write_record(space: Space, op: WriteRecord) -> int:
     space.check(op.conversation_id, op.precondition)
-    conversation = space.begin(op.conversation_id, op.token)
+    conversation = space.find_or_create(op.conversation_id, op.token)
     conversation.record.update(msgspec.msgpack.decode(msgspec.msgpack.encode(op.fields)))
     return space.write(op, conversation, Kind.RECORD, fields=op.fields)
 

@@ -1,4 +1,4 @@
-"""The operations that read conversations in memory, and the leases."""
+"""Reading operations in memory, and leases."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from redis_history.operations import (
     TakeLease,
 )
 
-#: Changes whose entries name messages that they removed.
+#: Kinds of changes that remove messages, which their entries name.
 _REMOVING: Final = (Kind.APPENDED, Kind.RESTORED, Kind.DELETED)
 _EPOCH: Final = from_microseconds(0)
 
@@ -117,7 +117,7 @@ def _page_of_all(op: ReadPage, conversation: ConversationState) -> Page:
 def _read_head(space: Space, op: ReadHead) -> Head:
     conversation = space.find(op.conversation_id)
     if conversation is None:
-        return Head(space.end(op.conversation_id))
+        return Head(space.deleted_head(op.conversation_id))
     newest = conversation.order[-op.messages :] if op.messages else []
     return Head(
         conversation.head,
@@ -130,8 +130,8 @@ def _read_head(space: Space, op: ReadHead) -> Head:
 
 def _changes(space: Space, op: ReadChanges) -> Changes:
     conversation = space.find(op.conversation_id)
-    head = conversation.head if conversation else space.end(op.conversation_id)
-    log = conversation.log if conversation else space.ended.get(op.conversation_id, ())
+    head = conversation.head if conversation else space.deleted_head(op.conversation_id)
+    log = conversation.log if conversation else space.deleted_logs.get(op.conversation_id, ())
     changes = [change for change in log if change.entry.revision >= op.after.revision][: op.limit + 1]
     entries = [_with_content(change, conversation, list(log)) for change in changes]
     replaces = conversation is not None and conversation.replaces
@@ -155,7 +155,7 @@ def _reply(op: ReadChanges, conversation: ConversationState, reply: Reply) -> Li
 
 
 def _with_content(change: Change, conversation: ConversationState | None, log: list[Change]) -> LogEntry:
-    """The entry of a change, with its messages and fields as they are now."""
+    """The entry of a change, with its present messages and fields."""
     messages, gone = [], []
     for message_id, sequence in change.places:
         stored = conversation.stored.get(message_id) if conversation else None

@@ -19,24 +19,20 @@ from redis_history.model.replies import LEASE_SECONDS, grown, read_records
 from redis_history.model.wire import STREAMING, decode_member, encode_member, placed
 from redis_history.operations import Entry, Lease, Precondition
 
-#: Seconds for which namespace subscriptions may still read the log of a deleted conversation.
-_OUTLIVES: Final = 60.0
+#: Seconds for which namespace subscriptions can read the log of a deleted conversation.
+_LOG_OUTLIVES: Final = 60.0
 
 
 def now() -> int:
-    """Microseconds since 1970."""
     return time.time_ns() // 1000
 
 
 def placed_at(entry: Entry, position: Position) -> Message:
-    """The message of an entry, as it is at its place."""
     return placed(entry.message, position.sequence, position.timestamp)
 
 
 @dataclass(slots=True)
 class StoredMessage:
-    """A message, live or archived."""
-
     entry: Entry
     position: Position
     revision: int
@@ -45,11 +41,8 @@ class StoredMessage:
 
 @dataclass(slots=True)
 class Change:
-    """An entry of the change log: references to what was changed.
-
-    `entry` has what does not depend on the present state. `places`: ids and sequences of its messages; `fields`: names
-    of those of the record.
-    """
+    """A change in the log. `entry` has the parts that later changes do not affect. `places`: ids and sequences of its
+    messages; `fields`: names of changed fields of the record."""
 
     entry: LogEntry
     places: tuple[tuple[str, int], ...] = ()
@@ -58,8 +51,8 @@ class Change:
 
 @dataclass(slots=True)
 class Archive:
-    """The messages that a compaction replaced and that still exist: positions and ids, ascending. `former`: the
-    previous summary."""
+    """The messages that a compaction replaced. `held`: positions and ids of those that still exist, ascending.
+    `former`: the id of the previous summary."""
 
     revision: int
     summary_id: str
@@ -70,7 +63,7 @@ class Archive:
 
 @dataclass(slots=True)
 class Reply:
-    """A reply that is being written: its content (see model.replies), and until when its writer lives."""
+    """A streaming reply: its content (see model.replies), and when its writer counts as dead."""
 
     message_id: str
     ends: float
@@ -81,7 +74,7 @@ class Reply:
 class ConversationState:
     epoch: str
     log: deque[Change]
-    #: Whether it took the place of a deleted one whose log was still there.
+    #: Whether it replaced a deleted conversation whose log still existed.
     replaces: bool = False
     created: int = 0
     revision: int = 0
@@ -94,7 +87,7 @@ class ConversationState:
     ends: float = float("inf")
     characters: int = 0
     tokens: int = 0
-    #: Of the earliest and the latest message since the last clear or restore.
+    #: The times of the earliest and the latest message since the last clear or restore.
     times: tuple[int, int] | None = None
     record: dict[str, Any] = field(default_factory=dict)
     order: list[Position] = field(default_factory=list)
@@ -107,7 +100,7 @@ class ConversationState:
     archived: dict[str, Archive] = field(default_factory=dict)
     #: The id of the live summary.
     summary: str | None = None
-    #: The replies that are being written, by the tokens of their appends.
+    #: The streaming replies, by the tokens of their appends.
     replies: dict[str, Reply] = field(default_factory=dict)
 
     @property
@@ -118,31 +111,26 @@ class ConversationState:
         return self.message(self.ids[position])
 
     def message(self, message_id: str) -> Message:
-        """A message, live or archived, with all that is written of it."""
         message = decode_member(self.member_of(message_id))
         if message.status != "streaming":
             return message
-        return grown(message, read_records(bytes(self.replies[self.writing(message_id) or ""].content)))
+        return grown(message, read_records(bytes(self.replies[self.reply_token(message_id) or ""].content)))
 
-    def writing(self, message_id: str) -> str | None:
-        """The token of a reply that is being written."""
+    def reply_token(self, message_id: str) -> str | None:
+        """The token of a streaming reply; None for other messages."""
         return next((token for token, reply in self.replies.items() if reply.message_id == message_id), None)
 
-    def member(self, position: Position) -> bytes:
-        return self.member_of(self.ids[position])
-
     def member_of(self, message_id: str) -> bytes:
-        """The member of a message, live or archived."""
         stored = self.stored[message_id]
         entry, (timestamp, sequence) = stored.entry, stored.position
         return encode_member(sequence, entry.characters, entry.flags, timestamp, entry.body)
 
     def place(self, message_id: str) -> tuple[str, int]:
-        """The id and the sequence of a message: it may be removed, and added again with another sequence."""
+        """The id and the sequence of a message. A message that is removed and added again has another sequence."""
         return message_id, self.stored[message_id].position.sequence
 
-    def put(self, entry: Entry, token: str, clock: int) -> Position:
-        """Store a message behind those of its time; `clock` is the time of the change."""
+    def add(self, entry: Entry, token: str, clock: int) -> Position:
+        """Store a message after others with its time; `clock`: the time of the change."""
         timestamp = entry.timestamp
         if timestamp is None:
             timestamp = self.stamp = max(clock, self.stamp + 1)
@@ -158,14 +146,14 @@ class ConversationState:
         self.count(entry, 1)
         return position
 
-    def take(self, message_id: str) -> None:
-        """Remove a message, archived or not. The messages that a removed summary replaced stay in the archive."""
+    def remove(self, message_id: str) -> None:
+        """Remove a message, live or archived. The messages that a removed summary replaced stay in the archive."""
         if (archive := self.archived.pop(message_id, None)) is not None:
             archive.held = [one for one in archive.held if one[1] != message_id]
         else:
-            self.leave(message_id)
+            self.remove_live(message_id)
         del self.stored[message_id]
-        self.replies.pop(self.writing(message_id) or "", None)
+        self.replies.pop(self.reply_token(message_id) or "", None)
         for archive in self.archives:
             if archive.summary_id == message_id:
                 archive.summary_id = ""
@@ -174,39 +162,36 @@ class ConversationState:
         if message_id == self.summary:
             self.summary = None
 
-    def leave(self, message_id: str) -> Position:
-        """Take a message out of the live ones; where it was."""
+    def remove_live(self, message_id: str) -> Position:
         stored = self.stored[message_id]
         del self.order[bisect_left(self.order, stored.position)]
         del self.ids[stored.position]
         self.count(stored.entry, -1)
         return stored.position
 
-    def enter(self, message_id: str) -> None:
-        """Put a stored message among the live ones, at its place."""
+    def insert_live(self, message_id: str) -> None:
         stored = self.stored[message_id]
         insort(self.order, stored.position)
         self.ids[stored.position] = message_id
         self.count(stored.entry, 1)
 
     def compact(self, entry: Entry, leaving: list[str], token: str) -> None:
-        """Put a summary in place of messages."""
-        held = [(self.leave(message_id), message_id) for message_id in leaving]
+        held = [(self.remove_live(message_id), message_id) for message_id in leaving]
         revision, summary_id = self.revision + 1, entry.message.id
         archive = Archive(revision, summary_id, token, self.summary, held)
         self.archives.append(archive)
         self.archived.update(dict.fromkeys(leaving, archive))
         self.stored[summary_id] = StoredMessage(entry, held[-1][0], revision, token)
-        self.enter(summary_id)
+        self.insert_live(summary_id)
         self.summary = summary_id
 
     def expand(self, archive: Archive) -> int:
-        """Put back what the live summary replaced; how many messages."""
-        self.take(archive.summary_id)
+        """Restore the messages that the live summary replaced; returns their number."""
+        self.remove(archive.summary_id)
         self.archives.remove(archive)
         for _, message_id in archive.held:
             del self.archived[message_id]
-            self.enter(message_id)
+            self.insert_live(message_id)
         self.summary = archive.former
         return len(archive.held)
 
@@ -221,18 +206,18 @@ class ConversationState:
         self.tokens += sign * entry.tokens
 
     def trim(self, most: int) -> list[str]:
-        """Take the oldest away, each with the messages of its group (see `model.pairs`); the ids that are gone."""
+        """Remove the oldest messages, each with its group (see `model.pairs`); returns their ids."""
         tools = (self.stored[self.ids[position]].entry.tools for position in self.order)
         gone = oldest_with_results(tools, len(self.order) - most)
         ids = [self.ids[self.order[index]] for index in gone]
         for message_id in ids:
-            self.take(message_id)
+            self.remove(message_id)
         return ids
 
 
 @dataclass(slots=True)
 class Space:
-    """The conversations, and who watches them. For one caller at a time: the backend has the lock."""
+    """The conversations and their watchers. Protected by the backend's lock."""
 
     log_length: int
     ttl: float | None
@@ -240,27 +225,25 @@ class Space:
     max_conversations: int | None
     conversations: dict[str, ConversationState] = field(default_factory=dict)
     #: Logs of deleted conversations, for their watchers; and when each was deleted, the oldest first.
-    ended: dict[str, deque[Change]] = field(default_factory=dict)
+    deleted_logs: dict[str, deque[Change]] = field(default_factory=dict)
     deleted: dict[str, float] = field(default_factory=dict)
     watchers: dict[str, list[Wake]] = field(default_factory=dict)
     watchers_of_all: list[WakeAll] = field(default_factory=list)
-    #: The lease of each conversation, and when it ends.
+    #: The lease of each conversation, and its end.
     leases: dict[str, tuple[Lease, float]] = field(default_factory=dict)
 
     def find(self, conversation_id: str) -> ConversationState | None:
-        """The conversation, unless it has expired."""
         conversation = self.conversations.get(conversation_id)
         if conversation is not None and conversation.ends <= time.time():
             del self.conversations[conversation_id]
             return None
         return conversation
 
-    def begin(self, conversation_id: str, token: str) -> ConversationState:
-        """The conversation, created if necessary."""
+    def find_or_create(self, conversation_id: str, token: str) -> ConversationState:
         conversation = self.find(conversation_id)
         if conversation is not None:
             return conversation
-        replaces = self.ended.pop(conversation_id, None) is not None
+        replaces = self.deleted_logs.pop(conversation_id, None) is not None
         self.deleted.pop(conversation_id, None)
         if self.max_conversations is not None and len(self.conversations) >= self.max_conversations:
             del self.conversations[min(self.conversations, key=lambda name: self.conversations[name].updated)]
@@ -269,7 +252,7 @@ class Space:
         return conversation
 
     def check(self, conversation_id: str, precondition: Precondition) -> None:
-        """Raises an error of `rules` unless a write may begin."""
+        """Raises an error of `rules` unless the precondition holds."""
         conversation = self.find(conversation_id)
         revision = conversation.revision if conversation else 0
         if precondition.expected_revision not in (None, revision):
@@ -282,7 +265,6 @@ class Space:
             raise rules.lease_lost(conversation_id)
 
     def trimmed(self, conversation: ConversationState) -> tuple[str, ...]:
-        """Remove the oldest messages if there are too many; their ids."""
         if self.max_messages is None or len(conversation.order) <= self.max_messages:
             return ()
         return tuple(conversation.trim(self.max_messages))
@@ -297,7 +279,7 @@ class Space:
         fields: Iterable[str] = (),
         **known: Any,
     ) -> int:
-        """Record a change: revision, times, change log; the new revision. `known`: fields of the log's entry."""
+        """Record a change in revision, times and log; returns the new revision. `known`: fields of the log entry."""
         conversation.revision += 1
         conversation.token = token_of(op.token)
         conversation.updated = now()
@@ -309,29 +291,27 @@ class Space:
             conversation.ends = time.time() + conversation.ttl
         return conversation.revision
 
-    def end(self, conversation_id: str) -> Cursor:
-        """The head of a conversation that does not exist: the end of its former life, if that is still known."""
-        log = self.ended.get(conversation_id)
+    def deleted_head(self, conversation_id: str) -> Cursor:
+        """The head of a conversation that does not exist: its last change before the deletion, if still known."""
+        log = self.deleted_logs.get(conversation_id)
         return Cursor(BEGINNING.epoch, log[-1].entry.revision, log[-1].entry.token) if log else BEGINNING
 
     def is_free(self, conversation_id: str) -> bool:
-        """Whether no worker has a lease on the conversation."""
         if self.leases.get(conversation_id, (None, 0.0))[1] <= time.monotonic():
             self.leases.pop(conversation_id, None)
         return conversation_id not in self.leases
 
     def holds(self, lease: Lease) -> bool:
-        """Whether a lease is present."""
         return not self.is_free(lease.conversation_id) and self.leases[lease.conversation_id][0] == lease
 
-    def forget_ended(self) -> None:
-        """Drop the logs of deleted conversations that no subscription needs."""
-        limit = time.monotonic() - _OUTLIVES if self.watchers_of_all else float("inf")
+    def drop_old_logs(self) -> None:
+        """Drop logs of deleted conversations that no subscription needs."""
+        limit = time.monotonic() - _LOG_OUTLIVES if self.watchers_of_all else float("inf")
         for name, at in list(self.deleted.items()):
             if at > limit:
                 break
             if name not in self.watchers:
-                self.ended.pop(name, None)
+                self.deleted_logs.pop(name, None)
                 del self.deleted[name]
 
 

@@ -1,9 +1,10 @@
-"""A call of the server as a value: what is sent, and how its reply is read. And what all writing calls share."""
+"""Commands as values: the bytes to send, and how to read the reply. And the parts that all writing calls share."""
 
 from __future__ import annotations
 
 import hashlib
 import re
+import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import partial
@@ -12,8 +13,10 @@ from typing import Any, Final, NamedTuple, NoReturn, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
+from redis.exceptions import MovedError, NoScriptError, ResponseError
 
 from redis_history.backends import rules
+from redis_history.backends.redis.failures import is_transient
 from redis_history.backends.redis.keys import ConversationKeys, IndexPart, Keyspace
 from redis_history.durability import Confirmation
 from redis_history.errors import DurabilityError
@@ -25,11 +28,11 @@ from redis_history.search.text import halved
 
 
 class Script(NamedTuple):
-    """`call` names the script on the server (EVALSHA), `teach` sends it along (EVAL); both packed (RESP)."""
+    """`by_hash`: EVALSHA and the hash; `by_source`: EVAL and the source; both packed (RESP)."""
 
     name: str
-    call: bytes
-    teach: bytes
+    by_hash: bytes
+    by_source: bytes
 
 
 def _load(name: str, *preludes: str) -> Script:
@@ -41,8 +44,8 @@ def _load(name: str, *preludes: str) -> Script:
     return Script(name, b"$7\r\nEVALSHA\r\n$40\r\n%b\r\n" % sha, b"$4\r\nEVAL\r\n$%d\r\n%b\r\n" % (len(source), source))
 
 
-#: A line of a script in place of which other files are put: their functions are made, which takes 0.3 microseconds for
-#: each, only if this part of the script runs. Their names are declared at the start of the script.
+#: A line of a script that includes other files. Their functions, declared at the start of the script, are created only
+#: if this part runs; each takes 0.3 microseconds.
 _INCLUDE = re.compile(rb"^ *-- include (\w+(?: \w+)*)$", re.MULTILINE)
 _LOCAL = re.compile(rb"^local (function )?(\w+(?:, \w+)*)", re.MULTILINE)
 
@@ -87,22 +90,22 @@ SEARCH: Final = _load("search")
 UPDATE: Final = _load("update", *_WRITING, *_PLACES)
 T = TypeVar("T")
 
-#: The steps of an operation: a generator that does no I/O. It yields a `Call`; or a list of calls that do no harm when
-#: repeated, for one round trip; or an `Upkeep`; or a `Pause`. It is sent the outcome, the list of outcomes, whether the
-#: upkeep was done, or None. Errors of redis_history.errors are raised at the `yield`. It returns the outcome.
+#: The steps of an operation: a generator without I/O. It yields a `Call`, a list of repeatable calls (one round trip),
+#: an `Upkeep` or a `Pause`. It receives the outcome, the list of outcomes, whether the upkeep was done, or None. Errors
+#: of redis_history.errors are raised at the `yield`. It returns the operation's outcome.
 Steps = Generator[Any, Any, T]
 
 #: The fields and values of the search document of a message and its vector.
 DocumentOf = Callable[[Message, bytes], list[bytes]]
 
-#: Which argument of every writing script says when its call was first sent.
+#: The argument of writing scripts for the time when the call was first sent.
 SENT: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Searching:
-    """How a store searches. `required`: by the server or not at all; `halved`: vectors whose length does not matter are
-    stored in 16-bit floats, which RediSearch has since 2.10."""
+    """The form of a search index. `required`: fail without search on the server. `halved`: cosine vectors have 16-bit
+    floats, which needs RediSearch 2.10."""
 
     language: str = "english"
     vector: VectorField | None = None
@@ -110,7 +113,7 @@ class Searching:
     halved: bool = True
 
     def document(self, message: Message, vector: bytes = b"") -> list[bytes]:
-        """The fields and values of a message's search document; its vector, if it has one."""
+        """The fields and values of a message's search document, with its vector if there is one."""
         fields = document(message)
         return [*fields, HALF_VECTOR if self.half else VECTOR, self.stored(vector)] if vector else fields
 
@@ -120,38 +123,36 @@ class Searching:
         return self.halved and self.vector is not None and self.vector.distance == "cosine"
 
     def stored(self, vector: bytes) -> bytes:
-        """A vector of 32-bit floats as the server has it."""
+        """A vector of 32-bit floats in the stored form."""
         return halved(vector) if self.half else vector
 
 
 class SearchIndex:
-    """The state of a backend's index. `form`: the wanted form; `parts`: one, or in a cluster one for each bucket."""
+    """A backend's index. `form`: the wanted form; `parts`: one, or in a cluster one for each bucket."""
 
     def __init__(self, form: Searching, parts: list[IndexPart]) -> None:
         self.form = form
         self.parts = parts
         #: Whether the server searches; None before the first call.
         self.works: bool | None = None
-        #: Whether searches go to the index of this form, and not yet to a former one.
+        #: Whether searches use the index of this form; until it is filled, they use the former one.
         self.settled = False
-        #: Whether a script may search. Where one node searches for all, as in clusters of Redis 8, it may not.
+        #: Whether scripts can search. In clusters of Redis 8, where one node searches for all, they cannot.
         self.scripts = True
 
     def part(self, conversation_id: str) -> IndexPart:
-        """Where the documents of a conversation are."""
-        return self.parts[self.place(conversation_id)]
+        """The part with the documents of a conversation."""
+        return self.parts[self.part_number(conversation_id)]
 
-    def place(self, conversation_id: str) -> int:
-        """The place of that among the parts."""
+    def part_number(self, conversation_id: str) -> int:
         return Keyspace.bucket_of(conversation_id) % len(self.parts)
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of a store that all its calls share. `log_length`: changes kept per conversation, at least.
-    `ttl`: seconds. `doorbell`: as in `DOORBELLS`.
-    `confirm`: what every write is to be confirmed by; None: by its reply alone. `index`: what is known of the search
-    index; None: without search. `compress`: messages that gain by it.
+    """The settings that all calls of a store share. `log_length`: the least number of changes kept per conversation.
+    `ttl`: seconds. `doorbell`: as in `DOORBELLS`. `confirm`: None if the reply is enough. `index`: None without search.
+    `compress`: whether to compress messages that become smaller.
     """
 
     keyspace: Keyspace
@@ -166,11 +167,11 @@ class Settings:
 
     @property
     def document(self) -> DocumentOf | None:
-        """None: write no documents. It changes when the index is found or lost, so an operation asks once."""
+        """None: write no documents. Changes when the index is found or lost, so each operation reads it once."""
         return self.index.form.document if self.index is not None and self.index.works else None
 
     def doorbell_channel(self, keys: ConversationKeys) -> bytes:
-        """The channel that rings when the conversation's change log changes."""
+        """The channel that announces changes of the conversation's log."""
         return self._channel(keys.log)
 
     @property
@@ -179,17 +180,17 @@ class Settings:
         return self._channel(self.keyspace.logs)
 
     def _channel(self, log: bytes) -> bytes:
-        # A notification of the server's own, or a channel named as the log, to which the writing scripts publish.
+        # The channel of keyspace notifications, or a channel with the log's name, to which the writing scripts publish.
         return log if self.doorbell == "publish" else b"__keyspace@%d__:%b" % (self.database, log)
 
 
 class Call(Struct, frozen=True):
     """A command for the server; `decode` reads its reply.
 
-    With a script, `keys` are its KEYS and their number, packed (RESP), and `args` its ARGV; without, `args` is all of
-    the command. `sent_at`: the argument that says when the call was first sent, of calls that must not run twice.
-    `confirm`: the command that is sent right after; `decode` then takes both replies. `errors`: in a list of calls, its
-    outcome may be what the server refused, or that the slot moves, as a value.
+    With a script, `keys` are the number of its KEYS and these, packed (RESP), and `args` its ARGV; without, `args` is
+    the whole command. `sent_at`: for calls that must not run twice, the argument for the time when the call was first
+    sent. `confirm`: sends a confirming command right after; `decode` then takes both replies. `errors`: in a list of
+    calls, a permanent error or a redirection is an outcome.
     """
 
     script: Script | None
@@ -200,9 +201,9 @@ class Call(Struct, frozen=True):
     confirm: Confirmation | None = None
     errors: bool = False
 
-    def pack(self, *, teach: bool = False, sent: bytes | None = None, asking: bool = False) -> bytes:
-        """The bytes to send. `teach` sends the script's source along; `sent` is put at `sent_at`; `asking` lets a node
-        of a cluster execute it though the slot is still moving there."""
+    def pack(self, *, with_source: bool = False, sent: bytes | None = None, asking: bool = False) -> bytes:
+        """The bytes to send. `with_source` sends the script's source; `sent` is put at `sent_at`; `asking` lets a
+        cluster's node execute it while the slot is still moving to the node."""
         args = self.args
         if sent is not None and self.sent_at is not None:
             args = [*args]
@@ -211,12 +212,12 @@ class Call(Struct, frozen=True):
         before = b"*1\r\n$6\r\nASKING\r\n" if asking else b""
         if self.script is None:
             return b"%b*%d\r\n%b" % (before, len(args), packed)
-        # Beside the arguments: the command, the script, the number of keys (the first that follows) and they.
+        # Command, script, number of keys (read from `keys`), keys and arguments.
         parts = len(args) + 3 + int(self.keys[4 : self.keys.index(b"\r", 4)])
         packed = b"%b*%d\r\n%b%b%b" % (
             before,
             parts,
-            self.script.teach if teach else self.script.call,
+            self.script.by_source if with_source else self.script.by_hash,
             self.keys,
             packed,
         )
@@ -228,14 +229,14 @@ def as_is(reply: Any) -> Any:
 
 
 def change(op: Write[Any], settings: Settings, keys: ConversationKeys) -> list[bytes]:
-    """The header of a write: its token, and what it demands."""
+    """The header of a write: its token and precondition."""
     return change_header(op.token, settings, keys, op.precondition)
 
 
 def change_header(
     token: str, settings: Settings, keys: ConversationKeys, precondition: Precondition = ANY
 ) -> list[bytes]:
-    """The arguments with which every writing script begins."""
+    """The first arguments of every writing script."""
     ttl = b"" if settings.ttl is None else b"%d" % round(settings.ttl * 1000)
     length = b"%d" % settings.log_length
     kept = b"" if settings.confirm is None else b"1"
@@ -254,7 +255,7 @@ def _condition(precondition: Precondition) -> tuple[bytes, bytes]:
 
 
 def refused(op: Write[Any], reply: list[Any]) -> NoReturn:
-    """Raises what a writing script returned in place of an outcome."""
+    """Raises the error for a writing script's refusal."""
     kind = reply[0]
     if kind == b"conflict":
         raise rules.message_conflict(op.conversation_id, reply[1].decode())
@@ -268,7 +269,7 @@ def refused(op: Write[Any], reply: list[Any]) -> NoReturn:
 
 
 def revised(op: Write[Any], reply: int | list[Any]) -> int:
-    """The revision after a write that tells nothing else. Raises as `refused`."""
+    """The revision after a write that returns nothing else. Raises as `refused`."""
     if type(reply) is list:
         if reply[0] != b"pending":
             refused(op, reply)
@@ -277,15 +278,15 @@ def revised(op: Write[Any], reply: int | list[Any]) -> int:
 
 
 class Upkeep(Struct, frozen=True):
-    """Steps that do nothing for the outcome of an operation: it does not fail if they do. They yield lists of calls and
-    nothing else. With `later`, a later operation continues them where they failed."""
+    """Maintenance: the operation does not fail if these steps do. They yield only lists of calls. With `later`, a
+    later operation continues them where they failed."""
 
     steps: Steps[None]
     later: bool = False
 
 
 def once(calls: list[Call]) -> Steps[None]:
-    """The steps that are only these calls."""
+    """Steps with only these calls."""
     yield calls
 
 
@@ -295,16 +296,16 @@ class Pause(Struct, frozen=True):
     seconds: float
 
 
-def plain(*command: bytes, errors: bool = False) -> Call:
-    """A command without a script; its outcome is its reply."""
-    return Call(None, b"", [*command], as_is, errors=errors)
+def plain(*command: bytes, decode: Callable[[Any], Any] = as_is, errors: bool = False) -> Call:
+    """A command without a script."""
+    return Call(None, b"", [*command], decode, errors=errors)
 
 
 def write(
     op: Write[Any], settings: Settings, call: Call, after: Callable[[Any], Steps[None]] | None = None
 ) -> Steps[Any]:
-    """The steps of a write: its call, then the upkeep that `after` makes of the reply. The outcome comes last, because
-    it may be an error: that the write is not confirmed."""
+    """The steps of a write: its call, then the upkeep that `after` makes from the reply. The reply is decoded last,
+    because that raises an error if the write is not confirmed."""
     if settings.confirm is not None:
         decode = partial(_confirmed, op, call.decode, settings.confirm)
         call = msgspec.structs.replace(call, decode=decode, confirm=settings.confirm)
@@ -316,11 +317,11 @@ def write(
 
 
 def _confirmed(op: Write[Any], decode: Callable[[Any], T], confirmation: Confirmation, replies: tuple[Any, Any]) -> T:
-    reply, said = replies
-    outcome = decode(reply)  # a refusal raises: nothing was written
-    if outcome is None or (reached := confirmation.reached(said)) >= confirmation.needed:
+    reply, confirmed = replies
+    outcome = decode(reply)  # raises if the script refused, so nothing was written
+    if outcome is None or (reached := confirmation.reached(confirmed)) >= confirmation.needed:
         return outcome
-    cause = said if isinstance(said, Exception) else None
+    cause = confirmed if isinstance(confirmed, Exception) else None
     revision = None if type(op) is DeleteConversation else _revision(reply)
     where = "the server's disk" if confirmation.tier == "fsync" else f"{reached} of {confirmation.needed} replicas"
     what = "the deletion" if revision is None else f"revision {revision}"
@@ -335,7 +336,76 @@ def _confirmed(op: Write[Any], decode: Callable[[Any], T], confirmation: Confirm
 
 
 def _revision(reply: Any) -> int:
-    """The revision in what a writing script returned: a number, a text that begins with it, or a list of either."""
+    """The revision in the reply of a writing script: a number, a text that begins with it, or a list of either."""
     if isinstance(reply, list):
         reply = reply[1] if reply[0] in (b"stored", b"pending", b"nothing") else reply[0]
     return int(reply.split()[0]) if isinstance(reply, bytes) else int(reply)
+
+
+#: Two free-running clocks differ by less than 1 in 1,000 (NTP slews by 1 in 2,000 at most).
+_SLOWEST_CLOCK: Final = 0.999
+_CLOCK: Final = "_redis_history_clock"
+
+
+class Attempt:
+    """All copies of one writing call. `sent`: when the first copy was sent, in microseconds of the server's clock; 0
+    before that. `uncertain`: a copy got no reply, so the server may execute it at any time. For the server's decision,
+    see lua/_change.lua.
+    """
+
+    __slots__ = ("sent", "uncertain")
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.uncertain = False
+
+    @property
+    def argument(self) -> bytes:
+        """ARGV[7] of the scripts."""
+        return b"-%d" % self.sent if self.uncertain else b"%d" % self.sent
+
+    def answered(self, connection: Any, reply: Any, before: bool) -> None:
+        """Record the reply to a copy. `before`: whether an earlier copy is uncertain."""
+        self.uncertain = before
+        if is_late(reply):
+            learn_clock(connection, int(reply[2]))
+        elif isinstance(reply, ResponseError) and not before:
+            self.sent = 0  # not executed, and the next copy may go to another server
+
+
+def learn_clock(connection: Any, microseconds: int) -> None:
+    """Remember the time that the server has just reported on this connection."""
+    setattr(connection, _CLOCK, (_socket(connection), microseconds, time.monotonic()))
+
+
+def server_time(connection: Any) -> int | None:
+    """The server's time in microseconds, rather early than late; None before the first report on this connection.
+
+    Each connection has its own clock, because after a failover another server may use the address.
+    """
+    known = getattr(connection, _CLOCK, None)
+    if known is None:
+        return None
+    socket, microseconds, since = known
+    if socket is None or socket is not _socket(connection):  # redis-py has connected anew
+        return None
+    return int(microseconds + (time.monotonic() - since) * 1e6 * _SLOWEST_CLOCK)
+
+
+def is_late(reply: Any) -> bool:
+    """Whether a writing script did nothing, because it cannot tell whether an earlier copy was executed."""
+    return type(reply) is list and len(reply) == 3 and reply[0] == b"late"
+
+
+def _socket(connection: Any) -> Any:
+    return getattr(connection, "_sock", None) or getattr(connection, "_writer", None)
+
+
+def raise_first(calls: list[Call], replies: list[Any]) -> list[Any]:
+    """The replies. Raises the first error, except NoScriptError, and except permanent errors of calls with `errors`."""
+    for call, reply in zip(calls, replies, strict=True):
+        if not isinstance(reply, ResponseError) or isinstance(reply, NoScriptError):
+            continue
+        if not call.errors or isinstance(reply, MovedError) or is_transient(reply):
+            raise reply
+    return replies

@@ -1,4 +1,4 @@
-"""Which errors of redis-py pass by themselves, and what each of the others means to a user."""
+"""Errors of redis-py: which are transient, and which error of redis_history a user gets."""
 
 from __future__ import annotations
 
@@ -35,36 +35,36 @@ from redis_history.errors import (
 
 
 class FullJitter(wait_exponential):
-    """As `wait_random_exponential` of tenacity, but that draws from the program's generator."""
+    """As tenacity's `wait_random_exponential`, which would use the program's own random generator."""
 
     def __call__(self, retry_state: RetryCallState) -> float:
         return rng.uniform(self.min, super().__call__(retry_state))
 
 
-# Replies that name a passing state: a script of somebody runs too long; a failover is under way.
-_PASSING = ("BUSY ", "LOADING", "UNBLOCKED")
-_PASSING_KINDS = ClusterDownError | MasterDownError | TryAgainError  # redis-py takes the word off their texts
-# Of TLS, what does not pass. A connection that ends in the middle of a handshake is as passing as any other.
+# Transient states: a script that runs too long; loading; a failover.
+_TRANSIENT_CODES = ("BUSY ", "LOADING", "UNBLOCKED")
+_TRANSIENT = ClusterDownError | MasterDownError | TryAgainError
+# Permanent TLS errors. A connection that ends during the handshake is transient.
 _UNTRUSTED = ("CERTIFICATE", "UNKNOWN_CA", "HANDSHAKE_FAILURE", "PROTOCOL_VERSION", "WRONG_VERSION_NUMBER")
-_SENTINEL_SAID = re.compile(r""" - \w+\(["']([^\n]{0,1000}?)["']\)""")
-_CONNECTING = re.compile(r"^Error -?\d+ connecting to \S+\. ")  # redis-py's words before those of the system
+_SENTINEL_ERRORS = re.compile(r""" - \w+\(["']([^\n]{0,1000}?)["']\)""")
+_CONNECTING = re.compile(r"^Error -?\d+ connecting to \S+\. ")  # redis-py puts this before the system's text
 _REASON = re.compile(r"\[SSL: (\w+)\]")
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the same call may well succeed a little later."""
+    """Whether the same call may succeed a little later."""
     if isinstance(error, AuthenticationError | AuthorizationError | NoPermissionError) or _is_untrusted(error):
         return False
-    if isinstance(error, ConnectionError | TimeoutError | OSError | _PASSING_KINDS) or _is_read_only(error):
+    if isinstance(error, ConnectionError | TimeoutError | OSError | _TRANSIENT) or _is_read_only(error):
         return True
     if not isinstance(error, ResponseError):
         return False
-    # Of scripts: while a slot moves between nodes, a key that is not there yet cannot be looked for.
-    return str(error).startswith(_PASSING) or "non local key" in str(error)
+    # "non local key": a script asked for a key that a moving slot has not brought yet.
+    return str(error).startswith(_TRANSIENT_CODES) or "non local key" in str(error)
 
 
 def _is_untrusted(error: BaseException) -> bool:
-    # By the text: of what is behind it redis-py sometimes keeps no more.
+    # By the text, because redis-py does not always keep the cause.
     reason = _REASON.search(str(error)) if isinstance(error, ConnectionError | OSError) else None
     return reason is not None and any(word in reason[1] for word in _UNTRUSTED)
 
@@ -86,7 +86,7 @@ def connection_refusal(error: BaseException | None) -> OSError | None:
 
 
 def _reason(error: BaseException, text: str) -> str:
-    """The event, without redis-py's words for it."""
+    """The cause in plain words."""
     if (refusal := connection_refusal(error)) is not None:
         return f"nothing listens there ({refusal.strerror})"
     kinds, one = [], error
@@ -103,17 +103,15 @@ def _reason(error: BaseException, text: str) -> str:
 
 
 def translate(error: Exception, server: str) -> BackendError:
-    """The error of our own tree that says what `error` means; `server` is the address, without secrets."""
+    """The error of redis_history for an error of redis-py. `server`: the address, without secrets."""
     text = str(error) or type(error).__name__
-    if isinstance(error, MasterNotFoundError):  # redis-py shows the whole of its clients
-        reasons = dict.fromkeys(_SENTINEL_SAID.findall(text))
+    if isinstance(error, MasterNotFoundError):  # its text includes the repr of the clients
+        reasons = dict.fromkeys(_SENTINEL_ERRORS.findall(text))
         text = ": ".join(filter(None, (text.partition(" : ")[0], "; ".join(reasons))))
     if isinstance(error, AuthenticationError | AuthorizationError):
         return BackendRefusedError(f"{server} refused the user name or password: {text}", reason="credentials")
     if isinstance(error, NoPermissionError) or "ACL failure in script" in text:
-        return BackendRefusedError(
-            f"{server} does not allow this user what redis_history needs: {text}", reason="permission"
-        )
+        return BackendRefusedError(f"{server} does not give this user a permission: {text}", reason="permission")
     if _is_read_only(error):
         return BackendRefusedError(
             f"{server} is a read-only replica; connect to the primary: {text}", reason="read_only"
@@ -130,8 +128,8 @@ def translate(error: Exception, server: str) -> BackendError:
                 reason="certificate",
             )
         return BackendRefusedError(
-            f"no secure connection to {server}: {text}; ssl_ca_certs names who signed the server's certificate, "
-            "ssl_certfile and ssl_keyfile the one the server may ask for",
+            f"no secure connection to {server}: {text}; set ssl_ca_certs to the server's certificate authority, and "
+            "ssl_certfile and ssl_keyfile to the client certificate that the server may ask for",
             reason="certificate",
         )
     if is_transient(error):
@@ -142,14 +140,9 @@ def translate(error: Exception, server: str) -> BackendError:
     if isinstance(error, InvalidResponse):
         return UnsupportedServerError(f"{server} does not speak the Redis protocol: {text}")
     if "WRONGTYPE" in text:
-        return CorruptDataError(f"a key of this conversation holds something else; use another namespace: {text}")
-    if "XADD is equal or smaller" in text:
-        return CorruptDataError(
-            "the change log of this conversation is ahead of its state, as if only some of its keys had been restored "
-            f"from a backup: restore all of them, or delete the conversation ({text})"
-        )
+        return CorruptDataError(f"a key of this conversation belongs to another program; use another namespace: {text}")
     if "MISCONF " in text or "NOREPLICAS " in text:  # Redis before 7: inside an error of the script
-        return BackendRefusedError(f"{server} takes no writes in the state it is in: {text}", reason="state")
+        return BackendRefusedError(f"{server} rejects writes in its present state: {text}", reason="state")
     if "unknown command" in text.lower():
         return UnsupportedServerError(f"{server} lacks a command that redis_history needs: {text}")
     return BackendError(f"{server} failed: {text}")

@@ -1,7 +1,7 @@
-"""Moves conversations from the stored form of version 0.1 to the present one, for `redis-history migrate`.
+"""Migrates conversations from version 0.1, for `redis-history migrate`.
 
-A conversation is written page by page under names of its own, which expire by themselves, and one transaction renames
-them. So an interrupted migration leaves nothing that is read, and can be repeated.
+A conversation is written page by page under temporary keys, which expire, and one transaction renames them. So an
+interrupted migration has no effect, and can be repeated.
 """
 
 from __future__ import annotations
@@ -24,32 +24,31 @@ Outcome = Literal["migrated", "known", "other", "gone"]
 _PAGE: Final = 500
 _STAGED_MS: Final = 600_000
 _ATTEMPTS: Final = 5
-#: Fields of the state that mean the same in both forms.
+#: Fields of the state with the same meaning in both versions.
 _FIELDS: Final = (*b"erqtbulUATDMwsahmf",)
-#: In the new state: the newest change of the former one when it was migrated.
+#: A field of the new state: the newest change of the old one when it was migrated.
 _MIGRATED: Final = b"1"
-_RESTORED: Final = 3  # kind of a log entry
+_RESTORED: Final = 3  # see changelog.Kind
 
 _decode = msgspec.msgpack.Decoder().decode
 
 
 def read_v1(member: bytes) -> Message:
-    """The message in a member of form 1: sequence, timestamp, and a map of fields. Raises CorruptDataError."""
+    """The message in a member of version 0.1: sequence, timestamp, and a map of fields. Raises CorruptDataError."""
     try:
         check_caps(member)
         sequence, timestamp, fields = _decode(member)
         return placed(from_map(fields), sequence, timestamp)
     except (ValueError, TypeError, RecursionError, OverflowError, msgspec.MsgspecError, RedisHistoryError) as error:
-        raise CorruptDataError(f"{len(member)} stored bytes are not a message of form 1: {error}") from error
+        raise CorruptDataError(f"{len(member)} stored bytes are not a message of version 0.1: {error}") from error
 
 
 def former_names(client: Any, registry: bytes) -> list[bytes]:
-    """The names of the conversations in the former registry of a bucket."""
     return [name for name, _ in client.zscan_iter(former_key(registry), count=1000)]
 
 
 class Migration:
-    """Moves one conversation of form 1. `messages`: written; `unreadable`: left out."""
+    """Migrates one conversation. `messages`: the number written; `unreadable`: skipped."""
 
     def __init__(self, client: Any, keyspace: Keyspace, name: bytes) -> None:
         self.conversation_id = keyspace.name_to_id(name)
@@ -61,8 +60,8 @@ class Migration:
         self._state = former_key(self.keys.state)
 
     def run(self) -> Outcome:
-        """ "known": this was done before; "other": another conversation has the id, or a process of version 0.1 changed
-        this one since."""
+        """ "known": migrated before. "other": another conversation has the id, or a process of version 0.1 has changed
+        this one since then."""
         for _ in range(_ATTEMPTS):
             try:
                 with self._client.pipeline() as pipe:
@@ -128,7 +127,7 @@ class Migration:
         pipe.execute()
 
     def _stage(self, pipe: Any, key: bytes) -> tuple[int, int, int]:
-        """Writes the messages of a set under the names for the time being. How many, their characters and tokens."""
+        """Writes the messages of a set under temporary keys. Returns their number, characters and tokens."""
         count = characters = tokens = 0
         for page in _pages(pipe, former_key(key)):
             members, places = {}, {}
@@ -153,7 +152,7 @@ class Migration:
         return count, characters, tokens
 
     def _read(self, pipe: Any, page: list[tuple[bytes, float]]) -> Iterator[tuple[Message, int, bytes, bytes | None]]:
-        """The messages of a page, with what the state has of them."""
+        """The messages of a page, with their scores and their fields of the state."""
         found: list[tuple[Message, int]] = []
         for member, score in page:
             try:
@@ -169,7 +168,7 @@ class Migration:
                 yield message, score, place, compaction
 
     def delete_old(self) -> None:
-        """Removes a conversation of form 1, with its search documents, unless it changed since it was migrated."""
+        """Removes the old conversation with its search documents, unless it has changed since it was migrated."""
         generation, archives = self._client.hmget(self._state, b"i", b"w")
         keys = [self.keys.messages, *map(self.keys.archive, _archives({b"w": archives or b""}))]
         with self._client.pipeline() as pipe:
@@ -188,7 +187,6 @@ class Migration:
 
 
 def _archives(state: dict[bytes, bytes]) -> list[int]:
-    """The revisions of the compactions that have an archive."""
     return [int(one.split()[0]) for one in state.get(b"w", b"").split(b";") if one]
 
 
@@ -200,7 +198,7 @@ def _pages(pipe: Any, key: bytes) -> Iterator[list[tuple[bytes, float]]]:
 
 
 def _number(value: int) -> bytes:
-    """A number of 7 bits in each byte, low ones first."""
+    """A number with 7 bits in each byte, low ones first."""
     found = bytearray()
     while value >= 128:
         found.append(value % 128 + 128)

@@ -1,23 +1,23 @@
 """The one place that spells a Redis key.
 
-    rh2:{<namespace>:<bucket>}:<conversation>:s    hash: counters, and per message id where it is
+    rh2:{<namespace>:<bucket>}:<conversation>:s    hash: counters, and the position of each message
     rh2:{<namespace>:<bucket>}:<conversation>:m    sorted set: the messages
     rh2:{<namespace>:<bucket>}:<conversation>:l    list: the change log
-    rh2:{<namespace>:<bucket>}:<conversation>:w    hash: who works on it, for as long as the lease holds
-    rh2:{<namespace>:<bucket>}:<conversation>:t:<token>       string: the content of a reply that is being written
-    rh2:{<namespace>:<bucket>}:<conversation>:a:<revision>    sorted set: what the compaction of that revision replaced
+    rh2:{<namespace>:<bucket>}:<conversation>:w    hash: the lease of a worker
+    rh2:{<namespace>:<bucket>}:<conversation>:t:<token>       string: the content of a streaming reply
+    rh2:{<namespace>:<bucket>}:<conversation>:a:<revision>    sorted set: messages replaced by that compaction
     rh2:{<namespace>:<bucket>}:c                   sorted set: the bucket's conversations by time of last change
     rh2:{<namespace>:<bucket>}:u:<digest>          sorted set: those of a user_id (v: an agent_name), by its SHA-1
     rh2:{<namespace>:<bucket>}:g                   hash: unfinished work on search documents
-    rh2:{<namespace>:<bucket>}:g:<generation>      sorted set: a pending delete: messages whose documents must go;
-                                                  of an archive, with a dot and its revision behind the generation
+    rh2:{<namespace>:<bucket>}:g:<generation>      sorted set: messages whose documents must be deleted;
+                                                   of an archive: <generation>.<revision>
 
     rhd2:{<namespace>:<bucket>}:<conversation>:<generation>:<sequence>    hash: the search document of a message
 
-Names are percent-encoded (RFC 3986: unreserved characters stay), so no two names give one key, and no name can add a
-brace, a wildcard, a separator or a newline. A conversation belongs to one of 64 buckets by the CRC-32 of its id; the
-bucket is the hash tag, so a conversation *and the list that names it* are in one cluster slot, and one script may
-write both. 64 lists are few enough to merge for a listing, and enough to spread over the nodes of a cluster.
+Names are percent-encoded (RFC 3986), so that different names give different keys, and a name cannot add a brace, a
+wildcard, a separator or a newline. A conversation belongs to one of 64 buckets by the CRC-32 of its id. The bucket is
+in the hash tag, so a conversation *and its bucket's list* are in one cluster slot, and one script can write both. 64
+lists are few enough to merge for a listing, and enough to spread over the nodes of a cluster.
 """
 
 from __future__ import annotations
@@ -39,23 +39,22 @@ _MAX_NAMESPACE_BYTES: Final = 128
 
 
 def field_of(message_id: str) -> bytes:
-    """The field of the state that has the place of a message."""
+    """The field of the state with the position of a message."""
     return b":" + hashlib.sha1(message_id.encode(), usedforsecurity=False).digest()[:12]
 
 
 def pack_keys(*keys: bytes) -> bytes:
-    """The number of keys and the keys, as a script call sends them (RESP)."""
+    """The number of keys and the keys, packed for EVALSHA (RESP)."""
     return b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in (b"%d" % len(keys), *keys))
 
 
 def former_key(key: bytes) -> bytes:
-    """The key of the same in the stored form of version 0.1."""
+    """The corresponding key of version 0.1."""
     return b"rh:" + key.removeprefix(b"rh2:")
 
 
 class ConversationKeys(NamedTuple):
-    """The keys of one conversation, its name in the list of its bucket, and `writing`: what every writing script takes
-    as KEYS, packed for sending."""
+    """The keys of one conversation. `name`: in its bucket's list; `writing`: the KEYS of writing scripts, packed."""
 
     state: bytes
     messages: bytes
@@ -66,7 +65,6 @@ class ConversationKeys(NamedTuple):
 
     @property
     def lease(self) -> bytes:
-        """The lease on the conversation."""
         return self.state[:-1] + b"w"
 
     @property
@@ -75,24 +73,22 @@ class ConversationKeys(NamedTuple):
         return self.registry[:-1] + b"g"
 
     def reply(self, token: str) -> bytes:
-        """The content of a reply that is being written. Scripts make these keys themselves."""
+        """The content of a streaming reply. Scripts also make this key."""
         return b"%bt:%b" % (self.state[:-1], token.encode())
 
     def archive(self, revision: int) -> bytes:
-        """Where the compaction of this revision keeps what it replaced. Scripts make these keys themselves."""
+        """The messages replaced by the compaction of this revision. Scripts also make this key."""
         return b"%ba:%d" % (self.state[:-1], revision)
 
 
 class IndexPart(NamedTuple):
-    """A search index: the name by which it is known, and with what the keys of its documents begin."""
+    """A search index: its alias, and the prefix of its documents' keys."""
 
     name: bytes
     documents: bytes
 
 
 class Keyspace:
-    """The keys of one namespace."""
-
     def __init__(self, namespace: str) -> None:
         if not isinstance(namespace, str) or not 1 <= len(namespace.encode(errors="replace")) <= _MAX_NAMESPACE_BYTES:
             raise ConfigurationError(f"a namespace is a string of 1 to {_MAX_NAMESPACE_BYTES} bytes, not {namespace!r}")
@@ -101,7 +97,7 @@ class Keyspace:
             self._prefix = f"rh2:{{{quote(namespace, safe='')}:".encode()
         except UnicodeEncodeError as error:
             raise ConfigurationError("the namespace has a lone surrogate, which UTF-8 cannot carry") from error
-        # Keys of the conversations in use; an entry is about 500 bytes.
+        # An entry takes about 500 bytes.
         self.conversation = lru_cache(maxsize=4096)(self.keys_of)
 
     def keys_of(self, conversation_id: str) -> ConversationKeys:
@@ -114,7 +110,6 @@ class Keyspace:
         return ConversationKeys(*keys, name, pack_keys(*keys))
 
     def registries(self) -> list[bytes]:
-        """The key of each bucket's list of conversations."""
         return [b"%b%02x}:c" % (self._prefix, bucket) for bucket in range(BUCKETS)]
 
     def lists(self, kind: Literal["u", "v"], owner: int | str) -> list[bytes]:
@@ -128,12 +123,11 @@ class Keyspace:
 
     @staticmethod
     def bucket_of(conversation_id: str) -> int:
-        """The number of the bucket, whose registry has the conversation."""
         return _bucket_of(conversation_id.encode())
 
     @property
     def logs(self) -> bytes:
-        """A glob that matches the key of every change log of this namespace and no other key of this package."""
+        """A glob for the change logs of this namespace. Matches no other keys of this package."""
         return self._prefix + b"??}:*:l"
 
     @staticmethod
@@ -143,50 +137,46 @@ class Keyspace:
 
     @property
     def documents(self) -> bytes:
-        """With what the keys of all search documents of this namespace begin, and no others."""
+        """The prefix of the keys of this namespace's search documents, and of no others."""
         return b"rhd2" + self._prefix[3:]
 
     @property
     def index(self) -> bytes:
-        """The name by which the search index of this namespace is known."""
+        """The alias of this namespace's search index."""
         return b"rh2:" + quote(self.namespace, safe="").encode()
 
     def index_parts(self, *, cluster: bool) -> list[IndexPart]:
-        """The search index; in a cluster that of each bucket, named so that it is where its documents are."""
+        """The search index; in a cluster one for each bucket, on the node of its documents."""
         if not cluster:
             return [IndexPart(self.index, self.documents)]
         tags = (b"%b%02x}" % (self._prefix, bucket) for bucket in range(BUCKETS))
         return [IndexPart(tag, b"rhd2%b:" % tag[3:]) for tag in tags]
 
     def documents_of(self, conversation_id: str, generation: bytes) -> bytes:
-        """With what the keys of the search documents of one generation of a conversation begin."""
+        """The prefix of the search documents of one generation of a conversation."""
         keys = self.conversation(conversation_id)
         return b"rhd2%b%b:" % (keys.state[3:-1], generation)
 
     def document_of(self, key: bytes) -> MessagePlace | None:
-        """Whose search document this key is; None if it is none of this namespace."""
+        """The message of a search document; None for other keys."""
         if not key.startswith(self.documents):
             return None
         try:
             _, name, generation, sequence = key[len(self.documents) :].split(b":")
             place = MessagePlace(self.name_to_id(name), generation, int(sequence))
-            return (
-                place
-                if b"%b%d" % (self.documents_of(place.conversation_id, generation), place.sequence) == key
-                else None
-            )
+            expected = b"%b%d" % (self.documents_of(place.conversation_id, generation), place.sequence)
+            return place if key == expected else None
         except (ValueError, InvalidInputError):
             return None
 
     @property
     def patterns(self) -> tuple[bytes, bytes]:
-        """Globs that match every key of this namespace and no other, those of search documents last: for people and
-        tests, never for the store."""
+        """Globs for all keys of this namespace, and no others; the second for search documents. For people and tests,
+        not for the store."""
         return self._prefix + b"??}:*", self.documents + b"??}:*"
 
     @staticmethod
     def name_to_id(name: bytes) -> str:
-        """The conversation id whose encoded name this is."""
         return unquote(name.decode())
 
 

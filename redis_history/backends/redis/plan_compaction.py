@@ -1,4 +1,4 @@
-"""Compaction and expansion on a server. Pure: no I/O here."""
+"""The steps of compaction and expansion."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from redis_history.backends.redis.calls import (
 )
 from redis_history.backends.redis.keys import ConversationKeys, field_of, pack_keys
 from redis_history.backends.redis.plan_reads import changes_call, page_of, readable
-from redis_history.backends.redis.plan_writes import what_of
-from redis_history.backends.redis.search_index import mark, write_documents
+from redis_history.backends.redis.plan_writes import packed_message
+from redis_history.backends.redis.search_index import counted_fields, mark, write_documents
 from redis_history.backends.rules import check_pairs, check_summary, replaced
 from redis_history.events import BEGINNING, ConversationUpdated, Cursor, MessagesAppended
 from redis_history.model import Message, Position
@@ -42,16 +42,16 @@ from redis_history.tokens import estimate_tokens
 #: Messages read at once.
 _PAGE: Final = 1000
 
-#: How often the reading begins again because somebody edits, deletes or inserts meanwhile.
+#: Attempts, if others change the range at the same time.
 _TRIES: Final = 50
 
-#: Runs of system messages that stay, and messages in them: the script moves them one by one.
+#: System messages that stay in the range: the script moves them one by one.
 _MOST_STAYING: Final = 1000
 
 
 class _Tail(Struct):
-    """The messages after a range with unanswered calls: all messages, the range first; which ranges are
-    whole; up to which change, and which sequence, all that was appended is among them."""
+    """A range with unanswered tool calls, and the messages after it. `ranges`: which ranges of `messages` are whole.
+    `known`, `sequence`: the newest change and sequence that `messages` includes."""
 
     messages: list[Message]
     ranges: Ranges
@@ -60,8 +60,8 @@ class _Tail(Struct):
 
 
 class _Range(Struct):
-    """A range as it was read. `held`: its members; `runs`: the first and last ranks of those that stay; `tail`: what
-    must be known of later messages, None if nothing."""
+    """A range as it was read. `held`: the number of its members. `runs`: first and last ranks of messages that stay.
+    `tail`: None if no later message matters."""
 
     epoch: bytes = b""
     revision: int = 0
@@ -101,7 +101,7 @@ def _read_range(op: Compact, keys: ConversationKeys) -> Steps[_Range]:
         args = [own, entry.message.id.encode()]
         [member] = yield [Call(FIND, pack_keys(keys.state, keys.messages), args, as_is)]
         if member is not None and body_of(member) == entry.body:
-            return found  # done already: the script tells what it did, unless the precondition forbids
+            return found  # done before: the script returns its outcome, or refuses the precondition
     if op.precondition.expected_revision not in (None, found.revision):
         raise rules.revision_conflict(op.conversation_id, found.revision, op.precondition.expected_revision)
     end = op.through._replace(sequence=op.through.sequence + 1)
@@ -119,14 +119,14 @@ def _read_range(op: Compact, keys: ConversationKeys) -> Steps[_Range]:
 
 
 def _read_messages(found: _Range, keys: ConversationKeys, end: Position) -> Steps[None]:
-    """All up to the end of the range, in pages, and what they count in the totals."""
+    """Reads all messages of the range, in pages, with their characters and tokens."""
     after: Position | None = None
     size = _PAGE
     while True:
         [members] = yield [page_of(keys, size, newest=False, after=after, before=end)]
         more, decoded = len(members) == size, list(map(readable, members))
         while more and decoded and decoded[-1] is None:
-            decoded.pop()  # the next page begins behind the last readable message
+            decoded.pop()  # the next page begins after the last readable message
         messages = []
         for rank, message in enumerate(decoded, found.held):
             if message is None:
@@ -146,7 +146,7 @@ def _read_messages(found: _Range, keys: ConversationKeys, end: Position) -> Step
             break
         if messages:
             after, size = messages[-1].position, _PAGE
-        else:  # a page without a readable message tells no place: read more at once
+        else:  # without a readable message there is no position to continue from
             size *= 4
     staying = sum(last - first + 1 for first, last in found.runs)
     if staying > _MOST_STAYING:
@@ -154,11 +154,11 @@ def _read_messages(found: _Range, keys: ConversationKeys, end: Position) -> Step
 
 
 def _check_pairs(op: Compact, found: _Range, keys: ConversationKeys, end: Position) -> Steps[None]:
-    """Reads on until all calls of the range are answered, to the end of the conversation if one is not."""
+    """Reads on until all tool calls of the range are answered, or to the end of the conversation."""
     messages, count = list(found.messages), len(found.messages)
     ranges = Ranges(messages)
     after, size, more = end._replace(sequence=end.sequence - 1), _PAGE, True
-    while more and (ranges.waits(count) or not ranges.is_whole(count)):  # if it is torn, to name a place that would do
+    while more and (ranges.waits(count) or not ranges.is_whole(count)):  # if torn, to suggest another end
         [members] = yield [page_of(keys, size, newest=False, after=after, before=None)]
         later = [message for message in map(readable, members) if message is not None]
         for message in later:
@@ -177,7 +177,7 @@ def _check_pairs(op: Compact, found: _Range, keys: ConversationKeys, end: Positi
 
 
 def _read_appended(op: Compact, settings: Settings, found: _Range) -> Steps[bool]:
-    """Adds newly appended messages to the tail. Returns whether they are known and the range is still whole."""
+    """Adds new messages to the tail. Returns False if anything else changed, or the range is not whole any more."""
     tail = found.tail
     assert tail is not None  # noqa: S101
     more = True
@@ -190,12 +190,12 @@ def _read_appended(op: Compact, settings: Settings, found: _Range) -> Steps[bool
             tail.known = event.cursor
             for message in event.messages if isinstance(event, MessagesAppended) else ():
                 tail.sequence = max(tail.sequence, message.sequence or 0)
-                _put(tail, message)
+                _add(tail, message)
     return tail.ranges.is_whole(len(found.messages))
 
 
-def _put(tail: _Tail, message: Message) -> None:
-    """Adds a message, nearly always the last one, unless it is there."""
+def _add(tail: _Tail, message: Message) -> None:
+    """Adds a message in order, unless it is present. Nearly always it is the last one."""
     messages = tail.messages
     if _key(message) > _key(messages[-1]):
         messages.append(message)
@@ -231,7 +231,7 @@ def _commit(op: Compact, settings: Settings, keys: ConversationKeys, found: _Ran
         found.epoch,
         b"%d" % found.revision,
         entry.message.id.encode(),
-        *what_of(entry, settings),
+        *packed_message(entry, settings),
         *(b"%d" % number for number in numbers),
         b"" if found.tail is None else b"%d" % found.tail.sequence,
         field_of(entry.message.id),
@@ -251,7 +251,7 @@ def _marks(keys: ConversationKeys, reply: list[Any]) -> Steps[None]:
 
 
 def _compacted(op: Compact, reply: list[Any]) -> Compacted | bytes:
-    """The outcome; or b"stale" or b"appended" if nothing was done."""
+    """The outcome; b"stale" or b"appended" if others changed the conversation, so that nothing was done."""
     kind: bytes = reply[0]
     if kind in (b"stale", b"appended"):
         return kind
@@ -264,7 +264,7 @@ def _compacted(op: Compact, reply: list[Any]) -> Compacted | bytes:
 
 
 def position_of(place: bytes) -> Position:
-    """Where a message is, by its place in the state: see lua/_member.lua."""
+    """The position of a message, from its field in the state: see lua/_member.lua."""
     sequence = at = 0
     while place[10 + at] & 0x80:
         sequence |= (place[10 + at] & 0x7F) << 7 * at
@@ -272,11 +272,9 @@ def position_of(place: bytes) -> Position:
     return Position(int.from_bytes(place[:7], "big", signed=True), sequence | place[10 + at] << 7 * at)
 
 
-#: How often a staging copy is made, members copied at once, and how long an unused copy stays.
+#: Attempts to make a staging copy, members copied at once, and how long an unused copy stays.
 _COPIES: Final = 4
-
 _COPIED: Final = 500
-
 _COPY_LASTS_MS: Final = b"60000"
 
 
@@ -302,8 +300,8 @@ def expand(op: Expand, settings: Settings) -> Steps[Expanded | None]:
 
 
 def _make_copy(keys: ConversationKeys, archive: bytes, copy: bytes) -> Steps[list[bytes] | None]:
-    """Puts what comes back and what is live into one set. Returns the epoch, revision and sequence at which the first
-    page was made; None if the copy was lost meanwhile."""
+    """Copies the archived and the live messages into one set. Returns the epoch, revision and sequence of the first
+    page; None if the copy was lost meanwhile."""
     begun: list[bytes] | None = None
     held = b""
     for source in (archive, keys.messages):
@@ -324,12 +322,12 @@ def _expand(op: Expand, settings: Settings, keys: ConversationKeys, prepared: li
     args += [field_of(op.summary_id), *prepared]
     call = Call(EXPAND, keys.writing, args, partial(_expanded, op), SENT)
     document = settings.document
-    after = None if document is None else partial(_documents_after, op, settings, keys, document)
+    after = None if document is None else partial(_index_after, op, settings, keys, document)
     return write(op, settings, call, after)
 
 
 def _expanded(op: Expand, reply: list[Any]) -> Expanded | bytes:
-    """The outcome; or b"stale" or b"unknown" if nothing was changed."""
+    """The outcome; b"stale" or b"unknown" if nothing was changed."""
     kind = reply[0]
     if kind in (b"stale", b"unknown"):
         return bytes(kind)
@@ -338,19 +336,18 @@ def _expanded(op: Expand, reply: list[Any]) -> Expanded | bytes:
     return Expanded(kind, reply[1])
 
 
-def _documents_after(
+def _index_after(
     op: Expand, settings: Settings, keys: ConversationKeys, document: DocumentOf, reply: list[Any]
 ) -> Steps[None]:
     if type(reply[0]) is not bytes:
         yield from mark(keys)
         if former := reply[3]:
-            yield from _document_again(op, settings, keys, document, former)
+            yield from _index_former(op, settings, keys, document, former)
 
 
-def _document_again(
+def _index_former(
     op: Expand, settings: Settings, keys: ConversationKeys, document: DocumentOf, former: bytes
 ) -> Steps[None]:
-    """Writes the document of a summary that had been absorbed, and so had none: it is live again."""
     [[revision, place]] = yield [plain(b"HMGET", keys.state, b"r", field_of(former.decode()))]
     if place is None:
         return
@@ -359,6 +356,5 @@ def _document_again(
     message = readable(members[0]) if members else None
     if message is None or message.id.encode() != former:
         return
-    fields = document(message, b"")
-    documents = [[b"%d" % len(fields), *fields]]
+    documents = [counted_fields(document, message, b"")]
     yield [write_documents(op.token, settings, op.conversation_id, int(revision), [message.id], documents)]

@@ -1,4 +1,4 @@
-"""The reading operations as calls. Pure: no I/O here."""
+"""The calls of reading operations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from redis_history._time import from_microseconds
-from redis_history.backends.redis.calls import CHANGES, FIND, HEAD, PAGE, PAGE_ARCHIVED, Call, Settings, as_is
+from redis_history.backends.redis.calls import CHANGES, FIND, HEAD, PAGE, PAGE_ARCHIVED, Call, Settings, as_is, plain
 from redis_history.backends.redis.keys import ConversationKeys, field_of, pack_keys
 from redis_history.backends.rules import cut_page
 from redis_history.changelog import Kind, LiveReply, LogEntry, recover
@@ -26,9 +26,9 @@ _decode_value = msgspec.msgpack.Decoder().decode
 
 #: The record's fields in the state, each a MessagePack value.
 RECORD_KEYS: Final = {"user_id": b"U", "agent_name": b"A", "title": b"T", "auditing_id": b"D", "metadata": b"M"}
-#: The fields of the state that make a Conversation: revision, totals, times, record.
+#: The fields of the state for a Conversation: revision, totals, times, record.
 STATE_FIELDS: Final = (b"r", b"n", b"c", b"k", b"b", b"u", b"F", *RECORD_KEYS.values())
-#: Payload after which a read of changes stops: bounds a subscriber's memory to this and one entry.
+#: A read of changes stops after so many bytes, which bounds a subscriber's memory.
 CHANGES_BYTES: Final = b"1000000"
 
 
@@ -59,10 +59,9 @@ def page_of(
     after: Position | None = None,
     before: Position | None = None,
 ) -> Call:
-    """Reads live members, as they are."""
     if after is None and before is None:
         first, last = (-limit, -1) if newest else (0, limit - 1)
-        return Call(None, b"", [b"ZRANGE", keys.messages, b"%d" % first, b"%d" % last], as_is)
+        return plain(b"ZRANGE", keys.messages, b"%d" % first, b"%d" % last)
     window = _window(ReadPage("", limit, newest, after, before))
     return Call(PAGE, pack_keys(keys.messages), window, as_is)
 
@@ -76,11 +75,11 @@ def _window(op: ReadPage) -> list[bytes]:
 
 
 def _members_of_all(op: ReadPage, reply: list[Any]) -> Page:
-    """A page from live and archived messages; of each set, as many were read as the page may have."""
+    """A page from the live messages and each archive; `limit` members were read of each set."""
     sets = [(reply[at] or 2**63, reply[at + 1], reply[at + 2]) for at in range(0, len(reply), 3)]
     found: list[tuple[Position, bool, Message]] = []
     unreadable = 0
-    for order, _, members in sorted(sets):  # at one position the live summary comes last
+    for order, _, members in sorted(sets):  # a live summary follows archived messages of its position
         page = _members(op.conversation_id, members)
         unreadable += page.unreadable
         found += [(cast(Position, one.position), order < 2**63, one) for one in page.messages]
@@ -88,7 +87,7 @@ def _members_of_all(op: ReadPage, reply: list[Any]) -> Page:
 
 
 def readable(member: bytes) -> Message | None:
-    """The message in a member; None, and a line in the log, if it cannot be decoded."""
+    """The message in a member. None, with a log line, if it cannot be decoded."""
     try:
         return decode_member(member)
     except CorruptDataError as error:
@@ -109,7 +108,7 @@ def head_call(op: ReadHead, settings: Settings) -> Call:
 
 
 def _read_head(op: ReadHead, reply: list[Any]) -> tuple[Head, dict[int, tuple[bytes, float]]]:
-    """The head, and by sequence the content of the replies that are being written, and how long their writers live."""
+    """The head; and by sequence, the content of streaming replies and how long their writers count as alive."""
     cursor = _cursor(reply)
     replies = {sequence: (content, lives) for sequence, content, lives in reply[7]}
     return Head(cursor, reply[3], reply[4], reply[5], _members(op.conversation_id, reply[6])), replies
@@ -146,11 +145,11 @@ def _read_changes(op: ReadChanges, reply: list[Any]) -> Changes:
 
 
 def _log_entry(revision: int, raw: bytes, content: list[Any]) -> LogEntry:
-    """An entry as lua/_change.lua describes them, with the content that lua/changes.lua found."""
+    """An entry (format: lua/_change.lua) with the content that lua/changes.lua read."""
     if len(raw) < 10:
-        return LogEntry(revision, "", 0)  # no kind: unreadable
+        return LogEntry(revision, "", 0)  # unreadable
     token, kind, rest = raw[:10].hex(), raw[0] >> 4, raw[10:]
-    if not rest and kind != Kind.CLEARED:  # the subscriber's own: it only proves where it is
+    if not rest and kind != Kind.CLEARED:  # the entry of the subscriber's cursor has no content
         return LogEntry(revision, token, kind)
     if kind == Kind.RECORD:
         return LogEntry(revision, token, kind, fields=_fields(rest, content))
@@ -180,11 +179,11 @@ def _fields(names: bytes, values: list[Any]) -> dict[str, Any]:
 
 def read_conversation(op: ReadConversation, settings: Settings) -> Call:
     state = settings.keyspace.conversation(op.conversation_id).state
-    return Call(None, b"", [b"HMGET", state, *STATE_FIELDS], partial(conversation_of, op.conversation_id))
+    return plain(b"HMGET", state, *STATE_FIELDS, decode=partial(conversation_of, op.conversation_id))
 
 
 def conversation_of(conversation_id: str, values: list[bytes | None]) -> Conversation | None:
-    """The conversation whose STATE_FIELDS have these values; None if there is none."""
+    """The conversation with these values of STATE_FIELDS; None if there is none."""
     if values[0] is None:
         return None
     try:
@@ -211,7 +210,6 @@ def conversation_of(conversation_id: str, values: list[bytes | None]) -> Convers
         raise CorruptDataError(f"the record of conversation {conversation_id[:80]!r} is unreadable: {error}") from error
 
 
-#: Each of these operations is one call.
 CALLS: Final[dict[type, Callable[[Any, Settings], Call]]] = {
     FindMessage: find_call,
     ReadConversation: read_conversation,

@@ -1,7 +1,6 @@
-"""Replies that are being written, as calls: their growth, and reading messages together with the text so far. Pure: no
-I/O here.
+"""The steps for streaming replies: their growth, and reading messages with the text so far.
 
-A reader that finds a reply whose writer has died writes its end: the text so far, with the status "interrupted".
+A reader that finds a reply of a dead writer ends it: the text so far, with the status "interrupted".
 """
 
 from __future__ import annotations
@@ -36,9 +35,8 @@ from redis_history.requests import entry_of
 _logger = logging.getLogger("redis_history")
 
 
-class _Found(NamedTuple):
-    """A message as it is now. `left`: bytes of content that a dead writer left; None: it lives, or the message has
-    ended."""
+class _Current(NamedTuple):
+    """A message as it is now. `left`: bytes of content that a dead writer left; None if nothing must be ended."""
 
     message: Message
     left: int | None = None
@@ -56,51 +54,49 @@ def _grow(op: GrowReply, settings: Settings) -> Steps[int]:
     return cast(int, size)
 
 
-def _joined(message: Message, content: bytes, lives: float) -> _Found:
+def _with_content(message: Message, content: bytes, lives: float) -> _Current:
+    """A streaming message with its text so far; `lives`: for how long its writer counts as alive."""
     try:
         message = grown(message, read_records(content))
     except CorruptDataError as error:
         _logger.error("message %r: %s", message.id[:80], error)
-    return _Found(message) if lives > 0 else _Found(replace(message, status="interrupted"), len(content))
+    return _Current(message) if lives > 0 else _Current(replace(message, status="interrupted"), len(content))
 
 
-def _read(conversation_id: str, positions: Sequence[Position], settings: Settings) -> Steps[list[_Found | None]]:
-    """Messages that were being written a moment ago."""
+def _read(conversation_id: str, positions: Sequence[Position], settings: Settings) -> Steps[list[_Current | None]]:
+    """Messages that were streaming a moment ago."""
     keys = settings.keyspace.conversation(conversation_id)
     args = [b"%d" % number for position in positions for number in position]
     replies = yield Call(REPLY, pack_keys(keys.state, keys.messages), args, as_is)
-    return [_found(reply) for reply in replies]
+    return [_current(reply) for reply in replies]
 
 
-def _found(reply: list[Any]) -> _Found | None:
+def _current(reply: list[Any]) -> _Current | None:
     message = readable(reply[0]) if reply else None
     if message is None:
         return None
-    if len(reply) == 1:
-        return _Found(message)
-    return _joined(message, reply[1], reply[2])
+    return _Current(message) if len(reply) == 1 else _with_content(message, reply[1], reply[2])
 
 
-def _settle(conversation_id: str, found: _Found, settings: Settings) -> Steps[bool]:
-    """Write the end of a reply for its dead writer; whether that was done."""
-    try:
-        entry = entry_of(found.message)
-        op = UpdateMessage(conversation_id, entry, reply=ReplyEnd(size=found.left or 0))
-        return (yield from update(op, settings)) is not None
-    except RedisHistoryError as error:
-        _logger.info("reply %r could not be ended: %s", found.message.id[:80], error)
-        return False
+def _end_dead(conversation_id: str, found: Sequence[_Current | None], settings: Settings) -> Steps[list[bool]]:
+    """End the replies of dead writers. Returns for each whether that was done."""
+    done = []
+    for one in found:
+        if one is not None and one.left is not None:
+            try:
+                op = UpdateMessage(conversation_id, entry_of(one.message), reply=ReplyEnd(size=one.left))
+                done.append((yield from update(op, settings)) is not None)
+            except RedisHistoryError as error:
+                _logger.info("reply %r could not be ended: %s", one.message.id[:80], error)
+                done.append(False)
+    return done
 
 
 def _refreshed(conversation_id: str, positions: Sequence[Position], settings: Settings) -> Steps[list[Message | None]]:
-    """The same as messages, after those of dead writers were ended."""
+    """Streaming messages as they are now, after the replies of dead writers were ended."""
     found = yield from _read(conversation_id, positions, settings)
-    settled = True
-    for one in found:
-        if one is not None and one.left is not None:
-            settled = (yield from _settle(conversation_id, one, settings)) and settled
-    if not settled:  # a writer has returned, or somebody else was faster; or it is not allowed
-        found = yield from _read(conversation_id, positions, settings)
+    if not all((yield from _end_dead(conversation_id, found, settings))):
+        found = yield from _read(conversation_id, positions, settings)  # the writer is back, or another reader ended it
     return [one and one.message for one in found]
 
 
@@ -110,7 +106,6 @@ def _page(op: ReadPage, settings: Settings) -> Steps[Page]:
 
 
 def joined_page(conversation_id: str, page: Page, settings: Settings) -> Steps[Page]:
-    """The page with the text so far of the replies in it."""
     indexes = [index for index, message in enumerate(page.messages) if message.status == "streaming"]
     positions = [cast(Position, page.messages[index].position) for index in indexes]
     found = dict(zip(indexes, (yield from _refreshed(conversation_id, positions, settings)), strict=True))
@@ -122,9 +117,13 @@ def joined_page(conversation_id: str, page: Page, settings: Settings) -> Steps[P
 
 def _find(op: FindMessage, settings: Settings) -> Steps[Message | None]:
     message: Message | None = yield find_call(op, settings)
+    return (yield from _joined_message(op.conversation_id, message, settings))
+
+
+def _joined_message(conversation_id: str, message: Message | None, settings: Settings) -> Steps[Message | None]:
     if message is None or message.status != "streaming":
         return message
-    [found] = yield from _refreshed(op.conversation_id, [cast(Position, message.position)], settings)
+    [found] = yield from _refreshed(conversation_id, [cast(Position, message.position)], settings)
     return found
 
 
@@ -134,21 +133,18 @@ def _head(op: ReadHead, settings: Settings) -> Steps[Head]:
     head, replies = yield call
     if not head.newest.live:
         return head
-    joined, settled = _joined_head(head, replies), False
-    for one in joined:
-        if one.left is not None:
-            settled = (yield from _settle(op.conversation_id, one, settings)) or settled
-    if settled:  # the cursor must be that of these messages
+    joined = _joined_head(head, replies)
+    if any((yield from _end_dead(op.conversation_id, joined, settings))):  # read the cursor of these messages
         head, replies = yield call
         joined = _joined_head(head, replies)
     return replace(head, newest=replace(head.newest, messages=[one.message for one in joined]))
 
 
-def _joined_head(head: Head, replies: dict[int, tuple[bytes, float]]) -> list[_Found]:
+def _joined_head(head: Head, replies: dict[int, tuple[bytes, float]]) -> list[_Current]:
     return [
-        _joined(message, *replies.get(message.sequence or 0, (b"", 0.0)))
+        _with_content(message, *replies.get(message.sequence or 0, (b"", 0.0)))
         if message.status == "streaming"
-        else _Found(message)
+        else _Current(message)
         for message in head.newest.messages
     ]
 
@@ -157,11 +153,7 @@ def _changes(op: ReadChanges, settings: Settings) -> Steps[Changes]:
     changes: Changes = yield changes_call(op, settings)
     if changes.dead:
         found = yield from _read(op.conversation_id, changes.dead, settings)
-        settled = False
-        for one in found:
-            if one is not None and one.left is not None:
-                settled = (yield from _settle(op.conversation_id, one, settings)) or settled
-        if settled:
+        if any((yield from _end_dead(op.conversation_id, found, settings))):
             changes = yield changes_call(op, settings)
     return changes
 
@@ -171,9 +163,8 @@ def read_together(reads: Sequence[Any], outcomes: list[Any], settings: Settings)
     for index, (read, outcome) in enumerate(zip(reads, outcomes, strict=True)):
         if isinstance(outcome, Page) and outcome.live:
             outcomes[index] = yield from joined_page(read.conversation_id, outcome, settings)
-        elif isinstance(outcome, Message) and outcome.status == "streaming":
-            position = cast(Position, outcome.position)
-            [outcomes[index]] = yield from _refreshed(read.conversation_id, [position], settings)
+        elif isinstance(outcome, Message):
+            outcomes[index] = yield from _joined_message(read.conversation_id, outcome, settings)
     return outcomes
 
 

@@ -1,4 +1,4 @@
-"""The steps of search operations. Pure: no I/O here."""
+"""The steps of search operations."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from redis_history.backends.redis.calls import (
 )
 from redis_history.backends.redis.keys import IndexPart, pack_keys
 from redis_history.backends.redis.search_index import (
+    counted_fields,
     fill_index,
     finish_work,
     is_refusal,
@@ -60,30 +61,30 @@ from redis_history.search.server_search import (
 
 _logger = logging.getLogger("redis_history")
 
-#: Replies of servers without the index (the third from RediSearch 8.8 on), or without search.
+#: Errors of servers without the index (the third since RediSearch 8.8), or without search.
 _LOST: Final = ("no such index", "unknown index", "index not found", "unknown command", "unknown redis")
-#: Of servers that ask others of a cluster for their documents, to scripts.
-_FOR_ALL: Final = "cannot block"
-#: Each part of an index that has several gives so many messages of each term.
+#: The error of scripts on servers that search all nodes of a cluster.
+_NO_SCRIPTS: Final = "cannot block"
+#: Messages of each term from each part of an index with several parts.
 _PART_DEPTH: Final = 100
-#: Conversations that one command searches, if not all are searched.
+#: Conversations that one command searches, if the search names conversations.
 _SCOPE_SIZE: Final = 500
-#: Documents that a sweep looks at in one step.
+#: Documents that a sweep checks in one step.
 _SWEPT: Final = 200
-#: How often a search of one conversation is sent again after its documents were marked.
+#: Searches of one conversation whose documents must first be marked as archived or live.
 _MARKINGS: Final = 3
-#: Where the value of the scope will be, before the script puts in the generation of the conversation's documents.
+#: A placeholder: the script puts in the generation of the conversation's documents.
 _SCOPE: Final = ["-"]
 
 
 def _is_lost_index(error: Exception) -> bool:
-    """Whether the index is not there (any more), or no search at all."""
+    """Whether the server has lost the index, or has no search."""
     text = str(error.__cause__).lower()
-    return any(said in text for said in _LOST)
+    return any(phrase in text for phrase in _LOST)
 
 
 def _is_unanswered(error: Exception) -> bool:
-    """Whether the server gave up a search: it took too long, or a slot of the cluster moves."""
+    """Whether the search took too long, or a slot of the cluster moves."""
     cause = error.__cause__
     return isinstance(cause, AskError) or (isinstance(cause, ResponseError) and "timeout" in str(cause).lower())
 
@@ -94,22 +95,22 @@ def _make(op: MakeIndex, settings: Settings) -> Steps[float | None]:
 
 
 def _search(op: Search | SearchAll, settings: Settings) -> Steps[SearchMatches | None]:
-    """None if the server cannot search now: without search or index, or with an incomplete index."""
+    """The matches; None if the server has no search, no index or an incomplete one."""
     index = settings.index
     if op.vector is not None:
         try:
-            return (yield from _search_at_all(op, settings, index))
+            return (yield from _search_with_index(op, settings, index))
         except BackendError as error:
             if index is None or not is_refusal(error):
                 raise
-            # A store without this embedder has made another index. The next search makes ours again.
-            _logger.warning("the search index has not these vectors, so words alone are searched: %s", error)
+            # A store without this embedder has replaced the index. The next search makes the right one again.
+            _logger.warning("the search index lacks these vectors, so only words are searched: %s", error)
             index.settled = False
             op = structs.replace(op, vector=None)
-    return (yield from _search_at_all(op, settings, index))
+    return (yield from _search_with_index(op, settings, index))
 
 
-def _search_at_all(
+def _search_with_index(
     op: Search | SearchAll, settings: Settings, index: SearchIndex | None
 ) -> Steps[SearchMatches | None]:
     for first in (True, False):
@@ -120,7 +121,7 @@ def _search_at_all(
                 return (yield from _search_one(op, settings, index))
             return (yield from _search_all(op, settings, index))
         except BackendError as error:
-            if index.scripts and _FOR_ALL in str(error.__cause__).lower():
+            if index.scripts and _NO_SCRIPTS in str(error.__cause__).lower():
                 index.scripts = False
                 continue
             lost = _is_lost_index(error)
@@ -129,7 +130,7 @@ def _search_at_all(
             if not lost or not first:
                 _logger.warning("the server did not answer a search: %s", error)
                 return None
-            _logger.warning("the search index is gone; it is made anew")
+            _logger.warning("the search index is lost; it is created again")
         yield from use_index(settings)
     return None
 
@@ -137,7 +138,7 @@ def _search_at_all(
 def _search_one(op: Search, settings: Settings, index: SearchIndex) -> Steps[SearchMatches | None]:
     if not index.settled:
         yield from fill_index(settings, 0.0)
-    if not index.settled:  # another index answers until that with the vectors is filled
+    if not index.settled:  # until the index with vectors is filled, another one answers
         op = structs.replace(op, vector=None)
     call, terms = _search_call(op, settings, index)
     for _ in range(_MARKINGS):
@@ -146,7 +147,7 @@ def _search_one(op: Search, settings: Settings, index: SearchIndex) -> Steps[Sea
             return None  # the slot moves
         if reply[2] != -1:
             return _found(op, terms, reply)
-        # A search by `archived`, and documents wait to be marked.
+        # The search filters by `archived`, and some documents have no mark yet.
         if not (yield Upkeep(mark(settings.keyspace.conversation(op.conversation_id)))):
             break
     return None
@@ -181,13 +182,13 @@ def _search_all(op: SearchAll, settings: Settings, index: SearchIndex) -> Steps[
 def _scopes(
     conversation_ids: tuple[str, ...], settings: Settings, index: SearchIndex
 ) -> Steps[list[tuple[int, Sequence[str] | Namespace]]]:
-    """The generations of the documents of these conversations, by part of the index, so many at once."""
+    """The generations of these conversations' documents, by part of the index, in chunks."""
     keys = [settings.keyspace.conversation(one) for one in conversation_ids]
     generations = (yield [plain(b"HGET", one.state, b"i") for one in keys]) if keys else []
     by_part: dict[int, list[str]] = {}
     for one, generation in zip(conversation_ids, generations, strict=True):
         if generation is not None:
-            by_part.setdefault(index.place(one), []).append(generation.decode())
+            by_part.setdefault(index.part_number(one), []).append(generation.decode())
     return [
         (at, listed[start : start + _SCOPE_SIZE])
         for at, listed in by_part.items()
@@ -196,8 +197,8 @@ def _scopes(
 
 
 def _merged(found: list[SearchMatches], sizes: tuple[int, ...] | None) -> SearchMatches:
-    """The matches of several searches. `sizes`: of the parts of the index that they are of. Each part scores by how
-    rare a term is within itself: that is taken off."""
+    """The matches of several searches. `sizes`: documents in the part of the index of each. A part weights scores by
+    how rare a term is in that part; this weight is divided out."""
     matches = []
     for each in zip(*(one.matches for one in found), strict=True):
         scores: dict[Any, dict[int, float]] = {}
@@ -239,7 +240,7 @@ def _sweep(op: SweepDocuments, settings: Settings) -> Steps[tuple[int, int] | No
     if count == 1:
         pattern = settings.keyspace.documents + b"*"
         next_cursor, keys = yield plain(b"SCAN", b"%d" % op.cursor, b"MATCH", pattern, b"COUNT", b"%d" % _SWEPT)
-    else:  # SCAN would go to any node
+    else:  # SCAN reads one node only
         listed = yield plain(*page_command(settings.index.parts[at].name, start, _SWEPT))
         keys = [key for key, _ in read_found(listed).documents]
     generations: dict[tuple[str, bytes], list[tuple[int, bytes]]] = {}
@@ -264,7 +265,7 @@ def _sweep(op: SweepDocuments, settings: Settings) -> Steps[tuple[int, int] | No
 
 
 def _search_call(op: Search, settings: Settings, index: SearchIndex) -> tuple[Call, int]:
-    """One look at one conversation, for `_found`, and how many of its replies are of terms."""
+    """A search of one conversation, and how many of its commands are for terms; `_found` reads the reply."""
     name = index.part(op.conversation_id).name
     terms, others = _commands(op, name, _SCOPE, index.form, op.depth, DEPTH)
     args = [b"0" if op.filters.archived is None else b"1"]
@@ -275,7 +276,7 @@ def _search_call(op: Search, settings: Settings, index: SearchIndex) -> tuple[Ca
 
 
 def _found(op: Search, terms: int, reply: list[Any]) -> SearchMatches | None:
-    """The matches of each term, or None if not all messages have documents."""
+    """The matches; None if not all messages have documents."""
     generation, count, documents, *replies = reply
     if count != documents:
         return None
@@ -297,7 +298,7 @@ def _found(op: Search, terms: int, reply: list[Any]) -> SearchMatches | None:
 
 
 def _unscripted(op: Search, args: list[bytes], terms: int, settings: Settings) -> Steps[list[Any]]:
-    """What search.lua returns for these arguments, without it."""
+    """Does the work of search.lua with commands, and returns the same."""
     state = settings.keyspace.conversation(op.conversation_id).state
     generation, live, archived, moves = yield plain(b"HMGET", state, b"i", b"n", b"m", b"j")
     answer = [generation or b"", int(live or 0) + int(archived or 0), 0]
@@ -323,7 +324,7 @@ def _unscripted(op: Search, args: list[bytes], terms: int, settings: Settings) -
 def _search_all_calls(
     op: SearchAll, part: IndexPart, scope: Sequence[str] | Namespace, searching: Searching, depth: int
 ) -> list[Call]:
-    """Commands to send together; `_read_all` takes their replies."""
+    """Commands to send together; `_read_all` reads the replies."""
     terms, others = _commands(op, part.name, scope, searching, depth, depth)
     return [plain(*command, errors=True) for command in (*terms, *others)]
 
@@ -336,7 +337,7 @@ def _commands(
     depth: int,
     near: int,
 ) -> tuple[list[list[bytes]], list[list[bytes]]]:
-    """The commands for the terms, and those for near vectors and for the times that the query names, in this order."""
+    """The commands for terms; and those for near vectors and for the times in the query, in this order."""
     terms = search_commands(name, scope, op.query, op.filters, language=searching.language, depth=depth)
     others = []
     if op.vector is not None and not op.filters.impossible:
@@ -348,7 +349,6 @@ def _commands(
 
 
 def _read_all(op: SearchAll, settings: Settings, replies: list[Any]) -> SearchMatches:
-    """The matches of each term in one part of the namespace."""
     keyspace = settings.keyspace
 
     def place(key: bytes) -> tuple[tuple[str, bytes], int] | None:
@@ -363,7 +363,6 @@ def _read_all(op: SearchAll, settings: Settings, replies: list[Any]) -> SearchMa
 
 
 def fetch_call(op: Fetch, settings: Settings) -> Call:
-    """Reads messages that were found."""
     keys = settings.keyspace.conversation(op.conversation_id)
     prefix = settings.keyspace.documents_of(op.conversation_id, op.generation)
     packed = pack_keys(keys.state, keys.messages, *(b"%b%d" % (prefix, sequence) for sequence in op.sequences))
@@ -388,11 +387,8 @@ def _fetched(conversation_id: str, reply: list[Any]) -> list[Fetched | None]:
 
 
 def _documents_call(op: WriteDocuments, settings: Settings, searching: Searching) -> Call:
-    """Writes documents of messages that were read."""
-    documents = []
-    for position, message in enumerate(op.messages):
-        fields = searching.document(message, op.vectors[position] if op.vectors else b"")
-        documents.append([b"%d" % len(fields), *fields])
+    vectors = op.vectors or [b""] * len(op.messages)
+    documents = [counted_fields(searching.document, *pair) for pair in zip(op.messages, vectors, strict=True)]
     ids = [message.id for message in op.messages]
     return write_documents(op.token, settings, op.conversation_id, op.revision, ids, documents)
 

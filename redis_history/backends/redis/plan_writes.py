@@ -1,4 +1,4 @@
-"""The steps of the writing operations. Pure: no I/O here."""
+"""The steps of writing operations."""
 
 from __future__ import annotations
 
@@ -41,22 +41,21 @@ from redis_history.operations import (
     WriteRecord,
 )
 
-#: How long the change log of a deleted conversation stays for subscribers: several poll intervals.
+#: How long subscribers can read the change log of a deleted conversation: several poll intervals.
 LOG_OUTLIVES_MS: Final = b"60000"
 
 
 def _append(op: Append, settings: Settings) -> Steps[list[Appended]]:
     keys = settings.keyspace.conversation(op.conversation_id)
-    document = None if op.entries[0].flags & STREAMING else settings.document  # a reply gets its document at its end
+    document = None if op.entries[0].flags & STREAMING else settings.document  # a reply is indexed when it ends
     call = Call(APPEND, keys.writing, _added(op, settings, keys, b"0", document), partial(_appended, op), SENT)
     many = document is not None and len(op.entries) > 1
-    return write(op, settings, call, partial(_after, op, settings, keys, document) if many else None)
+    return write(op, settings, call, partial(_upkeep_after, op, settings, keys, document) if many else None)
 
 
-def _after(
+def _upkeep_after(
     op: Append | Restore, settings: Settings, keys: ConversationKeys, document: DocumentOf | None, reply: Any
 ) -> Steps[None]:
-    """The rest of the work after many messages were written."""
     if type(reply) is not list or reply[0] in (b"stored", b"pending"):
         yield from purge_after(keys, reply)
         yield from documents_later(op, settings, document, _revision(reply))
@@ -66,8 +65,8 @@ def _revision(reply: bytes | list[Any]) -> int:
     return int(cast(bytes, reply[1] if type(reply) is list else reply).split()[0])
 
 
-def what_of(entry: Entry, settings: Settings) -> tuple[bytes, bytes]:
-    """A message as the scripts take it: characters, flags, header byte and tool marks; then the rest of the body."""
+def packed_message(entry: Entry, settings: Settings) -> tuple[bytes, bytes]:
+    """A message for the scripts: characters, flags, header byte and tool marks; then the rest of the body."""
     flags, body = entry.flags, entry.body
     if settings.compress and (smaller := compress_body(body)) is not None:
         flags, body = flags | COMPRESSED, smaller
@@ -82,8 +81,9 @@ def _added(
     for entry in op.entries:
         characters += entry.characters
         tokens += entry.tokens
-        message_id, time = entry.message.id, b"" if entry.timestamp is None else b"%d" % entry.timestamp
-        rest += (field_of(message_id), message_id.encode(), time, *what_of(entry, settings))
+        what, body = packed_message(entry, settings)
+        time = b"" if entry.timestamp is None else b"%d" % entry.timestamp
+        rest += (field_of(entry.message.id), b"%b%b%c" % (what, time, len(time)), body)
     rest += documents_of(op, document)
     most = b"" if settings.max_messages is None else b"%d" % settings.max_messages
     numbers = [b"%d" % number for number in (characters, tokens, len(op.entries))]
@@ -128,7 +128,7 @@ def _deleted(op: DeleteMessages, reply: list[Any]) -> int:
 
 def _delete_conversation(op: DeleteConversation, settings: Settings) -> Steps[bool]:
     keys = settings.keyspace.conversation(op.conversation_id)
-    # The server cannot see subscribers that poll, or listen at another node.
+    # The script cannot see subscribers that poll, or that listen at another node.
     channel = b"" if settings.doorbell in ("publish", "poll") else settings.doorbell_channel(keys)
     args = [*change(op, settings, keys), LOG_OUTLIVES_MS, channel]
     call = Call(DELETE_CONVERSATION, keys.writing, args, partial(_conversation_deleted, op), SENT)
@@ -145,7 +145,7 @@ def _restore(op: Restore, settings: Settings) -> Steps[int]:
     keys = settings.keyspace.conversation(op.conversation_id)
     document = settings.document
     call = Call(APPEND, keys.writing, _added(op, settings, keys, b"1", document), partial(_restored, op), SENT)
-    return write(op, settings, call, partial(_after, op, settings, keys, document))
+    return write(op, settings, call, partial(_upkeep_after, op, settings, keys, document))
 
 
 def _restored(op: Restore, reply: bytes | list[Any]) -> int:
@@ -166,7 +166,7 @@ def update(op: UpdateMessage, settings: Settings) -> Steps[Appended | None]:
     keys = settings.keyspace.conversation(op.conversation_id)
     entry = op.entry
     message_id = entry.message.id
-    args = [*change(op, settings, keys), field_of(message_id), message_id.encode(), *what_of(entry, settings)]
+    args = [*change(op, settings, keys), field_of(message_id), message_id.encode(), *packed_message(entry, settings)]
     if op.reply is not None:
         args[2] = b"reply:%b" % op.reply.token.encode() if op.reply.token else b"settle:%d" % op.reply.size
     document = settings.document

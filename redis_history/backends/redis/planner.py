@@ -1,4 +1,4 @@
-"""From an operation to its steps. Pure: no I/O here."""
+"""From an operation to its steps."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ def _take_lease(op: TakeLease, settings: Settings) -> Call:
     def taken(fence: int) -> Lease | None:
         return Lease(op.conversation_id, fence, op.claim) if fence else None
 
-    return _lease(op.conversation_id, op.claim, op.seconds, settings, taken)
+    return _lease(op, op.claim, settings, taken)
 
 
 def _keep_lease(op: KeepLease, settings: Settings) -> Call:
-    return _lease(op.conversation_id, op.lease.value, op.seconds, settings, bool)
+    return _lease(op, op.lease.value, settings, bool)
 
 
-def _lease(conversation_id: str, who: str, seconds: float, settings: Settings, decode: Callable[[int], object]) -> Call:
-    keys = settings.keyspace.conversation(conversation_id)
-    args = [who.encode(), b"%d" % round(1000 * seconds)]
+def _lease(op: TakeLease | KeepLease, value: str, settings: Settings, decode: Callable[[int], object]) -> Call:
+    keys = settings.keyspace.conversation(op.conversation_id)
+    args = [value.encode(), b"%d" % round(1000 * op.seconds)]
     return Call(LEASE, pack_keys(keys.state, keys.lease), args, decode)
 
 
@@ -57,7 +57,7 @@ def _read_together(op: ReadTogether, settings: Settings) -> Steps[list[Any]]:
     return (yield from plan_replies.read_together(op.reads, outcomes, settings))
 
 
-#: Operations that are one call and no write.
+#: Operations of one call.
 _CALLS: Final[dict[type, Callable[[Any, Settings], Call]]] = {
     **plan_reads.CALLS,
     Fetch: plan_search.fetch_call,
@@ -79,7 +79,6 @@ _PLANS: Final[dict[type, Callable[[Any, Settings], Steps[Any]]]] = {
 
 
 def plan(op: Op[T], settings: Settings) -> Steps[T]:
-    """The steps that carry out `op`; they return its outcome."""
     steps = _PLANS.get(type(op))
     return _single(_CALLS[type(op)](op, settings)) if steps is None else steps(op, settings)
 

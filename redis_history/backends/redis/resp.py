@@ -1,21 +1,19 @@
-"""Replies of a server (RESP2 and RESP3) from the bytes of a connection. No I/O.
+"""Reads replies (RESP2 and RESP3) from bytes. Returns the same values as redis-py without decoding.
 
-redis-py's own parsers call several functions, or coroutines, for each string of a reply: that is half the time of a
-long read. Values are those of redis-py, undecoded.
+redis-py's parsers call several functions, or coroutines, for each string of a reply: half the time of a long read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from redis.exceptions import ConnectionError, InvalidResponse
 
-#: What `take` gives while a reply is incomplete.
+#: `take` returns it while the reply is incomplete.
 NEED_MORE: Final = object()
 
-#: A length beyond these is an error of the protocol: the server's default limit for a string, and far more levels and
-#: longer lines than our commands have.
+#: Larger values are protocol errors. 512 MB is the server's default limit for a string.
 _LONGEST: Final = 512 * 1024 * 1024
 _DEEPEST: Final = 128
 _LONGEST_LINE: Final = 64 * 1024
@@ -25,24 +23,24 @@ _ERROR, _VERBATIM = _LIKE_STRINGS = b"!="
 _MAP: Final = ord("%")
 _AGGREGATES: Final = b"*~%>|"
 _WITH_KEYS: Final = b"%|"
-_BETWEEN: Final = b">|"  # push messages and attributes come between values and are none: they are skipped
+_BETWEEN: Final = b">|"  # push messages and attributes are skipped
 
 
 class ReplyReader:
-    """Give it bytes with `feed`, in pieces of any size, and take replies until there is no whole one."""
+    """Add bytes with `feed`, in pieces of any size; take complete replies with `take`."""
 
     def __init__(self, parse_error: Callable[[str], Exception]) -> None:
         """`parse_error` makes the exception for the text of an error."""
         self._parse_error = parse_error
         self._buffer = b""
         self._at = 0
-        self._pieces: list[bytes] = []  # behind the buffer
-        self._missing = 0  # bytes without which there is no use in looking
+        self._pieces: list[bytes] = []  # after the buffer
+        self._missing = 0  # bytes to wait for before parsing again
         self._outer: list[tuple[int, list[Any], int]] = []  # type, values and missing values of open aggregates
 
     @property
     def empty(self) -> bool:
-        """Whether all that was fed has been taken."""
+        """Whether all bytes were taken."""
         return self._at == len(self._buffer) and not self._pieces and not self._outer
 
     def feed(self, data: bytes) -> None:
@@ -50,9 +48,9 @@ class ReplyReader:
         self._missing -= len(data)
 
     def take(self) -> Any:
-        """The next reply, or NEED_MORE. Errors are values, except those that redis-py raises at once.
+        """The next reply, or NEED_MORE. Errors are values, except ConnectionErrors, which are raised.
 
-        Raises InvalidResponse, after which this reader is of no more use.
+        Raises InvalidResponse, after which this reader must not be used.
         """
         if self._missing > 0:
             return NEED_MORE
@@ -107,7 +105,7 @@ class ReplyReader:
                 at = end + 2
             values.append(value)
             left -= 1
-            while not left and outer:  # the end of aggregates
+            while not left and outer:  # end of an aggregate
                 done, value = kind, values
                 kind, values, left = outer.pop()
                 if done in _BETWEEN:
@@ -149,6 +147,11 @@ class ReplyReader:
         return error
 
 
+def as_map(reply: Any) -> Mapping[Any, Any]:
+    """A map of RESP3, or names and values in turn of RESP2."""
+    return reply if isinstance(reply, Mapping) else dict(zip(reply[::2], reply[1::2], strict=True))
+
+
 def _length(buffer: bytes, at: int, end: int) -> int:
     try:
         length = int(buffer[at + 1 : end])
@@ -163,7 +166,7 @@ def _map(values: list[Any]) -> dict[Any, Any]:
     try:
         return dict(zip(values[::2], values[1::2], strict=True))
     except TypeError as error:
-        raise InvalidResponse("Protocol Error: the key of a map is no simple value") from error
+        raise InvalidResponse("Protocol Error: the key of a map must be a simple value") from error
 
 
 def _invalid(line: bytes) -> InvalidResponse:

@@ -1,4 +1,4 @@
-"""The rights that a server's user needs, and how to ask the server for them. docs/operations.md gives the reasons."""
+"""The permissions (ACL) that a user of the server needs, and how to check them. See docs/operations.md."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from redis_history.backends.redis.keys import Keyspace
 
-#: By what they are for, each command with arguments that it would take; in these, the names of keys and channels.
+#: By purpose, the commands with example arguments; {names} stand for keys and channels.
 RIGHTS: Final[dict[str, tuple[str, ...]]] = {
     "storing": (
         "info",
@@ -72,9 +72,9 @@ RIGHTS: Final[dict[str, tuple[str, ...]]] = {
     "clustering": ("cluster|slots", "asking"),
 }
 
-#: A question runs as EVAL, so that this user may call it is known: what is refused of it is the key.
-_REACHES: Final = (b"eval", b"0", b"1")
-_ELSEWHERE: Final = b"redis_history is not here"
+#: EVAL itself is allowed, because the check runs with it; so a refusal is one of the key.
+_EVAL_WITH_KEY: Final = (b"eval", b"0", b"1")
+_FOREIGN_KEY: Final = b"redis_history is not here"
 
 _SCRIPT: Final = b"""
 local refused, at = {}, 1
@@ -89,7 +89,7 @@ return refused
 
 
 def _questions(keyspace: Keyspace, database: int, cluster: bool) -> Iterator[tuple[str, str, list[bytes]]]:
-    """For what, the name of the command, and its words; then, for "reaching", a key of each pattern by the pattern."""
+    """Purpose, name and words of each command; then, with the purpose "keys", each pattern and a key of it."""
     keys = keyspace.conversation("doctor")
     names = {
         "state": keys.state,
@@ -112,54 +112,53 @@ def _questions(keyspace: Keyspace, database: int, cluster: bool) -> Iterator[tup
             words = [names.get(word.strip("{}"), word.encode()) for word in arguments]
             yield purpose, name, [*name.encode().split(b"|"), *words]
     index = keyspace.index
-    reached = (names["state"], names["document"], index, index + b":1", _ELSEWHERE)
-    for pattern, key in zip((*_key_patterns(keyspace), ""), reached, strict=True):
-        yield "reaching", pattern, [*_REACHES, key]
+    keys_of_patterns = (names["state"], names["document"], index, index + b":1", _FOREIGN_KEY)
+    for pattern, key in zip((*_key_patterns(keyspace), ""), keys_of_patterns, strict=True):
+        yield "keys", pattern, [*_EVAL_WITH_KEY, key]
 
 
 def rights_question(keyspace: Keyspace, database: int, *, cluster: bool) -> list[bytes]:
-    """The command to send, to each node; its reply is for `missing_rights` and `missing_patterns`."""
+    """The command to send to each node; `missing_rights` and `missing_patterns` read the replies."""
     arguments: list[bytes] = []
     for _, _, words in _questions(keyspace, database, cluster):
         arguments += (b"%d" % len(words), *words)
-    return [b"EVAL", _SCRIPT, b"0", *arguments]  # touches no key, so any node will do
+    return [b"EVAL", _SCRIPT, b"0", *arguments]  # no keys, so every node accepts it
 
 
 def missing_rights(
     keyspace: Keyspace, database: int, replies: Sequence[Any], *, cluster: bool
 ) -> dict[str, list[str]] | None:
-    """The commands that are not allowed (as they are used here: of these keys and channels), by what they are for, from
-    the replies of all nodes. Unknown commands cannot be forbidden. None: the server cannot answer (before 7.0).
-    """
+    """The forbidden commands by purpose, from the replies of all nodes; checked with the keys and channels of this
+    namespace. None: a server cannot check (before 7.0)."""
     missing: dict[str, list[str]] = {}
     for reply in replies:
         if not isinstance(reply, list) or all(answer == 2 for answer in reply):
             return None
         for (purpose, name, _), answer in zip(_questions(keyspace, database, cluster), reply, strict=True):
-            if purpose != "reaching" and answer == 1 and name not in missing.setdefault(purpose, []):
+            if purpose != "keys" and answer == 1 and name not in missing.setdefault(purpose, []):
                 missing[purpose].append(name)
     return {purpose: names for purpose, names in missing.items() if names}
 
 
 def missing_patterns(keyspace: Keyspace, database: int, replies: Sequence[Any], *, cluster: bool) -> list[str]:
-    """The patterns of keys and channels of the namespace that the user lacks, as rules of an ACL; none where a server
-    does not tell. Redis refuses patterns for a user with all keys or channels."""
+    """The missing patterns of keys and channels, as ACL rules; none if a server cannot check. Redis rejects patterns
+    for a user with all keys or channels."""
     refused: set[tuple[str, str]] = set()
     for reply in replies:
         if isinstance(reply, list):
             asked = zip(_questions(keyspace, database, cluster), reply, strict=True)
             refused |= {(purpose, name) for (purpose, name, _), answer in asked if answer == 1}
-    lacking = [pattern for pattern in _key_patterns(keyspace) if ("reaching", pattern) in refused]
-    # Unsubscribing needs no right to the channel: a user who may unsubscribe but not subscribe lacks the channel. A
-    # user who may do neither lacks the commands; probably the channels too if only some of the keys are allowed.
-    enters = {("following", "subscribe"), ("following", "psubscribe")} & refused
-    if enters and (("following", "unsubscribe") not in refused or ("reaching", "") in refused):
+    lacking = [pattern for pattern in _key_patterns(keyspace) if ("keys", pattern) in refused]
+    # Unsubscribing needs no channel permission: a user with unsubscribe but without subscribe lacks the channel. A user
+    # with neither lacks the commands, and probably the channels too if only some keys are allowed.
+    subscribing = {("following", "subscribe"), ("following", "psubscribe")} & refused
+    if subscribing and (("following", "unsubscribe") not in refused or ("keys", "") in refused):
         lacking += _channel_patterns(keyspace, database)
     return lacking
 
 
 def patterns(keyspace: Keyspace, database: int) -> list[str]:
-    """The patterns of keys and channels of a namespace, as rules of an ACL."""
+    """The patterns of keys and channels of a namespace, as ACL rules."""
     return [*_key_patterns(keyspace), *_channel_patterns(keyspace, database)]
 
 

@@ -1,13 +1,13 @@
-"""The search index of a namespace and the documents in it. Pure: no I/O here.
+"""The steps for the search index of a namespace and its documents.
 
-Searches go through an alias. An index of another form (language, vectors) is built over the
-same documents, and the alias moves when the server has filled it. Until then the former one answers."""
+Searches use an alias. If the form changes (language, vectors), a new index is built over the same documents, and the
+alias moves to it when the server has filled it. Until then the former index answers."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -32,7 +32,9 @@ from redis_history.backends.redis.calls import (
 )
 from redis_history.backends.redis.failures import is_transient
 from redis_history.backends.redis.keys import ConversationKeys, IndexPart, Keyspace, field_of, pack_keys
+from redis_history.backends.redis.resp import as_map
 from redis_history.errors import BackendError, CapabilityError, CorruptDataError
+from redis_history.model import Message
 from redis_history.operations import Append, Restore
 from redis_history.requests.store_options import VectorField
 from redis_history.search.redisearch import HALF_VECTOR, VECTOR, create_arguments
@@ -40,15 +42,15 @@ from redis_history.search.text import chunk_length
 
 _logger = logging.getLogger("redis_history")
 
-#: Raised with each change of what a document holds: then the index has another name, and documents are written anew.
+#: Raised when the fields of documents change: the index then has another name, and documents are written again.
 DOCUMENT_VERSION: Final = 1
 
-#: Seconds between looks at an index that the server is still filling.
-_LOOK: Final = 0.05
+#: Seconds between checks of an index that the server is still filling.
+_CHECK_SECONDS: Final = 0.05
 
 
 class IndexState(NamedTuple):
-    """`share` of the documents that are in the index, 0 to 1; `complete`: all of them. `each`: those of each part."""
+    """`share`: of documents in the index, 0 to 1; `complete`: all are. `each`: the documents of each part."""
 
     name: bytes
     documents: int
@@ -58,13 +60,12 @@ class IndexState(NamedTuple):
 
 
 def together(states: Sequence[IndexState]) -> IndexState:
-    """The parts of an index as one."""
     each, share = tuple(state.documents for state in states), min(state.share for state in states)
     return IndexState(states[0].name, sum(each), share, all(state.complete for state in states), each)
 
 
 def create_index(part: IndexPart, searching: Searching) -> tuple[bytes, list[bytes]]:
-    """The name of the index of this form, and the command that makes it."""
+    """The name of the index with this form, and the command that creates it."""
     command = create_arguments(
         b"", [part.documents], language=searching.language, vector=searching.vector, half=searching.half
     )
@@ -77,40 +78,36 @@ def create_index(part: IndexPart, searching: Searching) -> tuple[bytes, list[byt
 def read_index_info(reply: Any) -> IndexState:
     """The reply to FT.INFO, RESP2 or RESP3."""
     try:
-        info = _fields(reply)
+        info = as_map(reply)
         share = float(info[b"percent_indexed"])
         complete = float(info[b"indexing"]) == 0 and share >= 1
         return IndexState(info[b"index_name"], int(info[b"num_docs"]), share, complete)
     except (TypeError, ValueError, KeyError) as error:
-        raise CorruptDataError(f"this is no reply to FT.INFO: {str(reply)[:200]}") from error
+        raise CorruptDataError(f"unreadable reply to FT.INFO: {str(reply)[:200]}") from error
 
 
 def read_index_form(part: IndexPart, reply: Any) -> Searching | None:
-    """How the stores search whose index this is, from the reply to FT.INFO; None for an index of another version."""
-    info = _fields(reply)
+    """The form of an index, from the reply to FT.INFO; None for an index of another version."""
+    info = as_map(reply)
     name, vector = info.get(b"index_name"), None
     for attribute in info.get(b"attributes", ()):
-        said = _fields([*attribute, b""] if isinstance(attribute, list) and len(attribute) % 2 else attribute)
-        if said.get(b"attribute") in (VECTOR, HALF_VECTOR) and said.get(b"type") == b"VECTOR":
-            algorithm, distance = said[b"algorithm"].decode().lower(), said[b"distance_metric"].decode().lower()
-            vector = VectorField(int(said[b"dim"]), algorithm, distance)
+        field = as_map([*attribute, b""] if isinstance(attribute, list) and len(attribute) % 2 else attribute)
+        if field.get(b"attribute") in (VECTOR, HALF_VECTOR) and field.get(b"type") == b"VECTOR":
+            algorithm, distance = field[b"algorithm"].decode().lower(), field[b"distance_metric"].decode().lower()
+            vector = VectorField(int(field[b"dim"]), algorithm, distance)
     languages = (*sorted(LANGUAGES), UNSTEMMED)
     every = (Searching(language, vector, halved=halved) for language in languages for halved in (True, False))
     return next((one for one in every if create_index(part, one)[0] == name), None)
 
 
-def _fields(reply: Any) -> Mapping[bytes, Any]:
-    return reply if isinstance(reply, Mapping) else dict(zip(reply[::2], reply[1::2], strict=True))
-
-
 def is_refusal(error: Exception) -> bool:
-    """Whether an error is what the server said to this command, and no passing state or broken connection."""
+    """Whether the server refused this command, and a retry would not help."""
     return isinstance(error.__cause__, ResponseError) and not is_transient(error.__cause__)
 
 
 def use_index(settings: Settings) -> Steps[None]:
-    """Look whether the server can search, and make the index. Raises CapabilityError if it is required and cannot be
-    had."""
+    """Check whether the server can search, and create the index. Raises CapabilityError if a required index cannot be
+    created."""
     index = settings.index
     if index is None:
         return
@@ -122,33 +119,33 @@ def use_index(settings: Settings) -> Steps[None]:
                 "RediSearch, and database 0; or search='auto', which ranks one conversation at a time without it"
             )
         if index.works is not False:
-            _logger.info("no search on this server (%s); conversations are ranked here", found)
+            _logger.info("no search on this server (%s); the store ranks conversations itself", found)
     index.works = not isinstance(found, str)
 
 
 def fill_index(settings: Settings, seconds: float) -> Steps[IndexState | None]:
-    """Make the index if there is none, and wait until the server has filled it, for so long at most; how far it is, or
-    None without search on this server."""
+    """Create the index if necessary, and wait up to `seconds` until the server has filled it. Returns its state; None
+    if this server has no search."""
     index = settings.index
     if index is None:
         return None
     found = yield from _ensure_all(index)
     waited = 0.0
     while not isinstance(found, str) and not found.complete and waited < seconds:
-        yield Pause(_LOOK)
-        waited += _LOOK
+        yield Pause(_CHECK_SECONDS)
+        waited += _CHECK_SECONDS
         found = yield from _ensure_all(index)
     return None if isinstance(found, str) else found
 
 
 def _ensure_all(index: SearchIndex) -> Steps[IndexState | str]:
-    """Make what is missing of the index. Returns the state of all parts together, or why this server cannot search."""
+    """Create the missing parts of the index. Returns the state of all parts, or why this server cannot search."""
     states: list[IndexState] = []
     settled = True
     replies = yield [plain(b"FT.INFO", part.name, errors=True) for part in index.parts]
     for part, reply in zip(index.parts, replies, strict=True):
         name, command = create_index(part, index.form)
-        if isinstance(reply, AskError):  # its slot moves: documents are here and there
+        if isinstance(reply, AskError):  # its slot moves: two nodes have documents
             states.append(IndexState(name, 0, 0.0, False))
             continue
         state = None if isinstance(reply, Exception) else read_index_info(reply)
@@ -167,10 +164,10 @@ def _ensure_all(index: SearchIndex) -> Steps[IndexState | str]:
 
 
 def _ensure(alias: bytes, name: bytes, command: list[bytes]) -> Steps[IndexState | str]:
-    """Make one index if it is missing. Returns its state, or why this server cannot search."""
+    """Create one index if it is missing. Returns its state, or why this server cannot search."""
     try:
-        yield from _unless_there(*command)
-        yield from _unless_there(b"FT.ALIASADD", alias, name)
+        yield from _unless_exists(*command)
+        yield from _unless_exists(b"FT.ALIASADD", alias, name)
         state = yield from _state(alias)
         if state.name != name:
             state = yield from _move(alias, state.name, name)
@@ -192,8 +189,7 @@ def _move(alias: bytes, former: bytes, name: bytes) -> Steps[IndexState]:
     except BackendError as error:
         if not is_refusal(error):
             raise
-        # Another process was first.
-        _logger.info("the former search index %r is not there any more: %s", former, error.__cause__)
+        _logger.info("another process dropped the former search index %r: %s", former, error.__cause__)
     return state
 
 
@@ -201,7 +197,7 @@ def _state(name: bytes) -> Steps[IndexState]:
     return read_index_info((yield plain(b"FT.INFO", name)))
 
 
-def _unless_there(*command: bytes) -> Steps[None]:
+def _unless_exists(*command: bytes) -> Steps[None]:
     try:
         yield plain(*command)
     except BackendError as error:
@@ -209,9 +205,8 @@ def _unless_there(*command: bytes) -> Steps[None]:
             raise
 
 
-#: Search documents written at once, and their text: some 15 ms of the server's time.
+#: Search documents written at once, and their characters: some 15 ms of the server's time.
 _DOCUMENTS: Final = 500
-
 _DOCUMENTS_CHARACTERS: Final = 150_000
 
 #: Search documents removed at once: some 3 ms of the server's time.
@@ -220,19 +215,23 @@ PURGED_AT_ONCE: Final = b"500"
 
 def documents_of(op: Append | Restore, document: DocumentOf | None) -> list[bytes]:
     """The search documents to write together with the messages: all, or none for a large batch."""
-    if document is None or _share(op, 0) < len(op.entries):
+    if document is None or _chunk_end(op, 0) < len(op.entries):
         return []
-    return [part for place in range(len(op.entries)) for part in _document_fields(op, document, place)]
+    return [part for index in range(len(op.entries)) for part in _document_fields(op, document, index)]
 
 
-def _document_fields(op: Append | Restore, document: DocumentOf, place: int) -> list[bytes]:
-    """How many fields and values the search document of a message has, and these."""
-    fields = document(op.entries[place].message, op.vectors[place] if op.vectors else b"")
+def _document_fields(op: Append | Restore, document: DocumentOf, index: int) -> list[bytes]:
+    return counted_fields(document, op.entries[index].message, op.vectors[index] if op.vectors else b"")
+
+
+def counted_fields(document: DocumentOf, message: Message, vector: bytes) -> list[bytes]:
+    """The search document of a message for the scripts: the number of fields and values, and these."""
+    fields = document(message, vector)
     return [b"%d" % len(fields), *fields]
 
 
-def _share(op: Append | Restore, start: int) -> int:
-    """Where to end if documents are written from `start` on."""
+def _chunk_end(op: Append | Restore, start: int) -> int:
+    """The end of a chunk of documents that starts at `start`."""
     sizes = (entry.characters for entry in islice(op.entries, start, None))
     return start + chunk_length(sizes, _DOCUMENTS, _DOCUMENTS_CHARACTERS)
 
@@ -240,17 +239,17 @@ def _share(op: Append | Restore, start: int) -> int:
 def documents_later(
     op: Append | Restore, settings: Settings, document: DocumentOf | None, revision: int
 ) -> Steps[None]:
-    """Writes the documents of a large batch after it, some at a time; until then its conversation is searched without
-    the index, which tells that it has not all of them."""
+    """Writes the documents of a large batch in chunks. Until the last one, the index has fewer documents than the
+    conversation has messages, so the conversation is searched without it."""
     count, start = len(op.entries), 0
-    if document is None or _share(op, 0) == count:
+    if document is None or _chunk_end(op, 0) == count:
         return
     while start < count:
-        places = range(start, _share(op, start))
-        documents = [_document_fields(op, document, place) for place in places]
-        ids = [op.entries[place].message.id for place in places]
+        chunk = range(start, _chunk_end(op, start))
+        documents = [_document_fields(op, document, index) for index in chunk]
+        ids = [op.entries[index].message.id for index in chunk]
         yield [write_documents(op.token, settings, op.conversation_id, revision, ids, documents)]
-        start = places.stop
+        start = chunk.stop
 
 
 def write_documents(
@@ -261,7 +260,7 @@ def write_documents(
     ids: Sequence[str],
     documents: Sequence[list[bytes]],
 ) -> Call:
-    """Writes search documents of messages that have not changed since `revision`. How many those were."""
+    """Writes search documents of messages that have not changed since `revision`. The outcome is their number."""
     keys = settings.keyspace.conversation(conversation_id)
     args = [*change_header(token, settings, keys), b"%d" % revision, b"%d" % len(ids)]
     for message_id in ids:
@@ -272,23 +271,23 @@ def write_documents(
 
 
 def purge_after(keys: ConversationKeys, reply: Any) -> Steps[None]:
-    """The rest of the work after all messages were removed: removing many documents."""
+    """Upkeep after all messages were removed: removes their documents, if these are many."""
     if type(reply) is list and (reply[0] == b"pending" or (reply[0] == 1 and len(reply) > 1)):
         for name in reply[-1].split():
             yield from _purge(keys.pending_work, name)
 
 
 def mark(keys: ConversationKeys) -> Steps[None]:
-    """Marks the documents whose messages moved to the archive or back, some at a time."""
-    place: list[Any] = [b"", b"", 0]
-    while place:
-        revision, timestamp, sequence = place
+    """Marks the documents of messages that moved to the archive or back, in chunks."""
+    progress: list[Any] = [b"", b"", 0]
+    while progress:
+        revision, timestamp, sequence = progress
         args = [b"=" + keys.name, revision, timestamp, b"%d" % sequence]
-        [place] = yield [Call(MARK, pack_keys(keys.state, keys.messages, keys.pending_work), args, as_is)]
+        [progress] = yield [Call(MARK, pack_keys(keys.state, keys.messages, keys.pending_work), args, as_is)]
 
 
 def finish_work(keyspace: Keyspace) -> Steps[None]:
-    """Does what interrupted calls left: removes search documents, and marks those whose messages moved."""
+    """Finishes the work of interrupted calls: removes search documents, and marks those of moved messages."""
     cursors = dict.fromkeys(keyspace.pending_work(), b"0")
     while cursors:
         replies = yield [plain(b"HSCAN", key, cursor, b"COUNT", b"100") for key, cursor in cursors.items()]
@@ -303,7 +302,7 @@ def finish_work(keyspace: Keyspace) -> Steps[None]:
 
 
 def _purge(pending_work: bytes, name: bytes) -> Steps[None]:
-    """Removes the documents of messages that were removed, some at a time."""
+    """Removes the documents of removed messages, in chunks."""
     keys = pack_keys(pending_work, pending_work + b":" + name)
     left = True
     while left:

@@ -1,4 +1,4 @@
-"""Supported servers, and the answers of a server about itself. Refused answers stay unknown."""
+"""Supported servers, and what a server reports about itself. Refused commands leave values unknown."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, NamedTuple
 from msgspec import structs
 from redis.exceptions import NoPermissionError
 
+from redis_history.backends.redis.resp import as_map
 from redis_history.capabilities import Capabilities
 from redis_history.durability import tiers
 from redis_history.errors import UnsupportedServerError
@@ -16,41 +17,39 @@ _MINIMUM: Final = {"redis": (6, 2), "valkey": (7, 2)}
 
 
 class Server(NamedTuple):
-    """`product` is "redis" or "valkey" (as is everything compatible that does not say otherwise)."""
+    """`product`: "valkey", or "redis" for Redis and other compatible servers."""
 
     product: str
     version: tuple[int, ...]
 
 
 def read_info(reply: object) -> Server:
-    """The server that gave this INFO reply. Raises UnsupportedServerError if it is too old, or no Redis at all."""
+    """The server of an INFO reply. Raises UnsupportedServerError if it is too old, or not Redis."""
     if isinstance(reply, bytes):
         reply = reply.decode(errors="replace")
     if not isinstance(reply, str):
-        raise UnsupportedServerError(f"the answer to INFO is no text but {type(reply).__name__}: this is no Redis")
-    text = reply
-    info = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+        raise UnsupportedServerError(f"INFO returned {type(reply).__name__} instead of text, so this is not Redis")
+    info = dict(line.split(":", 1) for line in reply.splitlines() if ":" in line)
     product = "valkey" if "valkey_version" in info else "redis"
-    said = info.get(f"{product}_version", "")
+    text = info.get(f"{product}_version", "")
     try:
-        version = tuple(int(number) for number in said.split(".")[:3])
+        version = tuple(int(number) for number in text.split(".")[:3])
     except ValueError as error:
-        raise UnsupportedServerError(f"the server does not say which version it is: {said[:40]!r}") from error
+        raise UnsupportedServerError(f"the server reports no valid version: {text[:40]!r}") from error
     if version < _MINIMUM[product]:
         needed = ".".join(map(str, _MINIMUM[product]))
-        raise UnsupportedServerError(f"this is {product} {said}; redis_history needs {product} {needed} or newer")
+        raise UnsupportedServerError(f"this is {product} {text}; redis_history needs {product} {needed} or newer")
     return Server(product, version)
 
 
-#: K: channels named by key. l: commands on lists, which is what the change log is.
+#: K: channels named by key. l: commands on lists, such as the change log.
 _NEEDED: Final = "Kl"
-
-#: The flags that A stands for.
+#: The flags that A includes.
 _ALL: Final = "g$lshzxetd"
 
 
 def merged_flags(setting: str | bytes | None) -> str | None:
-    """The setting to write so that a change log rings, or None if it does already."""
+    """notify-keyspace-events with the needed flags added; None if it has them."""
     flags = setting.decode() if isinstance(setting, bytes) else setting or ""
     present = set(flags) | (set(_ALL) if "A" in flags else set())
     missing = "".join(flag for flag in _NEEDED if flag not in present)
@@ -58,41 +57,36 @@ def merged_flags(setting: str | bytes | None) -> str | None:
 
 
 def slowest_mode(modes: Collection[str]) -> str:
-    """The slowest of the modes of some doorbells; "poll" if there are none."""
+    """The slowest mode of several doorbells; "poll" if there are none."""
     return next((mode for mode in ("poll", "publish", "keyspace") if mode in modes), "poll")
 
 
 _SETTINGS: Final = (b"notify-keyspace-events", b"appendfsync", b"save")
-
 _MODES: Final[dict[str, Literal["standalone", "cluster"]]] = {"0": "standalone", "1": "cluster"}
-
-#: The commands, to be sent in one go.
+#: The commands for `read_survey`, for one round trip.
 QUESTIONS: Final = ([b"INFO"], [b"MODULE", b"LIST"], *([b"CONFIG", b"GET", name] for name in _SETTINGS))
 
 
 def read_survey(replies: Sequence[Any], *, sentinel: bool) -> Capabilities:
-    """Reads the replies to QUESTIONS; refused ones stay unknown.
-
-    Raises UnsupportedServerError for a server that cannot be used.
-    """
-    said, listed, *configured = replies
-    if isinstance(said, NoPermissionError):
+    """Reads the replies to QUESTIONS. Raises UnsupportedServerError."""
+    info_reply, modules, *configured = replies
+    if isinstance(info_reply, NoPermissionError):
         product, version, info = "redis", None, {}
-    elif isinstance(said, Exception):
-        raise said
+    elif isinstance(info_reply, Exception):
+        raise info_reply
     else:
-        product, numbers = read_info(said)
+        product, numbers = read_info(info_reply)
         version = ".".join(map(str, numbers))
-        info = _pairs(line.partition(":")[::2] for line in _text(said).splitlines())
+        info = _pairs(line.partition(":")[::2] for line in _text(info_reply).splitlines())
     flags, appendfsync, save = (_setting(name, reply) for name, reply in zip(_SETTINGS, configured, strict=True))
-    ringing = None if flags is None else merged_flags(flags) is None
-    module = _search_module(listed)
+    notifying = None if flags is None else merged_flags(flags) is None
+    module = _search_module(modules)
     found = Capabilities(
         backend=product,
         version=version,
         mode="sentinel" if sentinel else _MODES.get(info.get("cluster_enabled", "")),
         search_module=f"search {module // 10000}.{module // 100 % 100}.{module % 100}" if module else None,
-        notifications=ringing,
+        notifications=notifying,
         doorbell=None if flags is None else "notifications",
         aof=None if "aof_enabled" not in info else info["aof_enabled"] == "1",
         appendfsync=appendfsync,
@@ -104,7 +98,7 @@ def read_survey(replies: Sequence[Any], *, sentinel: bool) -> Capabilities:
 
 
 def combined(nodes: Sequence[Capabilities]) -> Capabilities:
-    """Several nodes as one: with the abilities of all, and of each setting the least safe value."""
+    """Several nodes as one: the abilities that all have, and the least safe value of each setting."""
     one = nodes[0]
     return structs.replace(
         one,
@@ -140,25 +134,16 @@ def _pairs(pairs: Any) -> dict[str, str]:
     return {_text(name): _text(value) for name, value in pairs}
 
 
-def _flat(reply: Any) -> list[Any]:
-    """Names and values in turn, from either form of a map (RESP2, RESP3)."""
-    return [part for pair in reply.items() for part in pair] if isinstance(reply, dict) else list(reply)
-
-
 def _setting(name: bytes, reply: Any) -> str | None:
-    if isinstance(reply, Exception):
-        return None
-    parts = _flat(reply)
-    return _pairs(zip(parts[::2], parts[1::2], strict=True)).get(name.decode())
+    return None if isinstance(reply, Exception) else _pairs(as_map(reply).items()).get(name.decode())
 
 
 def _search_module(reply: Any) -> int:
-    """Its version, 20102 for 2.1.2; 0 without."""
+    """The version, as 20102 for 2.1.2; 0 without the module."""
     if isinstance(reply, Exception):
         return 0
     for one in reply:
-        parts = _flat(one)
-        module = {_text(name): value for name, value in zip(parts[::2], parts[1::2], strict=True)}
+        module = {_text(name): value for name, value in as_map(one).items()}
         if _text(module.get("name")) == "search":
             return int(module.get("ver") or 0)
     return 0

@@ -1,4 +1,4 @@
-"""Which node of a cluster has which key. Pure: no I/O here."""
+"""Slots of a cluster: which node serves a key."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Address(NamedTuple):
 
 
 class Topology:
-    """A node's view of its cluster. `primaries` serve slots; `nodes` are they and their replicas."""
+    """A node's view of its cluster. `primaries` serve slots; `nodes` include their replicas."""
 
     def __init__(self, owners: list[Address | None], primaries: frozenset[Address], nodes: frozenset[Address]) -> None:
         self._owners = owners
@@ -28,7 +28,7 @@ class Topology:
         self.nodes = nodes
 
     def owner(self, slot: int) -> Address:
-        """The primary that serves a slot. Raises ClusterDownError if none does at the moment."""
+        """The primary that serves a slot. Raises ClusterDownError if none does now."""
         address = self._owners[slot]
         if address is None:
             raise ClusterDownError(f"no node of the cluster serves slot {slot}")
@@ -36,7 +36,7 @@ class Topology:
 
 
 def read_slots(reply: list[Any], asked: Address, remap: Callable[[str, int], tuple[str, int]]) -> Topology:
-    """The answer of `asked` to CLUSTER SLOTS; `remap` turns addresses as nodes see them into those to be used here."""
+    """The reply of node `asked` to CLUSTER SLOTS. `remap` turns the addresses that nodes report into usable ones."""
     owners: list[Address | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
     primaries, nodes = set(), set()
     for first, last, *parts in reply:
@@ -50,7 +50,7 @@ def read_slots(reply: list[Any], asked: Address, remap: Callable[[str, int], tup
 def _address(host: Any, port: int, asked: Address, remap: Callable[[str, int], tuple[str, int]]) -> Address:
     if isinstance(host, bytes):
         host = host.decode()
-    if not host:  # a node that does not know what others call it: it is where it was asked
+    if not host:  # the node does not know its own address
         return Address(asked.host, port)
     return Address(*remap(host, port))
 
@@ -61,7 +61,7 @@ def redirected_to(error: AskError, asked: Address, remap: Callable[[str, int], t
 
 
 def slot_of(call: Call) -> int:
-    """The slot of a call's keys: all of them have one hash tag."""
+    """The slot of a call's keys, which have one hash tag."""
     keys = call.keys or call.args[1]
     start = keys.index(b"{") + 1
     return _slot_of_tag(keys[start : keys.index(b"}", start)])

@@ -1,29 +1,26 @@
-"""Store URLs: which scheme means what."""
+"""Store URLs."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from redis_history.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from redis_history.embedded import EmbeddedServer
-from collections.abc import Mapping
-from typing import Any
 
 CLUSTER: Final = ("redis+cluster", "rediss+cluster")
-
 SENTINEL: Final = ("redis+sentinel", "rediss+sentinel")
-
 SCHEMES: Final = ("redis", "rediss", "unix", *CLUSTER, *SENTINEL, "memory", "embedded")
 
 _AUTHORITY: Final = re.compile(r"[^/?#]*")
 
 
 class Target(NamedTuple):
-    """Where a URL leads. `address` is for people and logs: without user name and password."""
+    """A parsed URL. `address`: for people and logs, without user name and password."""
 
     scheme: str
     url: str
@@ -32,11 +29,10 @@ class Target(NamedTuple):
 
 
 def parse_url(url: str | None) -> Target:
-    """Raises ConfigurationError for anything but a URL with a scheme of SCHEMES."""
+    """Raises ConfigurationError unless it is a URL with a scheme of SCHEMES."""
     if not isinstance(url, str):
         raise ConfigurationError(f"a store needs a URL such as redis://localhost:6379/0 or embedded://, not {url!r}")
-    # An error shows no part of a URL that could be a secret: only the scheme and a host that was recognised, and not
-    # the reason in the words of the standard library.
+    # Any part of a URL may be a secret, so errors show the scheme only, and no message of the standard library.
     scheme, separator, rest = url.partition("://")
     if not separator or scheme.lower() not in SCHEMES:
         shown = repr(scheme[:20]) if separator and scheme.replace("+", "").isalnum() else "this URL"
@@ -49,8 +45,7 @@ def parse_url(url: str | None) -> Target:
         _ = parts.port
     except ValueError:
         raise ConfigurationError(
-            f"this {scheme.lower()}:// URL is not a URL: its host or port cannot be read; "
-            "percent-encode special characters of the password"
+            f"this {scheme.lower()}:// URL has no valid host or port; percent-encode special characters of the password"
         ) from None
     if parts.scheme in ("redis", "rediss") and not (parts.path.strip("/") or "0").isdecimal():
         raise ConfigurationError("the path of a Redis URL is the number of a database; / in a password is written %2F")
@@ -59,8 +54,8 @@ def parse_url(url: str | None) -> Target:
 
 
 class Several(NamedTuple):
-    """The parts of a URL with several hosts. `url` is one for redis-py, of the first host, with what says how to
-    connect to any of them; `service` and `options` are for Sentinel."""
+    """The parts of a URL with several hosts. `url`: for redis-py, with the first host and the settings of all;
+    `service` and `options`: for Sentinel."""
 
     hosts: tuple[tuple[str, int], ...]
     url: str
@@ -77,14 +72,14 @@ def _target_of_several(url: str) -> Target:
 
 
 def parse_several(url: str) -> Several:
-    """Raises ConfigurationError if the URL of a cluster, or of a server behind Sentinels, is not complete."""
+    """Raises ConfigurationError for an incomplete URL of a cluster or of Sentinels."""
     scheme, _, rest = url.partition("://")
     authority = _AUTHORITY.match(rest)[0]  # type: ignore[index]
     user, at, names = authority.rpartition("@")
     kind = scheme.partition("+")[2]
     hosts = []
     try:
-        if "@" in user:  # of one host among several
+        if "@" in user:  # a user name before a later host
             raise ValueError
         for name in names.split(","):
             host = urlsplit(f"redis://{name}")
@@ -94,7 +89,7 @@ def parse_several(url: str) -> Several:
         tail = urlsplit(f"redis://{rest[len(authority) :]}")
     except ValueError:
         raise ConfigurationError(
-            f"this {scheme}:// URL is not a URL: write {scheme}://user:password@host:port,host:port; percent-encode "
+            f"this {scheme}:// URL is invalid: write {scheme}://user:password@host:port,host:port; percent-encode "
             "special characters of the password"
         ) from None
     service, _, database = tail.path.strip("/").partition("/")
@@ -111,7 +106,7 @@ def parse_several(url: str) -> Several:
 
 
 def embedded_server(target: Target) -> EmbeddedServer:
-    """The private server of a URL, not started: `embedded://` the user's default one, `embedded:///path` a folder's."""
+    """The private server of a URL, not started. `embedded://`: the default folder; `embedded:///path`: this one."""
     from redis_history.embedded import EmbeddedServer  # imported only when a server is needed
 
     if target.path and not target.path.startswith("/"):
@@ -119,14 +114,14 @@ def embedded_server(target: Target) -> EmbeddedServer:
     return EmbeddedServer(target.path or None)
 
 
-#: Settings that a pool or a cluster client adds for itself.
-_ITS_OWN: Final = ("maint_", "oss_cluster_", "orig_", "himport_", "event_dispatcher", "response_callbacks", "cache")
+#: Settings that redis-py's pools and cluster clients add.
+_INTERNAL: Final = ("maint_", "oss_cluster_", "orig_", "himport_", "event_dispatcher", "response_callbacks", "cache")
 
 
 def connection_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a pool's connections, without where they lead."""
+    """The settings of a pool's connections, without host and port."""
     return {
         name: value
         for name, value in settings.items()
-        if name not in ("host", "port") and not name.startswith(_ITS_OWN)
+        if name not in ("host", "port") and not name.startswith(_INTERNAL)
     }

@@ -1,4 +1,4 @@
-// The server's JSON interface. All URLs are relative to the page's mount point.
+// The URLs of the server and of the page, and the server's JSON interface. All are relative to the page's mount point.
 
 const BASE = new URL("../", import.meta.url);
 
@@ -29,12 +29,11 @@ export function address(path, params = {}) {
 
 /** The error of a response other than 2xx. */
 export async function failure(response) {
-  const told = await response.json().catch(() => ({})); // not JSON: perhaps the page of a proxy
-  const message = told.detail ?? `The server answered ${response.status}.`;
-  return new ApiError(response.status, told.code ?? "unknown", message);
+  const { detail, code } = await response.json().catch(() => ({})); // not JSON: perhaps the page of a proxy
+  return new ApiError(response.status, code ?? "unknown", detail ?? `The server answered ${response.status}.`);
 }
 
-async function ask(path, params, options = {}) {
+async function request(path, params, options = {}) {
   let response;
   try {
     response = await fetch(address(path, params), { credentials: "same-origin", cache: "no-store", ...options });
@@ -47,17 +46,38 @@ async function ask(path, params, options = {}) {
 }
 
 const write = (method, path, body) =>
-  ask(path, {}, { method, headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+  request(path, {}, { method, headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
 
 export const api = {
-  status: () => ask(["status"]),
-  conversations: (params, signal) => ask(["conversations"], params, { signal }),
-  conversation: (id, signal) => ask(["conversations", id], {}, { signal }),
-  messages: (id, params, signal) => ask(["conversations", id, "messages"], params, { signal }),
-  message: (id, message) => ask(["conversations", id, "messages", message]),
-  originals: (id, summary, before) => ask(["conversations", id, "messages", summary, "originals"], { before }),
-  search: (params, signal) => ask(["search"], params, { signal }),
+  status: () => request(["status"]),
+  conversations: (params, signal) => request(["conversations"], params, { signal }),
+  conversation: (id, signal) => request(["conversations", id], {}, { signal }),
+  messages: (id, params, signal) => request(["conversations", id, "messages"], params, { signal }),
+  message: (id, message) => request(["conversations", id, "messages", message]),
+  originals: (id, summary, before) => request(["conversations", id, "messages", summary, "originals"], { before }),
+  search: (params, signal) => request(["search"], params, { signal }),
   post: (id, body) => write("POST", ["conversations", id, "messages"], body),
   rename: (id, title) => write("PATCH", ["conversations", id], { title }),
-  remove: (id) => ask(["conversations", id], {}, { method: "DELETE" }),
+  remove: (id) => request(["conversations", id], {}, { method: "DELETE" }),
 };
+
+// The state of the page is in the URL after the #, so that links, bookmarks and the back button work.
+
+/** `{conversation, message}`, each a string or null. Ids may contain any character; the URL contains them encoded. */
+export function currentRoute() {
+  const params = new URLSearchParams(location.hash.slice(1));
+  return { conversation: params.get("conversation"), message: params.get("message") };
+}
+
+export function hashOf({ conversation = null, message = null }) {
+  const params = new URLSearchParams();
+  if (conversation !== null) params.set("conversation", conversation);
+  if (message !== null) params.set("message", message);
+  return `#${params}`;
+}
+
+export function go(route) {
+  const hash = hashOf(route);
+  if (hash === (location.hash || "#")) dispatchEvent(new Event("hashchange"));
+  else location.hash = hash;
+}

@@ -1,27 +1,30 @@
 // Connects the parts of the page.
 
-import { api } from "./api.js";
-import { bindDialog, saveAs } from "./dialogs.js";
+import { api, currentRoute, go } from "./api.js";
+import { offerExport, offerWrites } from "./dialogs.js";
 import { byId, icon, setText } from "./dom.js";
-import { openFeed } from "./feed.js";
-import { number } from "./format.js";
-import { bindKeys } from "./keys.js";
-import { currentRoute, go } from "./route.js";
+import { number, titleOf } from "./format.js";
 import { Search } from "./search.js";
-import { Sidebar } from "./sidebar.js";
+import { Sidebar, Unread } from "./sidebar.js";
+import { openListStream } from "./stream.js";
 import { Timeline } from "./timeline.js";
-import { Unread } from "./unread.js";
-import { offerWrites } from "./writes.js";
 
 const app = byId("app");
 const help = byId("help");
 
 let status = null;
-let found = null; // the hit to open: {id, position, words}
+let openedHit = null; // the hit to open: {id, position, words}
 let unseen = 0;
 
 const unread = new Unread(new URL("../", import.meta.url).href);
-const sidebar = new Sidebar({ unread, isSeen: (id) => timeline.id === id && timeline.atEnd, onCount: showCount });
+const sidebar = new Sidebar({
+  unread,
+  isSeen: (id) => timeline.id === id && timeline.atEnd,
+  onCount: (count) => {
+    unseen = count;
+    showTitle();
+  },
+});
 const timeline = new Timeline({
   unreadOf: (info) => unread.count(info),
   announce,
@@ -32,41 +35,38 @@ const timeline = new Timeline({
   },
 });
 const search = new Search({
-  here: () => timeline.id,
-  names: () => timeline.desk?.names ?? [],
-  titleOf: (id) => sidebar.info(id)?.title || sidebar.info(id)?.label,
-  onOpen: (hit, words) => {
-    found = { id: hit.message.id, position: hit.message.position, words };
+  openId: () => timeline.id,
+  names: () => timeline.folds?.names ?? [],
+  knownTitle: (id) => sidebar.info(id)?.title || sidebar.info(id)?.label,
+  onOpen: ({ message: { id, position } }, words) => {
+    openedHit = { id, position, words };
   },
 });
 
 // The page's title, and announcements to screen readers
 
-function showCount(count) {
-  unseen = count;
-  showTitle();
-}
-
 function showTitle() {
-  const conversation = timeline.id === null ? null : (timeline.conversation.info ?? sidebar.info(timeline.id));
-  const label =
-    conversation &&
-    (conversation.title || conversation.label || sidebar.info(conversation.id)?.label || conversation.id);
-  const name = label ?? status?.namespace ?? "Conversations";
-  const title = `${unseen ? `(${unseen > 999 ? "999+" : number(unseen)}) ` : ""}${name} · redis-history`;
+  let name = status?.namespace ?? "Conversations";
+  if (timeline.id !== null) {
+    const { title, label } = timeline.conversation.info ?? {};
+    name = title || label || titleOf(sidebar.info(timeline.id) ?? { id: timeline.id });
+  }
+  const count = unseen > 999 ? "999+" : number(unseen);
+  const title = `${unseen ? `(${count}) ` : ""}${name} · redis-history`;
   if (document.title !== title) document.title = title;
 }
 
-let spoken = [];
-let speaking = null;
+let announcements = [];
+let announcing = null;
 
 /** Announce texts politely, and only as many as a listener can follow. */
 function announce(texts) {
-  spoken.push(...texts);
-  speaking ??= setTimeout(() => {
-    setText(byId("announcer"), spoken.length > 2 ? `${spoken.length} new messages` : spoken.join(". "));
-    spoken = [];
-    speaking = null;
+  announcements.push(...texts);
+  announcing ??= setTimeout(() => {
+    const { length } = announcements;
+    setText(byId("announcer"), length > 2 ? `${length} new messages` : announcements.join(". "));
+    announcements = [];
+    announcing = null;
   }, 800);
 }
 
@@ -84,19 +84,17 @@ function follow() {
     sidebar.select(conversation);
     search.showScope();
   }
-  if (conversation !== null) {
-    if (message !== null) jump(message);
-    else if (opens) timeline.scroller.focus({ preventScroll: true });
-  }
+  if (conversation !== null && message !== null) jump(message);
+  else if (conversation !== null && opens) timeline.scroller.focus({ preventScroll: true });
   showTitle();
 }
 
 async function jump(id) {
-  const known = found?.id === id ? found : {};
-  found = null;
+  const known = openedHit?.id === id ? openedHit : {};
+  openedHit = null;
   const { conversation } = timeline;
-  const there = await timeline.goTo(id, known).catch(() => false);
-  if (!there && conversation === timeline.conversation) timeline.header.say("message_gone");
+  const found = await timeline.goTo(id, known).catch(() => false);
+  if (!found && conversation === timeline.conversation) timeline.header.say("message_gone");
   timeline.list.drawn.get(timeline.current)?.element.focus({ preventScroll: true });
 }
 
@@ -104,7 +102,7 @@ async function jump(id) {
 
 function listChanged(name, data) {
   if (name === "hello" || name === "reset") {
-    sidebar.load().catch((error) => sidebar.trouble(error));
+    sidebar.load().catch((error) => sidebar.fail(error));
     if (timeline.opened) timeline.readInfo();
   } else if (name === "changed") {
     sidebar.on_changed(data);
@@ -120,61 +118,53 @@ async function begin() {
   try {
     status = await api.status();
   } catch (error) {
-    sidebar.trouble(error);
+    sidebar.fail(error);
     setTimeout(begin, 3000);
     return;
   }
-  setText(byId("namespace"), status.namespace);
-  byId("namespace").title = [status.address, `version ${status.version}`].filter(Boolean).join("\n");
-  setText(
-    byId("about"),
-    `redis-history ${status.version}, namespace ${status.namespace}. ${status.read_only ? "This view is read-only." : ""}`,
-  );
-  search.setCapability(status.capabilities?.search);
-  timeline.prefix = status.summary_prefix ?? "";
-  if (timeline.desk) timeline.desk.prefix = timeline.prefix;
-  if (!status.read_only) offerWrites(timeline);
+  const { namespace, address, version, read_only: readOnly, capabilities, summary_prefix: prefix } = status;
+  setText(byId("namespace"), namespace);
+  byId("namespace").title = [address, `version ${version}`].filter(Boolean).join("\n");
+  const rights = readOnly ? " This view is read-only." : "";
+  setText(byId("about"), `redis-history ${version}, namespace ${namespace}.${rights}`);
+  search.setCapability(capabilities?.search);
+  timeline.prefix = prefix ?? "";
+  if (timeline.folds) timeline.folds.prefix = timeline.prefix;
+  if (!readOnly) offerWrites(timeline);
   showTitle();
 }
 
-// Buttons and keys
+// Navigation
 
-function themeChosen(choice = window.pageTheme.choice) {
-  const button = byId("theme-button");
-  button.replaceChildren(icon(choice));
-  button.setAttribute("aria-label", `Colours: ${choice === "system" ? "as the system" : choice}`);
-  button.title = button.getAttribute("aria-label");
-}
-
-const zone = () => {
+/** Where keys act: on search results ("hits"), on the list of conversations ("list"), or on the timeline. */
+function zone() {
   if (search.active && (app.dataset.view === "list" || search.pane.contains(document.activeElement))) return "hits";
   if (timeline.id === null || byId("list-pane").contains(document.activeElement)) return "list";
   return "timeline";
-};
-
-const links = () => (zone() === "hits" ? search.links() : sidebar.links());
-
-function stepLinks(direction) {
-  const all = links();
-  if (!all.length) return;
-  const at = all.indexOf(document.activeElement);
-  const start = at < 0 ? all.findIndex((link) => link.hasAttribute("aria-current")) : at;
-  const next = start < 0 ? (direction > 0 ? 0 : all.length - 1) : start + direction;
-  focusLink(all[Math.min(all.length - 1, Math.max(0, next))]);
 }
+
+const links = () => (zone() === "hits" ? search : sidebar).links();
 
 function focusLink(link) {
   link?.focus();
   link?.scrollIntoView({ block: "nearest" });
 }
 
-const step = (direction) => (zone() === "timeline" ? timeline.step(direction) : stepLinks(direction));
-
-const narrow = () => matchMedia("(max-width: 760px)").matches;
+function step(direction) {
+  if (zone() === "timeline") {
+    timeline.step(direction);
+    return;
+  }
+  const all = links();
+  const focused = all.indexOf(document.activeElement);
+  const start = focused < 0 ? all.findIndex((link) => link.hasAttribute("aria-current")) : focused;
+  const next = start < 0 && direction < 0 ? all.length - 1 : start + direction;
+  focusLink(all[Math.min(all.length - 1, Math.max(0, next))]);
+}
 
 /** Show the list at once, so that its items can be focused. */
 function showList() {
-  if (!narrow() || timeline.id === null) return;
+  if (!matchMedia("(max-width: 760px)").matches || timeline.id === null) return;
   go({});
   follow();
 }
@@ -186,65 +176,93 @@ function back() {
   focusLink(search.active ? search.links()[0] : (sidebar.items.get(id)?.link ?? sidebar.links()[0]));
 }
 
-bindKeys({
-  does: {
-    search: () => {
-      showList();
-      search.focus();
-    },
-    filter: () => {
-      showList();
-      search.leave();
-      sidebar.filter.focus();
-    },
-    help: () => help.showModal(),
-    theme: () => themeChosen(window.pageTheme.next()),
-    step,
-    arrow: (direction) => {
-      if (zone() === "timeline") return false; // the key scrolls
-      return step(direction);
-    },
-    toStart: () => (zone() === "timeline" ? timeline.toStart() : focusLink(links()[0])),
-    toEnd: () => (zone() === "timeline" ? timeline.toEnd() : focusLink(links().at(-1))),
-    enter: (target) => {
-      if (target.closest("a, button, summary, pre") || zone() !== "timeline") return false;
-      return timeline.toggle();
-    },
-    escape: () => {
-      if (zone() === "timeline") back();
-      else if (search.active) {
-        search.leave();
-        back();
-      } else if (sidebar.filter.value) sidebar.clearFilter();
-    },
-    leaveField: (field) => {
-      if (field === search.input) search.leave();
-      if (field === sidebar.filter) sidebar.clearFilter();
-      field.blur();
-      if (timeline.id !== null) timeline.scroller.focus({ preventScroll: true });
-    },
-    fromField: (field, key) => {
-      if (field === sidebar.filter) sidebar.render(); // apply the last input
-      if (field === search.input && key === "Enter") search.run();
-      else focusLink((search.active ? search : sidebar).links()[0]);
-    },
+function leaveField(field) {
+  if (field === search.input) search.leave();
+  if (field === sidebar.filter) sidebar.clearFilter();
+  field.blur();
+  if (timeline.id !== null) timeline.scroller.focus({ preventScroll: true });
+}
+
+/** From a field to the first link, once the list is loaded. */
+async function leaveToLinks(field) {
+  if (field === sidebar.filter) {
+    await sidebar.loaded;
+    sidebar.render(); // apply the last input
+    if (document.activeElement !== field) return;
+  }
+  focusLink((search.active ? search : sidebar).links()[0]);
+}
+
+// Keys. A function that returns false leaves the key to the browser.
+
+const KEYS = {
+  "/": () => {
+    showList();
+    search.focus();
   },
+  f: () => {
+    showList();
+    search.leave();
+    sidebar.filter.focus();
+  },
+  "?": () => help.showModal(),
+  t: () => showTheme(window.pageTheme.next()),
+  j: () => step(1),
+  k: () => step(-1),
+  ArrowDown: () => zone() !== "timeline" && step(1),
+  ArrowUp: () => zone() !== "timeline" && step(-1),
+  g: () => (zone() === "timeline" ? timeline.toStart() : focusLink(links()[0])),
+  G: () => (zone() === "timeline" ? timeline.toEnd() : focusLink(links().at(-1))),
+  Enter: (target) => !target.closest("a, button, summary, pre") && zone() === "timeline" && timeline.toggle(),
+  Escape: () => {
+    if (zone() === "timeline") back();
+    else if (search.active) {
+      search.leave();
+      back();
+    } else if (sidebar.filter.value) sidebar.clearFilter();
+  },
+};
+KEYS.Home = KEYS.g;
+KEYS.End = KEYS.G;
+
+/** Keys in a field are its own, except for those that leave it. */
+function keyOfField({ target, key }) {
+  if (key === "Escape") return () => leaveField(target);
+  if (target === search.input && key === "Enter") return () => search.run();
+  const leaves = [search.input, sidebar.filter].includes(target) && ["ArrowDown", "Enter"].includes(key);
+  return leaves ? () => leaveToLinks(target) : null;
+}
+
+document.addEventListener("keydown", (event) => {
+  const combined = event.ctrlKey || event.metaKey || event.altKey || event.isComposing;
+  if (combined || document.querySelector("dialog[open]")) return;
+  const isField = event.target.closest("input, textarea, select, [contenteditable]");
+  const action = isField ? keyOfField(event) : Object.hasOwn(KEYS, event.key) && KEYS[event.key];
+  if (action && action(event.target) !== false) event.preventDefault();
 });
 
-themeChosen();
-byId("help-button").append(icon("help"));
-byId("help-close").append(icon("close"));
-byId("back").append(icon("back"));
-byId("theme-button").addEventListener("click", () => themeChosen(window.pageTheme.next()));
-byId("help-button").addEventListener("click", () => help.showModal());
-byId("help-close").addEventListener("click", () => help.close());
+// Buttons
+
+function showTheme(choice) {
+  const button = byId("theme-button");
+  button.replaceChildren(icon(choice));
+  button.title = button.ariaLabel = `Colours: ${choice === "system" ? "as the system" : choice}`;
+}
+
+showTheme(window.pageTheme.choice);
+for (const [id, image, action] of [
+  ["help-button", "help", KEYS["?"]],
+  ["help-close", "close", () => help.close()],
+  ["back", "back", back],
+]) {
+  byId(id).append(icon(image));
+  byId(id).addEventListener("click", action);
+}
+byId("theme-button").addEventListener("click", KEYS.t);
 help.addEventListener("click", (event) => event.target === help && help.close());
-byId("back").addEventListener("click", back);
-bindDialog("export", "save", (kind) =>
-  saveAs(kind, timeline.id).catch((error) => timeline.header.complain(error.message)),
-);
+offerExport(timeline);
 addEventListener("hashchange", follow);
 
-openFeed({ onEvent: listChanged, onState: (state, error) => sidebar.link(state, error) });
+openListStream({ onEvent: listChanged, onState: (state, error) => sidebar.link(state, error) });
 begin();
 follow();

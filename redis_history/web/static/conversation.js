@@ -38,7 +38,7 @@ export class Conversation {
     this.aborter = new AbortController();
     this.moving = false; // whether another window is loading
     this.generation = 0; // incremented with each new window; pages requested before are discarded
-    this.watches = new Set(); // for each page that is loading: the changes of events since the request
+    this.records = new Set(); // for each page that is loading: the events since the request
     this.clear();
   }
 
@@ -69,18 +69,11 @@ export class Conversation {
 
   /** Load the newest messages, or those around a position. Returns the cursor from which to follow events. */
   async open(position = null) {
-    if (position !== null) {
-      const { cursor } = await this.ask({ limit: 1 });
-      await this.refresh(position); // may be newer than the cursor: the events then repeat changes
-      return cursor;
-    }
-    // The user may have moved elsewhere meanwhile. Messages read there are newer than this cursor, but repeated
-    // events do no harm.
-    const { cursor } = await this.replace(
-      () => this.ask({ limit: PAGE }),
-      (page) => ({ older: page.more, newer: false }),
-    );
-    this.onChange({ kind: "opened" });
+    // The messages may be newer than the cursor, if they are around a position, or if the user has moved elsewhere
+    // meanwhile: the events then repeat changes.
+    const { cursor } = position === null ? await this.refresh(null) : await this.ask({ limit: 1 });
+    if (position === null) this.onChange({ kind: "opened" });
+    else await this.refresh(position);
     return cursor;
   }
 
@@ -89,51 +82,39 @@ export class Conversation {
   }
 
   async toOldest() {
-    if (!this.older && !this.moving) return;
-    await this.replace(
-      () => this.ask({ limit: PAGE, since: FIRST, first: 1 }),
-      (page) => ({ older: false, newer: page.more }),
-    );
+    if (this.older || this.moving) await this.refresh(FIRST);
   }
 
-  /** Reload the window: around a position, or at the end. */
+  /** Load another window: around a position, or at the end. It is dropped if one more was requested meanwhile. */
   async refresh(position) {
-    if (position === null) {
-      await this.replace(
-        () => this.ask({ limit: PAGE }),
-        (page) => ({ older: page.more, newer: false }),
-      );
-      return;
-    }
-    await this.replace(
-      async () => {
-        const [earlier, later] = await Promise.all([
-          this.ask({ limit: PAGE / 2, before: position }),
-          this.ask({ limit: PAGE / 2, since: justBefore(position), first: 1 }),
-        ]);
-        return { messages: [...earlier.messages, ...later.messages], earlier, later };
-      },
-      ({ earlier, later }) => ({ older: earlier.more, newer: later.more }),
-    );
-  }
-
-  /** Make the loaded messages the window, unless another window was requested meanwhile. */
-  async replace(load, edges) {
     const generation = ++this.generation;
-    const watch = this.watch();
+    const events = this.record();
     this.moving = true;
     try {
-      const page = await load();
+      const page = await (position === null ? this.ask({ limit: PAGE }) : this.around(position));
       if (generation !== this.generation) return page;
       this.clear();
-      Object.assign(this, edges(page));
-      this.put(page.messages, watch);
+      this.older = page.more;
+      this.newer = page.newer ?? false;
+      this.put(page.messages, events);
       this.onChange({ kind: "moved" });
       return page;
     } finally {
-      this.watches.delete(watch);
+      this.records.delete(events);
       if (generation === this.generation) this.moving = false;
     }
+  }
+
+  async around(position) {
+    if (position === FIRST) {
+      const { messages, more } = await this.ask({ limit: PAGE, since: FIRST, first: 1 });
+      return { messages, more: false, newer: more };
+    }
+    const [earlier, later] = await Promise.all([
+      this.ask({ limit: PAGE / 2, before: position }),
+      this.ask({ limit: PAGE / 2, since: justBefore(position), first: 1 }),
+    ]);
+    return { messages: [...earlier.messages, ...later.messages], more: earlier.more, newer: later.more };
   }
 
   /** Load the next page of a side, "older" or "newer", unless it is already loading, there is none, or another window
@@ -142,24 +123,24 @@ export class Conversation {
     if (!this[side] || this.moving) return null;
     if (!this.messages.length) return this.refresh(this.emptied);
     const bound = side === "older" ? { before: this.first.position } : { since: this.last.position, first: 1 };
-    this.loading[side] ??= this.read(side, bound);
+    this.loading[side] ??= this.load(side, bound);
     return this.loading[side];
   }
 
-  async read(side, bound) {
+  async load(side, bound) {
     const generation = this.generation;
-    const watch = this.watch();
+    const events = this.record();
     try {
       const page = await this.ask({ limit: PAGE, ...bound });
       if (generation !== this.generation) return;
       this[side] = page.more;
       if (side === "newer" && !page.more) this.missed = 0;
-      this.put(page.messages, watch);
-      this.letGo(side === "older" ? "newer" : "older");
+      this.put(page.messages, events);
+      this.trim(side === "older" ? "newer" : "older");
       this.loading[side] = null;
       this.onChange({ kind: side });
     } finally {
-      this.watches.delete(watch);
+      this.records.delete(events);
       if (generation === this.generation) this.loading[side] = null;
     }
   }
@@ -168,19 +149,17 @@ export class Conversation {
     return api.messages(this.id, params, this.aborter.signal);
   }
 
-  watch() {
-    const watch = { gone: new Set(), changed: new Map(), appended: [], summaries: [] };
-    this.watches.add(watch);
-    return watch;
+  /** Record the events from now on. */
+  record() {
+    const events = [];
+    this.records.add(events);
+    return events;
   }
 
-  /** Add a page. Events that arrived after the request take precedence. */
-  put(messages, watch) {
-    for (const message of messages) {
-      if (watch.gone.has(message.id) || watch.summaries.some((summary) => replaces(summary, message))) continue;
-      this.insert(watch.changed.get(message.id) ?? message);
-    }
-    for (const message of watch.appended) if (!watch.gone.has(message.id)) this.place(message);
+  /** Add a page, and then repeat the events since its request, which may be newer. */
+  put(messages, events) {
+    for (const message of messages) this.insert(message);
+    for (const [name, data] of events) this[`on_${name}`](data);
   }
 
   /** Insert a message if it belongs to the window. */
@@ -200,48 +179,44 @@ export class Conversation {
   }
 
   /** Drop messages at one side of the window, to limit the memory of a long session. */
-  letGo(side) {
-    let characters = this.messages.reduce((sum, message) => sum + (message.text?.length ?? 0) + 400, 0);
+  trim(side) {
+    const size = (message) => (message.text?.length ?? 0) + 400;
+    let characters = this.messages.reduce((sum, message) => sum + size(message), 0);
     while (this.messages.length > 2 * PAGE && (this.messages.length > KEPT || characters > KEPT_CHARACTERS)) {
       const message = side === "newer" ? this.messages.pop() : this.messages.shift();
-      characters -= (message.text?.length ?? 0) + 400;
+      characters -= size(message);
       this.byId.delete(message.id);
       this[side] = true;
     }
   }
 
-  // Events. An event may repeat a change that a page already contains.
+  // Events. An event may repeat a change that a page already contains. Each handler returns the change, if any.
 
   apply(name, data) {
-    this[`on_${name}`]?.(data);
+    if (!this[`on_${name}`]) return;
+    const change = this[`on_${name}`](data);
+    // Growth is recorded as the grown message, because a page may already contain a part of it.
+    const event = name === "grew" ? change && ["updated", change] : [name, data];
+    if (event) for (const events of this.records) events.push(event);
+    if (change?.kind === "appended" && this.newer) this.missed += change.added.length - change.inside;
+    if (change) this.onChange(change);
   }
 
-  on_appended({ messages, removed_ids: removed = [] }) {
-    const gone = this.drop(removed);
-    for (const message of messages) {
-      for (const watch of this.watches) {
-        watch.gone.delete(message.id);
-        watch.appended.push(message);
-      }
-    }
-    const unknown = messages.filter((message) => !this.byId.has(message.id));
-    const added = unknown.filter((message) => this.place(message));
-    if (this.newer) this.missed += unknown.length - added.length;
-    this.onChange({ kind: "appended", told: unknown, removed: gone });
+  on_appended({ messages, removed_ids: ids = [] }) {
+    const removed = this.drop(ids);
+    const added = messages.filter((message) => !this.byId.has(message.id));
+    const inside = added.filter((message) => this.place(message)).length;
+    return { kind: "appended", added, inside, removed };
   }
 
   on_updated({ message }) {
-    for (const watch of this.watches) watch.changed.set(message.id, message);
-    if (!this.byId.has(message.id)) return;
-    this.messages[this.messages.indexOf(this.byId.get(message.id))] = message;
-    this.byId.set(message.id, message);
-    this.onChange({ kind: "updated", message });
+    return this.complete(message) && { kind: "updated", message };
   }
 
   /** A reply that is being written has grown. `whole`: this is all of it so far. */
   on_grew({ id, delta, whole, parts }) {
     const before = this.byId.get(id);
-    if (before?.status !== "streaming") return;
+    if (before?.status !== "streaming") return null;
     const grown = whole ? [] : [...before.parts];
     const continues = grown.at(-1)?.type === "text";
     for (const part of parts ?? [{ type: "text", text: continues ? delta : delta.replace(/^\n/, "") }]) {
@@ -249,62 +224,55 @@ export class Conversation {
       if (part.type === "text" && last?.type === "text") grown.splice(-1, 1, { ...last, text: last.text + part.text });
       else grown.push(part);
     }
-    this.on_updated({ message: { ...before, parts: grown, text: whole ? delta : before.text + delta } });
+    return this.on_updated({ message: { ...before, parts: grown, text: whole ? delta : before.text + delta } });
   }
 
   on_deleted({ ids }) {
-    this.onChange({ kind: "deleted", ids, removed: this.drop(ids) });
+    return { kind: "deleted", ids, removed: this.drop(ids) };
   }
 
-  on_compacted({ summary, removed_ids: removed, count }) {
-    const gone = this.drop(removed ?? this.replacedBy(summary).map((message) => message.id));
-    for (const watch of this.watches) {
-      watch.summaries.push(summary);
-      watch.appended.push(summary);
-    }
+  /** Replaces all messages that the compaction archived, which the event does not list. */
+  on_compacted({ summary, count }) {
+    const replaced = this.messages.filter((message) => replaces(summary, message));
+    const removed = this.drop(replaced.map((message) => message.id));
     this.place(summary);
-    this.onChange({ kind: "compacted", removed: gone, summary, count });
-  }
-
-  /** Remove the messages that a compaction archived, which the event does not list. */
-  replacedBy(summary) {
-    return this.messages.filter((message) => replaces(summary, message));
+    return { kind: "compacted", removed, summary, count };
   }
 
   on_cleared() {
-    this.empty("cleared");
+    return this.empty("cleared");
   }
 
   on_gone() {
-    this.empty("gone");
+    return this.empty("gone");
   }
 
   empty(kind) {
     this.generation += 1;
     this.moving = false;
     this.clear();
-    this.onChange({ kind });
+    return { kind };
   }
 
   on_conversation({ record }) {
     this.info = { ...this.info, ...record };
-    this.onChange({ kind: "info" });
+    return { kind: "info" };
   }
 
-  /** Load the full text of a message that was cut. */
+  /** Replace a message, such as one that was cut by its full text; false if it is not in the window. */
   complete(message) {
-    const at = this.messages.findIndex((other) => other.id === message.id);
-    if (at < 0) return;
+    const at = this.messages.indexOf(this.byId.get(message.id));
+    if (at < 0) return false;
     this.messages[at] = message;
     this.byId.set(message.id, message);
+    return true;
   }
 
   drop(ids) {
-    const gone = new Set(ids);
-    for (const watch of this.watches) for (const id of gone) watch.gone.add(id);
-    const removed = this.messages.filter((message) => gone.has(message.id));
+    const removed = ids.map((id) => this.byId.get(id)).filter(Boolean);
     if (!removed.length) return removed;
-    this.messages = this.messages.filter((message) => !gone.has(message.id));
+    const gone = new Set(removed);
+    this.messages = this.messages.filter((message) => !gone.has(message));
     this.emptied = removed[0].position;
     for (const message of removed) this.byId.delete(message.id);
     return removed;

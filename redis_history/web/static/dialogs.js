@@ -1,15 +1,15 @@
-// Buttons that open a dialog of their name, and the export of a conversation.
+// Buttons that open a dialog of their name: export; and writing, renaming and deleting, if the server allows it.
 
-import { api } from "./api.js";
+import { api, go } from "./api.js";
 import { FIRST } from "./conversation.js";
-import { byId, icon } from "./dom.js";
-import { author, exact } from "./format.js";
+import { byId, el, icon } from "./dom.js";
+import { author, exact, titleOf } from "./format.js";
 import { contentText, pretty } from "./prose.js";
 
 /** Show a button that opens its dialog. `onChoice(value)`: called with the value of the chosen button. */
-export function bindDialog(name, picture, onChoice) {
+function bindDialog(name, image, onChoice) {
   const [button, dialog] = [byId(name), byId(`${name}-dialog`)];
-  button.append(icon(picture));
+  button.append(icon(image));
   button.hidden = false;
   button.addEventListener("click", () => {
     dialog.returnValue = "";
@@ -19,8 +19,14 @@ export function bindDialog(name, picture, onChoice) {
   dialog.addEventListener("close", () => dialog.returnValue && onChoice(dialog.returnValue));
 }
 
+export function offerExport(timeline) {
+  bindDialog("export", "save", (kind) =>
+    saveAs(kind, timeline.id).catch((error) => timeline.header.complain(error.message)),
+  );
+}
+
 /** Save all messages of a conversation as a file, "json" or "markdown". */
-export async function saveAs(kind, id) {
+async function saveAs(kind, id) {
   const info = await api.conversation(id);
   const messages = [];
   for (let page = { more: true }; page.more;) {
@@ -30,22 +36,22 @@ export async function saveAs(kind, id) {
       messages.push(cut ? await api.message(id, message.id) : message);
     }
   }
-  const title = info.title || info.label || id;
-  const text =
-    kind === "json" ? JSON.stringify({ conversation: info, messages }, null, 2) : asMarkdown(title, messages);
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([text], { type: kind === "json" ? "application/json" : "text/markdown" }));
-  link.download = `${title.replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 80)}.${kind === "json" ? "json" : "md"}`;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+  const title = titleOf(info);
+  const [text, type, ending] =
+    kind === "json"
+      ? [JSON.stringify({ conversation: info, messages }, null, 2), "application/json", "json"]
+      : [asMarkdown(title, messages), "text/markdown", "md"];
+  const href = URL.createObjectURL(new Blob([text], { type }));
+  el("a", { href, download: `${title.replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 80)}.${ending}` }).click();
+  setTimeout(() => URL.revokeObjectURL(href), 60_000);
 }
 
 function asMarkdown(title, messages) {
-  const told = messages.map((message) => {
-    const parts = message.parts.map(partAsMarkdown).filter(Boolean);
-    return [`## ${author(message).name}, ${exact(message.timestamp)}`, ...parts].join("\n\n");
-  });
-  return `${[`# ${title}`, ...told].join("\n\n")}\n`;
+  const texts = messages.flatMap((message) => [
+    `## ${author(message).name}, ${exact(message.timestamp)}`,
+    ...message.parts.map(partAsMarkdown).filter(Boolean),
+  ]);
+  return `${[`# ${title}`, ...texts].join("\n\n")}\n`;
 }
 
 function partAsMarkdown(part) {
@@ -61,4 +67,66 @@ function fenced(text) {
   const longest = Math.max(2, ...Array.from(text.matchAll(/`+/g), ([mark]) => mark.length));
   const fence = "`".repeat(longest + 1);
   return `${fence}\n${text}\n${fence}`;
+}
+
+const newId = () =>
+  Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+
+export function offerWrites(timeline) {
+  const composer = byId("composer");
+  const draft = byId("draft");
+  const drafts = new Map(); // by conversation
+  let owner = timeline.id;
+  let pending = null; // the message being sent: with the same id, a retry stores it only once
+
+  addEventListener("hashchange", () => {
+    if (owner === timeline.id) return;
+    drafts.set(owner, draft.value);
+    owner = timeline.id;
+    draft.value = drafts.get(owner) ?? "";
+    pending = null;
+  });
+
+  const failed = (error) => timeline.header.complain(error.message);
+
+  composer.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const text = draft.value.trim();
+    const { id } = timeline;
+    if (!text || id === null || pending?.sending) return;
+    if (pending?.text !== text) pending = { text, id: newId() };
+    const sent = pending;
+    sent.sending = true;
+    try {
+      await api.post(id, { text, id: sent.id });
+    } catch (error) {
+      sent.sending = false;
+      if (timeline.id === id) failed(error);
+      return;
+    }
+    if (pending === sent) pending = null;
+    // Keep text that was typed since, here or in another conversation.
+    const value = id === owner ? draft.value : (drafts.get(id) ?? "");
+    const left = value.trim() === text ? "" : value.startsWith(text) ? value.slice(text.length).trimStart() : value;
+    if (id === owner) draft.value = left;
+    else drafts.set(id, left);
+    if (timeline.id === id) timeline.toEnd();
+  });
+  draft.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    composer.requestSubmit();
+  });
+
+  const title = byId("rename-dialog").querySelector("input");
+  bindDialog("rename", "pencil", () => api.rename(timeline.id, title.value.trim() || null).catch(failed));
+  byId("rename").addEventListener("click", () => {
+    title.value = timeline.conversation.info?.title ?? "";
+    title.select();
+  });
+  bindDialog("delete", "trash", () => {
+    const { id } = timeline;
+    api.remove(id).then(() => timeline.id === id && go({}), failed);
+  });
+  composer.hidden = false;
 }

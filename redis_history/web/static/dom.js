@@ -1,4 +1,4 @@
-// Creates elements. Content of conversations is always inserted as text, never as markup.
+// Creates and changes elements. Content of conversations is always inserted as text, never as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -25,21 +25,27 @@ const ICONS = {
   save: "M12 4v11M7 10l5 5 5-5M5 20h14",
 };
 
-/** Create an element. `props`: `class`, `text`, `data` (dataset), `on` (listeners); others become attributes. */
-export function el(tag, props = {}, ...children) {
+/**
+ * Create an element: `el("span.name", { title: "…" }, child, …)`. Properties may be left out. They are attributes, except
+ * `data` (the dataset) and `on` (listeners). Null, false and "" are left out, as properties and as children.
+ */
+export function el(selector, ...children) {
+  const [tag, ...classes] = selector.split(".");
   const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(props)) {
-    if (value === undefined || value === null || value === false) continue;
-    if (name === "class") node.className = value;
-    else if (name === "text") node.textContent = value;
-    else if (name === "data") Object.assign(node.dataset, value);
-    else if (name === "on")
-      for (const [event, listener] of Object.entries(value)) node.addEventListener(event, listener);
-    else node.setAttribute(name, value === true ? "" : value);
-  }
-  node.append(...children.filter((child) => child !== null && child !== undefined && child !== false));
+  if (classes.length) node.className = classes.join(" ");
+  const { data = {}, on = {}, ...attributes } = children[0]?.constructor === Object ? children.shift() : {};
+  Object.assign(node.dataset, data);
+  for (const [event, listener] of Object.entries(on)) node.addEventListener(event, listener);
+  for (const [name, value] of Object.entries(attributes)) if (isShown(value)) node.setAttribute(name, value);
+  node.append(...children.filter(isShown));
   return node;
 }
+
+const isShown = (value) => value !== undefined && value !== null && value !== false && value !== "";
+
+/** A small button with a text. */
+export const button = (text, click, attributes = {}) =>
+  el("button.button.quiet", { type: "button", on: { click }, ...attributes }, text);
 
 export function icon(name) {
   const svg = document.createElementNS(SVG, "svg");
@@ -47,7 +53,7 @@ export function icon(name) {
   svg.setAttribute("class", "icon");
   svg.setAttribute("aria-hidden", "true");
   const path = document.createElementNS(SVG, "path");
-  path.setAttribute("d", ICONS[name] ?? ICONS.file);
+  path.setAttribute("d", ICONS[name]);
   svg.append(path);
   return svg;
 }
@@ -55,17 +61,15 @@ export function icon(name) {
 export const byId = (id) => document.getElementById(id);
 
 /** A button that copies a text. */
-export function copying(text, label = "Copy") {
-  const button = el("button", { type: "button", class: "button quiet", text: label });
-  button.addEventListener("click", async () => {
-    const done = await navigator.clipboard?.writeText(text).then(
-      () => true,
-      () => false,
-    ); // needs https
-    button.textContent = done ? "Copied" : "Copying is not allowed here";
+export const copyButton = (text, label = "Copy") =>
+  button(label, async ({ target }) => {
+    try {
+      await navigator.clipboard.writeText(text); // needs https
+      target.textContent = "Copied";
+    } catch {
+      target.textContent = "Copying is not allowed here";
+    }
   });
-  return button;
-}
 
 /** Replace the children of a node only if `text` differs, so that screen readers announce each change once. */
 export function setText(node, text) {
@@ -74,16 +78,42 @@ export function setText(node, text) {
 
 /** A function that runs `work` once in the next frame, however often it is called; also while the page is hidden. */
 export function oncePerFrame(work) {
-  let asked = false;
+  let requested = false;
   const run = () => {
-    if (!asked) return;
-    asked = false;
-    work();
+    if (requested) work();
+    requested = false;
   };
   return () => {
-    if (asked) return;
-    asked = true;
+    if (requested) return;
+    requested = true;
     requestAnimationFrame(run);
     setTimeout(run, 120); // a hidden page has no frames
   };
 }
+
+const MARKED = "found";
+const MOST_MARKS = 200;
+
+/** Mark words in an element without changing it (CSS Custom Highlight API, if available). */
+export function markWords(element, words) {
+  unmarkWords();
+  if (!globalThis.Highlight || !words.length) return;
+  const ranges = [];
+  const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
+  for (let node = walker.nextNode(); node && ranges.length < MOST_MARKS; node = walker.nextNode()) {
+    if (node.parentElement.closest(".heading, time, .day")) continue;
+    const text = node.data.toLowerCase();
+    if (text.length !== node.data.length) continue; // lower case changed the length, so the offsets would be wrong
+    for (const word of words) {
+      for (let at = text.indexOf(word); at >= 0; at = text.indexOf(word, at + word.length)) {
+        const range = new Range();
+        range.setStart(node, at);
+        range.setEnd(node, at + word.length);
+        ranges.push(range);
+      }
+    }
+  }
+  CSS.highlights.set(MARKED, new Highlight(...ranges.slice(0, MOST_MARKS)));
+}
+
+export const unmarkWords = () => globalThis.CSS?.highlights?.delete(MARKED);

@@ -1,58 +1,57 @@
 // Formats times, numbers and names in the browser's language.
 
-const CLOCK = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
-const EXACT = new Intl.DateTimeFormat(undefined, { dateStyle: "full", timeStyle: "long" });
-const DAY = new Intl.DateTimeFormat(undefined, { weekday: "long", day: "numeric", month: "long", year: "numeric" });
-const SHORT_DAY = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
-const SHORT_YEAR = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", year: "numeric" });
+const formatter = (options) => new Intl.DateTimeFormat(undefined, options);
+const CLOCK = formatter({ hour: "2-digit", minute: "2-digit" });
+const EXACT = formatter({ dateStyle: "full", timeStyle: "long" });
+const DAY = formatter({ weekday: "long", day: "numeric", month: "long", year: "numeric" });
+const SHORT_DAY = formatter({ day: "numeric", month: "short" });
+const SHORT_YEAR = formatter({ day: "numeric", month: "short", year: "numeric" });
 const NUMBER = new Intl.NumberFormat();
 const COMPACT = new Intl.NumberFormat(undefined, { notation: "compact", maximumFractionDigits: 1 });
+const BYTES = ["B", "kB", "MB", "GB", "TB"];
 const SEGMENTS = new Intl.Segmenter();
+const ROLES = { user: "User", assistant: "Assistant", system: "System", tool: "Tool" };
 
-const valid = (iso) => {
+const dateOf = (iso) => {
   const date = new Date(iso ?? NaN);
   return Number.isNaN(date.getTime()) ? null : date;
 };
+const dayStart = (date) => new Date(date.getFullYear(), date.getMonth(), date.getDate()).getTime();
 
-export const clock = (iso) => (valid(iso) ? CLOCK.format(valid(iso)) : "");
-export const exact = (iso) => (valid(iso) ? EXACT.format(valid(iso)) : "");
+export const clock = (iso) => (dateOf(iso) ? CLOCK.format(dateOf(iso)) : "");
+export const exact = (iso) => (dateOf(iso) ? EXACT.format(dateOf(iso)) : "");
 export const number = (value) => NUMBER.format(value ?? 0);
 export const compact = (value) => COMPACT.format(value ?? 0);
-export const plural = (count, one, many = `${one}s`) => `${number(count)} ${count === 1 ? one : many}`;
+export const plural = (count, one) => `${number(count)} ${one}${count === 1 ? "" : "s"}`;
 
-/** A string that is the same for all times of one local day. */
-export function dayOf(iso) {
-  const date = valid(iso);
-  return date ? `${date.getFullYear()}-${date.getMonth() + 1}-${date.getDate()}` : "";
-}
+/** A value that is the same for all times of one local day. */
+export const dayOf = (iso) => (dateOf(iso) ? dayStart(dateOf(iso)) : null);
 
 export function dayName(iso) {
-  const date = valid(iso);
+  const date = dateOf(iso);
   if (!date) return "";
-  const days = Math.round((startOfDay(new Date()) - startOfDay(date)) / 86_400_000);
-  if (days === 0) return "Today";
-  return days === 1 ? "Yesterday" : DAY.format(date);
+  const days = Math.round((dayStart(new Date()) - dayStart(date)) / 86_400_000);
+  return ["Today", "Yesterday"][days] ?? DAY.format(date);
 }
-
-const startOfDay = (date) => new Date(date.getFullYear(), date.getMonth(), date.getDate()).getTime();
 
 /** The age of a time, in a short form for lists. */
 export function ago(iso) {
-  const date = valid(iso);
+  const date = dateOf(iso);
   if (!date) return "";
-  const seconds = (Date.now() - date.getTime()) / 1000;
+  const now = new Date();
+  const seconds = (now - date) / 1000;
   if (seconds < 60) return "now";
   if (seconds < 3600) return `${Math.floor(seconds / 60)} min`;
-  if (startOfDay(new Date()) === startOfDay(date)) return CLOCK.format(date);
-  return (new Date().getFullYear() === date.getFullYear() ? SHORT_DAY : SHORT_YEAR).format(date);
+  if (dayStart(now) === dayStart(date)) return CLOCK.format(date);
+  return (now.getFullYear() === date.getFullYear() ? SHORT_DAY : SHORT_YEAR).format(date);
 }
 
 /** The days from one time to another, such as "3 – 5 Mar 2026". */
-export const days = (from, to) => (valid(from) && valid(to) ? SHORT_YEAR.formatRange(valid(from), valid(to)) : "");
+export const days = (from, to) => (dateOf(from) && dateOf(to) ? SHORT_YEAR.formatRange(dateOf(from), dateOf(to)) : "");
 
 /** The duration between two times; empty if it is too short to show. */
 export function duration(from, to) {
-  const seconds = (valid(to) - valid(from)) / 1000;
+  const seconds = (dateOf(to) - dateOf(from)) / 1000;
   if (!(seconds >= 0.05) || seconds > 86_400) return "";
   if (seconds < 10) return `${seconds.toFixed(1)} s`;
   return seconds < 100 ? `${Math.round(seconds)} s` : `${Math.round(seconds / 60)} min`;
@@ -60,13 +59,9 @@ export function duration(from, to) {
 
 export function bytes(size) {
   if (!Number.isFinite(size)) return "";
-  const unit = ["B", "kB", "MB", "GB", "TB"];
-  let step = 0;
-  while (size >= 1000 && step < unit.length - 1) {
-    size /= 1000;
-    step += 1;
-  }
-  return `${step && size < 10 ? size.toFixed(1) : Math.round(size)} ${unit[step]}`;
+  const step = Math.max(0, Math.min(BYTES.length - 1, Math.floor(Math.log10(size) / 3)));
+  const value = size / 1000 ** step;
+  return `${step && value < 10 ? value.toFixed(1) : Math.round(value)} ${BYTES[step]}`;
 }
 
 /** A hue from 0 to 359, derived from a text (FNV-1a). */
@@ -78,10 +73,7 @@ export function hue(text) {
 
 /** One or two letters for a name. */
 export function initials(name) {
-  const words = name
-    .trim()
-    .split(/[\s_\-./|]+/u)
-    .filter(Boolean);
+  const words = name.split(/[\s_\-./|]+/u).filter(Boolean);
   const first = (word) => [...SEGMENTS.segment(word.slice(0, 24))][0]?.segment ?? "";
   if (!words.length) return "?";
   const letters = first(words[0]);
@@ -97,12 +89,19 @@ export function shorten(text, most) {
 
 export const oneLine = (text) => text.replace(/\s+/gu, " ").trim();
 
+/** A text on one line, with at most so many characters. */
+export const brief = (text, most) => shorten(oneLine(text), most);
+
+/** The title of a conversation, or the beginning of its first message, or its id. */
+export const titleOf = ({ title, label, id }) => title || label || id;
+
+export const roleName = (role) => ROLES[role] ?? role;
+
 /** The author of a message: `{key, name, kind, hue}`. Without a participant, the role. */
 export function author(message) {
   const who = message.participant;
   if (who) return { key: `${who.kind}:${who.id}`, name: who.display_name || who.id, kind: who.kind, hue: hue(who.id) };
   if (message.is_summary) return { key: "summary", name: "Summary", kind: "system", hue: 250 };
-  const kind = { user: "user", system: "system" }[message.role] ?? "agent";
-  const name = { user: "User", assistant: "Assistant", system: "System", tool: "Tool" }[message.role] ?? message.role;
-  return { key: `role:${message.role}`, name, kind, hue: hue(message.role) };
+  const kind = ["user", "system"].includes(message.role) ? message.role : "agent";
+  return { key: `role:${message.role}`, name: roleName(message.role), kind, hue: hue(message.role) };
 }

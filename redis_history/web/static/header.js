@@ -1,23 +1,19 @@
-// The header of the timeline: the conversation's title and facts, and the connection state.
+// The header of the timeline, with the conversation's facts and the connection state; and who is writing, below.
 
 import { byId, el, setText } from "./dom.js";
-import { compact, days, exact, oneLine, plural, shorten } from "./format.js";
+import { author, brief, compact, days, exact, plural, shorten, titleOf } from "./format.js";
+import { waitingCalls } from "./rows.js";
 
 const PATIENCE = 900; // milliseconds; shorter interruptions are not shown
+const CALL_WAITS = 10 * 60_000; // milliseconds after which a call without a result no longer counts
+const MOST_WRITERS = 3;
 
-const STATES = {
-  opening: "Connecting",
-  open: "Live",
-  waiting: "Reconnecting",
-  refused: "Not connected",
-};
-
-const SAID = {
+const STATES = { opening: "Connecting", open: "Live", waiting: "Reconnecting", refused: "Not connected" };
+const NOTES = {
   gone: "This conversation was deleted. If it is created again, it appears here.",
   cleared: "All messages of this conversation were removed.",
   message_gone: "That message does not exist any more.",
 };
-
 const MISSING = "This conversation does not exist. If it is created, it appears here.";
 
 export class Header {
@@ -28,36 +24,32 @@ export class Header {
     this.banner = byId("banner");
   }
 
-  begin(id) {
-    this.id = id;
-    this.facts.replaceChildren();
-    this.said = null;
-    this.trouble = null;
+  open(id) {
+    this.note = this.trouble = null;
     this.missing = false;
     clearTimeout(this.timer);
-    this.state("opening");
+    this.setState("opening");
     this.info({ id });
+    this.facts.replaceChildren();
     this.showBanner();
   }
 
   info(info) {
-    const title = info.title || info.label || info.id;
-    setText(this.title, shorten(oneLine(title) || "(blank)", 300));
-    this.title.title = shorten(title, 1000);
+    setText(this.title, brief(titleOf(info), 300) || "(blank)");
+    this.title.title = shorten(titleOf(info), 1000);
     if (info.message_count === undefined) return;
     this.missing = false;
     this.showBanner();
-    const told = [plural(info.message_count, "message")];
-    if (info.tokens) told.push(`${compact(info.tokens)} tokens`);
-    const dates = days(info.first_message_at, info.last_message_at);
-    if (dates) told.push(dates);
-    const facts = [el("span", { text: told.join(" · ") })];
-    if (info.agent_name) facts.push(el("bdi", { text: shorten(info.agent_name, 60) }));
+    const tokens = info.tokens && `${compact(info.tokens)} tokens`;
+    const counts = [plural(info.message_count, "message"), tokens, days(info.first_message_at, info.last_message_at)];
     const owner = String(info.user_id ?? "");
-    if (owner) facts.push(el("bdi", { text: `for ${shorten(owner, 60)}` }));
-    if (info.title)
-      facts.push(el("bdi", { class: "id", text: shorten(info.id, 80), title: "the id of the conversation" }));
-    this.facts.replaceChildren(...facts.flatMap((fact, at) => (at ? [" · ", fact] : [fact])));
+    const facts = [
+      el("span", counts.filter(Boolean).join(" · ")),
+      info.agent_name && el("bdi", shorten(info.agent_name, 60)),
+      owner && el("bdi", `for ${shorten(owner, 60)}`),
+      info.title && el("bdi.id", { title: "the id of the conversation" }, shorten(info.id, 80)),
+    ];
+    this.facts.replaceChildren(...joined(facts.filter(Boolean)));
     this.facts.title = `created ${exact(info.created_at)}, last changed ${exact(info.updated_at)}`;
   }
 
@@ -71,36 +63,37 @@ export class Header {
 
   /** Show the state of the stream, except for short interruptions. */
   link(state, error = null) {
-    if (state === "opening" && this.shown !== "opening") return;
+    if (state === "opening" && this.state !== "opening") return;
     clearTimeout(this.timer);
     const show = () => {
-      this.state(state);
+      this.setState(state);
       this.trouble = troubleOf(state, error);
       this.showBanner();
     };
-    if (state === "waiting") this.timer = setTimeout(show, this.shown === "waiting" ? 0 : PATIENCE);
+    if (state === "waiting") this.timer = setTimeout(show, this.state === "waiting" ? 0 : PATIENCE);
     else show();
   }
 
-  state(state) {
-    this.shown = state;
-    this.light.dataset.state = state;
+  setState(state) {
+    this.state = this.light.dataset.state = state;
     setText(this.light.querySelector(".link-text"), STATES[state]);
   }
 
+  /** Show a text, or the note of a change. */
   say(what) {
-    this.complain(SAID[what] ?? null);
+    this.note = NOTES[what] ?? null;
+    this.showBanner();
   }
 
   complain(text) {
-    this.said = text;
+    this.note = text;
     this.showBanner();
   }
 
   showBanner() {
-    const text = this.trouble ?? this.said ?? (this.missing ? MISSING : null);
+    const text = this.trouble ?? this.note ?? (this.missing ? MISSING : "");
     this.banner.hidden = !text;
-    setText(this.banner, text ?? "");
+    setText(this.banner, text);
   }
 }
 
@@ -110,6 +103,36 @@ function troubleOf(state, error) {
   if (error.status === 404) return MISSING;
   if (error.status === 401) return "Access has expired: open the address with the token again.";
   if (error.status === 403) return error.message;
-  if (error.status === 0 || !error.status) return "No connection. New messages appear when it is back.";
-  return `${error.message} Trying again.`;
+  return error.status ? `${error.message} Trying again.` : "No connection. New messages appear when it is back.";
+}
+
+const joined = (groups) => groups.flatMap((group, at) => (at ? [" · ", group] : [group])).flat();
+
+let timer = null;
+let shown = "";
+
+/** Show who is writing, and agents that wait for a tool. */
+export function showActivity(rows) {
+  clearTimeout(timer);
+  const writers = new Map(); // the name of the tool by the name of the author; null: is writing
+  for (const { message, part } of waitingCalls(rows)) {
+    if (Date.now() - Date.parse(message.timestamp) < CALL_WAITS) writers.set(author(message).name, part.name);
+  }
+  for (const { edge, message } of rows) {
+    const { name } = author(message);
+    if (!edge && message.status === "streaming" && !writers.has(name)) writers.set(name, null);
+  }
+  const state = JSON.stringify([...writers]);
+  if (state !== shown) {
+    shown = state;
+    // Isolated, so that a user-chosen name cannot change the direction of the text around it.
+    const isolated = (name) => el("bdi", shorten(name, 40));
+    const texts = [...writers]
+      .slice(0, MOST_WRITERS)
+      .map(([name, tool]) => [isolated(name), ...(tool === null ? [" is writing"] : [" is running ", isolated(tool)])]);
+    if (writers.size > MOST_WRITERS) texts.push([`${writers.size - MOST_WRITERS} more`]);
+    byId("activity-text").replaceChildren(...joined(texts));
+  }
+  byId("activity").classList.toggle("active", writers.size > 0);
+  if (writers.size) timer = setTimeout(() => showActivity(rows), 10_000);
 }

@@ -17,7 +17,7 @@ export const markdown = (text) => drawn(text.length > LONGEST ? plain : parser, 
 export const prose = (text) => drawn(plain, text);
 
 function drawn(by, text) {
-  const root = el("div", { class: "prose", dir: "auto" });
+  const root = el("div.prose", { dir: "auto" });
   build(by.parse(text, {}), root);
   return root;
 }
@@ -42,7 +42,7 @@ function container(token) {
   if (token.tag === "a") return link(token.attrGet("href"));
   if (token.tag === "table") {
     const table = el("table");
-    el("div", { class: "table", tabindex: "0", role: "region", "aria-label": "Table" }, table);
+    el("div.table", { tabindex: "0", role: "region", "aria-label": "Table" }, table);
     return table;
   }
   const heading = /^h([1-6])$/.exec(token.tag);
@@ -58,23 +58,19 @@ function single(token) {
     case "hr":
       return el("hr");
     case "code_inline":
-      return el("code", { text: token.content });
+      return el("code", token.content);
     case "fence":
     case "code_block":
       return code(token.content.replace(/\n$/, ""), /^\S*/.exec(token.info.trim())[0]);
-    case "image": {
-      const href = token.attrGet("src");
-      const node = link(href);
-      node.append(token.content || href);
-      return node;
-    }
+    case "image":
+      return link(token.attrGet("src"), token.content || token.attrGet("src"));
     default:
       return document.createTextNode(token.content);
   }
 }
 
 /** A link to a web page or a mail address; other addresses are shown as text. */
-const link = (href) =>
+const link = (href, ...text) =>
   /^(?:http|https|mailto):/i.test(href)
-    ? el("a", { href, title: href, target: "_blank", rel: "noopener noreferrer nofollow" })
-    : el("span");
+    ? el("a", { href, title: href, target: "_blank", rel: "noopener noreferrer nofollow" }, ...text)
+    : el("span", ...text);

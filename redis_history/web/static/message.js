@@ -1,102 +1,73 @@
 // Creates the element of a timeline row.
 
-import { address } from "./api.js";
-import { copying, el, icon } from "./dom.js";
-import { author, clock, dayName, duration, exact, initials, number, oneLine, plural, shorten } from "./format.js";
+import { address, hashOf } from "./api.js";
+import { button, copyButton, el, icon } from "./dom.js";
+import { author, brief, clock, dayName, duration, exact, initials, number, plural, shorten } from "./format.js";
 import { prose } from "./markdown.js";
 import { attachments, drawPart, sources } from "./parts.js";
 import { foldable } from "./prose.js";
-import { hashOf } from "./route.js";
 
-/**
- * `desk` has the state apart from the row: `desk.fold(row, id, message)`, the state of a foldable part;
- * `desk.originals(row)`, the state of a summary: `{open, busy, count, error, toggle}`; `desk.names`, the names of
- * participants by id; `desk.prefix`, the beginning of summary texts; `desk.conversation`.
- */
-export function drawRow(row, desk) {
-  if (row.edge) return drawEdge(row, desk);
+/** `folds`: the state of foldable parts, which the row does not have. */
+export function drawRow(row, folds) {
+  if (row.edge) return drawEdge(row, folds);
   const { message } = row;
-  const body = message.is_summary ? summary(row, desk) : spoken(row, desk);
-  const who = author(message);
-  const article = el(
-    "article",
-    {
-      class: ["row", row.continued && "continued", row.archived && "archived", message.status]
-        .filter(Boolean)
-        .join(" "),
-      tabindex: "-1",
-      "aria-label": `${who.name}, ${clock(message.timestamp)}: ${shorten(oneLine(message.text ?? ""), 120)}`,
-      data: { id: message.id },
-    },
-    row.day && el("h2", { class: "day" }, el("span", { text: dayName(row.day) })),
-    row.unread && el("p", { class: "unread-line" }, el("span", { text: "New" })),
-    body,
+  const classes = ["article.row", row.continued && "continued", row.archived && "archived", message.status];
+  const label = `${author(message).name}, ${clock(message.timestamp)}: ${brief(message.text ?? "", 120)}`;
+  return el(
+    classes.filter(Boolean).join("."),
+    { tabindex: "-1", "aria-label": label, data: { id: message.id } },
+    row.day && el("h2.day", el("span", dayName(row.day))),
+    row.unread && el("p.unread-line", el("span", "New")),
+    message.is_summary ? drawSummary(row, folds) : drawMessage(row, folds),
   );
-  return article;
 }
 
-function spoken(row, desk) {
+function drawMessage(row, folds) {
   const { message } = row;
   const who = author(message);
-  const fold = (id, owner = message) => desk.fold(row, id, owner);
-  const content = message.parts.map((part, index) => drawPart(row, part, index, fold));
-  const shown = content.filter(Boolean);
+  const fold = (id, owner = message) => folds.fold(row, id, owner);
+  const shown = message.parts.map((part, index) => drawPart(row, part, index, fold)).filter(Boolean);
   const chips = attachments(message);
-  if (message.status === "streaming") shown.push(el("span", { class: "caret", "aria-hidden": "true" }));
-  else if (!shown.length && !chips) shown.push(el("p", { class: "nothing", text: "no text" }));
-  if (message.status === "interrupted") shown.push(el("p", { class: "stopped", text: "stopped before its end" }));
+  if (message.status === "streaming") shown.push(el("span.caret", { "aria-hidden": "true" }));
+  else if (!shown.length && !chips) shown.push(el("p.nothing", "no text"));
+  if (message.status === "interrupted") shown.push(el("p.stopped", "stopped before its end"));
+  const head = !row.continued && heading(row, who, folds);
   const box = el(
-    "div",
-    { class: "message", data: { kind: who.kind, role: message.role } },
-    row.continued ? el("div", { class: "gutter" }, time(message)) : avatar(who),
-    el(
-      "div",
-      { class: "body" },
-      !row.continued && heading(row, who, desk),
-      ...shown,
-      chips,
-      sources(message, fold),
-      actions(message, desk),
-    ),
+    "div.message",
+    { data: { kind: who.kind, role: message.role } },
+    row.continued ? el("div.gutter", time(message)) : avatar(who),
+    el("div.body", head, ...shown, chips, sources(message, fold), actions(message, folds.conversation.id)),
   );
   box.style.setProperty("--hue", who.hue);
   return box;
 }
 
 /** Copy the text or a link, or open the message as JSON; shown while the row has the pointer or the focus. */
-function actions(message, desk) {
-  const { id } = desk.conversation;
-  const link = new URL(hashOf({ conversation: id, message: message.id }), location.href).href;
-  const href = address(["conversations", id, "messages", message.id]);
-  const json = el("a", { class: "button quiet", href, target: "_blank", rel: "noopener", text: "JSON" });
-  return el("div", { class: "message-actions" }, message.text && copying(message.text), copying(link, "Link"), json);
+function actions(message, conversation) {
+  const link = new URL(hashOf({ conversation, message: message.id }), location.href).href;
+  const href = address(["conversations", conversation, "messages", message.id]);
+  const json = el("a.button.quiet", { href, target: "_blank", rel: "noopener" }, "JSON");
+  return el("div.message-actions", message.text && copyButton(message.text), copyButton(link, "Link"), json);
 }
 
 export function avatar(who) {
-  const box = el("span", {
-    class: "avatar",
-    "aria-hidden": "true",
-    text: initials(who.name),
-    data: { kind: who.kind },
-  });
+  const box = el("span.avatar", { "aria-hidden": "true", data: { kind: who.kind } }, initials(who.name));
   box.style.setProperty("--hue", who.hue);
   return box;
 }
 
-function heading(row, who, desk) {
-  const { message } = row;
+function heading({ message, after }, who, folds) {
   const { metadata = {} } = message;
   const channel = typeof metadata.channel_name === "string" ? metadata.channel_name : message.scope;
   const mentions = Array.isArray(metadata.mentions) ? metadata.mentions.filter((one) => typeof one === "string") : [];
-  const to = mentions.slice(0, 4).map((id) => desk.names.get(id) ?? id);
+  const to = mentions.slice(0, 4).map((id) => folds.names.get(id) ?? id);
   return el(
-    "header",
-    { class: "heading" },
-    el("bdi", { class: "name", text: shorten(who.name, 60), title: shorten(who.name, 400) }),
-    el("span", { class: "role", text: role(message, who) }),
-    el("span", { class: "reply", text: replyFacts(message, row.after) }),
-    to.length > 0 && el("span", { class: "to" }, "to ", el("bdi", { text: shorten(to.join(", "), 80) })),
-    channel && el("bdi", { class: "channel", text: shorten(channel, 40) }),
+    "header.heading",
+    el("bdi.name", { title: shorten(who.name, 400) }, shorten(who.name, 60)),
+    el("span.role", role(message, who)),
+    el("span.reply", replyFacts(message, after)),
+    to.length > 0 && el("span.to", "to ", el("bdi", shorten(to.join(", "), 80))),
+    channel && el("bdi.channel", shorten(channel, 40)),
     time(message),
   );
 }
@@ -114,101 +85,52 @@ function replyFacts({ role, reply = {}, timestamp }, after = null) {
   const tokens = [read, written].filter(Number.isFinite).map(number).join(" → ");
   const price = Number.isFinite(cost) && `$${Number(cost.toPrecision(2))}`;
   const took = role === "assistant" && after && duration(after, timestamp);
-  return [model && shorten(model, 40), tokens && `${tokens} tokens`, price, took && `after ${took}`]
-    .filter(Boolean)
-    .join(" · ");
+  const facts = [model && shorten(model, 40), tokens && `${tokens} tokens`, price, took && `after ${took}`];
+  return facts.filter(Boolean).join(" · ");
 }
 
 function time(message) {
-  const facts = [
-    exact(message.timestamp),
-    replyFacts(message),
-    `id ${message.id}`,
-    message.trace_id && `trace ${message.trace_id}`,
-  ];
-  return el("time", {
-    datetime: message.timestamp,
-    title: shorten(facts.filter(Boolean).join("\n"), 400),
-    text: clock(message.timestamp),
-  });
+  const { timestamp: datetime, id, trace_id: trace } = message;
+  const facts = [exact(datetime), replyFacts(message), `id ${id}`, trace && `trace ${trace}`].filter(Boolean);
+  return el("time", { datetime, title: shorten(facts.join("\n"), 400) }, clock(datetime));
 }
 
-function summary(row, desk) {
+function drawSummary(row, folds) {
   const { message } = row;
-  const originals = desk.originals(row);
-  const { open, toggle } = desk.fold(row, "text", message);
+  const { open, busy, count, error, messages, toggle } = folds.originals(row);
   const texts = message.parts.filter((part) => part.type === "text");
   const cut = texts.find((part) => part.cut)?.cut;
-  const body = withoutFrame(texts.map((part) => part.text).join("\n"), desk.prefix);
-  const label = originals.busy
-    ? "Reading the originals …"
-    : originals.open
-      ? "Hide the originals"
-      : "Show the originals";
-  const button = el("button", {
-    type: "button",
-    class: "button quiet",
-    "aria-expanded": String(originals.open),
-    "aria-busy": String(originals.busy),
-    text: label,
-    data: { fold: "originals" },
-    on: { click: originals.toggle },
-  });
+  const text = withoutPrefix(texts.map((part) => part.text).join("\n"), folds.prefix);
+  const label = busy ? "Loading the originals …" : open ? "Hide the originals" : "Show the originals";
+  const state = { "aria-expanded": String(open), "aria-busy": String(busy), data: { fold: "originals" } };
+  const title = el("span.summary-title", "Summary of earlier messages");
   return el(
-    "div",
-    { class: "summary" },
-    el(
-      "header",
-      { class: "summary-head" },
-      icon("fold"),
-      el("span", { class: "summary-title", text: "Summary of earlier messages" }),
-      originals.count && el("span", { class: "role", text: plural(originals.count, "message") }),
-      time(message),
-    ),
-    ...(originals.open && originals.messages
-      ? []
-      : foldable(body, { id: "text", open, toggle, cut, total: cut }, prose)),
-    !row.archived &&
-      el("footer", {}, button, originals.error && el("span", { class: "failed", text: originals.error })),
+    "div.summary",
+    el("header.summary-head", icon("fold"), title, count && el("span.role", plural(count, "message")), time(message)),
+    ...(open && messages ? [] : foldable(text, { ...folds.fold(row, "text", message), cut }, prose)),
+    !row.archived && el("footer", button(label, toggle, state), error && el("span.failed", error)),
   );
 }
 
 /** The text of a summary without its prefix, because the heading already says that it is a summary. */
-function withoutFrame(text, prefix) {
-  if (!prefix || !text.startsWith(prefix)) return text;
-  return text.slice(prefix.length).replace(/\]$/, "");
-}
+const withoutPrefix = (text, prefix) =>
+  prefix && text.startsWith(prefix) ? text.slice(prefix.length).replace(/\]$/, "") : text;
 
 /** The rows before and after the originals of a summary. */
-function drawEdge(row, desk) {
-  const originals = desk.originals(row);
-  const start = row.edge === "start";
-  const text = start
-    ? "Earlier originals are not shown."
-    : row.count
-      ? "End of the originals."
-      : "The originals were deleted.";
-  const button = el("button", {
-    type: "button",
-    class: "button quiet",
-    text: start ? "Show more" : "Hide them",
-    "aria-busy": String(originals.busy),
-    on: { click: start ? originals.more : originals.toggle },
-  });
-  return el(
-    "article",
-    { class: "row archived edge", tabindex: "-1", "aria-label": text },
-    el("p", {}, text, " ", button),
-  );
+function drawEdge({ message, edge, count }, folds) {
+  const originals = folds.originals({ message });
+  const end = count ? "End of the originals." : "The originals were deleted.";
+  const text = edge === "start" ? "Earlier originals are not shown." : end;
+  const [label, action] = edge === "start" ? ["Show more", originals.more] : ["Hide them", originals.toggle];
+  const more = button(label, action, { "aria-busy": String(originals.busy) });
+  return el("article.row.archived.edge", { tabindex: "-1", "aria-label": text }, el("p", text, " ", more));
 }
 
 /** The estimated height of a row before it is drawn. `width`: of its text, in pixels. */
 export function estimateRow(row, width) {
   if (row.edge) return 44;
   const { message } = row;
-  let height = row.continued ? 8 : 46;
-  if (row.day) height += 52;
-  if (row.unread) height += 26;
+  let height = (row.continued ? 8 : 46) + (row.day ? 52 : 0) + (row.unread ? 26 : 0);
   message.parts.forEach((part, index) => {
     if (part.type === "text") {
       const lines = Math.ceil((part.text.length * 7.4) / width) + part.text.split("\n", 20).length - 1;

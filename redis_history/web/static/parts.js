@@ -1,7 +1,7 @@
 // Creates the elements of message parts. `fold(id)` returns `{id, open, toggle}`, the state of a foldable part.
 
 import { el, icon } from "./dom.js";
-import { bytes, duration, exact, oneLine, plural, shorten } from "./format.js";
+import { brief, bytes, duration, exact, plural, shorten } from "./format.js";
 import { markdown, prose } from "./markdown.js";
 import { contentText, data, foldable, pretty } from "./prose.js";
 
@@ -10,176 +10,140 @@ const RECENT = 10 * 60 * 1000;
 /** The element of a part; null if it is shown elsewhere. */
 export function drawPart(row, part, index, fold) {
   switch (part.type) {
-    case "text":
-      return part.text ? el("div", {}, ...text(part, fold(`${index}`), row.message)) : null;
+    case "text": {
+      const make = row.message.role === "user" ? prose : markdown; // people's texts are shown as they typed them
+      return part.text ? el("div", ...foldable(part.text, { ...fold(`${index}`), cut: part.cut }, make)) : null;
+    }
     case "reasoning":
       return reasoning(part, fold(`${index}`), fold(`${index}.all`));
     case "tool_use":
       return toolCall(row, part, index, fold);
     case "tool_result":
-      return row.paired.has(index) ? null : looseResult(part, index, fold);
+      return row.paired.has(index) ? null : resultWithoutCall(part, index, fold);
     case "attachment":
       return null; // shown together, see attachments()
-    default:
-      return unknown(part, fold(`${index}`));
+    default: {
+      const label = `Part of type ${shorten(String(part.type), 40)}`;
+      return folding("reasoning", fold(`${index}`), labelled("file", label), "", () => [data(pretty(part))], label);
+    }
   }
 }
 
-/** People's own texts are shown as they typed them. */
-function text(part, fold, message) {
-  const make = message.role === "user" ? prose : markdown;
-  return foldable(part.text, { ...fold, cut: part.cut, total: part.cut }, make);
-}
+const labelled = (image, label) => [icon(image), el("span.reasoning-label", label)];
 
-/** A head that is always visible, and a body that exists only while unfolded. */
-function folding(kind, fold, head, body, label) {
-  const button = el(
-    "button",
+/** A head that is always visible, with a preview while folded; and a body that exists only while unfolded. */
+function folding(kind, fold, [image, title, ...state], preview, body, label) {
+  const head = el(
+    `button.${kind}-head.fold`,
     {
       type: "button",
-      class: `${kind}-head fold`,
       "aria-expanded": String(fold.open),
       "aria-label": label,
       dir: "auto",
+      data: { fold: fold.id },
+      on: { click: fold.toggle },
     },
-    ...head,
-    icon("chevron"),
+    ...[image, title, !fold.open && preview && el("span.preview", preview), ...state, icon("chevron")],
   );
-  button.dataset.fold = fold.id;
-  button.addEventListener("click", fold.toggle);
-  return el("div", { class: kind }, button, fold.open && el("div", { class: `${kind}-body` }, ...body()));
+  return el(`div.${kind}`, head, fold.open && el(`div.${kind}-body`, ...body()));
 }
 
 function reasoning(part, fold, all) {
-  const first = shorten(oneLine(part.text ?? ""), 140);
-  const head = [icon("thought"), el("span", { class: "reasoning-label", text: "Reasoning" })];
-  if (!fold.open) head.push(el("span", { class: "preview", text: first }));
-  const body = () => foldable(part.text ?? "", { ...all, cut: part.cut, total: part.cut }, prose);
-  return folding("reasoning", fold, head, body, `Reasoning: ${first}`);
+  const text = part.text ?? "";
+  const body = () => foldable(text, { ...all, cut: part.cut }, prose);
+  const first = brief(text, 140);
+  return folding("reasoning", fold, labelled("thought", "Reasoning"), first, body, `Reasoning: ${first}`);
 }
 
-function toolCall(row, part, index, fold) {
-  const results = row.results.get(index) ?? [];
-  const failed = results.some((result) => result.part.is_error);
-  const waits = !results.length && Date.now() - new Date(row.message.timestamp) < RECENT && !row.archived;
-  const state = failed ? "error" : results.length ? "done" : waits ? "waiting" : "none";
-  const took = results.length ? duration(row.message.timestamp, results.at(-1).message.timestamp) : "";
-  const words = { error: "failed", done: took || "done", waiting: "running", none: "no result" }[state];
-  const own = fold(`${index}`);
-  const head = [icon("tool"), el("span", { class: "tool-name", text: shorten(part.name, 80) })];
-  if (!own.open) head.push(el("span", { class: "preview", text: failed ? failure(results) : argumentsOf(part.input) }));
-  head.push(el("span", { class: "tool-state", text: words }));
-  const body = () => [
-    column("Input", fields(part.input), part, fold(`${index}.input`)),
-    ...results.map((result, at) => {
-      const title = result.part.is_error ? "Error" : "Result";
-      const box = column(
-        title,
-        contentText(result.part.content),
-        result.part,
-        fold(`${index}.result${at}`, result.message),
-      );
-      box.title = exact(result.message.timestamp);
-      return box;
-    }),
-  ];
-  const box = folding("tool", own, head, body, `Tool ${part.name}, ${words}`);
+/** A call or a result of a tool. */
+function tool(fold, name, state, words, preview, body, label) {
+  const head = [icon("tool"), el("span.tool-name", shorten(name, 80)), el("span.tool-state", words)];
+  const box = folding("tool", fold, head, preview, body, label);
   box.dataset.state = state;
   return box;
 }
 
-function column(title, content, part, fold) {
-  const all = { ...fold, cut: part.cut, total: part.cut };
-  return el(
-    "section",
-    { class: part.is_error ? "column failed" : "column" },
-    el("h4", { text: title }),
-    ...foldable(content, all, data),
-  );
+function toolCall(row, part, index, fold) {
+  const results = row.results.get(index) ?? [];
+  const failed = results.find((result) => result.part.is_error)?.part;
+  const waits = !results.length && Date.now() - new Date(row.message.timestamp) < RECENT && !row.archived;
+  const state = failed ? "error" : results.length ? "done" : waits ? "waiting" : "none";
+  const took = results.length ? duration(row.message.timestamp, results.at(-1).message.timestamp) : "";
+  const words = { error: "failed", done: took || "done", waiting: "running", none: "no result" }[state];
+  const preview = failed ? brief(contentText(failed.content), 160) : argumentsLine(part.input);
+  const body = () => [
+    column("Input", argumentsText(part.input), part, fold(`${index}.input`)),
+    ...results.map(({ part, message }, at) => {
+      const state = fold(`${index}.result${at}`, message);
+      const box = column(part.is_error ? "Error" : "Result", contentText(part.content), part, state);
+      box.title = exact(message.timestamp);
+      return box;
+    }),
+  ];
+  return tool(fold(`${index}`), part.name, state, words, preview, body, `Tool ${part.name}, ${words}`);
 }
 
-/** The arguments of a call. If one is a text of several lines, show each argument separately, with texts verbatim. */
-function fields(input) {
-  const isTable = input !== null && typeof input === "object" && !Array.isArray(input);
-  const entries = isTable ? Object.entries(input) : [];
+const column = (title, content, part, fold) =>
+  el(
+    part.is_error ? "section.column.failed" : "section.column",
+    el("h4", title),
+    ...foldable(content, { ...fold, cut: part.cut }, data),
+  );
+
+/** The arguments of a call. If one is a text of several lines, each is shown separately, with texts verbatim. */
+function argumentsText(input) {
+  const isObject = input !== null && typeof input === "object" && !Array.isArray(input);
+  const entries = isObject ? Object.entries(input) : [];
   if (!entries.some(([, value]) => typeof value === "string" && value.trim().includes("\n"))) return pretty(input);
   return entries.map(([name, value]) => `${name}: ${typeof value === "string" ? value : pretty(value)}`).join("\n");
 }
 
-function failure(results) {
-  const part = results.find((result) => result.part.is_error).part;
-  return shorten(oneLine(contentText(part.content)), 160);
-}
-
 /** The arguments of a call on one line. */
-function argumentsOf(input) {
-  if (typeof input === "string") return shorten(oneLine(input), 160);
-  if (input === null || typeof input !== "object") return String(input ?? "");
-  const told = Object.entries(input).map(([name, value]) => {
-    const short = typeof value === "string" ? value : JSON.stringify(value);
-    return `${name}: ${shorten(oneLine(short ?? ""), 60)}`;
-  });
-  return shorten(told.join(", "), 160);
+function argumentsLine(input) {
+  if (input === null || typeof input !== "object") return brief(String(input ?? ""), 160);
+  const shown = (value) => brief(typeof value === "string" ? value : (JSON.stringify(value) ?? ""), 60);
+  const texts = Object.entries(input).map(([name, value]) => `${name}: ${shown(value)}`);
+  return shorten(texts.join(", "), 160);
 }
 
-/** A result without its call, which was compacted or deleted, or is not loaded yet. */
-function looseResult(part, index, fold) {
+/** A result whose call was compacted or deleted, or is not loaded yet. */
+function resultWithoutCall(part, index, fold) {
   const content = contentText(part.content);
-  const own = fold(`${index}`);
-  const head = [icon("tool"), el("span", { class: "tool-name", text: part.name ?? "Result of a tool" })];
-  if (!own.open) head.push(el("span", { class: "preview", text: shorten(oneLine(content), 160) }));
-  head.push(el("span", { class: "tool-state", text: part.is_error ? "failed" : "result" }));
   const body = () => [column(part.is_error ? "Error" : "Result", content, part, fold(`${index}.result`))];
-  const box = folding("tool", own, head, body, `Result of the tool ${part.name ?? part.tool_use_id}`);
-  box.dataset.state = part.is_error ? "error" : "done";
-  return box;
-}
-
-function unknown(part, fold) {
-  const head = [
-    icon("file"),
-    el("span", { class: "reasoning-label", text: `Part of type ${shorten(String(part.type), 40)}` }),
-  ];
-  return folding("reasoning", fold, head, () => [data(pretty(part))], `Part of type ${part.type}`);
+  const [state, words] = part.is_error ? ["error", "failed"] : ["done", "result"];
+  const label = `Result of the tool ${part.name ?? part.tool_use_id}`;
+  return tool(fold(`${index}`), part.name ?? "Result of a tool", state, words, brief(content, 160), body, label);
 }
 
 export function attachments(message) {
-  const chips = message.parts.filter((part) => part.type === "attachment").map(chip);
-  return chips.length ? el("ul", { class: "chips", "aria-label": "Attachments" }, ...chips) : null;
+  const chips = message.parts.filter((part) => part.type === "attachment").map(attachment);
+  return chips.length ? el("ul.chips", { "aria-label": "Attachments" }, ...chips) : null;
 }
 
-function chip(part) {
-  const kind = { image: "image", video: "image", audio: "audio" }[part.modality] ?? "file";
+function attachment(part) {
+  const image = { image: "image", video: "image", audio: "audio" }[part.modality] ?? "file";
   const name = part.name ?? part.reference ?? part.id ?? "attachment";
   const facts = [part.mime_type ?? part.modality, bytes(part.size)].filter(Boolean).join(", ");
-  const told = [name, facts, part.reference].filter(Boolean).join("\n");
-  return el(
-    "li",
-    { class: "chip", title: shorten(told, 400) },
-    icon(kind),
-    el("bdi", { class: "chip-name", text: shorten(name, 80) }),
-    facts && el("span", { class: "chip-facts", text: facts }),
-  );
+  const title = shorten([name, facts, part.reference].filter(Boolean).join("\n"), 400);
+  const label = el("bdi.chip-name", shorten(name, 80));
+  return el("li.chip", { title }, icon(image), label, facts && el("span.chip-facts", facts));
 }
 
 export function sources(message, fold) {
   const found = message.sources ?? [];
   if (!found.length) return null;
-  const counted = plural(message.sources_cut ?? found.length, "source");
-  const own = fold("sources");
-  const head = [icon("source"), el("span", { class: "reasoning-label", text: counted })];
-  if (!own.open) head.push(el("span", { class: "preview", text: shorten(found.map(sourceName).join(" · "), 160) }));
-  return folding("sources", own, head, () => [el("ol", {}, ...found.map(drawSource))], counted);
+  const label = plural(message.sources_cut ?? found.length, "source");
+  const names = shorten(found.map(sourceName).join(" · "), 160);
+  const body = () => [el("ol", ...found.map(drawSource))];
+  return folding("sources", fold("sources"), labelled("source", label), names, body, label);
 }
 
 const sourceName = (source) => source.document_name ?? source.document_id ?? "a document";
 
-function drawSource(source) {
-  return el(
+const drawSource = (source) =>
+  el(
     "li",
-    {},
-    el("bdi", { class: "source-name", text: shorten(sourceName(source), 200) }),
-    Number.isFinite(source.score) && el("span", { class: "chip-facts", text: source.score.toFixed(2) }),
-    source.chunk && el("p", { class: "source-chunk", dir: "auto", text: shorten(source.chunk, 1200) }),
+    el("bdi.source-name", shorten(sourceName(source), 200)),
+    Number.isFinite(source.score) && el("span.chip-facts", source.score.toFixed(2)),
+    source.chunk && el("p.source-chunk", { dir: "auto" }, shorten(source.chunk, 1200)),
   );
-}

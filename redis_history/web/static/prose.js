@@ -1,6 +1,6 @@
 // Folds long texts; code and data.
 
-import { copying, el } from "./dom.js";
+import { copyButton, el } from "./dom.js";
 import { plural, shorten } from "./format.js";
 import { languages, tokenize } from "./vendor/speed-highlight.js";
 
@@ -9,18 +9,7 @@ const TALL = 26; // lines
 const SHOWN = 1200;
 const SHOWN_LINES = 16;
 const COLOURED = 6000; // characters; longer code stays in one colour
-const ALIASES = new Map(
-  Object.entries({
-    python: "py",
-    javascript: "js",
-    typescript: "js",
-    ts: "js",
-    sh: "bash",
-    shell: "bash",
-    yml: "yaml",
-    patch: "diff",
-  }),
-);
+const ALIASES = { python: "py", javascript: "js", typescript: "js", ts: "js", sh: "bash", shell: "bash", yml: "yaml" };
 
 /** The beginning of a text that is too long to show in full, or null. */
 function beginning(text) {
@@ -35,36 +24,29 @@ function beginning(text) {
   return shorten(text, Math.min(SHOWN, lines > TALL && cut > 0 ? cut : SHOWN));
 }
 
-/** `make(text)`; for a long text, of its beginning, with a button. `fold`: `{open, total, toggle, id}`. */
-export function foldable(text, fold, make) {
-  const start = fold.cut ? (beginning(text) ?? text) : beginning(text);
+/** `make(text)`; for a long text, of its beginning, with a button. `fold`: `{open, toggle, id, cut}`. */
+export function foldable(text, { open, toggle, id, cut }, make) {
+  const start = beginning(text) ?? (cut ? text : null);
   if (start === null) return [make(text)];
-  const label = fold.open ? "Show less" : `Show all ${plural(fold.total ?? text.length, "character")}`;
-  const button = el("button", { type: "button", class: "more", text: label, "aria-expanded": String(fold.open) });
-  button.dataset.fold = fold.id;
-  button.addEventListener("click", fold.toggle);
-  return [make(fold.open ? text : start), button];
+  const label = open ? "Show less" : `Show all ${plural(cut ?? text.length, "character")}`;
+  const props = { type: "button", "aria-expanded": String(open), data: { fold: id }, on: { click: toggle } };
+  return [make(open ? text : start), el("button.more", props, label)];
 }
 
 export function code(text, language = "") {
   const name = shorten(language, 24);
   const label = language ? `Code, ${name}` : "Code";
-  const head = el("span", { class: "code-head" }, name, copying(text));
   const body = coloured(el("code"), text, language.toLowerCase());
-  return el("pre", { class: "code", dir: "ltr", tabindex: "0", "aria-label": label }, head, body);
+  const head = el("span.code-head", name, copyButton(text));
+  return el("pre.code", { dir: "ltr", tabindex: "0", "aria-label": label }, head, body);
 }
 
 /** Append a text, in the colours of a known language. */
 function coloured(node, text, language) {
-  const name = ALIASES.get(language) ?? language;
-  if (!Object.hasOwn(languages, name) || text.length > COLOURED) node.append(text);
-  else
-    tokenize(
-      text,
-      languages[name],
-      (piece, kind) => node.append(kind ? el("span", { class: `code-${kind}`, text: piece }) : piece),
-      { languages },
-    );
+  const name = Object.hasOwn(ALIASES, language) ? ALIASES[language] : language;
+  const append = (piece, kind) => node.append(kind ? el(`span.code-${kind}`, piece) : piece);
+  if (Object.hasOwn(languages, name) && text.length <= COLOURED) tokenize(text, languages[name], append, { languages });
+  else node.append(text);
   return node;
 }
 
@@ -84,9 +66,9 @@ export function pretty(value) {
 /** Preformatted text; coloured if it is JSON. */
 export const data = (text) =>
   coloured(
-    el("pre", { class: "data", dir: "auto", tabindex: "0", "aria-label": "Data" }),
+    el("pre.data", { dir: "auto", tabindex: "0", "aria-label": "Data" }),
     text,
-    /^[[{]/.test(text) && "json",
+    /^[[{]/.test(text) ? "json" : "",
   );
 
 /** The result of a tool as text. */

@@ -1,10 +1,9 @@
 // Search in one conversation or in all, with marked words.
 
-import { api } from "./api.js";
+import { api, go, hashOf } from "./api.js";
 import { byId, el, setText } from "./dom.js";
-import { ago, author, exact, oneLine, plural, shorten } from "./format.js";
+import { ago, author, brief, exact, plural, shorten, titleOf } from "./format.js";
 import { avatar } from "./message.js";
-import { go, hashOf } from "./route.js";
 
 const WAIT = 220; // milliseconds after the last key
 const MOST = 50;
@@ -12,21 +11,19 @@ const HINT = "Any of the words may match; “quoted words” match as a phrase."
 
 export class Search {
   /**
-   * `here()`: the id of the open conversation or null; `names()`: of participants in it, by id; `titleOf(id)`: if known;
-   * `onOpen(hit, words)`: called before a hit opens.
+   * `openId()`: of the open conversation, or null; `names()`: of its participants, by id; `knownTitle(id)`: if the list
+   * has it; `onOpen(hit, words)`: called before a hit opens.
    */
-  constructor({ here, names, titleOf, onOpen }) {
-    Object.assign(this, { here, names, titleOf, onOpen });
+  constructor({ openId, names, knownTitle, onOpen }) {
+    Object.assign(this, { openId, names, knownTitle, onOpen });
     this.form = byId("search-form");
     this.input = byId("search");
     this.pane = byId("search-pane");
     this.hits = byId("hits");
-    this.title = byId("search-title");
-    this.note = byId("search-note");
     this.people = new Map(); // names by id, of hits
     this.tools = new Set();
     this.titles = new Map(); // promises of titles that the list does not have
-    for (const place of [this.form, this.pane]) place.addEventListener("input", () => this.soon());
+    for (const part of [this.form, this.pane]) part.addEventListener("input", () => this.soon());
     this.form.addEventListener("submit", (event) => event.preventDefault());
     this.form.addEventListener("reset", (event) => {
       event.preventDefault();
@@ -38,6 +35,10 @@ export class Search {
 
   get active() {
     return !this.pane.hidden;
+  }
+
+  get filters() {
+    return [...this.pane.querySelectorAll("select, input")];
   }
 
   /** Without an index, the server searches only one conversation. */
@@ -53,41 +54,36 @@ export class Search {
   soon() {
     clearTimeout(this.timer);
     this.showScope();
-    if (!this.input.value.trim()) {
-      this.leave();
-      return;
-    }
-    this.timer = setTimeout(() => this.run(), WAIT);
+    if (this.input.value.trim()) this.timer = setTimeout(() => this.run(), WAIT);
+    else this.leave();
   }
 
   showScope() {
-    byId("search-scope").hidden = this.here() === null || (!this.input.value && document.activeElement !== this.input);
+    const used = this.input.value || document.activeElement === this.input;
+    byId("search-scope").hidden = this.openId() === null || !used;
   }
 
   async run() {
     this.aborter?.abort();
-    const aborter = (this.aborter = new AbortController());
+    const { signal } = (this.aborter = new AbortController());
     const { q, scope, participant, since, before, ...fields } = Object.fromEntries(new FormData(this.form));
-    const conversation = scope === "one" ? this.here() : null;
-    this.show();
+    const conversation = scope === "one" ? this.openId() : null;
+    this.showPane(true);
     if (scope === "one" && conversation === null) {
-      this.told("Search", "This server has no search module: open a conversation, and search in it.");
+      this.say("Search", "This server has no search module: open a conversation, and search in it.");
       return;
     }
-    setText(this.title, "Searching …");
+    setText(byId("search-title"), "Searching …");
+    const days = { since: midnight(since), before: midnight(before, 1) };
+    const params = { q: q.trim(), conversation, limit: MOST, ...fields, participant: this.idOf(participant), ...days };
     try {
-      const who = { participant: this.idOf(participant) };
-      const when = { since: midnight(since), before: midnight(before, 1) };
-      const { hits, total } = await api.search(
-        { q: q.trim(), conversation, limit: MOST, ...fields, ...who, ...when },
-        aborter.signal,
-      );
+      const { hits, total } = await api.search(params, signal);
       this.list(hits, total, conversation === null);
     } catch (error) {
       if (error.name === "AbortError") return;
       this.hits.replaceChildren();
       const elsewhere = error.status === 409 && conversation === null;
-      this.told("No search", elsewhere ? `${error.message} Choose “Only this conversation”.` : error.message);
+      this.say("No search", elsewhere ? `${error.message} Choose “Only this conversation”.` : error.message);
     }
   }
 
@@ -104,93 +100,82 @@ export class Search {
       if (message.participant) this.people.set(message.participant.id, author(message).name);
       for (const part of message.parts) if (part.type.startsWith("tool_") && part.name) this.tools.add(part.name);
     }
-    const offer = (id, names) => byId(id).replaceChildren(...names.map((value) => el("option", { value })));
-    offer("known-tools", [...this.tools]);
-    offer("known-people", [...new Set(this.people.values())]);
+    const offer = (id, names) => byId(id).replaceChildren(...Array.from(names, (value) => el("option", { value })));
+    offer("known-tools", this.tools);
+    offer("known-people", new Set(this.people.values()));
   }
 
   list(hits, total, everywhere) {
     this.learn(hits);
-    const many =
-      hits.length === MOST
-        ? `The best ${MOST} of ${plural(Math.max(total, MOST), "result")}`
-        : plural(hits.length, "result");
-    const filtered = [...this.pane.querySelectorAll("select, input")].some((field) => field.value);
-    const hint = filtered ? "No message fits the words and the filters." : HINT;
-    this.told(hits.length ? many : "Nothing found", hits.length ? "" : hint);
+    const best = `The best ${MOST} of ${plural(Math.max(total, MOST), "result")}`;
+    const hint = this.filters.some((field) => field.value) ? "No message fits the words and the filters." : HINT;
+    if (hits.length) this.say(hits.length === MOST ? best : plural(hits.length, "result"), "");
+    else this.say("Nothing found", hint);
     const focused = this.links().indexOf(document.activeElement);
-    const found = Map.groupBy(hits, (hit) => hit.conversation);
-    const items = [...found].map(([id, some]) => [everywhere && this.head(id), ...some.map((hit) => this.draw(hit))]);
-    this.hits.replaceChildren(...items.flat().filter(Boolean));
+    const groups = Map.groupBy(hits, (hit) => hit.conversation);
+    const items = [...groups].flatMap(([id, some]) => [
+      everywhere && this.head(id),
+      ...some.map((hit) => this.draw(hit)),
+    ]);
+    this.hits.replaceChildren(...items.filter(Boolean));
     if (focused >= 0) (this.links()[focused] ?? this.input).focus();
   }
 
-  /** The title of a conversation, which is read if the list has not loaded it. */
+  /** The title of a conversation, which is loaded if the list does not have it. */
   head(id) {
-    const title = el("bdi", { text: shorten(oneLine(this.titleOf(id) ?? ""), 120) });
+    const title = el("bdi", brief(this.knownTitle(id) ?? "", 120));
     if (!title.textContent) {
       if (!this.titles.has(id))
         this.titles.set(
           id,
-          api.conversation(id).catch(() => ({})),
+          api.conversation(id).catch(() => ({ id })),
         );
-      this.titles.get(id).then((info) => setText(title, shorten(oneLine(info.title || info.label || id), 120)));
+      this.titles.get(id).then((info) => setText(title, brief(titleOf(info), 120)));
     }
-    return el("li", { class: "group" }, el("h3", {}, title));
+    return el("li.group", el("h3", title));
   }
 
-  told(title, note) {
-    setText(this.title, title);
-    setText(this.note, note);
+  say(title, note) {
+    setText(byId("search-title"), title);
+    setText(byId("search-note"), note);
   }
 
   draw(hit) {
-    const { message } = hit;
+    const { message, conversation, archived } = hit;
     const who = author(message);
-    const words = wordsOf(hit);
-    const link = el(
-      "a",
-      { class: "hit", href: hashOf({ conversation: hit.conversation, message: message.id }) },
-      avatar(who),
-      el(
-        "span",
-        { class: "hit-text" },
-        el(
-          "span",
-          { class: "card-top" },
-          el("bdi", { class: "card-who", text: shorten(who.name, 60) }),
-          hit.archived && el("span", { class: "tag", text: "in a summary" }),
-          el("time", { datetime: message.timestamp, title: exact(message.timestamp), text: ago(message.timestamp) }),
-        ),
-        el("span", { class: "snippet", dir: "auto" }, ...snippet(hit)),
-      ),
+    const route = { conversation, message: message.id };
+    const time = { datetime: message.timestamp, title: exact(message.timestamp) };
+    const top = el(
+      "span.card-top",
+      el("bdi.card-who", shorten(who.name, 60)),
+      archived && el("span.tag", "in a summary"),
+      el("time", time, ago(message.timestamp)),
     );
+    const text = el("span.hit-text", top, el("span.snippet", { dir: "auto" }, ...snippet(hit)));
+    const link = el("a.hit", { href: hashOf(route) }, avatar(who), text);
     link.addEventListener("click", (event) => {
       if (event.ctrlKey || event.metaKey || event.shiftKey) return;
       event.preventDefault();
-      this.mark(link);
-      this.onOpen(hit, words);
-      go({ conversation: hit.conversation, message: message.id });
+      for (const other of this.links()) other.removeAttribute("aria-current");
+      link.setAttribute("aria-current", "true");
+      this.onOpen(hit, wordsOf(hit));
+      go(route);
     });
-    return el("li", {}, link);
-  }
-
-  mark(link) {
-    for (const other of this.links()) other.removeAttribute("aria-current");
-    link.setAttribute("aria-current", "true");
+    return el("li", link);
   }
 
   links() {
     return [...this.hits.querySelectorAll("a")];
   }
 
-  show() {
-    this.pane.hidden = false;
-    byId("list-pane").hidden = true;
+  /** Show the results instead of the list of conversations, or the reverse. */
+  showPane(shown) {
+    this.pane.hidden = !shown;
+    byId("list-pane").hidden = shown;
   }
 
   clearFilters() {
-    for (const field of this.pane.querySelectorAll("select, input")) field.value = "";
+    for (const field of this.filters) field.value = "";
   }
 
   /** Back to the list of conversations. */
@@ -200,8 +185,7 @@ export class Search {
     this.input.value = "";
     this.clearFilters();
     this.hits.replaceChildren();
-    this.pane.hidden = true;
-    byId("list-pane").hidden = false;
+    this.showPane(false);
     this.showScope();
   }
 }
@@ -215,22 +199,17 @@ function midnight(day, later = 0) {
 
 /** The fragment with the words marked. The spans count UTF-16 units. */
 function snippet({ highlights: [highlight], message }) {
-  if (!highlight) return [shorten(oneLine(message.text || toolText(message)), 200)];
+  if (!highlight) return [brief(message.text || message.parts.map((part) => part.name ?? "").join(" "), 200)];
   const pieces = [];
   let end = 0;
   for (const [start, stop] of highlight.spans) {
-    pieces.push(highlight.text.slice(end, start), el("mark", { text: highlight.text.slice(start, stop) }));
+    pieces.push(highlight.text.slice(end, start), el("mark", highlight.text.slice(start, stop)));
     end = stop;
   }
   return [...pieces, highlight.text.slice(end)];
 }
 
-const toolText = (message) => message.parts.map((part) => part.name ?? "").join(" ");
-
 function wordsOf({ highlights }) {
-  const found = new Set();
-  for (const { text, spans } of highlights) {
-    for (const [start, stop] of spans) found.add(text.slice(start, stop).toLowerCase());
-  }
-  return [...found].filter(Boolean).slice(0, 20);
+  const words = highlights.flatMap(({ text, spans }) => spans.map((span) => text.slice(...span)));
+  return [...new Set(words.map((word) => word.toLowerCase()).filter(Boolean))].slice(0, 20);
 }

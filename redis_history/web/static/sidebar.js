@@ -1,32 +1,35 @@
 // The list of conversations: pages come by last change, and are shown by the time of the newest message.
 
-import { api } from "./api.js";
+import { api, hashOf } from "./api.js";
 import { byId, el, oncePerFrame, setText } from "./dom.js";
-import { ago, compact, dayName, exact, number, oneLine, plural, shorten } from "./format.js";
-import { hashOf } from "./route.js";
+import { ago, brief, compact, dayName, exact, number, plural, roleName, shorten, titleOf } from "./format.js";
 
 const PAGE = 50;
 const FILTERED = 2000; // conversations that a filter examines
-const LOOKED = 20_000; // conversations up to which the list loads pages without scrolling, to fill itself
+const FILL = 20_000; // conversations up to which the list loads pages without scrolling, to fill itself
 const FAILED = 3_000; // milliseconds before a failed page is requested again
 const STEADY = 1200; // milliseconds; the list keeps its order while the pointer moves over it
+const GROUPS = ["Today", "Yesterday"];
 
 export class Sidebar {
   /** `isSeen(id)`: whether the user sees the end of a conversation; `onCount(n)`: the number of unseen messages. */
   constructor({ unread, isSeen, onCount }) {
     Object.assign(this, { unread, isSeen, onCount });
-    this.items = new Map();
-    this.watches = new Set(); // for each page that is loading: the ids of events since the request
+    this.items = new Map(); // {conversation, last, element, link} by id
+    this.changes = new Set(); // for each page that is loading: the ids of events since the request
+    this.loaded = new Promise((resolve) => {
+      this.setLoaded = resolve;
+    });
     this.more = false;
+    this.offset = 0;
+    this.generation = 0;
     this.failed = 0;
+    this.pointed = 0;
     this.current = null;
     this.loading = null;
-    this.pointed = 0;
     this.list = byId("conversations");
     this.heads = new Map(); // elements of "Today", "Yesterday", "Earlier"
     this.scroller = byId("list-scroller");
-    this.note = byId("list-note");
-    this.title = byId("list-title");
     this.filter = byId("filter");
     this.show = oncePerFrame(() => this.render());
     this.filter.addEventListener("input", () => this.show());
@@ -38,8 +41,6 @@ export class Sidebar {
       this.pointed = 0;
       this.show();
     });
-    this.offset = 0;
-    this.generation = 0;
     unread.onChange = () => this.show();
     setInterval(() => this.show(), 15_000); // updates texts such as "3 min"
   }
@@ -48,39 +49,38 @@ export class Sidebar {
   async load() {
     const limit = Math.min(200, Math.max(PAGE, this.items.size));
     const generation = ++this.generation;
-    const { page, told } = await this.ask({ limit, last: 1 });
+    const { page, changed } = await this.request({ limit });
     if (generation !== this.generation) return;
     const known = this.items;
     this.items = new Map();
     for (const conversation of page.conversations) this.put(conversation, known.get(conversation.id));
     for (const [id, item] of known) {
       if (this.items.has(id)) continue;
-      if (told.has(id))
-        this.items.set(id, item); // added by an event meanwhile
+      if (changed.has(id)) this.items.set(id, item);
       else item.element?.remove();
     }
-    this.goOn(page);
+    this.added(page);
     this.error = null;
     this.show();
+    this.setLoaded();
   }
 
-  /** A page without the conversations of events since the request, which are newer. */
-  async ask(params) {
-    const told = new Set();
-    this.watches.add(told);
+  /** A page without the data of conversations that events changed since the request, because events are newer. */
+  async request(params) {
+    const changed = new Set();
+    this.changes.add(changed);
     try {
-      const page = await api.conversations(params);
-      const conversations = page.conversations.filter(({ id }) => !told.has(id) || this.items.has(id));
-      return {
-        page: { ...page, conversations: conversations.map((one) => (told.has(one.id) ? { id: one.id } : one)) },
-        told,
-      };
+      const page = await api.conversations({ ...params, last: 1 });
+      const conversations = page.conversations
+        .filter(({ id }) => !changed.has(id) || this.items.has(id))
+        .map((one) => (changed.has(one.id) ? { id: one.id } : one));
+      return { page: { ...page, conversations }, changed };
     } finally {
-      this.watches.delete(told);
+      this.changes.delete(changed);
     }
   }
 
-  goOn(page) {
+  added(page) {
     this.more = page.next !== null;
     this.total = page.total ?? 0; // where the user may read all; changes meanwhile show at the next page
     this.offset = Number(page.next);
@@ -91,14 +91,11 @@ export class Sidebar {
     if (!this.more || this.loading || Date.now() - this.failed < FAILED) return;
     const generation = this.generation;
     // Start a little before the end of the last page, because conversations may have been deleted meanwhile.
-    const offset = Math.max(0, this.offset - 5);
-    this.loading = this.ask({ limit: PAGE, cursor: offset, last: 1 })
+    this.loading = this.request({ limit: PAGE, cursor: Math.max(0, this.offset - 5) })
       .then(({ page }) => {
         if (generation !== this.generation) return;
-        for (const conversation of page.conversations) {
-          if (!this.items.has(conversation.id)) this.put(conversation);
-        }
-        this.goOn(page);
+        for (const conversation of page.conversations) if (!this.items.has(conversation.id)) this.put(conversation);
+        this.added(page);
       })
       .catch(() => {
         this.failed = Date.now(); // the header shows the connection state
@@ -114,22 +111,18 @@ export class Sidebar {
     item.conversation = { ...item.conversation, ...conversation };
     if (conversation.last !== undefined) item.last = conversation.last;
     this.items.set(conversation.id, item);
-    return item;
   }
 
-  on_changed(data) {
-    const { conversation: id } = data;
-    for (const told of this.watches) told.add(id);
+  on_changed({ conversation: id, ...data }) {
+    for (const changed of this.changes) changed.add(id);
     this.put({ ...data, id }, this.items.get(id));
     this.show();
   }
 
   on_gone({ conversation: id }) {
-    for (const told of this.watches) told.add(id);
-    const item = this.items.get(id);
-    if (!item) return;
+    for (const changed of this.changes) changed.add(id);
+    this.items.get(id)?.element?.remove();
     this.items.delete(id);
-    item.element?.remove();
     this.show();
   }
 
@@ -144,11 +137,11 @@ export class Sidebar {
 
   link(state, error) {
     clearTimeout(this.waiting);
-    if (state === "open") this.trouble(null);
-    else if (error) this.waiting = setTimeout(() => this.trouble(error), 900);
+    if (state === "open") this.fail(null);
+    else if (error) this.waiting = setTimeout(() => this.fail(error), 900);
   }
 
-  trouble(error) {
+  fail(error) {
     this.error = error?.message ?? null;
     this.show();
   }
@@ -159,127 +152,113 @@ export class Sidebar {
     this.items.get(id)?.element?.scrollIntoView({ block: "nearest" });
   }
 
+  links() {
+    return [...this.list.querySelectorAll("li:not([hidden]) > a")];
+  }
+
   // Rendering
 
   render() {
     const words = this.filter.value.trim().toLowerCase();
-    const sorted = [...this.items.values()].sort((left, right) => ascending(timeOf(right), timeOf(left)));
-    const steady = Date.now() - this.pointed < STEADY;
-    if (steady) setTimeout(this.show, STEADY);
-    const order = steady ? this.asShown(sorted) : sorted;
+    const focused = this.list.contains(document.activeElement) ? document.activeElement : null;
+    let next = this.list.firstElementChild;
+    const place = (element) => {
+      if (element === next) next = next.nextElementSibling;
+      else this.list.insertBefore(element, next);
+    };
+    const groups = new Set();
     let unread = 0;
     let matched = 0;
-    const focused = this.list.contains(document.activeElement) ? document.activeElement : null;
-    let place = this.list.firstElementChild;
-    const put = (element) => {
-      if (element === place) place = place.nextElementSibling;
-      else this.list.insertBefore(element, place);
-    };
-    const heads = [];
-    for (const item of order) {
-      if (this.isSeen(item.conversation.id)) this.unread.see(item.conversation.id, item.conversation.message_count);
-      const count = this.unread.count(item.conversation);
+    for (const item of this.ordered()) {
+      const { conversation } = item;
+      if (this.isSeen(conversation.id)) this.unread.see(conversation.id, conversation.message_count);
+      const count = this.unread.count(conversation);
       unread += count;
       this.draw(item, count);
-      const hidden = words && !matches(item, words);
-      item.element.hidden = Boolean(hidden);
-      if (!hidden) {
+      item.element.hidden = Boolean(words) && !matches(item, words);
+      if (!item.element.hidden) {
         matched += 1;
         const group = GROUPS.find((name) => name === dayName(timeOf(item))) ?? "Earlier";
-        if (!heads.includes(group)) {
-          heads.push(group);
-          put(this.head(group));
-        }
+        if (!groups.has(group)) place(this.head(group));
+        groups.add(group);
       }
-      put(item.element);
+      place(item.element);
     }
-    for (const [group, head] of this.heads) if (!heads.includes(group)) head.remove();
+    for (const [group, head] of this.heads) if (!groups.has(group)) head.remove();
     if (focused !== document.activeElement) focused?.focus({ preventScroll: true }); // a moved element loses the focus
-    const known = this.more && !words && this.total > matched;
-    const count = plural(known ? this.total : matched, "conversation");
-    const shown = this.more && !known ? count.replace(" ", "+ ") : count;
-    setText(this.title, this.items.size ? shown : "Conversations");
-    this.told(words, matched);
+    this.showCount(words, matched);
     if (words && matched < PAGE && this.items.size < FILTERED) this.loadMore();
-    if (this.more && this.offset < LOOKED) this.scrolled(); // a page may contain few conversations that this user may read
+    if (this.more && this.offset < FILL) this.scrolled(); // a page may contain few conversations that this user may read
     this.onCount(unread);
   }
 
-  /** The order on the screen, with new conversations first, while the user may be about to click. */
-  asShown(sorted) {
-    const at = new Map([...this.list.children].map((element, index) => [element, index]));
+  /** The items by time. While the user may be about to click, in the order on the screen, new ones first. */
+  ordered() {
+    const sorted = [...this.items.values()].sort((left, right) => ascending(timeOf(right), timeOf(left)));
+    if (Date.now() - this.pointed >= STEADY) return sorted;
+    setTimeout(this.show, STEADY);
+    const at = new Map(Array.from(this.list.children, (element, index) => [element, index]));
     return sorted.sort((left, right) => (at.get(left.element) ?? -1) - (at.get(right.element) ?? -1));
   }
 
-  told(words, matched) {
+  showCount(words, matched) {
+    const known = this.more && !words && this.total > matched;
+    const count = plural(known ? this.total : matched, "conversation");
+    const shown = this.more && !known ? count.replace(" ", "+ ") : count;
+    setText(byId("list-title"), this.items.size ? shown : "Conversations");
     let note = "";
     if (this.error) note = `${this.error} Trying again.`;
-    else if (!this.items.size)
-      note = this.generation && !this.more ? "No conversation yet. The first one appears here by itself." : "";
-    else if (words && !matched && !this.more) note = "No conversation matches.";
-    else if (this.more && this.items.size >= FILTERED && words)
-      note = `Looked at ${number(this.items.size)} conversations.`;
-    setText(this.note, note);
+    else if (this.more) {
+      if (words && this.items.size >= FILTERED) note = `Searched ${number(this.items.size)} conversations.`;
+    } else if (!this.items.size) {
+      if (this.generation) note = "No conversation yet. The first one appears here by itself.";
+    } else if (words && !matched) note = "No conversation matches.";
+    setText(byId("list-note"), note);
   }
 
   head(group) {
-    if (!this.heads.has(group)) this.heads.set(group, el("li", { class: "group" }, el("h3", { text: group })));
+    if (!this.heads.has(group)) this.heads.set(group, el("li.group", el("h3", group)));
     return this.heads.get(group);
   }
 
   draw(item, unread) {
-    const { conversation } = item;
+    const { conversation, last } = item;
     const selected = conversation.id === this.current;
-    const at = timeOf(item);
-    const state = JSON.stringify([conversation, item.last, unread, selected, ago(at)]);
+    const datetime = timeOf(item);
+    const state = JSON.stringify([conversation, last, unread, selected, ago(datetime)]);
     if (item.state === state) return;
     item.state = state;
-    if (!item.element) {
-      item.link = el("a", { class: "card", href: hashOf({ conversation: conversation.id }) });
-      item.element = el("li", { data: { id: conversation.id } }, item.link);
-    }
-    const { link } = item;
-    link.classList.toggle("unread", unread > 0);
-    if (selected) link.setAttribute("aria-current", "true");
-    else link.removeAttribute("aria-current");
-    link.replaceChildren(
+    item.link ??= el("a.card", { href: hashOf({ conversation: conversation.id }) });
+    item.element ??= el("li", { data: { id: conversation.id } }, item.link);
+    item.link.classList.toggle("unread", unread > 0);
+    if (selected) item.link.setAttribute("aria-current", "true");
+    else item.link.removeAttribute("aria-current");
+    const title = `${exact(conversation.first_message_at)} –\n${exact(datetime)}`;
+    const badge = { title: `${number(unread)} not seen` };
+    item.link.replaceChildren(
       el(
-        "span",
-        { class: "card-top" },
-        el("bdi", {
-          class: "card-title",
-          text: shorten(oneLine(conversation.title || conversation.label || conversation.id), 160),
-        }),
-        el("time", { datetime: at, title: `${exact(conversation.first_message_at)} –\n${exact(at)}`, text: ago(at) }),
+        "span.card-top",
+        el("bdi.card-title", brief(titleOf(conversation), 160)),
+        el("time", { datetime, title }, ago(datetime)),
       ),
-      el("span", { class: "card-last" }, ...lastLine(item.last)),
       el(
-        "span",
-        { class: "card-facts" },
-        el("span", { text: facts(conversation) }),
-        unread > 0 &&
-          el("span", {
-            class: "badge",
-            text: unread > 999 ? "999+" : number(unread),
-            title: `${number(unread)} not seen`,
-          }),
+        "span.card-last",
+        ...(last ? [el("bdi.card-who", nameOf(last)), " ", el("bdi", brief(last.text ?? "", 200))] : []),
+      ),
+      el(
+        "span.card-facts",
+        el("span", facts(conversation)),
+        unread > 0 && el("span.badge", badge, unread > 999 ? "999+" : number(unread)),
       ),
     );
   }
 
-  // Loading more while scrolling
-
+  /** Load more conversations near the end of the loaded ones. */
   scrolled() {
     const { scrollTop, clientHeight, scrollHeight } = this.scroller;
     if (clientHeight && scrollHeight - scrollTop - clientHeight < 600) this.loadMore();
   }
-
-  links() {
-    return [...this.list.querySelectorAll("li:not([hidden]) > a")];
-  }
 }
-
-const GROUPS = ["Today", "Yesterday"];
 
 /** The time of the newest message: imported conversations have times of their own. */
 const timeOf = ({ conversation, last }) =>
@@ -287,34 +266,75 @@ const timeOf = ({ conversation, last }) =>
 
 const ascending = (left, right) => Number(left > right) - Number(left < right);
 
-function matches({ conversation, last }, words) {
-  const text = [
-    conversation.title,
-    conversation.label,
-    conversation.id,
-    conversation.agent_name,
-    conversation.user_id,
-    last?.text,
-  ].join("\n");
-  return text.toLowerCase().includes(words);
+function matches({ conversation: { title, label, id, agent_name: agent, user_id: owner }, last }, words) {
+  return [title, label, id, agent, owner, last?.text].join("\n").toLowerCase().includes(words);
 }
 
-function facts(conversation) {
-  const told = [plural(conversation.message_count ?? 0, "message")];
-  if (conversation.tokens) told.push(`${compact(conversation.tokens)} tokens`);
-  if (conversation.agent_name) told.push(shorten(conversation.agent_name, 40));
-  return told.join(" · ");
-}
-
-function lastLine(last) {
-  if (!last) return [""];
-  return [
-    el("bdi", { class: "card-who", text: shorten(nameOf(last), 40) }),
-    " ",
-    el("bdi", { text: shorten(oneLine(last.text ?? ""), 200) }),
-  ];
+function facts({ message_count: count, tokens, agent_name: agent }) {
+  const texts = [plural(count ?? 0, "message"), tokens && `${compact(tokens)} tokens`, agent && shorten(agent, 40)];
+  return texts.filter(Boolean).join(" · ");
 }
 
 /** Without a participant, the name is the role. */
-const nameOf = ({ name, role }) =>
-  name && name !== role ? name : ({ user: "User", assistant: "Assistant", system: "System", tool: "Tool" }[role] ?? "");
+const nameOf = ({ name, role }) => shorten(name && name !== role ? name : roleName(role), 40);
+
+const KEPT = 2000; // conversations
+
+/** Stores the number of seen messages of each conversation in the browser. Without storage, only in this page. */
+export class Unread {
+  constructor(name) {
+    this.key = `redis-history:seen:${name}`;
+    const stored = this.stored();
+    this.first = !stored; // the first visit, until the list is loaded
+    this.started = stored?.started ?? Date.now();
+    this.seen = new Map(stored?.seen);
+    // Another tab of this page has updated the storage.
+    addEventListener("storage", (event) => {
+      if (event.key !== this.key) return;
+      this.seen = new Map(this.stored()?.seen);
+      this.onChange?.();
+    });
+  }
+
+  stored() {
+    try {
+      return JSON.parse(localStorage.getItem(this.key));
+    } catch {
+      return null; // storage is disabled or invalid: as on a first visit
+    }
+  }
+
+  /** The number of unseen messages of a conversation. Messages from before the first visit count as seen. */
+  count({ id, message_count: count, created_at: created }) {
+    const seen = this.seen.get(id);
+    if (seen === undefined) return Date.parse(created) >= this.started ? count : 0;
+    if (count < seen) this.see(id, count);
+    return Math.max(0, count - seen);
+  }
+
+  /** Count later messages as unseen. */
+  begin(conversations) {
+    for (const conversation of conversations) {
+      const { id, message_count: count } = conversation;
+      if (!this.seen.has(id) && (this.first || this.count(conversation) === 0)) this.seen.set(id, count);
+    }
+    this.first = false;
+    this.save();
+  }
+
+  see(id, count) {
+    if (this.seen.get(id) === count) return;
+    this.seen.delete(id); // keep the latest at the end
+    this.seen.set(id, count);
+    this.save();
+  }
+
+  save() {
+    if (this.first) return; // nothing to store yet
+    try {
+      localStorage.setItem(this.key, JSON.stringify({ started: this.started, seen: [...this.seen].slice(-KEPT) }));
+    } catch {
+      // storage is full or disabled
+    }
+  }
+}

@@ -1,7 +1,7 @@
 // Server-sent events over fetch. Unlike EventSource, it reports why a connection failed, retries after any failure,
 // detects a dead connection, and resumes after the last handled event.
 
-import { failure } from "./api.js";
+import { address, failure } from "./api.js";
 
 const SILENCE = 40_000; // milliseconds; the server sends at least every 15 s
 const FIRST_WAIT = 250;
@@ -50,19 +50,14 @@ export class EventParser {
 
 /**
  * A stream that stays open until `close()`.
- * `address()` returns its URL. `snapshot()` loads the current state and returns the cursor to follow from. It is called
- * first, unless there is a `cursor`, and again whenever the server cannot send the missed events. Without `snapshot`,
- * events start now. `onEvent(name, data)` gets each event once, and may return "reset" to request a new snapshot.
- * `onState(state, error)`: "opening", "open", "waiting" (before a retry), or "refused" (a permanent error; it retries
- * rarely).
+ * `snapshot()` loads the current state and returns the cursor to follow from. It is called first, unless there is a
+ * `cursor`, and again whenever the server cannot send the missed events. Without `snapshot`, events start now.
+ * `onEvent(name, data)` gets each event once, and may return "reset" to request a new snapshot. `onState(state, error)`:
+ * "opening", "open", "waiting" (before a retry), or "refused" (a permanent error; it retries rarely).
  */
 export class Stream {
-  constructor({ address, snapshot = null, cursor = null, onEvent, onState }) {
-    this.address = address;
-    this.snapshot = snapshot;
-    this.onEvent = onEvent;
-    this.onState = onState;
-    this.cursor = cursor;
+  constructor({ url, snapshot = null, cursor = null, onEvent, onState }) {
+    Object.assign(this, { url, snapshot, cursor, onEvent, onState });
     this.failures = 0;
     this.closed = false;
     this.nudge = () => {
@@ -111,7 +106,7 @@ export class Stream {
     try {
       const headers = { Accept: "text/event-stream" };
       if (this.cursor) headers["Last-Event-ID"] = this.cursor;
-      const response = await fetch(this.address(), { headers, credentials: "same-origin", cache: "no-store", signal });
+      const response = await fetch(this.url, { headers, credentials: "same-origin", cache: "no-store", signal });
       if (!response.ok) throw await failure(response);
       this.onState("open");
       const parser = new EventParser((event) => this.handle(event));
@@ -132,8 +127,7 @@ export class Stream {
 
   handle({ name, id, data }) {
     if (this.closed) return;
-    const told = JSON.parse(data);
-    const outcome = name === "reset" ? "reset" : this.onEvent(name, told);
+    const outcome = name === "reset" ? "reset" : this.onEvent(name, JSON.parse(data));
     if (outcome === "reset" && this.snapshot)
       throw Object.assign(new Error("a new snapshot is needed"), { reset: true });
     if (id) this.cursor = id; // set after handling, so that an unhandled event is sent again
@@ -155,4 +149,39 @@ export class Stream {
       };
     });
   }
+}
+
+/**
+ * The stream of all conversations, shared by all tabs of this page: browsers allow few connections to a server, and each
+ * tab needs one for its open conversation. One tab, the leader, holds the stream and forwards its events.
+ * `onEvent(name, data)`: after "hello", read the list; later changes follow as events. `onState`: see Stream.
+ */
+export async function openListStream({ onEvent, onState }) {
+  const url = address(["events"]).href;
+  const listen = (forward) =>
+    new Stream({
+      url,
+      onEvent: (name, data) => {
+        onEvent(name, data);
+        forward({ name, data });
+      },
+      onState: (state, error) => {
+        onState(state, error);
+        forward({ state });
+      },
+    });
+  // Both APIs need https or a loopback address. Elsewhere each tab has its own stream.
+  if (!navigator.locks || !globalThis.BroadcastChannel) {
+    listen(() => {});
+    return;
+  }
+  const channel = new BroadcastChannel(url);
+  channel.onmessage = ({ data: { state, name, data } }) => (state ? onState(state, null) : onEvent(name, data));
+  const { held } = await navigator.locks.query();
+  if (held.some((lock) => lock.name === url)) onEvent("hello", {}); // the leader's own "hello" is long past
+  // Held until the tab is closed; browsers do not suspend a tab that holds a lock.
+  navigator.locks.request(url, () => {
+    listen((event) => channel.postMessage(event));
+    return new Promise(() => {});
+  });
 }

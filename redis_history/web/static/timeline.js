@@ -1,13 +1,11 @@
 // The open conversation: its rows, its stream, and navigation.
 
 import { address, api } from "./api.js";
-import { showActivity } from "./activity.js";
 import { compare, Conversation } from "./conversation.js";
-import { Desk } from "./desk.js";
-import { byId, oncePerFrame, setText } from "./dom.js";
-import { author, oneLine, plural, shorten } from "./format.js";
-import { Header } from "./header.js";
-import { mark, unmark } from "./marking.js";
+import { byId, markWords, oncePerFrame, setText, unmarkWords } from "./dom.js";
+import { Folds } from "./folds.js";
+import { author, brief, plural } from "./format.js";
+import { Header, showActivity } from "./header.js";
 import { drawRow, estimateRow } from "./message.js";
 import { buildRows, sameRow } from "./rows.js";
 import { Stream } from "./stream.js";
@@ -54,7 +52,7 @@ export class Timeline {
     this.close();
     const conversation = new Conversation(id, (change) => conversation === this.conversation && this.changed(change));
     this.conversation = conversation;
-    this.desk = new Desk({
+    this.folds = new Folds({
       conversation,
       prefix: this.prefix,
       hold: (key) => this.list.hold(key),
@@ -70,7 +68,7 @@ export class Timeline {
     this.current = null;
     this.failed = 0;
     showActivity([]);
-    this.header.begin(id);
+    this.header.open(id);
     this.list.reset();
     this.wish += 1;
     this.listen(null);
@@ -81,25 +79,25 @@ export class Timeline {
     this.conversation?.close();
     this.stream = this.conversation = null;
     clearTimeout(this.hiding);
-    unmark();
+    unmarkWords();
   }
 
   listen(cursor) {
     const { conversation } = this;
     this.stream = new Stream({
-      address: () => address(["conversations", conversation.id, "events"]),
+      url: address(["conversations", conversation.id, "events"]),
       cursor,
       snapshot: () => {
         this.readInfo();
-        return conversation.open(this.place());
+        return conversation.open(this.position());
       },
-      onEvent: (name, data) => this.told(name, data),
+      onEvent: (name, data) => this.handle(name, data),
       onState: (state, error) => conversation === this.conversation && this.header.link(state, error),
     });
   }
 
   /** The position in view, or null at the end. */
-  place() {
+  position() {
     if (this.list.pinned || !this.list.rows.length) return null;
     const row = this.list.rows[this.list.at(this.scroller.scrollTop)];
     return row.message.position;
@@ -135,27 +133,27 @@ export class Timeline {
 
   // Changes
 
-  told(name, data) {
+  handle(name, data) {
     if (name === "away") this.header.link("waiting", { away: true });
     if (name === "back") this.header.link("open");
     if (name === "restored") return "reset";
     if (name !== "expanded") return this.conversation.apply(name, data);
-    this.desk.summaries.delete(data.summary_id);
-    this.conversation.refresh(this.place()).catch(() => this.stream?.restart());
+    this.folds.summaries.delete(data.summary_id);
+    this.conversation.refresh(this.position()).catch(() => this.stream?.restart());
     return null;
   }
 
-  changed({ kind, told = [], removed = [], ids = [], summary, count }) {
+  changed({ kind, added = [], removed = [], ids = [], summary, count }) {
     if (kind === "opened") {
       this.opened = true;
       this.findUnread();
     }
-    if (kind === "appended") this.appended(told);
+    if (kind === "appended") this.appended(added);
     if (kind === "compacted") {
-      this.desk.counts.set(summary.id, count);
+      this.folds.counts.set(summary.id, count);
       this.announce([`${plural(count ?? removed.length, "message")} folded into a summary`]);
     }
-    if (kind === "deleted") this.desk.forget(ids);
+    if (kind === "deleted") this.folds.forget(ids);
     if (kind === "gone") this.forget();
     if (kind === "info") this.info({});
     else if (!["older", "newer", "opened"].includes(kind)) this.header.say(kind);
@@ -172,27 +170,25 @@ export class Timeline {
     if (count > 0 && held) this.firstUnread = messages.at(-count).id;
   }
 
-  appended(told) {
-    if (!told.length) return;
-    this.conversation.letGo(this.list.pinned ? "older" : "newer");
+  appended(added) {
+    if (!added.length) return;
+    this.conversation.trim(this.list.pinned ? "older" : "newer");
     if (!this.atEnd) {
-      this.below += told.length;
-      if (document.hidden) this.firstUnread ??= told[0].id;
+      this.below += added.length;
+      if (document.hidden) this.firstUnread ??= added[0].id;
     }
-    this.announce(
-      told.map((message) => `${author(message).name}: ${shorten(oneLine(message.text || "calls a tool"), 140)}`),
-    );
+    this.announce(added.map((message) => `${author(message).name}: ${brief(message.text || "calls a tool", 140)}`));
   }
 
   // Rendering
 
   render() {
-    const { conversation, list, desk } = this;
+    const { conversation, list, folds } = this;
     if (!conversation) return;
     const { messages } = conversation;
-    const { rows, home } = buildRows({ messages, unfolded: desk.unfolded(), unread: this.firstUnread });
+    const { rows, home } = buildRows({ messages, unfolded: folds.unfolded(), unread: this.firstUnread });
     this.home = home;
-    desk.learn(messages);
+    folds.learn(messages);
     list.endless = conversation.newer;
     list.pinned &&= !list.endless;
     list.set(rows);
@@ -202,10 +198,10 @@ export class Timeline {
   }
 
   draw(row) {
-    const element = drawRow(row, this.desk);
+    const element = drawRow(row, this.folds);
     if (this.target?.key === row.key) {
       element.classList.add("target");
-      requestAnimationFrame(() => mark(element, this.target?.words ?? []));
+      requestAnimationFrame(() => markWords(element, this.target?.words ?? []));
     }
     return element;
   }
@@ -295,7 +291,7 @@ export class Timeline {
   toggle() {
     const drawn = this.list.drawn.get(this.current);
     if (!drawn) return false;
-    return this.desk.toggleAll(drawn.row, [...drawn.element.querySelectorAll("button[data-fold]")]);
+    return this.folds.toggleAll(drawn.row, [...drawn.element.querySelectorAll("button[data-fold]")]);
   }
 
   /** Bring a message into view, wherever it is. `position`: if known. Returns false if it does not exist any more. */
@@ -317,7 +313,7 @@ export class Timeline {
     const key = this.home.get(id);
     const row = this.list.rows[this.list.index.get(key)];
     if (!row) return false;
-    this.desk.reveal(row, words);
+    this.folds.reveal(row, words);
     this.target = { key, words };
     this.current = key;
     this.list.show(key, 0.25);
@@ -328,14 +324,14 @@ export class Timeline {
 
   /** For an archived message: unfold the summary that replaced it. */
   async unfoldFor(id, position) {
-    const { desk, conversation } = this;
+    const { folds, conversation } = this;
     const summary = conversation.messages.find((one) => one.is_summary && compare(one.position, position) >= 0);
     if (!summary) return false;
-    const has = () => desk.summaries.get(summary.id)?.messages?.some((message) => message.id === id);
-    const originals = desk.originals({ message: summary });
+    const has = () => folds.summaries.get(summary.id)?.messages?.some((message) => message.id === id);
+    const originals = folds.originals({ message: summary });
     if (!originals.open) await originals.toggle();
-    for (let page = 0; page < 20 && !has() && desk.summaries.get(summary.id).more; page += 1) {
-      await desk.originals({ message: summary }).more();
+    for (let page = 0; page < 20 && !has() && folds.summaries.get(summary.id).more; page += 1) {
+      await folds.originals({ message: summary }).more();
     }
     return Boolean(has());
   }

@@ -1,6 +1,6 @@
--- Finds archived messages. Put after _member.lua, _archive.lua and _locate.lua.
+-- Finds archived messages. After _member.lua, _archive.lua and _locate.lua.
 
--- The live member of an id whose place is known, or nil: it is archived, or gone.
+-- The live member of an id with a known position; nil if it is archived or removed.
 local function locate_live(messages, timestamp, sequence, id)
   local member = locate(messages, timestamp, sequence)
   if not member then return nil end
@@ -8,7 +8,7 @@ local function locate_live(messages, timestamp, sequence, id)
   if own == nil or own == id then return member end
 end
 
--- The member of an id in the archives of `listed`, and the revision of its archive.
+-- The member of an id in the archives `listed`, and the revision of its archive.
 local function find_archived(state, listed, timestamp, sequence, id)
   local archives, time = archives_in(listed), tonumber(timestamp)
   for i = #archives, 1, -1 do

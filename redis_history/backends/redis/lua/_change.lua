@@ -1,28 +1,28 @@
--- The start and the end of every writing script.
+-- Shared by all writing scripts.
 --
 -- KEYS  1 state (hash)  2 messages (sorted set)  3 change log (list)  4 registry (sorted set)
 -- ARGV  1 token of this change   2 expected revision or ''   3 'exists', 'absent', 'lease:…' or ''   4 length of the change log
 --       5 name in the registry   6 time to live in milliseconds or ''
---       7 when the call was first sent: microseconds of this server's clock, never later than the truth; '0': not known;
+--       7 when the call was first sent, in microseconds of this server's clock, rather early than late; '0': not known;
 --         with a minus: an earlier copy may have been executed
 --       8 channel to publish to or ''   9 '1' if the caller waits until its writes are durable
 --
--- State fields: v layout, e epoch, r revision, x head of the newest log entry, o '1' if the log of a former life was there
--- when this one began, q sequence, t newest server timestamp,
+-- State fields: v layout, e epoch, r revision, x head of the newest log entry, o '1' if the conversation replaced a deleted
+-- one whose log still existed, q sequence, t newest server timestamp,
 -- n messages, c characters, k tokens, b created, u updated (microseconds), l time to live (milliseconds),
 -- F times of the first and the last message since the last restore or clear (7 bytes each);
--- O '' if none of i, l, a, m, w, g, U and A is there, so that appends need not look for them;
+-- O '' if none of i, l, a, m, w, g, U and A exists, so that appends need not read them;
 -- i, d, y search documents (_document.lua); f leases so far (lease.lua); a, h, m, s, w, '^<id>', '#<revision>' compactions (_archive.lua);
--- g when the journal was last written (microseconds); p newest period with appends (uint32), the sequence at its start and at
+-- g time of the last write to the journal (microseconds); p newest period with appends (uint32), the sequence at its start and at
 -- the start of the one before (6 bytes each);
--- ~ replies that are being written (_live.lua);
+-- ~ streaming replies (_live.lua);
 -- the record: U user id, A agent name, T title, D auditing id, M metadata (each a MessagePack value);
--- ':<digest of an id>' the place of a message (_member.lua).
+-- ':<digest of an id>' position and details of a message (_member.lua).
 --
--- The change log has one entry for each revision, so the place of an entry tells its revision: the last one is that of the
--- state. An entry is a head of 10 bytes and references, never content. The head: kind (the upper 4 bits) and time of the
--- change (52 bits), then the mark of the call. It is the token in the cursors of subscribers. What follows, by kind:
--- 1 append of one message at the server's time, which is that of the change: its sequence (as few bytes as it needs);
+-- The change log has one entry for each revision; the last entry has the state's revision. An entry has a head of 10 bytes
+-- and references without content. The head: kind (the upper 4 bits) and time of the change (52 bits), then the mark of the
+-- call. The head is the token in the cursors of subscribers. The rest, by kind:
+-- 1 append of one message at the time of the change: its sequence (as few bytes as it needs);
 -- the others as MessagePack:
 -- 2 append, 3 restore: {first sequence, {timestamps}, ids that the cap removed, their sequences (0: unknown)}
 -- 4 update: {id, timestamp, sequence}   5 clear: nothing   6 record: the names of its fields, one byte each
@@ -30,21 +30,21 @@
 -- 9 expand: {id of the summary, messages}   10 end of the conversation: {revision}   11 end of a reply: as an update
 --
 -- At most once. Copies of a call may reach the server several times, and late: after a lost reply, or after a newer
--- write was acknowledged. So each call carries its token and the time it was first sent, and the journal of the
--- conversation keeps, for one to two LIFETIMEs, the outcome of every call that removed or replaced something or was
--- refused, and where messages were that have left. Such a call looks into the journal first. An append is recognised
--- by the ids it stored; it looks into the journal only if one was written since it was first sent. A copy that is older
--- than the journal is refused ('late'): the server cannot tell any more whether the call was executed.
+-- write was acknowledged. So each call has its token and the time when it was first sent. The journal of the conversation
+-- keeps, for one to two LIFETIMEs, the outcome of every call that removed or replaced something or was refused, and the
+-- former positions of removed messages. Such a call reads the journal first. An append is recognised by the ids it stored;
+-- it reads the journal only if that was written since the append was first sent. A copy that is older than the journal is
+-- refused ('late'), because the server cannot tell any more whether the call was executed.
 --
--- The journal is two hashes, <state>j0 and <state>j1, for even and odd periods of LIFETIME; a period's hash replaces the one before the
--- last. Fields: b period   h calls sent until then cannot be decided   't<token>' outcome (cmsgpack)
--- ':<digest><mark>' the place of a message that left or was replaced, of each call that appended it
--- o tokens of changes that took all messages away: the states before them are kept as <state>o:<token>.
+-- The journal is two hashes, <state>j0 and <state>j1, for even and odd periods of LIFETIME; a period's hash replaces the
+-- one before the last. Fields: b period   h calls sent until then cannot be decided   't<token>' outcome (cmsgpack)
+-- ':<digest><mark>' the position of a removed or replaced message, for each call that appended it
+-- o tokens of changes that removed all messages; the states before them are kept as <state>o:<token>.
 --
--- The first write of a script decides: a full server refuses it, and nothing was written. Scripts that remove data call
--- free() first, because a full server lets pass what follows a write that takes no memory.
+-- A full server refuses the first write of a script, and then nothing was written. Scripts that remove data call free()
+-- first: after a write that takes no memory, a full server accepts all later ones.
 local state, messages, log, registry, token = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[1]
-local pack, format, char, sub = struct.pack, string.format, string.char, string.sub
+local pack, format, byte, char, sub = struct.pack, string.format, string.byte, string.char, string.sub
 local LIFETIME, KEPT_STATES = 60000000, 16
 local sent, repeated = math.abs(tonumber(ARGV[7])), string.sub(ARGV[7], 1, 1) == '-'
 local mark = tonumber(string.sub(token, 1, 6), 16)
@@ -56,7 +56,7 @@ local function clock()
   return time[1] * 1000000 + time[2]
 end
 
--- The lists of the bucket's conversations of this owner and of this agent (values of the record).
+-- The bucket's lists of conversations for this owner and this agent (values of the record).
 local function lists_of(owners)
   local lists = {}
   for i, kind in ipairs({'u:', 'v:'}) do
@@ -67,7 +67,7 @@ local function lists_of(owners)
   return lists
 end
 
--- The head of the log entry of this change, which the state has as well.
+-- The head of the log entry of this change, also a field of the state.
 local function head_of_entry(kind, now)
   return pack('>BI6I3', kind * 16 + math.floor(now / 281474976710656), now % 281474976710656, mark)
 end
@@ -76,15 +76,14 @@ end
 local function write_log(head, rest)
   if type(rest) == 'table' then rest = cmsgpack.pack(rest) end
   local length, most = redis.call('RPUSH', log, head .. rest), tonumber(ARGV[4])
-  -- Some at once, because each trimming wakes the listeners.
+  -- Several entries at once, because each trim wakes the listeners.
   if length > most + math.min(math.max(most, 16), 256) then redis.call('LTRIM', log, -most, -1) end
 end
 
--- The place in the registry and in the lists of its owners (fields U and A of the state), and the signal to those who wait
--- on the channel; the last writes of a change. (Lua writes whole numbers below 2^53 exactly into a command; only `..` rounds
--- them.)
+-- The last writes of a change: scores in the registry and in the lists of owner and agent (fields U and A), and the message
+-- to the channel. (Redis converts whole numbers below 2^53 exactly; only `..` rounds them.)
 local function announce(revision, now, owners)
-  -- Above all others of the bucket, also when the clock was set back or is another server's: a reader that asks for changes
+  -- Above all other scores of the bucket, also after the clock was set back or a failover: a reader that asks for changes
   -- since the highest score it knows misses nothing.
   local highest = redis.call('ZREVRANGE', registry, 0, 0, 'WITHSCORES')[2]
   if highest and tonumber(highest) >= now then now = tonumber(highest) + 1 end
@@ -97,7 +96,7 @@ local function announce(revision, now, owners)
   if ARGV[8] ~= '' then redis.call('PUBLISH', ARGV[8], revision) end
 end
 
--- A number of 7 bits in each byte, low ones first.
+-- A number with 7 bits in each byte, low ones first.
 local function pack_number(number)
   if number < 128 then return char(number) end
   local low = number % 128
@@ -105,8 +104,8 @@ local function pack_number(number)
   return char(low + 128) .. pack_number((number - low) / 128)
 end
 
--- A member. `what`: characters, flags, the header byte of the body, tool marks; `rest`: of the body. (Few calls: a batch makes
--- a thousand members.)
+-- A member. `what`: characters, flags, the header byte of the body, tool marks; `rest`: of the body. (Few function calls,
+-- because a batch makes a thousand members.)
 local function member_of(sequence, timestamp, what, rest)
   local microseconds = timestamp % 1000000
   local seconds = (timestamp - microseconds) / 1000000

@@ -1,8 +1,8 @@
--- Removes all messages at once, archived ones too, however many: the state is written anew without its ids. Put after
--- _archive.lua and _change.lua.
+-- Removes all messages, also archived ones, at once: writes a new state without their ids. After _archive.lua and
+-- _change.lua.
 local KEPT = {'v', 'e', 'r', 'x', 'q', 't', 'b', 'u', 'l', 'f', 'p', 'o', unpack(RECORD)}
 
--- `listed`: the archives. `seen`: of the journal.
+-- `listed`: the archives. `seen`: the journal (see look).
 local function empty(listed, seen)
   local values = redis.call('HMGET', state, unpack(KEPT))
   local hset = {'n', 0, 'c', 0, 'k', 0, 'g', seen.now}

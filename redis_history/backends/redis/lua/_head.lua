@@ -1,12 +1,12 @@
--- The newest change of a conversation. Put before the scripts that need it.
+-- The newest change of a conversation.
 --
--- The log of a deleted conversation outlives it for a while; its last entry is then where a new subscriber stands, so
--- that it does not take the former life for a new one. Such a head has the epoch '0000000000000000', and no conversation
--- at all has revision 0 as well.
+-- The log of a deleted conversation stays for a while. A new subscriber starts after its last entry, so that it does not
+-- get the deleted changes. The head of a conversation that does not exist has the epoch '0000000000000000', and revision 0
+-- if there is no log either.
 local NO_EPOCH = string.rep('0', 16)
 
--- Returns epoch, revision, and the head of the newest entry, of the newest change; and whether the log of a former life was
--- there when this one began, and the replies that are being written.
+-- Returns epoch, revision and head of the newest change; whether the conversation replaced a deleted one whose log still
+-- existed; and the streaming replies.
 local function head_of(state, log)
   local head = redis.call('HMGET', state, 'e', 'r', 'x', 'o', '~')
   if head[1] then return head[1], tonumber(head[2]), head[3], head[4], head[5] end

@@ -1,11 +1,11 @@
--- The journal of a conversation (see _change.lua), and what else most appends do without. Put after _change.lua.
+-- The journal of a conversation (see _change.lua), and other functions that most appends do not need. After _change.lua.
 local force_write, free, journal_of, look, late, decided, open_change, close_change
 local note, concluded, unchanged, note_places, set_aside
 
--- Makes these functions; see use_archives.
+-- Creates these functions; see use_archives.
 local function use_journal()
-  -- A write without effect. Before an outcome for which nothing is written: WAITAOF and WAIT cover the last write of a
-  -- connection, and the change that this outcome reports may have come over another one.
+  -- A write without effect, before an outcome without a write: WAITAOF and WAIT cover the last write of a connection, and
+  -- another connection may have made the change that this outcome reports.
   function force_write()
     if ARGV[9] ~= '1' then return end
     local newest = redis.call('HGET', state, 'x')
@@ -13,7 +13,7 @@ local function use_journal()
     if not newest then redis.call('UNLINK', state) end
   end
 
-  -- A write that takes no memory; after it, a full server lets the script go on.
+  -- A write that takes no memory; after it, a full server accepts the script's other writes.
   function free()
     redis.call('HDEL', state, 'z')
   end
@@ -22,8 +22,8 @@ local function use_journal()
     return string.sub(state, 1, -2) .. 'j' .. period % 2
   end
 
-  -- The conversation's clock (never behind its last change), and what the journal says of this call: its outcome if it
-  -- has one, until when calls were sent that cannot be decided, the journal's hashes that count, and the kept states.
+  -- Reads the journal for this call. Returns the conversation's clock (never behind its last change), the recorded outcome,
+  -- the horizon (calls sent until then cannot be decided), the valid hashes of the journal, and the kept states.
   -- `updated` and `written`: fields u and g of the state, if there is one.
   function look(updated, written)
     local now, found = clock(), {}
@@ -50,7 +50,7 @@ local function use_journal()
         if tonumber(values[1]) == period then seen.begun, seen.aside = true, values[3] end
       end
     end
-    -- A hash that was written and is not there was evicted.
+    -- A missing hash was evicted.
     if written and tonumber(written) > seen.horizon and (not last or last < math.floor(written / LIFETIME)) then
       seen.horizon = tonumber(written)
     end
@@ -64,8 +64,7 @@ local function use_journal()
     end
   end
 
-  -- What the journal says of this call (see look), and the reply if nothing is left to do: the recorded outcome of an
-  -- earlier copy, or that this copy is late.
+  -- The journal for this call (see look), and the reply if there is nothing to do: the outcome of an earlier copy, or 'late'.
   function decided(updated, written)
     local seen = look(updated, written)
     if not seen.outcome then return seen, late(seen) end
@@ -81,7 +80,7 @@ local function use_journal()
     return seen, refusal and unchanged(seen, epoch, refusal)
   end
 
-  -- The last writes of a change; the outcome. `ttl`, `generation`, `archived`: see live.
+  -- The last writes of a change. Returns the outcome. `ttl`, `generation`, `archived`: see live.
   function close_change(seen, outcome, revision, now, ttl, generation, archived)
     announce(revision, now, redis.call('HMGET', state, 'U', 'A'))
     live(ARGV[6], now, ttl, generation, archived)
@@ -101,7 +100,7 @@ local function use_journal()
     if exists then redis.call('HSET', state, 'g', seen.now, 'O', '1') end
   end
 
-  -- Keeps the outcome of this call for its later copies; the outcome.
+  -- Keeps the outcome of this call for later copies, and returns it.
   function concluded(seen, exists, outcome)
     note(seen, exists, 't' .. token, cmsgpack.pack(outcome))
     return outcome
@@ -115,8 +114,8 @@ local function use_journal()
     return outcome
   end
 
-  -- Keeps where messages were that leave or are replaced: `places` are {field of the state, place}. Of a message that was
-  -- edited before, the place from before the edit stays.
+  -- Keeps the positions of removed or replaced messages: `places` are {field of the state, its value}. The value from
+  -- before an earlier edit stays.
   function note_places(seen, exists, places)
     local key = journal_of(seen.period)
     if #places > 0 then note(seen, exists) end
@@ -125,7 +124,7 @@ local function use_journal()
     end
   end
 
-  -- Before all messages leave: keeps the state with their ids aside. The state is gone then.
+  -- Before all messages are removed: renames the state with their ids, to keep it for a while.
   function set_aside(seen)
     local listed = seen.begun and seen.aside or ''
     if #listed >= KEPT_STATES * (#token + 1) then

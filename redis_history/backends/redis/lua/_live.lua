@@ -1,11 +1,11 @@
--- Replies that are being written. Put after _member.lua, before the scripts that need them.
+-- Streaming replies. After _member.lua.
 --
--- The member of such a reply has the flag 4 and no content. Field '~' of the state has 33 bytes for each: its token (16
--- hexadecimal digits), sequence (uint32), timestamp (7 bytes), and until when its writer lives if it is not heard of again, in
--- milliseconds (6 bytes). The content is the string <conversation>:t:<token>, which only grows: records as in model/replies.py.
+-- The member of a streaming reply has the flag 4 and no content. Field '~' of the state has 33 bytes for each: its token (16
+-- hexadecimal digits), sequence (uint32), timestamp (7 bytes), and the time in milliseconds (6 bytes) when its writer counts as
+-- dead, unless it renews that. The content is the string <conversation>:t:<token>, which only grows: see model/replies.py.
 local is_live, content_of_reply, replies_in, reply_record, reply_at, forget_replies
 
--- Makes these functions; see use_places.
+-- Creates these functions; see use_archives.
 local function use_replies()
   local LEASE = 6000
 
@@ -27,19 +27,19 @@ local function use_replies()
     return found
   end
 
-  -- A reply in the list whose writer was just heard of.
+  -- An entry of field '~', for a writer that is alive now.
   function reply_record(token, sequence, timestamp, now)
     return token .. struct.pack('>I4i7I6', sequence, timestamp, math.floor(now / 1000) + LEASE)
   end
 
-  -- The reply of a sequence.
+  -- The reply with this sequence.
   function reply_at(listed, sequence)
     for _, reply in ipairs(replies_in(listed)) do
       if reply[2] == sequence then return reply end
     end
   end
 
-  -- Takes replies out of the list and removes their content: those of `sequences`, a set, or all.
+  -- Removes replies and their content: those in the set `sequences`, or all.
   function forget_replies(state, sequences)
     local listed = redis.call('HGET', state, '~')
     if not listed then return end

@@ -1,7 +1,7 @@
--- Where messages are in the sorted set. Put before the scripts that need it.
+-- Finds messages in the sorted set by position. After _member.lua.
 --
--- Members of one score sort by their first bytes, the sequence; many may share a score (an import without times), so a
--- place among them is found by halving, not by reading them. After _member.lua.
+-- Members of one score sort by their first bytes, the sequence. Many may share a score (an import without times), so a
+-- binary search finds a position.
 -- How many members sort before (timestamp, sequence); timestamp is a decimal string.
 local function rank_of(messages, timestamp, sequence)
   local low = redis.call('ZCOUNT', messages, '-inf', '(' .. timestamp)

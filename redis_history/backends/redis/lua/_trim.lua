@@ -1,21 +1,20 @@
--- Takes the oldest messages away, by the rules of redis_history/model/pairs.py: in whole groups of messages, so that no
--- result is torn from its call. Put after _document.lua.
+-- Removes the oldest messages in whole groups, so that no tool result loses its call: see redis_history/model/pairs.py.
+-- After _document.lua.
 --
--- Ids are known here by four bytes of their digest, and so are the agents that wrote calls and results. Calls are numbers,
--- in their order; stacks of them are lists linked by `below` and `own_below`, because a table for each would cost more.
+-- Tool calls' ids and the agents of calls and results appear as four bytes of their digests. Calls are numbered in order;
+-- stacks of them are linked lists (`below` and `own_below`), because a table for each would cost more.
 
--- Removes the `excess` oldest messages, or as many more as their groups have, and their search documents. Returns the ids
--- that are gone, their sequences, and {field of the state, place, sequence} of each.
+-- Removes at least the `excess` oldest messages, in whole groups, and their search documents. Returns the removed ids, their
+-- sequences, and {field of the state, place, sequence} of each.
 local function trim(excess, generation)
-  local members, ids_of, fields_of, places, count = {}, {}, {}, {}, 0 -- what was read, from the oldest on
-  -- Of a group, known by the index of its first message: how many messages it has, and how many of its calls a result
-  -- may still answer.
+  local members, ids_of, fields_of, places, count = {}, {}, {}, {}, 0 -- read so far, from the oldest on
+  -- By the index of a group's first message: the number of its messages, and of its calls that may still get a result.
   local parent, size, waiting = {}, {}, {}
-  -- Calls: the message, the agent, whether a result has come, whether none may come any more.
+  -- Calls: the message, the agent, whether there is a result, whether none can come any more.
   local calls, at_of, agents, answered, closed = 0, {}, {}, {}, {}
-  local unanswered, below = {}, {} -- the latest call of an id, and the one before
-  local own, own_below = {}, {} -- the same of an id and an agent
-  local lent = {} -- of an agent, the latest call that another agent has answered
+  local unanswered, below = {}, {} -- the latest call with an id, and the one before
+  local own, own_below = {}, {} -- the same for an id and an agent
+  local lent = {} -- by agent, the latest call that another agent has answered
 
   local function first_of(i)
     while parent[i] ~= i do
@@ -91,7 +90,7 @@ local function trim(excess, generation)
     end
   end
 
-  -- Reads on; whether there was more.
+  -- Reads more messages; returns whether there were any.
   local chunk = math.min(excess, 1000)
   local function more()
     local found, fields = redis.call('ZRANGE', messages, count, count + chunk - 1), {}
@@ -138,7 +137,7 @@ local function trim(excess, generation)
       local sequence = sequence_of(member)
       their_sequences[#ids] = sequence
       if #member >= SHORTEST and string.byte(member, 8) >= 4 then replies[sequence] = true end
-      if id == counts[4] then -- what it stands for stays in the archive
+      if id == counts[4] then -- the messages it replaced stay in the archive
         redis.call('HDEL', state, 's', '^' .. id)
         sequence = -sequence
       end

@@ -2,8 +2,9 @@
 -- last: all or nothing. After _change.lua.
 --
 -- ARGV  10 '1' to replace what there is   11 most messages or ''   12, 13 characters and tokens of all messages
---       14 how many messages, then five for each, ids distinct: the field of its place, id, timestamp in microseconds or ''
---       for the server's clock, characters, flags, header byte and tool marks, the rest of the body;
+--       14 how many messages, then three for each, ids distinct: the field of its place; its head, which is characters, flags,
+--       header byte, tool marks, then its timestamp in microseconds, if it has one, and the length of that as a byte; the rest
+--       of the body, which begins with the id;
 --       then, with search, for each message its document: how many fields and values, and these
 --
 -- Returns 'revision sequence timestamp': of the change, of its first message, the first of the server's clock;
@@ -11,7 +12,7 @@
 -- this very call had stored it (sequence 0: it has left again, and its place is not known any more);
 -- or {'pending', that, generation} if documents of replaced messages are still to be removed (purge.lua);
 -- or {'conflict', id} | {'revision', current} | {'missing'} | {'exists', current} | {'late', …}; then nothing was written.
-local FIRST, WIDTH, FIELDS = 15, 5, 12
+local FIRST, WIDTH, FIELDS = 15, 3, 12
 local replace = ARGV[10] == '1'
 
 local count = tonumber(ARGV[14])
@@ -30,6 +31,12 @@ if epoch and known[9] ~= '' then
 end
 local characters, tokens = tonumber(ARGV[12]), tonumber(ARGV[13])
 local now = clock()
+
+-- The timestamp in the head of a message; nil: it has none.
+local function time_in(head)
+  local length = byte(head, -1)
+  if length > 0 then return sub(head, -1 - length, -2) end
+end
 
 -- Most appends are of new messages to a conversation that is there, and no more.
 local excess = ARGV[11] ~= '' and (known[5] or 0) + count > tonumber(ARGV[11])
@@ -97,18 +104,18 @@ else
         use_archives()
       end
       local at = FIRST + (i - 1) * WIDTH
+      local head, rest = ARGV[at + 1], ARGV[at + 2]
+      local id, given = id_at(rest, 1), time_in(head)
       local timestamp, sequence, changed, whose = place_of(place)
       local time, own = format('%.0f', timestamp), whose == mark
-      local there = locate_live(messages, time, sequence, ARGV[at + 1]) or
-                    find_archived(state, archives, time, sequence, ARGV[at + 1])
-      if there and not is_same(there, ARGV[at + 3], ARGV[at + 4]) or
-         ARGV[at + 2] ~= '' and tonumber(ARGV[at + 2]) ~= timestamp then
-        conflict = conflict or ARGV[at + 1]
+      local there = locate_live(messages, time, sequence, id) or find_archived(state, archives, time, sequence, id)
+      if there and not is_same(there, head, rest) or given and tonumber(given) ~= timestamp then
+        conflict = conflict or id
       end
       stored[#stored + 1] = {i - 1, changed, sequence, time, own and 1 or 0}
       if own then owned = owned + 1 end
       newest = changed
-      local c = struct.unpack('>I3', ARGV[at + 3])
+      local c = struct.unpack('>I3', head)
       characters, tokens = characters - c, tokens - math.ceil(c / 4)
     end
   end
@@ -197,22 +204,20 @@ for i = 1, count do
   end
   if not known[FIELDS + i] then
     local at = FIRST + (i - 1) * WIDTH
-    local timestamp = ARGV[at + 2]
-    if timestamp == '' then
+    local head, rest = ARGV[at + 1], ARGV[at + 2]
+    local timestamp, time = time_in(head), stamp
+    if timestamp then
+      time = tonumber(timestamp)
+      stamped = false
+    else
       timestamp = stamp -- as a number: redis.call writes integers below 2^53 exactly, and formatting costs more
       stamp = stamp + 1
     end
     sequence = sequence + 1
     added = added + 1
-    local time = timestamp
-    if type(time) == 'string' then
-      time = tonumber(time)
-      stamped = false
-    end
     if not earliest or time < earliest then earliest = time end
     if not latest or time > latest then latest = time end
-    local what = ARGV[at + 3]
-    if string.byte(what, 4) >= 4 then
+    if byte(head, 4) >= 4 then
       use_replies()
       hset[next_field] = '~'
       hset[next_field + 1] = (redis.call('HGET', state, '~') or '') .. reply_record(token, sequence, time, now)
@@ -220,10 +225,11 @@ for i = 1, count do
     end
     times[added] = time
     zadd[2 * added - 1] = timestamp
-    zadd[2 * added] = member_of(sequence, time, what, ARGV[at + 4])
+    zadd[2 * added] = member_of(sequence, time, head, rest)
     hset[next_field] = ARGV[at]
     local place = pack('>i7I3', time, mark) .. pack_number(sequence) .. changed
-    if #what > 5 then place = place .. sub(what, 6) end
+    local marks_end = #head - 1 - byte(head, -1)
+    if marks_end > 5 then place = place .. sub(head, 6, marks_end) end
     hset[next_field + 1] = place
     next_field = next_field + 2
     if to then documents[added] = {sequence, timestamp, from, to} end

@@ -1,15 +1,15 @@
--- Reads changes from a subscriber's own change on, and the newest change, in one look. After _head.lua, _member.lua,
--- _archive.lua, _locate.lua, _archived.lua and _live.lua.
+-- Reads the changes from a subscriber's cursor on, and the newest change. After _head.lua, _member.lua, _archive.lua,
+-- _locate.lua, _archived.lua and _live.lua.
 --
 -- KEYS  1 state (hash)  2 change log (list)  3 messages (sorted set)
--- ARGV  1 revision to begin with, 0: the first   2 most entries   3 bytes of content after which no further entry is read
---       then sequence and size of each reply of which the subscriber has some content
+-- ARGV  1 first revision to read, 0: the oldest   2 most entries   3 bytes of content after which no further entry is read
+--       then for each streaming reply that the subscriber knows: sequence and size of the known content
 --
--- Returns {epoch, revision, head of the newest entry, '1' if the log of a former life was there, revision of the first entry
--- returned, entries, replies}; an entry is {its bytes, its content}: of an append, an update and a compaction members as they are now,
--- of the record the values of its fields. In place of a message that has left: its id in a list, an empty one if that is not
--- known any more. Of the subscriber's own entry, only the head. Of the replies that are being written, if this is the end of the
--- log: {sequence, timestamp, id, content behind what the subscriber has, milliseconds until its writer counts as dead}.
+-- Returns {epoch, revision, head of the newest entry, '1' if the conversation replaced a deleted one whose log still existed,
+-- revision of the first entry, entries, replies}. An entry is {its bytes, its content}: the present members for an append, an
+-- update or a compaction; the values of the fields for a record. A removed message is a list of its id, or an empty list if the
+-- id is unknown. The entry of the subscriber's cursor has only the head. Streaming replies, at the end of the log only:
+-- {sequence, timestamp, id, content that the subscriber lacks, milliseconds until the writer counts as dead}.
 use_archives()
 use_places()
 local state, log, messages = KEYS[1], KEYS[2], KEYS[3]
@@ -21,7 +21,7 @@ local oldest = revision - length + 1
 local first = math.max(asked, oldest)
 local summary, listed
 
--- The member of a message that was appended here. The live summary, and former ones, have the place of a message they replaced.
+-- The member of an appended message. Summaries have the position of a message that they replaced.
 local function appended(timestamp, sequence)
   local time = string.format('%.0f', timestamp)
   local member = locate(messages, time, sequence)
@@ -44,12 +44,12 @@ local function of_id(id, timestamp, sequence)
          find_archived(state, redis.call('HGET', state, 'w'), time, sequence, id)
 end
 
-local missing, first_missing = {}, nil -- by sequence, where its id belongs
+local missing, first_missing = {}, nil -- by sequence, the list for its id
 
--- The members at times and sequences in a row.
+-- The members at these times and successive sequences.
 local function all_appended(sequence, times, at)
   local found, items = {}, {}
-  if #times > 8 then -- usually they are beside each other
+  if #times > 8 then -- usually they are adjacent
     local rank = rank_of(messages, string.format('%.0f', times[1]), sequence)
     for _, member in ipairs(redis.call('ZRANGE', messages, rank, rank + #times - 1)) do
       found[sequence_of(member)] = member
@@ -101,7 +101,7 @@ while #entries < most and bytes < budget and at < length do
       entries[1] = {string.sub(entry, 1, 10), {}}
     else
       local ok, content = pcall(content_of, entry, at)
-      if not ok then content = {} end -- not an entry of ours: the client sees it, too
+      if not ok then content = {} end -- an unknown entry: the client rejects it
       entries[#entries + 1] = {entry, content}
       for _, item in ipairs(content) do
         if type(item) == 'string' then bytes = bytes + #item end
@@ -112,7 +112,7 @@ while #entries < most and bytes < budget and at < length do
   end
 end
 
--- The ids of messages that have left are in the entries of the changes that removed them.
+-- The entries of the changes that removed messages have their ids.
 local from = first_missing
 while from and next(missing) and from < length do
   local some = redis.call('LRANGE', log, from, from + 255)

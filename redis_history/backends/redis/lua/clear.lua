@@ -1,8 +1,8 @@
--- Removes all messages of a conversation, archived ones too, and keeps the conversation. After _change.lua,
--- _document.lua and _empty.lua.
+-- Removes all messages of a conversation, also archived ones. After _change.lua, _document.lua and _empty.lua.
 --
 -- Returns the revision (unchanged if there was nothing to remove),
--- {'pending', revision, generation} if search documents are still to be removed (purge.lua), or {'revision', current} | {'missing'} | {'late', …}; then nothing was written.
+-- {'pending', revision, generation} if purge.lua must remove search documents,
+-- or {'revision', current} | {'missing'} | {'late', …}; then nothing was written.
 use_journal()
 use_documents()
 local known = redis.call('HMGET', state, 'e', 'r', 'n', 'l', 'i', 'm', 'w', 'u', 'g')

@@ -1,18 +1,18 @@
--- Puts a summary in place of the oldest messages as one change; they move to an archive. What is moved was read before,
--- in pages (compacting.py); this makes sure that it is still so. After _document.lua, _locate.lua.
+-- Replaces the oldest messages by a summary, as one change, and moves them to an archive. The client has read them in pages
+-- (plan_compaction.py); this script checks that they have not changed. After _document.lua, _locate.lua.
 --
--- ARGV  10, 11 epoch or '' and revision when the reading began
+-- ARGV  10, 11 epoch or '' and revision at the start of reading
 --       12 id of the summary   13 its characters, flags, header byte and tool marks   14 the rest of its body
---       15, 16 timestamp and sequence of the first position that stays   17 how many messages are before it
+--       15, 16 timestamp and sequence of the first position after the range   17 how many messages are before it
 --       18 how many of them are replaced, 0: there is nothing to do   19, 20 characters and tokens of these
 --       21, 22 timestamp and sequence of the last of these, which the summary gets
---       23 the newest sequence that was read, '' if it does not matter what was appended since
---       24 the field of its place   25 how many runs of messages among them stay, then for each the ranks of its first and last
+--       23 the newest sequence that was read, '' if later appends do not matter
+--       24 the state's field of the summary   25 how many runs of messages stay, then for each the ranks of its first and last
 --       then the fields and values of the summary's search document, if there is one
 --
 -- Returns {'stored', revision, messages replaced, sequence, timestamp, own}: own = 0 if an earlier call with this summary
--- did it; {'nothing', revision} if there was nothing to do; {'stale'} if it must be read again;
--- {'appended'} if what was appended must be read;
+-- did it; {'nothing', revision} if there was nothing to do; {'stale'} if the range must be read again;
+-- {'appended'} if new messages must be read;
 -- or {'conflict', id} | {'revision', current} | {'missing'} | {'late', …}; then nothing was written.
 use_journal()
 use_documents()
@@ -99,7 +99,7 @@ if generation then
 end
 announce(revision, now, redis.call('HMGET', state, 'U', 'A'))
 if ttl then
-  redis.call('PEXPIREAT', archive, document_ends(now, ttl)) -- the others may be there for long enough
+  redis.call('PEXPIREAT', archive, document_ends(now, ttl)) -- the other archives may live long enough
   live(ARGV[6], now, known[6], generation, known[11] or '0')
 end
 return concluded(seen, true, {'stored', revision, replaced, tonumber(ARGV[22]), ARGV[21], 1})

@@ -1,17 +1,16 @@
--- Copies a page of a sorted set to a staging copy, which nobody reads before expand.lua puts it in place.
+-- Copies a page of a sorted set to a staging copy, which only expand.lua reads.
 --
 -- KEYS  1 from   2 to   3 state (hash)
 -- ARGV  1, 2 ranks of the first and the last   3 milliseconds until the copy expires if it is not used
---       4 how many members the copy must have already; '' begins it, so that nothing of an earlier one is left
+--       4 how many members the copy must have; '' starts it, and removes an earlier one
 --
 -- Returns {how many were read, how many the copy has now, epoch, revision and sequence of the conversation}, or {-1} if
--- the copy is not as the pages before have left it (it expired, was evicted, or a failover lost a part). Nothing was
--- written then: a copy is never continued from a part.
+-- earlier pages are missing (the copy expired, was evicted, or a failover lost a part); then nothing was written.
 local some, zadd = redis.call('ZRANGE', KEYS[1], ARGV[1], ARGV[2], 'WITHSCORES'), {}
 if ARGV[4] == '' then
   redis.call('UNLINK', KEYS[2])
 elseif redis.call('ZCARD', KEYS[2]) ~= tonumber(ARGV[4]) then
-  -- A page that is sent again because its reply was lost is there as a whole.
+  -- A repeated page, after a lost reply, is complete.
   for i = 1, #some, 2 do
     if not redis.call('ZSCORE', KEYS[2], some[i]) then return {-1} end
   end

@@ -1,7 +1,7 @@
--- Removes messages by id as one change, archived ones too. Unknown ids are ignored; if all are unknown nothing changes.
+-- Removes messages by id as one change, also archived ones. Unknown ids are ignored; if all are unknown, nothing changes.
 -- After _document.lua and _archived.lua.
 --
--- ARGV  10 how many, then the fields of their places, then the ids, distinct
+-- ARGV  10 how many, then their fields of the state, then the ids, distinct
 --
 -- Returns {revision, how many were removed}, or {'revision', current} | {'missing'} | {'late', …}; then nothing was written.
 use_journal()
@@ -54,7 +54,7 @@ for i = 1, count_asked do
     else
       members[#members + 1] = member
       count, characters, tokens = count + 1, characters - c, tokens - k
-      if id == known[9] then gone[#gone + 1] = 's' end -- what it stands for stays in the archive
+      if id == known[9] then gone[#gone + 1] = 's' end -- the messages it replaced stay in the archive
     end
     if not (archive and summary) then sequences[#sequences + 1] = summary and -sequence or sequence end
   end

@@ -1,9 +1,9 @@
 -- Removes everything of a conversation. After _change.lua and _document.lua.
 --
--- ARGV  10 milliseconds the log outlives the conversation if somebody watches
---       11 channel that those who watch listen to; '': they may do without
+-- ARGV  10 milliseconds that the log outlives the conversation if there are subscribers
+--       11 the channel of subscribers; '': they may have none
 --
--- Returns {1} if it existed, {1, generation} if search documents are still to be removed (purge.lua), {0} if not,
+-- Returns {1} if it existed, {1, generation} if purge.lua must remove search documents, {0} if it did not exist,
 -- or {'revision', current} | {'missing'} | {'late', …}; then nothing was written.
 use_journal()
 use_documents()
@@ -12,7 +12,7 @@ local epoch, revision = known[1], tonumber(known[2] or 0)
 local seen, reply = open_change(epoch, revision, known[8], known[9])
 if reply then return reply end
 if not epoch then return unchanged(seen, false, {0}) end
--- With nobody listening the log goes too. If that is not allowed to be asked or cannot be known, somebody may be.
+-- Without subscribers the log is removed too. If the server refuses the question, there may be subscribers.
 local function listeners()
   if ARGV[11] == '' then return true end
   local exact = redis.pcall('PUBSUB', 'NUMSUB', ARGV[11])

@@ -1,11 +1,11 @@
--- Puts the messages that the live summary replaced back in its place, as one change. After _document.lua, _archived.lua.
+-- Restores the messages that the live summary replaced, as one change. After _document.lua, _archived.lua.
 --
--- ARGV  10 id of the summary   11 the field of its place   12 how to bring both parts together: '' if few messages are
---       live or few come back; '1' if copy.lua has put all in one set; '2' at once, however many
---       13, 14, 15 with a copy: epoch, revision and sequence when its first page was made   16 the copy's own token
+-- ARGV  10 id of the summary   11 its field of the state   12 how to join live and archived messages: '' if either are few;
+--       '1' if copy.lua has copied all to one set; '2' at once, however many
+--       13, 14, 15 with a copy: epoch, revision and sequence of its first page   16 the copy's own token
 --
--- Returns {revision, how many messages came back, revision of the compaction, id of the summary that is live now or ''},
--- {'stale'} if it must be prepared (again), or {'unknown'}: this is no live summary, or {'revision', current} |
+-- Returns {revision, how many messages were restored, revision of the compaction, id of the summary that is live now or ''},
+-- {'stale'} if a (new) copy is needed, {'unknown'} if this is not the live summary, or {'revision', current} |
 -- {'missing'} | {'late', …}; then nothing was written.
 use_journal()
 use_documents()
@@ -26,7 +26,7 @@ held = tonumber(held)
 local count, live_count = redis.call('ZCARD', archive), redis.call('ZCARD', messages)
 local copy = archive .. ':' .. ARGV[16]
 
--- What was appended since the copying began: messages with a higher sequence, nearly always the last ones.
+-- The messages appended since the copy was started: they have a higher sequence, and nearly always come last.
 local function appended(since)
   local wanted, found, rank = known[15] - since, {}, live_count
   while #found < 2 * wanted do
@@ -47,15 +47,15 @@ if ARGV[12] == '1' then
   if known[1] ~= ARGV[13] or known[14] and tonumber(known[14]) > tonumber(ARGV[14]) then return {'stale'} end
   fresh = appended(tonumber(ARGV[15]))
   if not fresh or #fresh > 2 * FEW or redis.call('EXISTS', copy) == 0 then return {'stale'} end
-  -- The copy has all it must have, and nothing else. Its first page was made at that revision, and nothing but appends
-  -- came since, so all members of the copy are still there; and there are as many as in both parts together.
+  -- The copy is complete: since the revision of its first page there were only appends, so all its members still exist, and
+  -- their number is that of both sets.
   if #fresh > 0 then redis.call('ZADD', copy, unpack(fresh)) end
   if redis.call('ZCARD', copy) ~= count + live_count then return {'stale'} end
 elseif ARGV[12] == '' and count > FEW and live_count > FEW then
   return {'stale'}
 end
 
--- Moves all members of a few to many.
+-- Moves all members of the smaller set to the larger one.
 local function move(few, many)
   local rank = 0
   while true do

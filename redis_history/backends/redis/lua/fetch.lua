@@ -1,16 +1,16 @@
--- Reads messages that a search has found, with those before and after each. After _archive.lua and _locate.lua.
+-- Reads the messages found by a search, with the messages before and after each. After _archive.lua and _locate.lua.
 --
 -- KEYS  1 state (hash)   2 messages (sorted set)   then the document of each message
 -- ARGV  1 generation of the documents   2 how many to read before and after each
 --       then the sequence of each, of a summary with a minus
 --
--- Returns for each {members from first to last, which of them it is (from 0), 1 if they are archived}, or {} if it is
--- gone. The neighbours of an archived message are those of its archive.
+-- Returns for each {members from first to last, the index of the message (from 0), 1 if they are archived}, or {} if it was
+-- removed. The neighbours of an archived message are from its archive.
 use_archives()
 use_places()
 local around = tonumber(ARGV[2])
 local known = redis.call('HMGET', KEYS[1], 'i', 's', 'w')
-local standing = 0 -- the sequence of the live summary, which an archived message has too
+local standing = 0 -- the sequence of the live summary, which an archived message shares
 if known[2] then standing = sequence_at(KEYS[1], known[2]) or 0 end
 
 local function beside(key, timestamp, sequence, archived)
@@ -30,7 +30,7 @@ local function look_up(timestamp, sequence)
   end
   if of_summary then return {} end
   local time = tonumber(timestamp)
-  for _, archive in ipairs(archives_in(known[3])) do -- of those with this sequence the oldest is no summary
+  for _, archive in ipairs(archives_in(known[3])) do -- the oldest with this sequence is not a summary
     if archive[2] <= time and time <= archive[3] then
       local found = beside(archive_of(KEYS[1], archive[1]), timestamp, sequence, 1)
       if found then return found end

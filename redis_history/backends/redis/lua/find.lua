@@ -1,7 +1,7 @@
--- Finds one message by id, archived ones too. After _archived.lua.
+-- Finds a message by id, live or archived. After _archived.lua.
 --
 -- KEYS  1 state (hash)  2 messages (sorted set)
--- ARGV  1 field of its place   2 id
+-- ARGV  1 its field of the state   2 id
 -- Returns its member, or nil.
 use_archives()
 use_places()

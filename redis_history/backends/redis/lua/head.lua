@@ -1,10 +1,11 @@
--- Reads the newest change of a conversation, its totals and optionally its newest messages, in one look.
+-- Reads the newest change of a conversation, its totals and optionally its newest messages. After _head.lua, _member.lua and
+-- _live.lua.
 --
 -- KEYS  1 state (hash)  2 change log (list)  3 messages (sorted set)
 -- ARGV  1 how many of the newest messages to read, '0' for none
 --
--- Returns {epoch, revision, head of the newest log entry, messages, characters, tokens, members, replies}; a reply that is being
--- written is {sequence, content, milliseconds until its writer counts as dead}. After _head.lua, _member.lua and _live.lua.
+-- Returns {epoch, revision, head of the newest log entry, messages, characters, tokens, members, replies}; a
+-- streaming reply is {sequence, content, milliseconds until its writer counts as dead}.
 local epoch, revision, newest, _, listed = head_of(KEYS[1], KEYS[2])
 local totals = redis.call('HMGET', KEYS[1], 'n', 'c', 'k')
 local members = {}

@@ -1,11 +1,11 @@
--- Writes the search documents of messages that are there. After _document.lua and _archived.lua.
+-- Writes the search documents of stored messages. After _document.lua and _archived.lua.
 --
--- ARGV  1 to 9 as every writing script, though nothing of the conversation changes
---       10 revision when they were read   11 how many messages, then for each the field of its place and its id;
+-- ARGV  1 to 9 as in every writing script, although the conversation does not change
+--       10 revision when they were read   11 how many messages, then for each its field of the state and its id;
 --       then for each its document: how many fields and values, and these
 --
--- Returns how many were written. A message that has left or changed since it was read is left out: who changed it has
--- written its document, or the next search will. So is a former summary: what it stood for has documents itself.
+-- Returns how many were written. Skips messages that were removed or changed since they were read: the writer of the change
+-- has written the document, or the next search will. Skips former summaries: the messages they replaced have documents.
 use_documents()
 use_places()
 local read_at, count, FIELDS = tonumber(ARGV[10]), tonumber(ARGV[11]), 5
@@ -26,7 +26,7 @@ if known[3] then ends = document_ends(now, known[3]) end
 local prefix, at = documents_of(generation), 12 + 2 * count
 local archives = archives_in(known[5])
 
--- Whether a message is archived now: it may have moved since it was read.
+-- Whether a message is archived now; it may have moved since it was read.
 local function is_archived(timestamp, sequence, id)
   for _, archive in ipairs(archives) do
     if archive[2] <= timestamp and timestamp <= archive[3] then
@@ -36,7 +36,7 @@ local function is_archived(timestamp, sequence, id)
   return false
 end
 
--- One look for all: of messages that were just stored no document is there.
+-- One check for all: new messages have no documents.
 local keys = {}
 for i = 1, count do
   if known[FIELDS + i] then

@@ -1,11 +1,11 @@
--- Takes, lengthens or gives back the lease on a conversation. No change of the conversation: readers see nothing of it.
+-- Takes, extends or releases the lease on a conversation. Does not change the conversation.
 --
--- KEYS  1 state (hash)  2 lease (hash: w = '<fence>:<claim>'; gone when the lease has ended)
--- ARGV  1 '<fence>:<claim>' of the lease that is held, or the claim alone to take one   2 milliseconds, 0 to give it back
+-- KEYS  1 state (hash)  2 lease (hash: w = '<fence>:<claim>'; missing when the lease has ended)
+-- ARGV  1 '<fence>:<claim>' of the present lease, or only the claim to take one   2 milliseconds, 0 to release it
 --
--- Returns, to who takes one, its fence, 0 if somebody else has it or there is no such conversation; to who has one, 1 if
--- it was still the present one, else 0. Taken again with the same claim (after a lost reply): the same fence, as before.
--- Field f of the state counts the leases.
+-- Taking returns the fence; 0 if another worker has the lease, or the conversation does not exist. Taking it again with the
+-- same claim (after a lost reply) returns the same fence. Extending and releasing return 1 if the lease was still valid, else
+-- 0. Field f of the state counts the leases.
 local state, lease = KEYS[1], KEYS[2]
 local held = redis.call('HGET', lease, 'w')
 if string.find(ARGV[1], ':', 1, true) then

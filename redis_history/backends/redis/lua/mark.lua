@@ -1,14 +1,13 @@
--- Says in search documents whether their messages are archived, some at a time, for the moves that wait for it in the
--- state ('j', see _archive.lua). It looks where each message is now, so a step may come twice, or late. After
--- _archive.lua and _locate.lua.
+-- Marks search documents as archived or live, in steps, for the pending moves of the state ('j', see _archive.lua). It uses
+-- the present position of each message, so a step may run twice, or late. After _archive.lua and _locate.lua.
 --
 -- KEYS  1 state (hash)   2 messages (sorted set)   3 unfinished work of the bucket (hash)
--- ARGV  1 name in that hash   2 revision of the move at which the last step stopped, or ''   3, 4 timestamp and sequence there
+-- ARGV  1 name in that hash   2 revision of the move where the last step stopped, or ''   3, 4 timestamp and sequence there
 --
--- Returns where it stopped, for the next step: {revision, timestamp, sequence}; {} if no move waits any more.
+-- Returns where it stopped, for the next step: {revision, timestamp, sequence}; {} if no move is pending.
 use_archives()
 use_places()
-local AT_ONCE = 50 -- 5 to 8 ms, as each document that changes is indexed anew
+local AT_ONCE = 50 -- 5 to 8 ms, because changed documents are indexed again
 local known = redis.call('HMGET', KEYS[1], 'i', 'j', 's')
 local moves = archives_in(known[2])
 if not known[1] or #moves == 0 then
@@ -17,12 +16,12 @@ if not known[1] or #moves == 0 then
   return {}
 end
 local revision, first, last = unpack(moves[1])
--- What an expansion put back is live, and so is what the compaction replaced if it was expanded since.
+-- Messages of an expansion are live, also those of a compaction that was expanded since.
 local archived = redis.call('HGET', KEYS[1], '#' .. revision)
 local set, standing = KEYS[2], nil
 if archived then
   set = archive_of(KEYS[1], revision)
-elseif known[3] then -- the live summary has the sequence of a message in its archive
+elseif known[3] then -- the live summary shares the sequence of a message in its archive
   standing = sequence_at(KEYS[1], known[3])
 end
 local timestamp, sequence = string.format('%.0f', first), 0
@@ -49,7 +48,7 @@ for i = 1, #members, 2 do
   end
 end
 if more then
-  if not readable then timestamp, sequence = members[#members] + 1, 0 end -- behind what tells no place
+  if not readable then timestamp, sequence = members[#members] + 1, 0 end -- skip members without a readable position
   return {revision, string.format('%.0f', tonumber(timestamp)), sequence}
 end
 local rest = string.match(known[2], '^[^;]*;(.*)$')

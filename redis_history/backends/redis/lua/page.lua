@@ -2,8 +2,8 @@
 --
 -- KEYS  1 messages (sorted set)
 -- ARGV  1 limit   2 '1': the last `limit` of the window, '0': the first
---       3, 4  lower bound: timestamp or '', sequence (the first position that is inside)
---       5, 6  upper bound: timestamp or '', sequence (the first position that is outside)
+--       3, 4  lower bound: timestamp or '', sequence (the first position inside)
+--       5, 6  upper bound: timestamp or '', sequence (the first position after the window)
 -- Returns the members.
 local messages, limit = KEYS[1], tonumber(ARGV[1])
 local first, last = 0, redis.call('ZCARD', messages)

@@ -1,10 +1,10 @@
--- Reads the messages of a window, archived ones too. After _archive.lua and _locate.lua.
+-- Reads the messages of a window, live and archived. After _archive.lua and _locate.lua.
 --
 -- KEYS  1 state (hash)   2 messages (sorted set)
 -- ARGV  as for page.lua
--- Returns for each set its members in the window, ascending, so that the first (or last) `limit` of all are among them,
--- and all others of their position; before them 0 for the live messages, else the revision of the archive, and the id of
--- the former summary that is in it, or ''.
+-- Returns for each set: 0 for the live messages, else the revision of the archive; the id of the former summary in it, or
+-- ''; and its members in the window, ascending. These include the first (or last) `limit` of all sets, and all others of
+-- their positions.
 use_archives()
 local limit, newest = tonumber(ARGV[1]), ARGV[2] == '1'
 local sets = {}

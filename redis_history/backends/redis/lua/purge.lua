@@ -1,9 +1,9 @@
--- Removes search documents of messages that were all removed at once. See _document.lua. After _member.lua.
+-- Removes search documents after all messages were removed. See _document.lua. After _member.lua.
 --
 -- KEYS  1 pending work of the bucket (hash: name of a pending delete, prefix of its documents' keys)
---       2 pending delete (sorted set: the messages that were removed)
+--       2 pending delete (sorted set: the removed messages)
 -- ARGV  1 name of the pending delete   2 how many to remove at most
--- Returns how many are still to be removed.
+-- Returns how many are left.
 local prefix = redis.call('HGET', KEYS[1], ARGV[1])
 if not prefix then return 0 end
 local popped, keys = redis.call('ZPOPMIN', KEYS[2], ARGV[2]), {}

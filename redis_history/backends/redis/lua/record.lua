@@ -1,7 +1,6 @@
--- Creates a conversation with its record, or changes fields of it, as one change. After _change.lua and
--- _document.lua.
+-- Creates a conversation with its record, or changes fields of the record. After _change.lua and _document.lua.
 --
--- ARGV  10 names of the fields, a letter each   then pairs of a field and its value
+-- ARGV  10 names of the fields, one letter each   then pairs of a field and its value
 --
 -- Returns the revision, or {'revision', current} | {'missing'} | {'exists', current} | {'late', …}; then nothing was written.
 use_journal()

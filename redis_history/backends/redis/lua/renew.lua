@@ -1,5 +1,5 @@
--- Lets the writer of a reply live on. No change of the conversation. After _change.lua, _member.lua, _live.lua and _life.lua.
--- The token is that of the reply. Returns nothing.
+-- Records that the writer of a reply is alive. Does not change the conversation. The token is that of the reply. Returns
+-- nothing. After _change.lua, _member.lua, _live.lua and _life.lua.
 --
 -- KEYS  5 content (string)
 use_replies()

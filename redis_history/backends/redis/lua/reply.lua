@@ -1,9 +1,9 @@
--- Reads messages that were being written a moment ago. After _member.lua, _locate.lua and _live.lua.
+-- Reads messages that were streaming a moment ago. After _member.lua, _locate.lua and _live.lua.
 --
 -- KEYS  1 state (hash)  2 messages (sorted set)
 -- ARGV  timestamp and sequence of each
 --
--- Returns for each {member, content, milliseconds until its writer counts as dead}, {member} if it has ended, {} if it is gone.
+-- Returns for each {member, content, milliseconds until its writer counts as dead}, {member} if it has ended, {} if it was removed.
 use_replies()
 local state, messages, found = KEYS[1], KEYS[2], {}
 local listed, time = redis.call('HGET', state, '~'), redis.call('TIME')

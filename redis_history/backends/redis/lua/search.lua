@@ -1,14 +1,13 @@
 -- Searches one conversation.
 --
 -- KEYS  1 state (hash)
--- ARGV  1 '1' if the commands ask whether messages are archived   then for each command: how many arguments, which of them
---       is the conversation (from 1), whose value is put in here, and these; the first one counts the documents of the
---       conversation
+-- ARGV  1 '1' if the commands filter by archived   then for each command: how many arguments; which of them (from 1) is the
+--       conversation, replaced here by the generation; and the arguments. The first command counts the conversation's documents
 --
--- Returns {generation of the documents or '', messages (archived ones too, without replies that are being written), documents, then for each further command how many
--- it found, and sequence (of a summary with a minus) and score of the best of them, with blanks between}. If the numbers
--- differ some messages have no document (yet), and nothing further is asked; documents is -1 if mark.lua must be called
--- first, -2 while the slot moves to another node of a cluster, when no index can be used. The error of a command is returned as it is.
+-- Returns {generation of the documents or '', messages (live and archived, without streaming replies), documents, then for
+-- each further command the number of matches, and sequence (of a summary with a minus) and score of the best, separated by
+-- blanks}. If messages and documents differ, some messages have no document yet, and there are no further results. Documents
+-- is -1 if mark.lua must run first, and -2 while the slot moves to another node of a cluster. An error of a command is returned.
 local known = redis.call('HMGET', KEYS[1], 'i', 'n', 'm', 'j', '~')
 local generation, count = known[1] or '', (known[2] or 0) + (known[3] or 0) - #(known[5] or '') / 33
 if generation == '' then return {generation, count, 0} end
@@ -16,13 +15,13 @@ if ARGV[1] == '1' and known[4] then return {generation, count, -1} end
 local answer, at = {generation, count, 0}, 2
 local prefix = 'rhd2' .. string.sub(KEYS[1], 4, -2) .. generation .. ':'
 
--- Of keys and scores as text: a fifth of the time that the caller would need to read them one by one.
+-- Keys and scores as text, which the caller reads in a fifth of the time.
 local function short(reply)
   local items, size = {}, 0
   for i = 2, #reply, 2 do
-    if string.sub(reply[i], 1, #prefix) == prefix then -- asked for by generation; that it is of this conversation is seen here
+    if string.sub(reply[i], 1, #prefix) == prefix then -- the generation may also belong to another conversation
       local score = reply[i + 1]
-      if type(score) == 'table' then score = score[2] end -- of a near vector: the name of its distance and the distance
+      if type(score) == 'table' then score = score[2] end -- for a near vector: the name of the distance and its value
       items[size + 1], items[size + 2] = string.sub(reply[i], #prefix + 1), score
       size = size + 2
     end

@@ -1,12 +1,12 @@
--- Gives a message other content, at the same place. After _document.lua and _archived.lua.
+-- Replaces the content of a message. After _document.lua and _archived.lua.
 --
--- ARGV  3 also 'reply:<token>', as the end of the reply that is written under this token; or 'settle:<bytes>', as the end of a
---         reply whose writer has died and left so many bytes of content
---       10 field of its place   11 id   12 characters, flags, header byte and tool marks   13 the rest of the body
+-- ARGV  3 also 'reply:<token>' to end the streaming reply with this token; or 'settle:<bytes>' to end a reply of a dead writer
+--         with so many bytes of content
+--       10 its field of the state   11 id   12 characters, flags, header byte and tool marks   13 the rest of the body
 --       14 on: the fields and values of its search document, if there is one
 --
--- Returns 'revision sequence timestamp' of the message as it is now (no change if it has this content already),
--- or {'unknown'} (or archived, or no such reply) | {'revision', current} | {'missing'} | {'late', …}; then nothing was written.
+-- Returns 'revision sequence timestamp' of the message (unchanged if it has this content already),
+-- or {'unknown'} (also archived, or not this reply) | {'revision', current} | {'missing'} | {'late', …}; then nothing was written.
 use_journal()
 use_documents()
 use_places()
@@ -68,7 +68,7 @@ if #ARGV > 13 then
   local ttl, ends = ARGV[6] ~= '' and ARGV[6] or known[5], nil
   if ttl then ends = document_ends(now, ttl) end
   document(documents_of(generation), generation, named, timestamp, 14, #ARGV, ends)
-elseif generation then -- a document that tells of the former content must not be found
+elseif generation then -- searches must not find the former content
   attempt('UNLINK', documents_of(generation) .. named)
 end
 return close_change(seen, revision .. ' ' .. sequence .. ' ' .. timestamp_text, revision, now, known[5], known[7], known[8])

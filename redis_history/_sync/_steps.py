@@ -1,0 +1,86 @@
+# Generated from ../_async by scripts/unasync: do not edit.
+"""Runs the steps of reads and searches."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import Any, Final, TypeVar
+
+from redis_history._sync._runtime import in_thread, resolve
+from redis_history.backends.base import Backend, ChangedHeads, ChangeQuery, FollowsAll, WakeAll
+from redis_history.changelog import is_gone
+from redis_history.events import BEGINNING, Cursor
+from redis_history.model import Conversation
+from redis_history.operations import ListConversations, ReadHead, ScanConversations
+from redis_history.requests.store_options import Embedder
+from redis_history.search.searches import Embed, Work
+
+T = TypeVar("T")
+
+_LISTED: Final = 500
+
+
+def run_steps(backend: Backend, steps: Generator[Any, Any, T], embedder: Embedder | None = None) -> T:
+    """Do what the generator yields, send it the outcomes, and return what it returns."""
+    outcome: Any = None
+    error: Exception | None = None
+    while True:
+        try:
+            step = steps.send(outcome) if error is None else steps.throw(error)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        outcome = error = None
+        try:
+            if isinstance(step, Work):
+                outcome = in_thread(step.function)
+            elif isinstance(step, Embed):
+                assert embedder is not None  # noqa: S101
+                outcome = resolve(embedder(step.texts))
+            else:
+                outcome = backend.execute(step)
+        except Exception as raised:  # noqa: BLE001 -- the generator may handle it
+            error = raised
+
+
+def scan_conversations(backend: Backend) -> Iterator[list[Conversation]]:
+    """All conversations, a page at a time, in no order."""
+    op = ScanConversations()
+    while True:
+        page = backend.execute(op)
+        yield page.conversations
+        if page.cursor is None:
+            return
+        op = ScanConversations(cursor=page.cursor)
+
+
+def follows_all(backend: Backend) -> FollowsAll:
+    """The backend itself if it knows what changed, else a slow substitute."""
+    return backend if isinstance(backend, FollowsAll) else _AsyncListing(backend)
+
+
+class _AsyncListing:
+    """For a backend without `poll_changes`. Slow: each poll lists all conversations and reads the head of each."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def poll_changes(self, query: ChangeQuery) -> ChangedHeads:
+        ids, offset, full = set(query.known), 0, True
+        while full:
+            page = self._backend.execute(ListConversations(None, None, _LISTED, offset))
+            ids.update(conversation.conversation_id for conversation in page)
+            offset, full = offset + len(page), len(page) == _LISTED
+        heads: dict[str, Cursor] = {}
+        for conversation_id in ids:
+            head = (self._backend.execute(ReadHead(conversation_id))).cursor
+            head = BEGINNING if is_gone(head) else head
+            if head != query.known.get(conversation_id, BEGINNING):
+                heads[conversation_id] = head
+        return ChangedHeads(heads)
+
+    def watch_all(self, wake: WakeAll) -> None:
+        """This backend does not notify."""
+
+    def unwatch_all(self, wake: WakeAll) -> None:
+        """There is nothing to undo."""

@@ -1,0 +1,125 @@
+"""The programs of the documentation: a history in a file, an agent in a room, and the two scripts of the tutorial."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from redis_history import Conversation, Event, HistoryStore, user
+from tests.docs.pages import DOCS, PAGES, ROOT, blocks
+from tests.support.servers import Start
+
+sys.path.insert(0, str(DOCS / "examples"))
+FileHistory = import_module("file_history").FileHistory
+example = import_module("room_agent")
+
+
+def test_saved_messages_are_loaded(tmp_path: Path) -> None:
+    history = FileHistory(tmp_path / "history.json", max_length=3)
+    history.load()
+    assert len(history) == 0
+    history.autosave()
+    for number in range(5):
+        history.add_text("user", str(number))
+    again = FileHistory(history.path)
+    again.load()
+    assert again.entries == history.entries
+    history.clear()
+    again.load()
+    assert again.entries == []
+    assert [path.name for path in tmp_path.iterdir()] == ["history.json"]
+
+
+def test_a_failed_save_leaves_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    history = FileHistory(tmp_path / "history.json")
+    history.add_entry(user("kept"))
+    history.save()
+    history.add_text("user", "lost")
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", lambda handle: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            history.save()
+    history.load()
+    assert [entry.text for entry in history.entries] == ["kept"]
+    assert [path.name for path in tmp_path.iterdir()] == ["history.json"]
+
+
+@pytest.fixture(params=["memory", "redis"])
+def store(request: pytest.FixtureRequest, own_server: Start) -> Iterator[HistoryStore]:
+    url = "memory://" if request.param == "memory" else own_server().url
+    with HistoryStore(url, namespace="rooms") as store:
+        store.create_conversation(Conversation("c", metadata=example.CHANNEL))
+        yield store
+
+
+def say(agent: Any, number: int, who: str, text: str) -> list[Any] | None:
+    event = {"id": str(number), "user": who, "text": text}
+    answer: list[Any] | None = agent.hears(example.received(example.CHANNEL, event), "c")
+    return answer
+
+
+def test_it_answers_to_its_names_in_the_channel_and_records_all(store: HistoryStore) -> None:
+    agent = example.RoomAgent(store)
+    assert say(agent, 1, "U1", "The hotel is the Harbour Inn.") is None
+    assert say(agent, 2, "U2", "U9 and the Travel Bot are not mentioned here.") is None
+    assert say(agent, 3, "U2", "<@U1> what was the hotel?") is None
+    answer = say(agent, 4, "U2", "<@U9> what was the hotel?")
+    assert answer is not None
+    assert "Harbour Inn" in answer[-1].text
+    live = store.get("c")
+    assert [message.id for message in live[:4]] == ["C7-1", "C7-2", "C7-3", "C7-4"]
+    assert [message.role for message in live[4:]] == ["assistant", "tool", "assistant"]
+    assert {message.participant for message in live[4:]} == {example.GUIDE}
+    assert live[4].tool_uses[0].name == "conversation_search"
+    say(agent, 1, "U1", "The hotel is the Harbour Inn.")
+    assert len(store.get("c")) == len(live)
+
+
+def test_its_names_are_those_of_the_channel(store: HistoryStore) -> None:
+    other = {**example.CHANNEL, "members": [{"id": "U7", "display_name": "Helper", "agent_id": "guide"}]}
+    store.update_conversation("c", metadata=other)
+    agent = example.RoomAgent(store)
+    assert say(agent, 1, "U1", "<@U9> what was the hotel?") is None
+    assert say(agent, 2, "U1", "<@U7> what was the hotel?") is not None
+
+
+SCRIPTS = {block.file: block for page in PAGES for block in blocks(page) if block.file is not None}
+
+
+def test_watch_and_say(private_home: Path) -> None:
+    assert set(SCRIPTS) == {"watch.py", "say.py"}, "a script in the documentation without a test"
+    for file, block in SCRIPTS.items():
+        (private_home / str(file)).write_text(block.content)
+    others = [block for block in blocks(DOCS / "tutorial.md") if block.language in ("sh", "text")]
+    [commands, shown] = others[1:]
+    assert 'python say.py "Kettle on?" "Two cups, please."' in commands.content
+
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    say = [sys.executable, "say.py", "Kettle on?", "Two cups, please."]
+    watch = subprocess.Popen(
+        [sys.executable, "watch.py"], cwd=private_home, env=environment, stdout=subprocess.PIPE, text=True
+    )
+    with watch:
+        assert watch.stdout is not None
+        try:
+            seen = watch.stdout.readline()
+            subprocess.run(say, cwd=private_home, env=environment, check=True, timeout=60)
+            seen += watch.stdout.readline() + watch.stdout.readline()
+        finally:
+            watch.terminate()
+    assert seen == shown.content
+
+
+def test_the_follower_knows_every_event() -> None:
+    """Except changes of the record."""
+    [follower] = [block.content for block in blocks(DOCS / "tutorial.md") if "def states" in block.content]
+    wanted = {kind.__name__ for kind in get_args(Event)} - {"ConversationUpdated"}
+    assert {name for name in wanted if len(re.findall(rf"\b{name}\b", follower)) < 2} == set(), "imported, and used"
