@@ -213,7 +213,7 @@ async def try_in_thread(function: Callable[..., Any], *arguments: Any) -> tuple[
     done: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
     context = contextvars.copy_context()
 
-    def tell(given: Any, error: BaseException | None) -> None:
+    def settle(given: Any, error: BaseException | None) -> None:
         if not done.done():
             done.set_result((given, error))
         elif inspect.iscoroutine(given):  # nobody will await it
@@ -225,7 +225,7 @@ async def try_in_thread(function: Callable[..., Any], *arguments: Any) -> tuple[
         except BaseException as error:  # noqa: BLE001 -- `in_thread` raises it
             outcome = None, error
         with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits for the outcome
-            loop.call_soon_threadsafe(tell, *outcome)
+            loop.call_soon_threadsafe(settle, *outcome)
 
     threading.Thread(target=run, name="redis_history-attempt", daemon=True).start()
     return await done

@@ -6,21 +6,8 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Final
 
-from redis_history.events import (
-    ConversationDeleted,
-    ConversationUpdated,
-    Cursor,
-    Event,
-    HistoryCleared,
-    HistoryCompacted,
-    HistoryRestored,
-    MessagesAppended,
-    MessagesDeleted,
-    MessageUpdated,
-    ReplyEnded,
-    ReplyGrew,
-    Reset,
-)
+from redis_history import events
+from redis_history.events import Cursor, Event, Reset
 from redis_history.model import Message, Position
 from redis_history.model.ranges import stays
 from redis_history.operations import ReadChanges, ReadHead, ReadPage, Snapshot
@@ -85,38 +72,38 @@ class Replica:
             return False
         if known.revision and event.cursor.epoch != known.epoch:
             return False
-        if isinstance(event, ReplyGrew):
+        if isinstance(event, events.ReplyGrew):
             return event.revision <= known.revision
         if event.revision <= known.revision:
             return event.revision < known.revision or event.cursor == known
         if event.revision != known.revision + 1:
             return False
         match event:
-            case MessagesAppended():
+            case events.MessagesAppended():
                 for message in event.messages:
                     if message.status != "streaming":
                         self.put(message)
                 self.remove(event.removed_ids)
-            case MessagesDeleted():
+            case events.MessagesDeleted():
                 self.remove(event.message_ids)
-            case MessageUpdated():
+            case events.MessageUpdated():
                 if event.message is not None and event.message_id in self:
                     self.put(event.message)
-            case ReplyEnded():
+            case events.ReplyEnded():
                 if event.message is not None:
                     self.put(event.message)
-            case HistoryRestored():
+            case events.HistoryRestored():
                 self.begin(sorted(event.messages, key=position_in_store), event.cursor, whole=True)
                 self.remove(event.removed_ids)
-            case HistoryCompacted():
+            case events.HistoryCompacted():
                 self.remove(
                     [one.id for one in self.messages if position_in_store(one) <= event.through and not stays(one)]
                 )
                 if event.summary is not None:
                     self.put(event.summary)
-            case HistoryCleared() | ConversationDeleted():
+            case events.HistoryCleared() | events.ConversationDeleted():
                 self.begin([], event.cursor, whole=True)
-            case ConversationUpdated():
+            case events.ConversationUpdated():
                 pass
             case _:
                 return False

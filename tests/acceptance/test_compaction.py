@@ -229,6 +229,15 @@ def _two_stores(server: RealServer, namespace: str, **options: Any) -> Iterator[
         yield one, other
 
 
+@contextmanager
+def _archived(server: RealServer, namespace: str) -> Iterator[tuple[HistoryStore, HistoryStore, list[Message]]]:
+    """Two stores, and 2,600 messages of which the first half is archived."""
+    with _two_stores(server, namespace) as (store, other):
+        before = _fill(store, 2600)
+        store.compact("c", through=before[1299], summary=_summary("s"))
+        yield store, other, before
+
+
 ACTS: dict[str, Callable[[HistoryStore], Any]] = {
     "edit": lambda other: other.update_message("c", user("other", id="old 1")),
     "delete": lambda other: other.delete_messages("c", ["old 1"]),
@@ -331,9 +340,7 @@ def test_what_changes_while_an_expansion_is_prepared(
         "delete archived": lambda other: other.delete_messages("c", ["old 5"]),
         "many": lambda other: [other.append_many("c", [user("new") for _ in range(600)]) for _ in range(2)],
     }
-    with _two_stores(server, namespace) as (store, other):
-        before = _fill(store, 2600)
-        store.compact("c", through=before[1299], summary=_summary("s"))
+    with _archived(server, namespace) as (store, other, before):
         _just_before(store, script, lambda: acts[act](other), time)
         store.expand("c", "s")
         after = store.get("c")
@@ -379,9 +386,7 @@ def test_an_expansion_that_loses_its_copy_keeps_all_messages(
 ) -> None:
     """The copy has six pages: three of what comes back, three of what is live."""
     server = server_of(kind)
-    with HistoryStore(server.url, namespace=namespace) as store, server.client() as client:
-        before = _fill(store, 2600)
-        store.compact("c", through=before[1299], summary=_summary("s"))
+    with _archived(server, namespace) as (store, _, before), server.client() as client:
         lost: list[bytes] = []
 
         def lose() -> None:
@@ -399,9 +404,7 @@ def test_an_expansion_that_loses_its_copy_keeps_all_messages(
 @pytest.mark.parametrize("page", [0, 2, 5, *(pytest.param(page, marks=pytest.mark.full) for page in (1, 3, 4))])
 def test_a_page_that_arrives_again_harms_no_expansion(server: RealServer, namespace: str, page: int) -> None:
     """A repeated page is recognised. A repeated first page starts the copy again, which is then not used."""
-    with _two_stores(server, namespace) as (store, other):
-        before = _fill(store, 2600)
-        store.compact("c", through=before[1299], summary=_summary("s"))
+    with _archived(server, namespace) as (store, other, before):
         sent: list[Any] = []
         backend: Any = store._backend
         carry_out = backend.carry_out
@@ -425,9 +428,7 @@ def test_a_page_that_arrives_again_harms_no_expansion(server: RealServer, namesp
 
 
 def test_each_page_of_a_copy_may_lose_its_reply(server: RealServer, namespace: str) -> None:
-    with HistoryStore(server.url, namespace=namespace) as store:
-        before = _fill(store, 2600)
-        store.compact("c", through=before[1299], summary=_summary("s"))
+    with _archived(server, namespace) as (store, _, before):
         sent: list[None] = []
         for page in range(1, 7):
             _just_before(store, "copy", lambda: (sent.append(None), lose_one_reply(store)), page)

@@ -14,6 +14,7 @@ import pytest
 
 from redis_history import AsyncRedisHistory, Plugin, system, tool_use, user
 from redis_history.errors import (
+    BackendUnavailableError,
     BatchTooLargeError,
     CapabilityError,
     InvalidConversationIdError,
@@ -284,6 +285,32 @@ async def test_a_long_conversation_is_loaded_while_others_write(stores: Any) -> 
     stored = await store.get("c")
     assert history.entries == stored
     assert len(stored) == 4501
+
+
+async def test_a_save_that_cannot_read_the_changes_of_others_may_be_repeated(stores: Any) -> None:
+    store, mine = stores(), stores()
+    history = history_over(mine)
+    await history.load("c")
+    backend = getattr(mine, "_target", mine)._backend
+    execute = backend.execute
+
+    def failing(op: Any) -> Any:
+        if type(op) is ReadChanges:
+            raise BackendUnavailableError("away")
+        return execute(op)
+
+    await store.append("c", user("theirs"))
+    for act in (lambda: history.add_text("user", "mine"), history.clear):
+        act()
+        backend.execute = failing
+        with pytest.raises(BackendUnavailableError):
+            await history.save()
+        assert history.unsaved == []
+        backend.execute = execute
+        revision = (await store.snapshot("c")).cursor.revision
+        assert await history.save() == 0
+        assert history.entries == await store.get("c")
+        assert (await store.snapshot("c")).cursor.revision == revision, "nothing is sent twice"
 
 
 async def test_the_same_id_with_other_content_is_a_conflict(stores: Any) -> None:
