@@ -67,9 +67,9 @@ def highlights(message: Message | str, query: Query, *, language: str = "english
 
 def matched_terms(message: Message | str, query: Query, *, language: str = "english") -> set[Term]:
     """The terms of the query that a message, or a text, has."""
-    text = _written(message if isinstance(message, str) else searchable(message))
+    written = list(_words_of(message if isinstance(message, str) else searchable(message)))
     stem = load_stemmer(language)
-    return {term for term in query.terms if _ranges(text, Query((term,)), stem, language)}
+    return {term for term in query.terms if any(_ranges_of(term, written, stem, language))}
 
 
 def matching(message: Message, query: Query, *, language: str = "english") -> tuple[str, Ranges]:
@@ -112,24 +112,26 @@ def _densest(ranges: Ranges, size: int) -> tuple[int, int]:
 def _ranges(text: str, query: Query, language: str) -> Ranges:
     """Where the terms of the query are in the text."""
     written = list(_words_of(text))
-    plain = [one.word for one in written]
     stem = load_stemmer(language)
-    found: Ranges = []
-    for term in query.terms:
-        if term.kind == "phrase":
-            size, phrase = len(term.words), list(term.words)
-            starts = (at for at in range(len(plain) - size + 1) if plain[at : at + size] == phrase)
-            found.extend((written[at].start, written[at + size - 1].end) for at in starts)
-        else:
-            matching = set(filter(_matcher(term, stem, language), set(plain)))
-            found.extend((one.start, one.end) for one in written if one.word in matching)
     joined: Ranges = []
-    for start, end in sorted(found):
+    for start, end in sorted(one for term in query.terms for one in _ranges_of(term, written, stem, language)):
         if joined and start <= joined[-1][1]:
             joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
         else:
             joined.append((start, end))
     return joined
+
+
+def _ranges_of(
+    term: Term, written: list[_Word], stem: Callable[[str], str] | None, language: str
+) -> Iterator[tuple[int, int]]:
+    if term.kind == "phrase":
+        plain = [one.word for one in written]
+        size, phrase = len(term.words), list(term.words)
+        starts = (at for at in range(len(plain) - size + 1) if plain[at : at + size] == phrase)
+        return ((written[at].start, written[at + size - 1].end) for at in starts)
+    matching = set(filter(_matcher(term, stem, language), {one.word for one in written}))
+    return ((one.start, one.end) for one in written if one.word in matching)
 
 
 def _words_of(text: str) -> Iterator[_Word]:
