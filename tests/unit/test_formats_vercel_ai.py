@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from redis_history import HistoryStore, assistant, tool, tool_result, tool_use, user
@@ -76,6 +76,7 @@ parts = st.lists(
 
 
 @given(st.lists(st.tuples(st.sampled_from(["user", "assistant"]), parts), max_size=4))
+@example([("assistant", [{"type": "step-start"}, {"type": "step-start"}])])
 def test_any_parts_come_back_equal(chat: list[tuple[str, list[Any]]]) -> None:
     messages = [{"id": f"m{index}", "role": role, "parts": content} for index, (role, content) in enumerate(chat)]
     assert to_vercel_ai(from_vercel_ai(messages)) == messages

@@ -56,7 +56,7 @@ def test_conversations_and_events_have_all_their_fields() -> None:
 
 
 BAD_VALUES = [{"a": {"&bytes": "?"}}, {"a": {"&time": 5}}, {"a": {"&map": [1]}}, {"&map": [[[1], 2]]}]
-BAD_MESSAGES = [{}, {"role": "god"}, {"role": "user", "parts": 5}]
+BAD_MESSAGES = [{}, *({"role": "user", **bad} for bad in ({"role": "god"}, {"parts": 5}, {"trace_id": 5}))]
 
 
 @pytest.mark.parametrize(
