@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-import re
 import signal
 import threading
 import time
@@ -147,16 +146,16 @@ class View:
         await response(scope, receive, send)
 
     async def _answer(self, http: Request) -> Response:
-        path = _path(http.scope)
+        segments = _path(http.scope).split(b"/")
         for pattern, endpoints in _PATTERNS.items():
-            match = pattern.fullmatch(path)
-            if match is None:
+            found = _match(pattern, segments)
+            if found is None:
                 continue
             endpoint = endpoints.get("GET" if http.method == "HEAD" else http.method)
             if endpoint is None:
                 allowed = sorted({*endpoints, *(["HEAD"] if "GET" in endpoints else [])})
                 raise Refused(405, "method_not_allowed", "not a method of this path", {"Allow": ", ".join(allowed)})
-            ids = {name: _id(segment) for name, segment in match.groupdict().items()}
+            ids = {name: _id(segment) for name, segment in found.items()}
             return await endpoint.run(self, await self._check(endpoint, http, ids))
         raise Refused(404, "not_found", "there is no such path; see v1 in the documentation of the HTTP interface")
 
@@ -350,9 +349,15 @@ API: Final[dict[str, dict[str, Endpoint]]] = {
     "/v1/events": {"GET": Endpoint(View.events, "list", "Event")},
     "/v1/search": {"GET": Endpoint(_endpoints.search, "list", "Hits", _SEARCH)},
 }
-_PATTERNS: Final = {
-    re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]*)", path).encode()): endpoints for path, endpoints in API.items()
-}
+_PATTERNS: Final = {tuple(path.encode().split(b"/")): endpoints for path, endpoints in API.items()}
+
+
+def _match(pattern: tuple[bytes, ...], segments: list[bytes]) -> dict[str, bytes] | None:
+    """The segments of a path that are ids, by name; None if the path is another one."""
+    pairs = list(zip(pattern, segments, strict=False))
+    if len(pattern) != len(segments) or any(name != one for name, one in pairs if not name.startswith(b"{")):
+        return None
+    return {name[1:-1].decode(): one for name, one in pairs if name.startswith(b"{")}
 
 
 class _EndSignals:

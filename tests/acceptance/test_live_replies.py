@@ -92,6 +92,22 @@ def test_a_streamed_reply_costs_bytes_in_proportion_and_leaves_none(own_server: 
         assert bytes_of(server, "grown") <= bytes_of(server, "whole") + 100
 
 
+def test_a_fast_model_sends_bytes_in_proportion(own_server: Start) -> None:
+    """On the wire, where every flush also names a script and its keys."""
+    server = own_server()
+    with HistoryStore(server.url, search="off") as store:
+        with store.stream("warm", id="r") as reply:  # so that the server knows the scripts
+            reply.write("x")
+            store.backend.execute(GrowReply("warm", reply._op.token, 0, b"", True))
+        flushed, received = used(server)[1], server.watcher.info()["total_net_input_bytes"]
+        with store.stream("c") as reply:
+            for word in WORDS:
+                reply.write(word)
+                time.sleep(0.002)  # a model
+        received = server.watcher.info()["total_net_input_bytes"] - received
+    assert received <= 3 * len("".join(WORDS)) + 80 * (used(server)[1] - flushed)
+
+
 def test_the_content_of_a_reply_expires_with_its_conversation(server: RealServer, namespace: str) -> None:
     """Even if the writer dies right after its first words, and nobody reads."""
     with HistoryStore(server.url, namespace=namespace, ttl=60) as store:
