@@ -192,6 +192,7 @@ async def expand_all(store: Any) -> list[Any]:
     return states
 
 
+@pytest.mark.compaction
 @pytest.mark.proves("imports")
 @pytest.mark.parametrize("batch", [3, 200])
 async def test_an_archive_comes_back_as_an_archive(compacted: Any, tmp_path: Path, batch: int) -> None:
@@ -212,6 +213,7 @@ async def test_an_archive_comes_back_as_an_archive(compacted: Any, tmp_path: Pat
     assert await expand_all(store) == expansions
 
 
+@pytest.mark.compaction
 async def test_a_store_keeps_its_own_compaction(compacted: Any, tmp_path: Path) -> None:
     """The summaries of the file become messages, and are reported."""
     store = await compacted()
@@ -230,6 +232,7 @@ async def test_a_store_keeps_its_own_compaction(compacted: Any, tmp_path: Path) 
     assert {message.text for message in originals} <= {message.text for message in every}
 
 
+@pytest.mark.compaction
 async def test_archived_messages_without_a_summary_are_live_again(stores: Any, tmp_path: Path) -> None:
     store = stores()
     await store.append_many("c", [user(f"{number}", timestamp=at(number)) for number in range(6)])
@@ -242,6 +245,7 @@ async def test_archived_messages_without_a_summary_are_live_again(stores: Any, t
     assert [message.text for message in await store.get("c")] == [f"{number}" for number in range(6)]
 
 
+@pytest.mark.compaction
 async def test_without_the_archive_a_summary_is_a_message(compacted: Any, tmp_path: Path) -> None:
     store = await compacted()
     path = tmp_path / "c.jsonl"

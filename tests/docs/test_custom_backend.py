@@ -38,7 +38,6 @@ _MAY_BE_LEFT_OUT = {
     "test_history_compression",
     "test_leases",
     "test_stream",
-    "test_transfer_archive",
 }
 
 for file in sorted((ROOT / "tests" / "conformance").glob("test_*.py")):
