@@ -12,7 +12,7 @@ from typing import Any
 from msgspec.structs import asdict, replace
 
 from redis_history._time import Instant
-from redis_history._validation import check_integer, check_seconds, check_share
+from redis_history._validation import check_integer, check_seconds, check_share, refuse
 from redis_history.compaction.extractive import within
 from redis_history.compaction.policy import KEEP_RECENT, Policy, make_plan, wider
 from redis_history.compaction.summaries import (
@@ -196,13 +196,14 @@ def compression(
 
 def _bounds(when: ReduceWhen) -> ReduceOptions:
     """The bounds; an age counts from now. Raises ConfigurationError."""
+    given = asdict(when) if isinstance(when, ReduceOptions) else when
+    names = ReduceOptions.__struct_fields__
+    if not isinstance(given, Mapping) or not set(names).issuperset(given) or set(given.values()) <= {None}:
+        refuse(when, "auto_reduce_when", f"a dict of bounds ({', '.join(names)}), such as {{'max_tokens': 8000}}")
     try:
-        bounds = reduce_options(**(asdict(when) if isinstance(when, ReduceOptions) else when))
-    except (TypeError, InvalidInputError) as error:
-        raise ConfigurationError(f"auto_reduce_when must be bounds such as {{'max_tokens': 8000}}: {error}") from error
-    if bounds == ReduceOptions():
-        raise ConfigurationError("auto_reduce_when must have at least one bound, such as {'max_tokens': 8000}")
-    return bounds
+        return reduce_options(**given)
+    except InvalidInputError as error:
+        raise ConfigurationError(f"auto_reduce_when={when!r}: {error}") from error
 
 
 def _is_over(history: History, bounds: ReduceOptions) -> bool:

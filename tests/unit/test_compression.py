@@ -282,8 +282,17 @@ def test_one_plugin_is_for_one_history() -> None:
     ],
 )
 def test_bad_options(options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError):
+    with pytest.raises(ConfigurationError, match=next(iter(options))):
         compression(**{"summarizer": counting, **options})
+
+
+def test_errors_about_bounds_name_them() -> None:
+    for when in ({"max_token": 5}, "max_tokens", {}):
+        with pytest.raises(ConfigurationError, match=r"auto_reduce_when must be .*max_entries, .*, not ") as error:
+            compression(counting, auto_reduce_when=when)  # type: ignore[arg-type]
+        assert str(error.value).endswith(repr(when))
+    with pytest.raises(ConfigurationError, match=r"auto_reduce_when.*: 'today' is not an ISO 8601 time"):
+        compression(counting, auto_reduce_when={"older_than": "today"})
 
 
 # Bounds
