@@ -100,6 +100,7 @@ class OwnError(BaseException):
     pass
 
 
+@pytest.mark.proves("summarisers")
 @pytest.mark.parametrize("error", [SystemExit, GeneratorExit, asyncio.CancelledError, OwnError, KeyboardInterrupt])
 @pytest.mark.parametrize("coroutine", [False, True])
 async def test_no_error_of_a_summariser_ends_the_program(error: type[BaseException], coroutine: bool) -> None:
