@@ -277,7 +277,11 @@ class AsyncWriting:
 
     async def _write(self, op: ops.Op[T]) -> T:
         while self._unopened:
-            await self._unopened.pop().open()
+            subscription = self._unopened[-1]
+            try:
+                await subscription.open()  # other writes wait for this, too
+            finally:
+                self._unopened = [one for one in self._unopened if one is not subscription]
         if self._options.embedder is not None:
             steps = Searcher(self._backend, self._options).with_vectors(op)
             op = await run_steps(self._backend, steps, self._options.embedder)

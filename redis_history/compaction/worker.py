@@ -16,7 +16,7 @@ from redis_history._ids import rng
 from redis_history._validation import check_seconds
 from redis_history.compaction.policy import Policy
 from redis_history.compaction.summaries import expected_tokens
-from redis_history.errors import ConfigurationError, InvalidInputError
+from redis_history.errors import ConfigurationError, InvalidInputError, InvalidTimestampError
 from redis_history.model import Conversation
 
 #: One day. After that, another worker must be able to replace a stalled one.
@@ -98,7 +98,9 @@ def compressor_policy(
             keep_recent=keep_recent,
             target=target,
         )
-    except (InvalidInputError, OverflowError) as error:
+    except (InvalidTimestampError, OverflowError) as error:
+        raise ConfigurationError(f"older_than reaches too far back: {older_than!r}") from error
+    except InvalidInputError as error:
         raise ConfigurationError(f"compressor: {error}") from error
     return replace(policy, summary_tokens=expected_tokens(max_tokens))
 

@@ -129,9 +129,12 @@ def _launch(folder: DataFolder, durability: Durability, deadline: float) -> IO[b
         while line is None and time.monotonic() < deadline:
             line = _next_report(reports, _LONGEST_PAUSE)
         kind, _, reason = (line or "").partition(" ")
+        if line is not None and kind not in ("busy", "failed"):
+            return reports
+        reports.close()
         if kind == "failed":
             raise _error(f"no server could be started in {folder.path}: {reason}", folder.supervisor_log)
-        return None if line is None or kind == "busy" else reports
+        return None
     finally:
         lock.release()
 

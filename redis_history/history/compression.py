@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Awaitable, Mapping, Sequence
 from datetime import timedelta
+from typing import Any
 
 from msgspec.structs import asdict, replace
 
 from redis_history._time import Instant
-from redis_history._validation import check_integer, check_seconds, check_share
+from redis_history._validation import check_integer, check_seconds, check_share, refuse
 from redis_history.compaction.extractive import within
 from redis_history.compaction.policy import KEEP_RECENT, Policy, make_plan, wider
 from redis_history.compaction.summaries import (
     Summarizer,
     SummaryTooLongError,
-    call_summarizer,
     check_summarizer,
     expected_tokens,
+    is_coroutine_function,
+    is_interrupt,
     read_summary,
     shortest_tokens,
     summary_error,
     summary_limit,
+    try_in_thread,
     usable,
 )
 from redis_history.errors import ConfigurationError, InvalidInputError, SummaryError
@@ -70,6 +74,8 @@ class Compression(Plugin):
         self._history = history
 
     def after_add(self, history: History) -> Awaitable[object] | None:
+        if self._when is None:
+            return None
         with self._lock:
             if self._busy:
                 self._check_again = True
@@ -95,7 +101,8 @@ class Compression(Plugin):
 
     def _exceeded_bounds(self, history: History) -> ReduceOptions | None:
         """The bounds of `auto_reduce_when`, if the history exceeds them."""
-        bounds = ReduceOptions() if self._when is None else _bounds(self._when)
+        assert self._when is not None  # noqa: S101
+        bounds = _bounds(self._when)
         return bounds if _is_over(history, bounds) else None
 
     async def reduce(self, entries: Sequence[Message], options: ReduceOptions) -> Sequence[Message]:
@@ -138,14 +145,23 @@ class Compression(Plugin):
         previous = next((message for message in seen if message.is_summary), None)
         messages = [message for message in seen if message is not previous]
         text = None if previous is None else read_summary(previous)
+        summarizer: Any = within(self._summarizer, limit)
+        task = asyncio.current_task()
         try:
             async with asyncio.timeout(self._timeout):
-                return await call_summarizer(within(self._summarizer, limit), messages, text)
+                if is_coroutine_function(summarizer):
+                    return await summarizer(messages, text)
+                given, raised = await try_in_thread(summarizer, messages, text)
+                if raised is not None:
+                    raise summary_error(raised)
+                return await given if inspect.isawaitable(given) else given
         except SummaryError:
             raise
         except TimeoutError as error:
             raise SummaryError(f"the summariser took longer than {self._timeout:g} seconds") from error
-        except Exception as error:
+        except BaseException as error:  # also sys.exit() of a summariser, which must not end the program
+            if _ends_task(error, task):
+                raise
             raise summary_error(error) from error
 
 
@@ -180,13 +196,14 @@ def compression(
 
 def _bounds(when: ReduceWhen) -> ReduceOptions:
     """The bounds; an age counts from now. Raises ConfigurationError."""
+    given = asdict(when) if isinstance(when, ReduceOptions) else when
+    names = ReduceOptions.__struct_fields__
+    if not isinstance(given, Mapping) or not set(names).issuperset(given) or set(given.values()) <= {None}:
+        refuse(when, "auto_reduce_when", f"a dict of bounds ({', '.join(names)}), such as {{'max_tokens': 8000}}")
     try:
-        bounds = reduce_options(**(asdict(when) if isinstance(when, ReduceOptions) else when))
-    except (TypeError, InvalidInputError) as error:
-        raise ConfigurationError(f"auto_reduce_when must be bounds such as {{'max_tokens': 8000}}: {error}") from error
-    if bounds == ReduceOptions():
-        raise ConfigurationError("auto_reduce_when must have at least one bound, such as {'max_tokens': 8000}")
-    return bounds
+        return reduce_options(**given)
+    except InvalidInputError as error:
+        raise ConfigurationError(f"auto_reduce_when={when!r}: {error}") from error
 
 
 def _is_over(history: History, bounds: ReduceOptions) -> bool:
@@ -194,6 +211,19 @@ def _is_over(history: History, bounds: ReduceOptions) -> bool:
         return True
     if bounds.max_tokens is not None and history.total_estimated_tokens > bounds.max_tokens:
         return True
-    times = [history._time_of(entry) for entry in history if entry.role != "system" and not entry.is_summary]
-    older_than = bounds.older_than
-    return older_than is not None and any(time is not None and time < older_than for time in times)
+    if (older_than := bounds.older_than) is None:
+        return False
+    times = (history._time_of(entry) for entry in history if entry.role != "system" and not entry.is_summary)
+    return any(time is not None and time < older_than for time in times)
+
+
+def _ends_task(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
+    """Whether the error is meant for this task, not for the summariser: its cancellation, its end, or Ctrl-C."""
+    if isinstance(error, asyncio.CancelledError):
+        return task is None or task.cancelling() > 0
+    if isinstance(error, GeneratorExit):
+        try:
+            return asyncio.current_task() is not task
+        except RuntimeError:  # closed without any loop
+            return True
+    return is_interrupt(error)

@@ -97,6 +97,7 @@ async def test_readonly(own_server: Start, face: str) -> None:
         assert all(isinstance(details.caused_by, redis.ReadOnlyError) for details in retries.seen)
 
 
+@pytest.mark.proves("retries")
 async def test_loading(own_server: Start, face: str) -> None:
     """A server that loads its data until a client has received LOADING."""
     server = own_server(options=("--appendfsync", "always", "--loading-process-events-interval-bytes", "1024"))
@@ -124,6 +125,7 @@ async def test_loading(own_server: Start, face: str) -> None:
         assert [message.text for message in await store.get("c")] == ["before", "during"]
 
 
+@pytest.mark.proves("retries")
 @pytest.mark.parametrize("ends", [True, False], ids=["ends", "does not end"])
 async def test_busy(own_server: Start, face: str, ends: bool) -> None:
     """The server answers BUSY while a script of another client runs, until that is killed."""

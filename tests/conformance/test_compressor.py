@@ -377,7 +377,7 @@ async def test_coroutine_functions_and_what_returns_awaitables(store: Any) -> No
     ],
 )
 def test_bad_options(options: dict[str, Any]) -> None:
-    with HistoryStore("memory://") as store, pytest.raises(ConfigurationError):
+    with HistoryStore("memory://") as store, pytest.raises(ConfigurationError, match=next(iter(options))):
         compressor_of(Awaitable(store), summarize, **options)
 
 

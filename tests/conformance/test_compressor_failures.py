@@ -42,6 +42,7 @@ async def fill(store: Any) -> None:
         await store.append_many(name, [user(f"{name} {message.text}", id=message.id) for message in LOTS])
 
 
+@pytest.mark.proves("summarisers")
 @pytest.mark.backends("memory")
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("kind", ["plain", "coroutine"])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from redis_history import ConversationDeleted, MessagesAppended, MessagesDeleted, Reset, user
+from redis_history import AsyncHistoryStore, ConversationDeleted, MessagesAppended, MessagesDeleted, Reset, user
 from tests.conformance.conftest import SOON, take
 
 ONE_AND_ALL = pytest.mark.parametrize("every", [False, True], ids=["one", "all"])
@@ -108,6 +108,23 @@ async def test_a_subscription_begins_when_it_is_made(store: Any, every: bool) ->
     waiting = asyncio.create_task(subscription.get())
     await subscription.aclose()
     assert await asyncio.wait_for(waiting, SOON) is None, "closing ends a waiting reader"
+
+
+@ONE_AND_ALL
+async def test_concurrent_writes_wait_until_a_subscription_has_begun(
+    every: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with AsyncHistoryStore("memory://") as store:
+        subscription = _subscribe(store, every)
+        start = subscription._start
+
+        async def start_slowly() -> None:
+            await asyncio.sleep(0.05)
+            await start()
+
+        monkeypatch.setattr(subscription, "_start", start_slowly)
+        await asyncio.gather(*(store.append("c", user(str(number))) for number in range(3)))
+        assert [event.revision for event in await take(subscription, 3)] == [1, 2, 3]
 
 
 async def test_iteration_ends_with_close(store: Any) -> None:

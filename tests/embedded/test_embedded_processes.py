@@ -94,6 +94,25 @@ def test_a_supervisor_ends_its_server_at_sigterm(tmp_path: Path, server: Make) -
     assert client(ours).get("k") == "v"
 
 
+def test_signals_that_a_user_blocks_or_ignores_reach_the_server(tmp_path: Path, server: Make) -> None:
+    """Many programs block signals in all threads, and wait for them in one; a supervisor must not inherit that."""
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    ignored = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    ours, log = server(tmp_path / "d"), tmp_path / "d/supervisor.log"
+    try:
+        ours.start()
+        os.kill(ours.pid, signal.SIGKILL)
+        wait_until(lambda: stopped(ours.path), "the end of the supervisor")
+        assert "ended with status -9" in log.read_text()
+        ours.ensure()
+    finally:
+        signal.signal(signal.SIGCHLD, ignored)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    ours.close(wait=10)
+    assert stopped(ours.path)
+    assert "ended with status 0" in log.read_text()
+
+
 def test_no_process_joins_a_server_that_is_being_stopped(tmp_path: Path, workers: MakeWorker) -> None:
     path, times = tmp_path / "d", 15
     four = [workers(path) for _ in range(4)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -9,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -227,6 +229,15 @@ def test_a_failed_start_leaves_nothing(script: str, tmp_path: Path, server: Make
     lock = FileLock(tmp_path / "d" / "users.lock")
     wait_until(lock.try_acquire, "no share is left")
     lock.release()
+
+
+def test_a_server_that_vanishes_before_it_starts(tmp_path: Path, server: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the reason, and nothing stays open."""
+    binary = replace(find_server(), path=str(tmp_path / "gone"))
+    monkeypatch.setattr("redis_history.embedded._launch.server_for", lambda folder: binary)
+    with pytest.raises(EmbeddedServerError, match="No such file or directory"):
+        server(tmp_path / "d").start()
+    gc.collect()  # an open pipe would be a ResourceWarning
 
 
 @pytest.mark.full

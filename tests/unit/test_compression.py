@@ -96,6 +96,37 @@ async def test_an_invalid_summary_leaves_the_history_unchanged(answer: Any, coro
     assert history.get_snapshot() is before
 
 
+class OwnError(BaseException):
+    pass
+
+
+@pytest.mark.proves("summarisers")
+@pytest.mark.parametrize("error", [SystemExit, GeneratorExit, asyncio.CancelledError, OwnError, KeyboardInterrupt])
+@pytest.mark.parametrize("coroutine", [False, True])
+async def test_no_error_of_a_summariser_ends_the_program(error: type[BaseException], coroutine: bool) -> None:
+    """Also one that is meant for its own task or thread, such as `sys.exit()`."""
+
+    def plain(messages: Sequence[Message], previous: str | None) -> str:
+        raise error("it")
+
+    async def later(messages: Sequence[Message], previous: str | None) -> str:
+        raise error("it")
+
+    if coroutine and error is KeyboardInterrupt:
+        pytest.skip("in the main thread it is Ctrl-C")
+    summarizer, failures = later if coroutine else plain, asyncio.Queue[Exception]()
+    history = filled().use(plugin(summarizer))
+    before = history.get_snapshot()
+    with pytest.raises(SummaryError):
+        await reduced(history)
+    assert history.get_snapshot() is before
+    history = filled().use(plugin(summarizer, auto_reduce_when={"max_entries": 13}))
+    history.on("plugin_error", failures.put_nowait)
+    add(history, 1)
+    async with asyncio.timeout(5):
+        assert type(await failures.get()) is SummaryError
+
+
 async def test_a_cancelled_reduction_is_cancelled() -> None:
     called = asyncio.Event()
 
@@ -220,6 +251,20 @@ def test_a_summariser_that_adds_to_the_history_is_not_called_again_for_that() ->
     assert len(calls) == 1
 
 
+def test_an_addition_within_the_bounds_does_not_read_the_history() -> None:
+    class Counting(History):
+        read = 0
+
+        def _time_of(self, message: Message) -> Any:
+            self.read += 1
+            return super()._time_of(message)
+
+    for when in (None, {"max_entries": 100}):
+        history = Counting().use(plugin(counting, auto_reduce_when=when))
+        add(history, 10)
+        assert history.read == 0
+
+
 def test_one_plugin_is_for_one_history() -> None:
     only = plugin(counting)
     filled().use(only)
@@ -238,8 +283,17 @@ def test_one_plugin_is_for_one_history() -> None:
     ],
 )
 def test_bad_options(options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError):
+    with pytest.raises(ConfigurationError, match=next(iter(options))):
         compression(**{"summarizer": counting, **options})
+
+
+def test_errors_about_bounds_name_them() -> None:
+    for when in ({"max_token": 5}, "max_tokens", {}):
+        with pytest.raises(ConfigurationError, match=r"auto_reduce_when must be .*max_entries, .*, not ") as error:
+            compression(counting, auto_reduce_when=when)  # type: ignore[arg-type]
+        assert str(error.value).endswith(repr(when))
+    with pytest.raises(ConfigurationError, match=r"auto_reduce_when.*: 'today' is not an ISO 8601 time"):
+        compression(counting, auto_reduce_when={"older_than": "today"})
 
 
 # Bounds
