@@ -89,7 +89,7 @@ def test_a_streamed_reply_costs_bytes_in_proportion_and_leaves_none(own_server: 
         assert flushes - flushed >= 100
         assert written - before <= 3 * len(text) + 80 * (flushes - flushed)
         store.append("whole", assistant(text, id="answer"))
-        # The allocator rounds each key up, by up to 128 bytes here. The text has 8,890.
+        # The allocator rounds each key up, by up to 128 bytes here. The text has 7,890 bytes.
         assert bytes_of(server, "grown") <= bytes_of(server, "whole") + 300
 
 
