@@ -32,13 +32,14 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any
+from typing import Any, BinaryIO
 
 _BUSY_AFTER = 2.0  # seconds; longer than an ending supervisor or `is_held` holds the lock
 _ORPHAN_KILL_AFTER, _ORPHAN_GIVE_UP_AFTER = 10.0, 20.0
 _KILL_AFTER = 20  # seconds for a clean exit, which ends with an fsync
 _PAUSE = 0.01
 _LOG_MAX = 1 << 20  # bytes
+_AOF_LINE_MAX = 1 << 16  # bytes; the lines of an AOF are lengths and comments
 
 # The log line of Redis and Valkey, since 7.0, about an AOF that ends within a command or a transaction.
 _TORN = re.compile(rb"Unexpected end of file reading the append only file (\S+)\. You can")
@@ -91,7 +92,7 @@ def main(spec: dict[str, Any]) -> None:
     _report(f"started {server.pid}")
     threading.Thread(target=stop_after_users, daemon=True).start()
     status = server.wait()
-    if status and not stopping.is_set() and _repair(spec, logged):
+    if status and not stopping.is_set() and _repair(folder, logged):
         status = 0  # the caller starts it again
     _log(f"the server ended with status {status}{'' if stopping.is_set() else ', by itself'}")
     if stopping.is_set():
@@ -124,9 +125,8 @@ def _spawn(spec: dict[str, Any], server_lock: int) -> subprocess.Popen[bytes]:
     return server
 
 
-def _repair(spec: dict[str, Any], logged: int) -> bool:
+def _repair(folder: str, logged: int) -> bool:
     """Truncate a torn AOF, if the log after offset `logged` reports one; return whether it was truncated."""
-    folder = spec["folder"]
     try:
         with open(f"{folder}/server.log", "rb") as log:
             log.seek(logged)
@@ -135,22 +135,46 @@ def _repair(spec: dict[str, Any], logged: int) -> bool:
             parts = _LAST_PART.findall(manifest.read())
         if torn is None or not parts or os.fsencode(parts[-1]) != torn[1]:
             return False
-        file = f"{folder}/appendonlydir/{parts[-1]}"
-        size = os.path.getsize(file)
-        # The server's binary is also the tool that truncates an AOF after its last whole command or transaction.
-        tool = f"{spec['record']['binary']['product'].lower()}-check-aof"
-        output = subprocess.run(
-            [tool, "--fix", file], executable=spec["argv"][0], input=b"y\n", capture_output=True, check=False
-        ).stdout
-        cut = size - os.path.getsize(file)
-    except OSError as error:
+        # Not with the server's own tool: if the server is a script, that cannot be started.
+        with open(f"{folder}/appendonlydir/{parts[-1]}", "r+b") as file:
+            whole, size = _whole_changes(file), os.fstat(file.fileno()).st_size
+            if whole == size:
+                return False
+            os.ftruncate(file.fileno(), whole)
+            os.fsync(file.fileno())
+    except (OSError, ValueError) as error:
         _log(f"cannot truncate the AOF: {error}")
         return False
-    if not cut:
-        _log(f"cannot truncate the AOF: {output.decode(errors='replace')}")
-        return False
-    _log(f"{parts[-1]} ended within a change: cut off its last {cut} of {size} bytes")
+    _log(f"{parts[-1]} ended within a change: cut off its last {size - whole} of {size} bytes")
     return True
+
+
+def _whole_changes(file: BinaryIO) -> int:
+    """The offset after the last whole command or transaction. Raises ValueError if `file` is not an AOF."""
+    size = os.fstat(file.fileno()).st_size
+    whole, inside = 0, False
+    while (line := file.readline(_AOF_LINE_MAX)).endswith(b"\n"):
+        if not line.startswith(b"#"):  # a comment with a timestamp
+            name = None
+            for _ in range(_number(b"*", line)):
+                head = file.readline(_AOF_LINE_MAX)
+                if not head.endswith(b"\n"):
+                    return whole
+                length = _number(b"$", head) + 2
+                if file.tell() + length > size:
+                    return whole
+                word = file.read(length)
+                name = word.strip().lower() if name is None else name
+            inside = name == b"multi" or (inside and name != b"exec")
+        if not inside:
+            whole = file.tell()
+    return whole
+
+
+def _number(kind: bytes, line: bytes) -> int:
+    if not line.startswith(kind):
+        raise ValueError(f"expected {kind!r} in the AOF, not {line[:20]!r}")
+    return int(line[1:])
 
 
 def _prctl() -> Any:

@@ -63,10 +63,13 @@ class Compression(Plugin):
         self._timeout = timeout
         self._when = auto_reduce_when
         self._history: History | None = None
+        self._own_bounds: ReduceOptions | None = None
+        self._renew_lock()
+
+    def _renew_lock(self) -> None:
         self._lock = threading.Lock()
         self._busy = False  # an automatic reduction is under way
         self._check_again = False  # something was added during it
-        self._own_bounds: ReduceOptions | None = None
 
     def on_registered(self, history: History) -> None:
         if self._history is not None and self._history is not history:

@@ -458,6 +458,10 @@ class History:
         """In a forked child, whose parent may have held them."""
         self._lock = threading.RLock()
         self._listeners.renew_lock()
+        self._reducing = False
+        for plugin in self._plugins:
+            if (renew_lock := getattr(plugin, "_renew_lock", None)) is not None:
+                renew_lock()
 
     # For the syncer; called with the lock held
 

@@ -86,6 +86,35 @@ assert history.recent_text(3).count("of the") == 3, history.recent_text(3)
     assert subprocess.run([sys.executable, "-W", "error", "-c", program], timeout=60, check=False).returncode == 0
 
 
+def test_a_forked_child_reduces_by_itself() -> None:
+    """Also if a thread of the parent was just checking the bounds."""
+    program = """
+import os, signal, threading
+from redis_history import RedisHistory, compression
+counting, forked = threading.Event(), threading.Event()
+def count(text):
+    if threading.current_thread() is not threading.main_thread():
+        counting.set()
+        forked.wait()
+    return len(text)
+history = RedisHistory("memory://", token_counter=count)
+history.use(compression(lambda *_: "Short.", auto_reduce_when={"max_tokens": 200}, keep_recent=0))
+thread = threading.Thread(target=history.add_text, args=("user", "Hello."))
+thread.start()
+counting.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(10)
+    for number in range(9):
+        history.add_text("assistant", f"Message {number}, which is long enough.")
+    os._exit(0 if any(entry.is_summary for entry in history) else 1)
+forked.set()
+thread.join()
+assert os.waitpid(child, 0)[1] == 0
+"""
+    assert subprocess.run([sys.executable, "-W", "error", "-c", program], timeout=60, check=False).returncode == 0
+
+
 @pytest.mark.parametrize("how", ["restore", "clear"])
 def test_a_rewrite_whose_answer_was_lost(own_server: Start, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """It is recognised in the change log as done, also if somebody has written since."""

@@ -177,6 +177,18 @@ def test_half_a_change_never_comes_back(engine: str, lost: int, kept: bool, tmp_
         assert let_go(torn.path)
 
 
+def test_half_a_change_is_cut_off_if_the_server_is_a_script(tmp_path: Path, server: Make, own: Own) -> None:
+    own('exec $REAL "$@"')
+    torn = server(tmp_path / "d", durability="always").start()
+    client(torn).set("k", "v")
+    client(torn).pipeline(transaction=True).incr("a").incr("b").execute()
+    torn.close(wait=10)
+    (file,) = (tmp_path / "d" / "appendonlydir").glob("*incr.aof")
+    os.truncate(file, file.stat().st_size - 9)
+    with torn:
+        assert client(torn).keys() == ["k"]
+
+
 def test_the_data_of_another_server_is_not_touched(
     tmp_path: Path, server: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
