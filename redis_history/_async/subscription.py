@@ -37,7 +37,6 @@ _LONGEST_WAIT: Final = 3600.0
 #: Seconds for which the end of a conversation is remembered: longer than backends keep its log, so that a late
 #: notification does not repeat its events.
 _REMEMBERED: Final = 120.0
-#: Conversations listed at once.
 
 
 class AsyncFeed(Openable):

@@ -17,6 +17,7 @@ from redis_history.search.searches import Embed, Work
 
 T = TypeVar("T")
 
+#: Conversations listed at once.
 _LISTED: Final = 500
 
 
