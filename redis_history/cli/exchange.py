@@ -155,8 +155,9 @@ class _Import:
     def framework(self, framework: str, url: str, key_prefix: str | None) -> Imported:
         address = parse_url(url).address  # without the password
         on_error = self._on_error(_Source(address, Path(url)))
-        with connect(self.context._replace(given_url=url)):  # reports an unreachable server soon
-            pass
+        with connect(self.context._replace(given_url=url), probe=False) as old:
+            backend: Any = old.backend
+            backend.ask([[b"PING"]])  # reports an unreachable server soon, and needs no right to our keys
         source = FrameworkSource(framework, url, key_prefix=key_prefix, on_error=on_error)
         counts = Imported()
         if self.dry_run:
