@@ -144,6 +144,34 @@ async def test_a_stream_may_be_cut_anywhere(window: Window) -> None:
     assert found == [[{"name": name, "id": id, "data": data} for name, id, data in events]]
 
 
+async def test_no_frame_is_lost_by_a_failure_or_during_the_work(window: Window) -> None:
+    page = await window.open()
+    runs = await page.evaluate("""async () => {
+        const { oncePerFrame } = await import("./static/dom.js");
+        const frames = () => new Promise((done) => setTimeout(done, 300));
+        const expected = (event) => event.message.includes("expected") && event.preventDefault();
+        addEventListener("error", expected);
+        let [failing, nested] = [0, 0];
+        const show = oncePerFrame(() => {
+          failing += 1;
+          if (failing < 3) throw new Error("expected");
+        });
+        const again = oncePerFrame(() => {
+          nested += 1;
+          if (nested === 1) again();
+        });
+        again();
+        for (let at = 0; at < 3; at += 1) {
+          show();
+          await frames();
+        }
+        removeEventListener("error", expected);
+        return [failing, nested];
+    }""")
+    window.complaints = [one for one in window.complaints if "expected" not in one]
+    assert runs == [3, 2]
+
+
 async def test_pages_of_a_former_window_are_dropped(window: Window) -> None:
     page = await window.open()
     gapless, around = await page.evaluate("""async () => {
