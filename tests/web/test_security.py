@@ -12,7 +12,7 @@ import pytest
 from redis_history import AsyncHistoryStore
 from redis_history.errors import ConfigurationError
 from redis_history.retry import RetryPolicy
-from redis_history.web import Limits, LiveView, access, allow_all
+from redis_history.web import Limits, LiveView, access, allow_all, routing
 from redis_history.web import application as module
 from redis_history.web.application import application
 from tests.support.servers import free_port
@@ -253,6 +253,14 @@ async def test_errors_do_not_name_servers(make: Any, store: Any, namespace: str,
         assert (failed.status_code, failed.json()["code"], "secret" in failed.text) == (500, "failed", False)
         check_headers(failed.headers)
     assert "the live view failed" in caplog.text
+
+
+async def test_headers_if_a_file_of_the_page_is_missing(make: Any, monkeypatch: Any, tmp_path: Any) -> None:
+    monkeypatch.setattr(routing, "STATIC", tmp_path)
+    async with client(make()) as web:
+        failed = await web.get("/")
+        assert (failed.status_code, failed.json()["code"]) == (500, "failed")
+        check_headers(failed.headers)
 
 
 async def test_unknown_methods_are_rejected(make: Any) -> None:
