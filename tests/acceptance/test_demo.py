@@ -10,6 +10,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from redis_history.demo.replay import MAX_MESSAGES, SAMPLE, SHARED, Replay, load
 from redis_history.errors import RedisHistoryError
 from redis_history.formats import to_openai_chat
 from tests.support.commands import command, environment, run
-from tests.support.servers import RealServer
+from tests.support.servers import RealServer, Start, wait_until
 
 
 @pytest.fixture
@@ -132,6 +133,19 @@ async def test_an_agent_that_fails_ends_the_demo(
     monkeypatch.setattr(replay, "_AGENT", "raise SystemExit(7)")
     with pytest.raises(RedisHistoryError, match=r"agent [12].* 7"):
         await Replay(server.url, namespace, load(SAMPLE, 2, pytest.fail), agents=2).run()
+
+
+async def test_the_end_does_not_wait_for_a_server_that_is_gone(own_server: Start, namespace: str) -> None:
+    server = own_server()
+    running = asyncio.create_task(Replay(server.url, namespace, load(SAMPLE, 2, pytest.fail), agents=2).run())
+    with HistoryStore(server.url, namespace=namespace, search="off") as store:
+        await asyncio.to_thread(wait_until, lambda: store.get(SHARED), "the agents to write")
+    server.kill()
+    running.cancel()
+    start = time.monotonic()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert time.monotonic() - start < 6.0
 
 
 def test_hostile_text_is_shown_as_text() -> None:
