@@ -121,6 +121,17 @@ async def test_texts_that_could_freeze_the_page(window: Window) -> None:
     ]
 
 
+async def test_other_names_of_languages_are_coloured(window: Window) -> None:
+    page = await window.open()
+    plain = await page.evaluate("""async () => {
+        const { code } = await import("./static/prose.js");
+        const texts = { patch: "+added", py: "def f(): pass", python: "def f(): pass", javascript: "let a", js: "let a",
+          typescript: "let a", ts: "let a", sh: "if x", shell: "if x", bash: "if x", yml: "a: 1", JSON: "1" };
+        return Object.keys(texts).filter((name) => !code(texts[name], name).querySelector("code span"));
+    }""")
+    assert plain == []
+
+
 async def test_a_stream_may_be_cut_anywhere(window: Window) -> None:
     page = await window.open()
     frames = ': ping\r\n\r\nretry: 50\r\nid: 1\r\nevent: one\r\ndata: {"a":\r\ndata: 1}\r\n\r\n'
