@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from redis_history import AsyncHistoryStore
+from redis_history import AsyncHistoryStore, user
 from redis_history.errors import ConfigurationError
 from redis_history.retry import RetryPolicy
 from redis_history.web import Limits, LiveView, access, allow_all, routing
@@ -130,6 +130,22 @@ async def test_a_stream_ends_when_its_cookie_must_be_renewed(make: Any) -> None:
             later = time.time() + 3601
             patch.setattr(access.time, "time", lambda: later)
             assert await stream.event() is None
+
+
+async def test_the_list_is_complete_until_its_cookie_is_checked(make: Any, store: Any) -> None:
+    app = make()
+    async with client(app, headers={}) as web:
+        await web.get(f"/?token={TOKEN}")
+        cookie = "; ".join(f"{name}={value}" for name, value in web.cookies.items())
+    async with listening(app) as port, Stream(port, Cookie=cookie, Authorization="") as stream:
+        assert await stream.event() == ("hello", {})
+        with pytest.MonkeyPatch.context() as patch:
+            later = time.time() + 3601
+            patch.setattr(access.time, "time", lambda: later)
+            await store.append("c", user("x"))
+            event = await stream.event(seconds=5)
+    assert event is not None
+    assert (event[0], event[1]["conversation"]) == ("changed", "c")
 
 
 @pytest.mark.proves("local-users")
