@@ -334,12 +334,16 @@ def _new_share(hit: SearchHit, query: str) -> float:
     searches = {part.id: part for one in turn for part in one.tool_uses if part.name == NAME}
     if not searches:
         return 1.0
-    known = [str(part.input) for part in searches.values()]
-    if hit.message.role != "user":
-        known += (str(part.content) for one in turn for part in one.tool_results if part.tool_use_id in searches)
     terms = parse_query(query)
     matched = matched_terms(hit.message, terms)
-    new = matched - matched_terms(" ".join(known)[:MAX_CHARACTERS], terms)
+    known = [" ".join(str(part.input) for part in searches.values())]
+    if hit.message.role != "user":
+        known.append(
+            " ".join(str(part.content) for one in turn for part in one.tool_results if part.tool_use_id in searches)
+        )
+    new = matched
+    for text in known:  # the results are long: they are read only if the queries have not all terms
+        new = new and new - matched_terms(text[:MAX_CHARACTERS], terms)
     return len(new) / max(len(matched), 1)
 
 
