@@ -344,7 +344,7 @@ def _new_share(hit: SearchHit, query: str) -> float:
     new = matched
     for text in known:  # the results are long: they are read only if the queries have not all terms
         new = new and new - matched_terms(text[:MAX_CHARACTERS], terms)
-    return len(new) / max(len(matched), 1)
+    return len(new) / len(matched) if matched else 1.0  # 1: it was found by meaning
 
 
 def _grouped(hits: Sequence[SearchHit]) -> list[SearchHit]:

@@ -324,6 +324,22 @@ def test_no_message_is_found_twice(server: RealServer, namespace: str) -> None:
     assert len(found) == len(set(found)) > 300
 
 
+@pytest.mark.proves("search-tool")
+def test_a_message_found_by_meaning_repeats_no_words(server: RealServer, namespace: str) -> None:
+    vectors = {"dog": [1.0, 0.0], "We have a puppy": [1.0, 0.0], "A cat sat on the roof": [0.7, 0.7]}
+
+    def embed(texts: list[str]) -> list[list[float]]:
+        return [vectors.get(text, [0.0, 1.0]) for text in texts]
+
+    with HistoryStore(server.url, namespace=namespace, embedder=embed, vectors=2) as store:
+        call = tool_use("call", "conversation_search", {"query": "pets"})
+        store.append_many("c", [user("We have a puppy"), assistant([call]), tool(tool_result("call", "None"))])
+        others = [user("A cat sat on the roof"), *(assistant(f"Rain in Porto {n}") for n in range(20))]
+        store.append_many("c", [assistant("Nice"), *others])
+        found = texts_of(conversation_search_tool(store, "c")(query="dog", limit=5))
+    assert found[0] == "We have a puppy"
+
+
 def test_hits_of_one_exchange_stand_together() -> None:
     with HistoryStore("memory://") as store:
         for name in ("first", "second", "third"):
