@@ -86,9 +86,11 @@ async def _display(replay: Replay) -> None:
             click.echo(f"  {_counts(replay)}")
     with screen.status("") as status:
         while True:
-            await asyncio.sleep(0.1)
-            while replay.news:
-                screen.print(_line(*replay.news.popleft()))
+            try:
+                await asyncio.sleep(0.1)
+            finally:  # also at the end
+                while replay.news:
+                    screen.print(_line(*replay.news.popleft()))
             status.update(Text(_counts(replay)))
 
 

@@ -133,14 +133,18 @@ class _Import:
                 done = [self._read(source, update) for source in sources]
             if not self.dry_run:
                 with self._importing() as (store, update):
+                    earlier = Imported()
+
+                    def show(counts: Imported) -> None:
+                        now = _sum((earlier, counts))
+                        update(now.messages, None, counted(now.conversations, "conversation"))
+
                     for index, source in enumerate(sources):
                         counts = import_messages(
                             source.path, store, format=self.format, batch=self.batch, limits=self.limits,
-                            on_error=self._on_error(source),
-                            on_progress=lambda now: update(
-                                now.messages, None, counted(now.conversations, "conversation")
-                            ),
+                            on_error=self._on_error(source), on_progress=show,
                         )  # fmt: skip
+                        earlier = _sum((earlier, counts))
                         done[index] = done[index][0], counts
         for source, (format, counts) in zip(sources, done, strict=True):
             self._print(source.name, format, counts, kind="file")
@@ -155,13 +159,16 @@ class _Import:
     def framework(self, framework: str, url: str, key_prefix: str | None) -> Imported:
         address = parse_url(url).address  # without the password
         on_error = self._on_error(_Source(address, Path(url)))
-        with connect(self.context._replace(given_url=url)):  # reports an unreachable server soon
-            pass
+        with connect(self.context._replace(given_url=url), probe=False) as old:
+            backend: Any = old.backend
+            backend.ask([[b"PING"]])  # reports an unreachable server soon, and needs no right to our keys
         source = FrameworkSource(framework, url, key_prefix=key_prefix, on_error=on_error)
         counts = Imported()
         if self.dry_run:
-            for transcript in source:
-                counts = _sum((counts, Imported(1, len(transcript.messages))))
+            with progress("reading", self.context, quiet=self.quiet) as update:
+                for transcript in source:
+                    counts = _sum((counts, Imported(1, len(transcript.messages))))
+                    update(counts.conversations, len(source), counted(counts.messages, "message"))
         else:
             with self._importing() as (store, update):
                 counts = import_messages(

@@ -103,9 +103,9 @@ def _cursors(lines: BinaryIO) -> dict[str, str]:
 
 class _Stop:
     """A context in which SIGINT or SIGTERM only sets `requested`, so that no line is cut. A second signal ends the
-    command, in case the output blocks."""
+    command, in case the output blocks; and so does the first while `idle`."""
 
-    requested = False
+    requested = idle = False
 
     def __enter__(self) -> None:
         self._before = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -115,6 +115,8 @@ class _Stop:
             signal.signal(number, handler)
 
     def _handle(self, *_: Any) -> None:
+        if self.idle:
+            sys.exit(0)
         if self.requested:
             discard_output()  # otherwise the exit would wait for the rest of the output
             sys.exit(0)
@@ -228,7 +230,9 @@ def _print_changes(changes: Feed, store: HistoryStore, printer: _Printer, follow
                 return
             else:
                 _check_reader()
+                stop.idle = True  # the check waits for the server
                 outage.check()
+                stop.idle = False
 
 
 class _Outage(logging.Handler):

@@ -34,6 +34,7 @@ from redis_history import (
 from redis_history.embedded._folder import import_path
 from redis_history.errors import InvalidInputError, RedisHistoryError
 from redis_history.importers import OnError, Transcript, read_transcripts
+from redis_history.retry import RetryPolicy
 
 SAMPLE = Path(__file__).with_name("sample.jsonl")
 #: The conversation to which all agents report.
@@ -45,6 +46,7 @@ _LOG = 10_000  # changes kept for the subscriber, which is in the same process a
 _SMALL, _SHOWN_SECONDS = 500, 3.0  # a replay of fewer messages is slowed down, so that there is something to watch
 _REPEATED = 10  # every tenth message of a conversation is sent again, as after a lost reply
 _PATIENCE = 20.0  # seconds without an event, after which the rest counts as not delivered
+_AT_THE_END = RetryPolicy(deadline=2.0)  # a user who interrupts the demo waits for the deletion
 
 # Isolated (-I): neither the current folder nor the environment decides what is imported.
 _AGENT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from redis_history.demo.replay import work; work()"
@@ -152,8 +154,9 @@ class Replay:
                 await self._run(store, displays)
             except BaseException as error:
                 with contextlib.suppress(RedisHistoryError):
-                    for conversation_id in self.ids:
-                        await store.delete_conversation(conversation_id)
+                    async with AsyncHistoryStore(self._url, retry=_AT_THE_END, **self._options) as last:
+                        for conversation_id in self.ids:
+                            await last.delete_conversation(conversation_id)
                 while isinstance(error, BaseExceptionGroup):
                     error = error.exceptions[0]
                 raise error from None

@@ -208,7 +208,7 @@ class _Gemini(Format):
                 return self.tool_result(id_, content, note, name=name, is_error=single == "error")
             case {"inline_data": {"data": str(data)} as blob}:
                 mime = text_or_none(blob.get("mime_type"))
-                return _attachment(data_url(_UNKNOWN_TYPE if mime is None else mime, data), mime, blob)
+                return _attachment(data_url(mime or _UNKNOWN_TYPE, data), mime, blob)
             case {"file_data": {"file_uri": str(uri)} as file}:
                 return _attachment(uri, text_or_none(file.get("mime_type")), file, {self.form: {"file": True}})
         return None

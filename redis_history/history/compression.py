@@ -201,7 +201,8 @@ def _bounds(when: ReduceWhen) -> ReduceOptions:
     """The bounds; an age counts from now. Raises ConfigurationError."""
     given = asdict(when) if isinstance(when, ReduceOptions) else when
     names = ReduceOptions.__struct_fields__
-    if not isinstance(given, Mapping) or not set(names).issuperset(given) or set(given.values()) <= {None}:
+    known = isinstance(given, Mapping) and set(names).issuperset(given)
+    if not known or all(value is None for value in given.values()):
         refuse(when, "auto_reduce_when", f"a dict of bounds ({', '.join(names)}), such as {{'max_tokens': 8000}}")
     try:
         return reduce_options(**given)

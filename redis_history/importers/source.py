@@ -263,7 +263,7 @@ class Source:
         try:
             texts: Iterable[tuple[int, bytes | _Rejected | None]]
             if form == "document":
-                texts = [(1, self._whole())]
+                texts = self._whole()
             else:
                 texts = self._lines() if form == "lines" else self._items(self._chunks())
             for number, text in texts:
@@ -290,7 +290,7 @@ class Source:
                 return "messages" if isinstance(value, dict) and "role" in value else "list"
             if not _is_not_json(self._value(line)):
                 return "lines"
-            document = self._whole()
+            _, document = next(self._whole())
             if document is not None:
                 return "lines" if _is_not_json(self._value(document)) else "document"
             others = (self._value(text) for _, text in islice(lines, _LOOK_AHEAD))
@@ -321,13 +321,17 @@ class Source:
     def _beyond(self, limit: str, subject: str) -> _Rejected:
         return _Rejected(self.limits.refusal(limit, subject), is_json=True)
 
-    def _whole(self) -> bytes | None:
-        """All bytes; None if they exceed `max_record_bytes`."""
+    def _whole(self) -> Iterator[tuple[int, bytes | None]]:
+        """All bytes, up to where the file breaks off; None if they exceed `max_record_bytes`."""
         text = _Text(self.limits.max_record_bytes)
-        for chunk in self._chunks():
-            if not text.add(chunk):
-                break
-        return text.take()
+        try:
+            for chunk in self._chunks():
+                if not text.add(chunk):
+                    break
+        except _BreaksOffError:
+            yield 1, text.take()
+            raise
+        yield 1, text.take()
 
     def _lines(self) -> Iterator[tuple[int, bytes | None]]:
         """The lines that are not blank, with their numbers; None for a line that is too long."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar, overload
 
 from redis_history._ids import check_conversation_id
@@ -34,7 +35,7 @@ from redis_history.prompt.options import (
     prompt_options,
 )
 from redis_history.prompt.projection import Names, Turn, Voice, as_summary, project_turn, turns_of
-from redis_history.tokens import count_characters, message_tokens, texts
+from redis_history.tokens import TokenCounter, count_characters, message_tokens, texts
 
 T = TypeVar("T")
 
@@ -200,8 +201,10 @@ class Assembly:
         instructions = [system(options.system_prompt, id="system_prompt")] if options.system_prompt else []
         instructions += [message for turn in self._leading for message in self._project(turn)]
         summaries, turns = self._summarised(summary)
-        system_tokens = sum(map(self._count, instructions))
-        summary_tokens = sum(map(self._count, summaries))
+        counter = options.token_counter
+        count = message_tokens if counter is None else partial(_count, counter)
+        system_tokens = sum(map(count, instructions))
+        summary_tokens = sum(map(count, summaries))
         tokens = system_tokens + summary_tokens
         chosen: dict[int, tuple[Message, ...]] = {}
         newest_first = sorted(turns, key=lambda turn: turn.last, reverse=True)
@@ -209,7 +212,7 @@ class Assembly:
             shown = self._project(turn)
             if not shown:
                 continue
-            size = sum(map(self._count, shown))
+            size = count(shown[0]) if len(shown) == 1 else sum(map(count, shown))
             if chosen and options.token_budget is not None and tokens + size > options.token_budget:
                 for other in newest_first[number:]:
                     self._leave_out(other, "budget")
@@ -277,14 +280,12 @@ class Assembly:
             self._leave_out(turn, "empty")
         return shown
 
-    def _count(self, message: Message) -> int:
-        """Tokens of a message: of its whole text by `token_counter`, or estimated."""
-        counter = self._options.token_counter
-        if counter is None:
-            return message_tokens(message)
-        tokens = counter("\n".join(filter(None, texts(message))))
-        check_integer(tokens, "the result of token_counter", error=InvalidInputError)
-        return tokens
+
+def _count(counter: TokenCounter, message: Message) -> int:
+    """Tokens of the whole text of a message."""
+    tokens = counter("\n".join(filter(None, texts(message))))
+    check_integer(tokens, "the result of token_counter", error=InvalidInputError)
+    return tokens
 
 
 def _split(turns: list[Turn], threshold: int | None) -> tuple[list[Turn], list[Turn]]:

@@ -139,6 +139,8 @@ def project_turn(turn: Turn, names: Names) -> tuple[Message, ...]:
     first = _project(turn.shown[0], turn.voice, names)
     if first is None:
         return ()
+    if len(turn.shown) == 1:
+        return (first,)
     results = [_with_hints(one) for one in turn.shown[1:]]
     return (first, *(one if one.role in ("tool", "user") else _changed(one, one.parts, "tool") for one in results))
 

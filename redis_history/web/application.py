@@ -80,7 +80,10 @@ def application(
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    return failure(error)
+    response = failure(error)
+    for name, value in HEADERS.items():  # the answer to an unexpected error does not pass the gate
+        response.headers.setdefault(name, value)
+    return response
 
 
 class Gate:

@@ -116,6 +116,8 @@ class View:
         cache: dict[str, tuple[bool, float]] = {}  # with the time when the answer expires
 
         async def may_read(conversation_id: str) -> bool:
+            if self.open_to_all:
+                return True
             allowed, expires = cache.get(conversation_id, (False, 0.0))
             if expires <= time.monotonic():
                 while len(cache) >= _MAX_CACHED:

@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import Queue
@@ -130,6 +131,20 @@ def test_it_survives_a_restart_and_resumes(own_server: Start, tmp_path: Path, fo
         written.write_text("\n".join(map(json.dumps, (first, second))) + '\n{"conversation_id": "c", "cur')
         assert run(*where, "--resume", str(written)).lines == [third]
         assert run(*where, "--after", third["cursor"]).lines == []
+
+
+def test_a_signal_ends_it_at_once_while_the_server_is_away(own_server: Start, follow: Any) -> None:
+    server = own_server()
+    with HistoryStore(server.url) as store:
+        store.append("c", user("before"))
+    tail = follow("--url", server.url, "tail", "c", "-f")
+    tail.until("before")
+    server.kill()
+    wait_until(lambda: "waits for the server" in tail.errors, "the follower to notice")
+    time.sleep(0.5)  # until it looks for the server
+    start = time.monotonic()
+    assert tail.end(signal.SIGINT) == 0
+    assert time.monotonic() - start < 1.0
 
 
 def test_all_present_and_future_conversations(

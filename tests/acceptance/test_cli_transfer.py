@@ -152,6 +152,7 @@ def test_progress_in_plain_lines_without_a_terminal(on: Any, tmp_path: Path, mon
     path = chats(tmp_path / "chats.jsonl", 2)
     assert "importing: 2, 2 conversations\n" in on("import", str(path)).stderr
     assert "exporting: 2, 2 conversations\n" in on("export", "-o", str(tmp_path / "e.jsonl")).stderr
+    assert "importing: 4, 4 conversations\n" in on("import", str(path), str(path)).stderr, "of all files together"
     assert on("import", "--quiet", str(path)).stderr == ""
     assert on("import", "--json", str(path)).stderr == ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import re
@@ -10,20 +11,22 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from redis_history import AsyncHistoryStore, HistoryStore, Participant, user
-from redis_history.cli.demo import _line
+from redis_history.cli import demo
 from redis_history.compaction.policy import Policy
 from redis_history.demo import replay
 from redis_history.demo.replay import MAX_MESSAGES, SAMPLE, SHARED, Replay, load
 from redis_history.errors import RedisHistoryError
 from redis_history.formats import to_openai_chat
 from tests.support.commands import command, environment, run
-from tests.support.servers import RealServer
+from tests.support.servers import RealServer, Start, wait_until
 
 
 @pytest.fixture
@@ -134,8 +137,33 @@ async def test_an_agent_that_fails_ends_the_demo(
         await Replay(server.url, namespace, load(SAMPLE, 2, pytest.fail), agents=2).run()
 
 
+async def test_the_end_does_not_wait_for_a_server_that_is_gone(own_server: Start, namespace: str) -> None:
+    server = own_server()
+    running = asyncio.create_task(Replay(server.url, namespace, load(SAMPLE, 2, pytest.fail), agents=2).run())
+    with HistoryStore(server.url, namespace=namespace, search="off") as store:
+        await asyncio.to_thread(wait_until, lambda: store.get(SHARED), "the agents to write")
+    server.kill()
+    running.cancel()
+    start = time.monotonic()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert time.monotonic() - start < 6.0
+
+
+async def test_the_last_messages_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    output = io.StringIO()
+    monkeypatch.setattr(demo, "console", lambda: Console(file=output, force_terminal=True, width=100))
+    one = Replay("redis://localhost", "n", load(SAMPLE, 2, pytest.fail), agents=1)
+    display = asyncio.create_task(demo._display(one))
+    await asyncio.sleep(0)
+    one.news.append(("c", user("Good bye.")))
+    display.cancel()
+    await asyncio.gather(display, return_exceptions=True)
+    assert "Good bye." in output.getvalue()
+
+
 def test_hostile_text_is_shown_as_text() -> None:
     hostile = "[bold]a\x1b[2Jb\r\nc\u202ed[/bold] " + "x" * 200
-    line = _line("c", user(hostile, participant=Participant(kind="user", id="\x1b[2J")))
+    line = demo._line("c", user(hostile, participant=Participant(kind="user", id="\x1b[2J")))
     assert line.plain.startswith("c  ␛[2J  [bold]a␛[2Jb c\\u202ed[/bold]")
     assert len(line.plain) < 100

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from itertools import pairwise, product
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,6 +18,14 @@ import pytest
 from agents import Agent, OpenAIChatCompletionsModel, RunConfig, Runner, SQLiteSession, function_tool
 from openai import AsyncOpenAI
 from pydantic_ai import Agent as PydanticAgent
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
@@ -121,6 +132,47 @@ async def test_one_framework_goes_on_where_another_stopped(
     assert sent(model) == [(name, whole[:length]) for name, length in zip(names, (1, 3, 5, 7, 9), strict=True)]
     assert [message.role for message in messages] == [*(role for role, *_ in whole), "assistant"]
     assert [use.input for message in messages for use in message.tool_uses] == [{"a": 2, "b": 3}, {"a": 20, "b": 30}]
+
+
+ANOTHER_PROCESS = """
+import asyncio, sys
+from redis_history import AsyncHistoryStore
+from redis_history.integrations.openai_agents import AgentsSession
+
+async def main(url, namespace):
+    async with AsyncHistoryStore(url, namespace=namespace) as store:
+        session = AgentsSession("c", store)
+        assert [item.get("call_id") for item in await session.get_items()] == [None, "c1", "c1"]
+        await session.add_items([
+            {"role": "assistant", "content": "5"},
+            {"role": "user", "content": "Add 20 and 30"},
+            {"type": "function_call", "call_id": "c2", "name": "add", "arguments": '{"a":20,"b":30}'},
+            {"type": "function_call_output", "call_id": "c2", "output": "50"},
+        ])
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@pytest.mark.proves("frameworks")
+async def test_another_framework_in_another_process_goes_on(
+    async_store: AsyncHistoryStore, server: RealServer, namespace: str
+) -> None:
+    history = PydanticAIHistory("c", async_store)
+    call = ToolCallPart("add", {"a": 2, "b": 3}, tool_call_id="c1")
+    begun: list[ModelMessage] = [
+        ModelRequest(parts=[UserPromptPart("Add 2 and 3")]),
+        ModelResponse(parts=[call]),
+        ModelRequest(parts=[ToolReturnPart("add", 5, tool_call_id="c1")]),
+    ]
+    await history.append(begun)
+    command = [sys.executable, "-c", ANOTHER_PROCESS, server.url, namespace]
+    await asyncio.to_thread(subprocess.run, command, check=True, timeout=120, cwd=Path(__file__).parents[2])
+    found = await history.load()
+    assert found[:3] == begun
+    parts: Any = [part for message in found[3:] for part in message.parts]
+    assert [part.part_kind for part in parts] == ["text", "user-prompt", "tool-call", "tool-return"]
+    assert (parts[2].args, parts[3].tool_call_id, parts[3].content) == ({"a": 20, "b": 30}, "c2", "50")
 
 
 @pytest.mark.proves("frameworks")

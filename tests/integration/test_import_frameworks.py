@@ -229,6 +229,17 @@ def test_bad_entries_are_skipped_and_reported(old: Any, store: HistoryStore) -> 
     assert (len(source), import_messages(source, store, on_error=bool).duplicates) == (2, 2)
 
 
+def test_the_rights_to_read_the_old_keys_are_enough(old: Any, store: HistoryStore) -> None:
+    old.rpush("message_store:s", '{"type": "human", "data": {"content": "Hello"}}')
+    old.execute_command(
+        "ACL", "SETUSER", "reader", "on", ">secret", "~message_store:*", "+@read", "+scan", "+@connection"
+    )
+    source = old.url.replace("unix://", "unix://reader:secret@")
+    done = run("--url", old.url, "--namespace", "new", "import", "--from", "langchain", source)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [message.text for message in store.get("s")] == ["Hello"]
+
+
 def test_wrong_uses_are_rejected(old: Any) -> None:
     for arguments in (("--from", "langchain", "file.jsonl"), (old.url,), ("--key-prefix", "x", "/dev/null")):
         done = run("--url", old.url, "import", *arguments)

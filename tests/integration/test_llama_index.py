@@ -16,7 +16,7 @@ from llama_index.core.base.llms.types import (
     ToolCallBlock,
 )
 from llama_index.core.llms.mock import MockFunctionCallingLLM
-from llama_index.core.memory import Memory
+from llama_index.core.memory import ChatMemoryBuffer, Memory
 from llama_index.core.storage.chat_store.base_db import MessageStatus
 
 from redis_history import AttachmentPart, ReasoningPart, assistant, tool, tool_result, tool_use, user
@@ -198,3 +198,15 @@ def test_messages_of_other_frameworks(store: Any) -> None:
     assert found.additional_kwargs == {"tool_call_id": "c"}
     assert [block.block_type for block in signed_one.blocks] == ["thinking", "text"]
     assert [(loss.message_id, loss.part) for loss in losses] == [("m", 0), ("m", 1)]
+
+
+async def test_a_chat_memory_buffer(chats: Any) -> None:
+    first, second = (ChatMemoryBuffer.from_defaults(chat_store=chats, chat_store_key=KEY) for _ in range(2))
+    first.put(said("Remember 7."))
+    await second.aput(said("It is 7.", MessageRole.ASSISTANT))
+    assert [message.content for message in first.get()] == ["Remember 7.", "It is 7."]
+    await second.areset()
+    assert (first.get(), chats.get_keys()) == ([], [])
+    await first.aset([said("anew"), said("last")])
+    assert await chats.adelete_last_message(KEY) == said("last")
+    assert [message.content for message in await second.aget()] == ["anew"]

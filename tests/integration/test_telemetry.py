@@ -88,3 +88,10 @@ def test_retries_are_counted(collected: Collected) -> None:
     with store, pytest.raises(BackendUnavailableError):
         store.append("c", user("One"))
     assert collected.points()["redis_history.retries"][0].value == len(seen) == 1
+
+
+def test_without_an_sdk_that_is_set_up_nothing_is_reported(namespace: str) -> None:
+    with HistoryStore("memory://", namespace=namespace, retry=RetryPolicy(on_retry=count_retries())) as store:
+        instrument(store)
+        store.append("c", user("One"))
+        assert [message.text for message in store.get("c")] == ["One"]

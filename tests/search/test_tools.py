@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from random import Random
 from typing import Any
 
 import pytest
@@ -32,6 +33,7 @@ from redis_history.tools import AsyncConversationSearchTool, ConversationSearchT
 from tests.property.strategies import messages
 from tests.search.test_quality import Conversation
 from tests.support.prompts import HOSTILE
+from tests.support.servers import RealServer
 from tests.support.transcripts import FILES, opened
 
 LONG = user("filler " * 1_000 + "needle")
@@ -284,6 +286,58 @@ def test_own_searches_the_current_turn_and_reasoning_are_left_out(named: bool) -
         assert len(texts_found(store, include=["own_searches", "current_turn", "reasoning"])) == 9
         store.append("c", assistant("Seven years", id="done"))
         assert "And how old is the dog?" in texts_found(store), "the turn is over"
+
+
+@pytest.mark.proves("search-tool")
+@pytest.mark.parametrize("limit", [1, 5, 20])
+def test_many_own_searches_leave_room_for_other_messages(limit: int) -> None:
+    with HistoryStore("memory://", max_messages=None) as store:
+        store.append_many("c", [user("the dog is old"), assistant("I see")])
+        for n in range(200):
+            call = tool_use(f"call-{n}", "conversation_search", {"query": "dog dog dog"})
+            asked = [user(f"question {n}"), assistant([call]), tool(tool_result(f"call-{n}", "dog")), assistant("Well")]
+            store.append_many("c", asked)
+        assert texts_of(conversation_search_tool(store, "c")(query="dog", limit=limit)) == ["the dog is old"]
+
+
+@pytest.mark.proves("search-tool")
+def test_no_message_is_found_twice(server: RealServer, namespace: str) -> None:
+    chance = Random(3)
+    with HistoryStore(server.url, namespace=namespace, max_messages=None) as store:
+        for first in range(0, 400, 100):
+            turns = []
+            for n in range(first, first + 100):
+                text = " ".join(chance.choices(["dog", "cat", "tea", "visa", "train"], k=4))
+                call = tool_use(f"call-{n}", "conversation_search", {"query": text})
+                turns += [user(f"{text}?"), assistant([call]), tool(tool_result(f"call-{n}", text)), assistant(text)]
+            store.append_many("c", turns)
+        found: list[str] = []
+        search = store.search
+
+        def watched(*args: Any, **options: Any) -> Any:
+            hits = search(*args, **options)
+            found.extend(hit.message.id for hit in hits)
+            return hits
+
+        store.search = watched  # type: ignore[method-assign]
+        conversation_search_tool(store, "c")(query="dog cat tea", limit=20)
+    assert len(found) == len(set(found)) > 300
+
+
+@pytest.mark.proves("search-tool")
+def test_a_message_found_by_meaning_repeats_no_words(server: RealServer, namespace: str) -> None:
+    vectors = {"dog": [1.0, 0.0], "We have a puppy": [1.0, 0.0], "A cat sat on the roof": [0.7, 0.7]}
+
+    def embed(texts: list[str]) -> list[list[float]]:
+        return [vectors.get(text, [0.0, 1.0]) for text in texts]
+
+    with HistoryStore(server.url, namespace=namespace, embedder=embed, vectors=2) as store:
+        call = tool_use("call", "conversation_search", {"query": "pets"})
+        store.append_many("c", [user("We have a puppy"), assistant([call]), tool(tool_result("call", "None"))])
+        others = [user("A cat sat on the roof"), *(assistant(f"Rain in Porto {n}") for n in range(20))]
+        store.append_many("c", [assistant("Nice"), *others])
+        found = texts_of(conversation_search_tool(store, "c")(query="dog", limit=5))
+    assert found[0] == "We have a puppy"
 
 
 def test_hits_of_one_exchange_stand_together() -> None:

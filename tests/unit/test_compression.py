@@ -277,7 +277,7 @@ def test_one_plugin_is_for_one_history() -> None:
     [
         *(
             {"auto_reduce_when": when}
-            for when in (8000, {}, {"max_token": 5}, {"max_tokens": "5"}, {"max_tokens": None})
+            for when in (8000, {}, {"max_token": 5}, {"max_tokens": "5"}, {"max_tokens": [5]}, {"max_tokens": None})
         ),
         *({"keep_recent": -1}, {"target": 0}, {"timeout": -1}, {"summarizer": "gpt"}),
     ],

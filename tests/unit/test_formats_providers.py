@@ -340,6 +340,13 @@ def test_an_imported_file_id_is_sent_only_to_its_provider(format_, owner):
     assert "AAAA" in str(format_.to([user(edited)]))
 
 
+@pytest.mark.parametrize("mime", [{}, {"mime_type": None}, {"mime_type": ""}])
+def test_gemini_data_without_a_type_is_a_valid_data_url(mime):
+    original = {"role": "user", "parts": [{"inline_data": {**mime, "data": "QUJD"}}]}
+    (message,) = FORMAT["gemini"].restored([original])
+    assert message.parts[0].reference == "data:application/octet-stream;base64,QUJD"
+
+
 @pytest.mark.parametrize("data", ["AAAA", "aGk="])
 def test_inline_data_is_not_mistaken_for_a_file_id(data):
     inline = {"file_data": data}

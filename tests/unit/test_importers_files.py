@@ -73,6 +73,15 @@ def test_the_format_is_detected_from_the_content(tmp_path, name, data):
     assert problems == []
 
 
+def test_a_document_whose_checksum_is_missing_is_read(tmp_path):
+    path = tmp_path / "one.json.gz"
+    document = json.dumps({"id": "c1", "messages": [{"role": "user", "content": "hello"}]}, indent=1)
+    path.write_bytes(gzip.compress(document.encode())[:-8])
+    transcripts, problems = read(path)
+    assert [message.text for one in transcripts for message in one.messages] == ["hello"]
+    assert [problem.reason.split(":")[0] for problem in problems] == ["the file breaks off here"]
+
+
 def test_a_truncated_gzip_file_is_read_up_to_its_end(tmp_path):
     path = tmp_path / "a.jsonl.gz"
     whole = gzip.compress("".join(f"{record(n, salt=str(hash(n * 7919)) * 9)}\n" for n in range(2000)).encode())

@@ -121,6 +121,17 @@ async def test_texts_that_could_freeze_the_page(window: Window) -> None:
     ]
 
 
+async def test_other_names_of_languages_are_coloured(window: Window) -> None:
+    page = await window.open()
+    plain = await page.evaluate("""async () => {
+        const { code } = await import("./static/prose.js");
+        const texts = { patch: "+added", py: "def f(): pass", python: "def f(): pass", javascript: "let a", js: "let a",
+          typescript: "let a", ts: "let a", sh: "if x", shell: "if x", bash: "if x", yml: "a: 1", JSON: "1" };
+        return Object.keys(texts).filter((name) => !code(texts[name], name).querySelector("code span"));
+    }""")
+    assert plain == []
+
+
 async def test_a_stream_may_be_cut_anywhere(window: Window) -> None:
     page = await window.open()
     frames = ': ping\r\n\r\nretry: 50\r\nid: 1\r\nevent: one\r\ndata: {"a":\r\ndata: 1}\r\n\r\n'
@@ -142,6 +153,34 @@ async def test_a_stream_may_be_cut_anywhere(window: Window) -> None:
     )
     events = [("one", "1", '{"a":\n1}'), ("two", None, "早上好"), ("message", None, "")]
     assert found == [[{"name": name, "id": id, "data": data} for name, id, data in events]]
+
+
+async def test_no_frame_is_lost_by_a_failure_or_during_the_work(window: Window) -> None:
+    page = await window.open()
+    runs = await page.evaluate("""async () => {
+        const { oncePerFrame } = await import("./static/dom.js");
+        const frames = () => new Promise((done) => setTimeout(done, 300));
+        const expected = (event) => event.message.includes("expected") && event.preventDefault();
+        addEventListener("error", expected);
+        let [failing, nested] = [0, 0];
+        const show = oncePerFrame(() => {
+          failing += 1;
+          if (failing < 3) throw new Error("expected");
+        });
+        const again = oncePerFrame(() => {
+          nested += 1;
+          if (nested === 1) again();
+        });
+        again();
+        for (let at = 0; at < 3; at += 1) {
+          show();
+          await frames();
+        }
+        removeEventListener("error", expected);
+        return [failing, nested];
+    }""")
+    window.complaints = [one for one in window.complaints if "expected" not in one]
+    assert runs == [3, 2]
 
 
 async def test_pages_of_a_former_window_are_dropped(window: Window) -> None:

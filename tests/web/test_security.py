@@ -9,10 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
-from redis_history import AsyncHistoryStore
+from redis_history import AsyncHistoryStore, user
 from redis_history.errors import ConfigurationError
 from redis_history.retry import RetryPolicy
-from redis_history.web import Limits, LiveView, access, allow_all
+from redis_history.web import Limits, LiveView, access, allow_all, routing
 from redis_history.web import application as module
 from redis_history.web.application import application
 from tests.support.servers import free_port
@@ -130,6 +130,22 @@ async def test_a_stream_ends_when_its_cookie_must_be_renewed(make: Any) -> None:
             later = time.time() + 3601
             patch.setattr(access.time, "time", lambda: later)
             assert await stream.event() is None
+
+
+async def test_the_list_is_complete_until_its_cookie_is_checked(make: Any, store: Any) -> None:
+    app = make()
+    async with client(app, headers={}) as web:
+        await web.get(f"/?token={TOKEN}")
+        cookie = "; ".join(f"{name}={value}" for name, value in web.cookies.items())
+    async with listening(app) as port, Stream(port, Cookie=cookie, Authorization="") as stream:
+        assert await stream.event() == ("hello", {})
+        with pytest.MonkeyPatch.context() as patch:
+            later = time.time() + 3601
+            patch.setattr(access.time, "time", lambda: later)
+            await store.append("c", user("x"))
+            event = await stream.event(seconds=5)
+    assert event is not None
+    assert (event[0], event[1]["conversation"]) == ("changed", "c")
 
 
 @pytest.mark.proves("local-users")
@@ -253,6 +269,14 @@ async def test_errors_do_not_name_servers(make: Any, store: Any, namespace: str,
         assert (failed.status_code, failed.json()["code"], "secret" in failed.text) == (500, "failed", False)
         check_headers(failed.headers)
     assert "the live view failed" in caplog.text
+
+
+async def test_headers_if_a_file_of_the_page_is_missing(make: Any, monkeypatch: Any, tmp_path: Any) -> None:
+    monkeypatch.setattr(routing, "STATIC", tmp_path)
+    async with client(make()) as web:
+        failed = await web.get("/")
+        assert (failed.status_code, failed.json()["code"]) == (500, "failed")
+        check_headers(failed.headers)
 
 
 async def test_unknown_methods_are_rejected(make: Any) -> None:

@@ -79,8 +79,9 @@ export function setText(node, text) {
 export function oncePerFrame(work) {
   let requested = false;
   const run = () => {
-    if (requested) work();
-    requested = false;
+    if (!requested) return;
+    requested = false; // before the work, which may fail or request another frame
+    work();
   };
   return () => {
     if (requested) return;

@@ -9,7 +9,16 @@ const TALL = 26; // lines
 const SHOWN = 1200;
 const SHOWN_LINES = 16;
 const COLOURED = 6000; // characters; longer code stays in one colour
-const ALIASES = { python: "py", javascript: "js", typescript: "js", ts: "js", sh: "bash", shell: "bash", yml: "yaml" };
+const ALIASES = {
+  python: "py",
+  javascript: "js",
+  typescript: "js",
+  ts: "js",
+  sh: "bash",
+  shell: "bash",
+  yml: "yaml",
+  patch: "diff",
+};
 
 /** The beginning of a text that is too long to show in full, or null. */
 function beginning(text) {
