@@ -69,7 +69,7 @@ async def test_during_calls_that_are_connecting(
             monkeypatch.setattr(asyncio, name, held(getattr(asyncio, name)))
     calls: list[Any] = []
     while not waiting:  # an idle connection serves some calls, and all of them if they come one after another
-        calls += [asyncio.create_task(store.append("c", user(str(len(calls) + number)))) for number in range(4)]
+        calls.extend(asyncio.create_task(store.append("c", user(f"{len(calls)} {number}"))) for number in range(4))
         await until(lambda: len(waiting) + sum(call.done() for call in calls) == len(calls))
     await store.aclose()
     go.set()
