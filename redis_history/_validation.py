@@ -144,12 +144,20 @@ def check_range(limit: int, offset: int) -> None:
 
 
 def check_name(value: str | None, name: str, error: _Error = InvalidInputError) -> None:
-    """Raises `error` unless it is None or a str."""
-    if value is not None and not isinstance(value, str):
-        refuse(value, name, "None or a str", error)
+    """Raises `error` unless it is None or a str that UTF-8 can carry."""
+    if value is not None and not _is_text(value):
+        refuse(value, name, "None or a str without lone surrogates", error)
 
 
 def check_owner(value: object, name: str) -> None:
-    """Raises InvalidInputError unless it is None, a str or an int of 64 bits."""
-    if value is not None and not isinstance(value, str) and not is_integer(value, MIN_INTEGER, MAX_INTEGER):
-        refuse(value, name, "None, a str, or an int from -2**63 to 2**63 - 1", InvalidInputError)
+    """Raises InvalidInputError unless it is None, a str that UTF-8 can carry, or an int of 64 bits."""
+    if value is not None and not _is_text(value) and not is_integer(value, MIN_INTEGER, MAX_INTEGER):
+        rule = "None, a str without lone surrogates, or an int from -2**63 to 2**63 - 1"
+        refuse(value, name, rule, InvalidInputError)
+
+
+def _is_text(value: object) -> bool:
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:
+        return False

@@ -160,6 +160,7 @@ def test_bad_conversation_ids(name: Any) -> None:
     [
         *({"limit": -1}, {"limit": None}, {"offset": None}, {"limit": "5"}, {"offset": -1}, {"user_id": True}),
         *({"user_id": 1.0}, {"user_id": 2**63}, {"user_id": ["a"]}, {"agent_name": ["a"]}),
+        *({"user_id": "\ud800"}, {"agent_name": "\ud800"}),
     ],
     ids=str,
 )
