@@ -38,7 +38,7 @@ from redis_history.model._caps import MAX_MESSAGE_BYTES
 from redis_history.model.helpers import MessageFields
 from redis_history.model.pairs import marks
 from redis_history.model.ranges import stays
-from redis_history.model.wire import body_digest, encode_body, flags_of
+from redis_history.model.wire import FREE_FORM, body_digest, encode_body, flags_of
 from redis_history.operations import (
     ANY,
     Append,
@@ -436,8 +436,8 @@ def entry_of(message: Message) -> Entry:
 
 
 def _entry(message: Message) -> Entry:
-    body = encode_body(message)
+    body, flags = encode_body(message), flags_of(message)
     timestamp = None if message.timestamp is None else to_microseconds(message.timestamp)
     characters = count_characters(message)
-    tokens = estimate_tokens(characters)
-    return Entry(message, body, flags_of(message), timestamp, characters, tokens, marks(message))
+    tools = marks(message) if flags & FREE_FORM else b""
+    return Entry(message, body, flags, timestamp, characters, estimate_tokens(characters), tools)

@@ -71,9 +71,13 @@ def _added(op: Append | Restore, settings: Settings, replace: bytes, document: D
     for entry in op.entries:
         characters += entry.characters
         tokens += entry.tokens
-        what, body = packed_message(entry, settings)
-        time = b"" if entry.timestamp is None else b"%d" % entry.timestamp
-        rest += (field_of(entry.message.id), b"%b%b%c" % (what, time, len(time)), body)
+        head, body = packed_message(entry, settings)
+        if entry.timestamp is None:
+            head += b"\0"
+        else:
+            time = b"%d" % entry.timestamp
+            head += b"%b%c" % (time, len(time))
+        rest += (field_of(entry.message.id), head, body)
     rest += documents_of(op, document)
     most = b"" if settings.max_messages is None else b"%d" % settings.max_messages
     numbers = [b"%d" % number for number in (characters, tokens, len(op.entries))]
