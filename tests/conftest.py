@@ -7,13 +7,14 @@ import gc
 import signal
 import threading
 import uuid
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import Any
 
 import pytest
 import redis
 from hypothesis import HealthCheck, settings
 
+from redis_history import AsyncHistoryStore, HistoryStore
 from redis_history._sync._runtime import _idle
 from redis_history.backends.redis.keys import Keyspace
 from tests.support.cluster import RealCluster
@@ -169,6 +170,18 @@ def namespace(server_of: Servers) -> Iterator[str]:
     name = f"test-{uuid.uuid4().hex[:12]}"
     yield name
     server_of.clear(name)
+
+
+@pytest.fixture
+def store(server: RealServer, namespace: str) -> Iterator[HistoryStore]:
+    with HistoryStore(server.url, namespace=namespace) as made:
+        yield made
+
+
+@pytest.fixture
+async def async_store(server: RealServer, namespace: str) -> AsyncIterator[AsyncHistoryStore]:
+    async with AsyncHistoryStore(server.url, namespace=namespace) as made:
+        yield made
 
 
 @pytest.fixture(autouse=True)
