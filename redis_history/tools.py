@@ -17,7 +17,7 @@ from redis_history._validation import check_choice, check_function, check_intege
 from redis_history.errors import InvalidInputError
 from redis_history.model import Message, Part, Position, ReasoningPart, ToolResultPart, ToolUsePart
 from redis_history.search.hits import Ranges, SearchHit, highlights, largest, matched_terms, passage
-from redis_history.search.query import parse_query
+from redis_history.search.query import Query, parse_query
 from redis_history.search.ranking import DEPTH
 from redis_history.search.text import MAX_CHARACTERS, searchable
 from redis_history.tokens import TokenCounter
@@ -155,14 +155,15 @@ class _Tool:
             if start is not None or len(newest) < count:
                 break
         options = {"query": query, "before": before, "token_cap": None, "context": _CONTEXT, "highlight": True}
+        terms = parse_query(query)
         hits: list[SearchHit] = []
         offset, size, enough = 0, 2 * limit, limit
         while enough > 0 and offset < DEPTH:
             size = min(size, DEPTH - offset)
             found = yield "search", {**options, "limit": size, "offset": offset}
             for hit in found:
-                if (rest := self._without_excluded_parts(hit, query)) is not None:
-                    share = 1.0 if "own_searches" in self._include else _new_share(hit, query)
+                if (rest := self._without_excluded_parts(hit, terms)) is not None:
+                    share = 1.0 if "own_searches" in self._include else _new_share(hit, terms)
                     hits.append(replace(rest, score=rest.score * share))
                     enough -= share == 1
             if len(found) < size:
@@ -171,7 +172,7 @@ class _Tool:
         hits.sort(key=lambda hit: hit.score, reverse=True)
         return self._answer(_grouped(hits[:limit]))
 
-    def _without_excluded_parts(self, hit: SearchHit, query: str) -> SearchHit | None:
+    def _without_excluded_parts(self, hit: SearchHit, terms: Query) -> SearchHit | None:
         """The hit without the parts that `include` does not name; None if the rest is empty or does not match."""
         message = hit.message
         calls = {part.id for one in (*hit.before, message) for part in one.tool_uses if part.name == NAME}
@@ -196,7 +197,7 @@ class _Tool:
         rest = replace(message, parts=parts)
         if not parts or not searchable(replace(rest, participant=None)).strip():
             return None
-        found = highlights(rest, parse_query(query))
+        found = highlights(rest, terms)
         return None if hit.highlights and not found else replace(hit, message=rest, highlights=found)
 
     def _answer(self, hits: Sequence[SearchHit]) -> str:
@@ -323,7 +324,7 @@ def _is_finished(turn: Sequence[Message]) -> bool:
     return len(turn) > 1 and last.role == "assistant" and not last.tool_uses
 
 
-def _new_share(hit: SearchHit, query: str) -> float:
+def _new_share(hit: SearchHit, terms: Query) -> float:
     """The share of the matched terms that the message does not repeat from a search in its own turn.
 
     A question about the past, and an answer that repeats what a search found, are similar to the next question and add
@@ -334,7 +335,6 @@ def _new_share(hit: SearchHit, query: str) -> float:
     searches = {part.id: part for one in turn for part in one.tool_uses if part.name == NAME}
     if not searches:
         return 1.0
-    terms = parse_query(query)
     matched = matched_terms(hit.message, terms)
     known = [" ".join(str(part.input) for part in searches.values())]
     if hit.message.role != "user":
