@@ -45,10 +45,9 @@ _MAX_PROBLEMS = 20  # to print; further ones are only counted
 
 #: Help texts by field of ImportLimits.
 _LIMITS = {
-    "max_bytes": "Unpacked bytes of a source: all files of a folder or archive together.",
+    "max_bytes": "Unpacked bytes of a file.",
     "max_ratio": "Ratio of unpacked to packed bytes, after the first 16 MiB.",
-    "max_files": "Files and folders in a folder, or entries of an archive.",
-    "max_record_bytes": "Bytes of a record: a line, an item of a list, or another JSON document.",
+    "max_record_bytes": "Bytes of a record: a line, or a file with one JSON document.",
     "max_values": "Numbers, strings, lists and objects in a record.",
     "max_depth": "Nesting depth of lists and objects, at most 250.",
     "max_conversation_bytes": "Bytes of the lines that make up one conversation.",
@@ -84,9 +83,10 @@ def import_command(
 ) -> None:  # fmt: skip
     """Import conversations from files, or from the keys of an agent framework.
 
-    Reads the JSON or JSONL files of chats, agents and other tools, also gzipped, and detects their format. FILE may be
-    a folder or a zip archive, a pipe, or - for standard input. A repeated import adds only new messages. If a file
-    cannot be read at all, nothing is imported. Skipped records are reported, and make the exit status 1.
+    Reads exports of this package and lists of messages of OpenAI, Anthropic and LangChain, as JSON or JSONL, also
+    gzipped, and detects their format. FILE may be a pipe, or - for standard input. A repeated import adds only new
+    messages. If a file cannot be read at all, nothing is imported. Skipped records are reported, and make the exit
+    status 1.
     """
     check_url(context)
     work = _Import(context, format, batch, language, ImportLimits(**limits), dry_run, quiet)

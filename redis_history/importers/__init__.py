@@ -1,8 +1,8 @@
-"""Import transcripts of other tools into a store, from files or from Redis, and export a store to a file."""
+"""Import conversations into a store, from files or from keys of agent frameworks, and export a store to a file."""
 
 from redis_history.importers.frameworks import FRAMEWORKS, FrameworkSource
-from redis_history.importers.reader import FORMATS, Importer, read_transcripts
-from redis_history.importers.source import ImportLimits, Source
+from redis_history.importers.reader import FORMATS, read_transcripts
+from redis_history.importers.source import ImportLimits
 from redis_history.importers.transcript import ImportProblem, OnError, Transcript, Turn, build
 from redis_history.importers.transfer import (
     Exported,
@@ -22,10 +22,8 @@ __all__ = [
     "ImportLimits",
     "ImportProblem",
     "Imported",
-    "Importer",
     "OnError",
     "OnProgress",
-    "Source",
     "Transcript",
     "Turn",
     "async_export_messages",

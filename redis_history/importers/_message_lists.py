@@ -22,7 +22,6 @@ _ANTHROPIC_BLOCKS = frozenset(("tool_use", "tool_result", "thinking", "redacted_
 _KEYS = ("conversation_id", "id", "custom_id", "session_id", "thread_id")
 _LANGCHAIN_KEYS = ("session_id", "conversation_id", "thread_id", "id")
 _LANGCHAIN_TYPES = frozenset(("human", "ai", "system", "tool", "function", "chat"))
-_NOT_LANGCHAIN = frozenset(("role", "uuid", "sessionId"))  # keys of provider messages and of Claude Code entries
 _TIMES = ("timestamp", "created_at")
 
 
@@ -115,7 +114,7 @@ def _is_langchain_message(record: Any) -> bool:
         case {"lc": int(), "id": [*_, str(name)], "kwargs": Mapping()}:
             return name.endswith(("Message", "MessageChunk"))
         case {"type": str(kind), "content": _}:
-            return kind in _LANGCHAIN_TYPES and _NOT_LANGCHAIN.isdisjoint(record)
+            return kind in _LANGCHAIN_TYPES and "role" not in record
     return False
 
 

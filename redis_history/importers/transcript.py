@@ -177,8 +177,3 @@ def rest(record: Mapping[str, Any], *without: str) -> dict[str, Any]:
 def scalar(value: Any) -> str | None:
     """`value` as text for an id; None if it is not text or a number."""
     return str(value) if isinstance(value, str | int) and not isinstance(value, bool) and value != "" else None
-
-
-def size_of(value: Any) -> int | None:
-    """`value` as the size of a file; None if it is not a size."""
-    return value if type(value) is int and value >= 0 else None

@@ -22,7 +22,6 @@ from tests.conftest import Servers
 from tests.support.commands import Done, command, environment, run
 from tests.support.servers import RealServer
 
-CODE = Path(__file__).parents[1] / "support" / "samples" / "claude_code.jsonl"
 LINE = '{"messages":[{"role":"user","content":"hi"}]}'
 
 
@@ -138,7 +137,7 @@ def test_if_a_file_cannot_be_read_nothing_is_imported(store: Any, on: Any, tmp_p
     for arguments, why in (
         ((str(good), str(empty)), "holds no JSON records"),
         ((str(good), str(tmp_path / "missing")), "does not exist"),
-        ((str(good), "--format", "slack"), "a folder or zip archive"),
+        ((str(good), str(tmp_path)), "Is a directory"),
         ((str(good), "--format", "klingon"), "is not one of"),
     ):
         done = on("import", *arguments)
@@ -176,14 +175,15 @@ def on_a_terminal(*arguments: str) -> tuple[int, str, str]:
     return status, out, shown.decode()
 
 
-def test_files_show_a_bar_and_a_summary(server_of: Servers, namespace: str) -> None:
+def test_files_show_a_bar_and_a_summary(server_of: Servers, namespace: str, tmp_path: Path) -> None:
+    other = chats(tmp_path / "chats.jsonl", 3)
     where = ("--url", server_of("plain").url, "--namespace", namespace)
-    status, out, shown = on_a_terminal(*where, "import", str(SAMPLE), str(CODE))
+    status, out, shown = on_a_terminal(*where, "import", str(SAMPLE), str(other))
     assert status == 0, shown
     *lines, together = out.splitlines()
     counts = r"(.+) \(\w+\): [\d,]+ conversations?, ([\d,]+) messages: \2 new, 0 known"
     found = [re.fullmatch(counts, line) for line in lines]
-    assert [match and match[1] for match in found] == [str(SAMPLE), str(CODE)]
+    assert [match and match[1] for match in found] == [str(SAMPLE), str(other)]
     total = sum(int(match[2].replace(",", "")) for match in found if match)
     assert "importing" in shown
     assert "━" in shown

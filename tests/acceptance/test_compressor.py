@@ -22,17 +22,17 @@ from redis_history import HistoryStore, Message, user
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.compaction.policy import Policy
 from redis_history.formats import to_anthropic, to_openai_chat
-from redis_history.importers import read_transcripts
-from redis_history.importers.transcript import Transcript
+from redis_history.importers import Transcript
 from redis_history.model.pairs import groups
 from redis_history.tokens import message_tokens
 from tests.support.forks import Forked, write_messages
+from tests.support.research import read
 from tests.support.sdk import is_valid
 from tests.support.servers import Start, wait_until
 from tests.support.transcripts import FILES
 
 #: Those of agents.
-AGENTS = [path for path in FILES if path.name.startswith(("taubench", "sweagent", "miniswe", "claude", "tau2"))]
+AGENTS = [path for path in FILES if path.name.startswith(("taubench", "sweagent", "miniswe", "tau2"))]
 SUMMARIZERS = "tests.acceptance.compressor_worker"
 KEYS = Keyspace("default")
 
@@ -202,7 +202,7 @@ def test_four_workers_killed_at_random_over_real_conversations(
     own_server: Start, start: StartWorker, full: bool
 ) -> None:
     transcripts = sorted(
-        (transcript for path in AGENTS for transcript in read_transcripts(path)),
+        (transcript for path in AGENTS for transcript in read(path)),
         key=lambda transcript: zlib.crc32(transcript.conversation_id.encode()),
     )
     wanted: dict[str, Transcript] = {}

@@ -15,9 +15,9 @@ import msgspec
 import pytest
 
 from redis_history import AsyncHistoryStore, Conversation, HistoryStore, Message
-from redis_history.importers import read_transcripts
-from redis_history.importers.transcript import Transcript
+from redis_history.importers import Transcript
 from redis_history.tokens import count_characters
+from tests.support.research import read
 from tests.support.servers import Start, lasting
 from tests.support.transcripts import FILES
 
@@ -49,7 +49,7 @@ def _same(stored: list[Message], original: tuple[Message, ...]) -> bool:
 @pytest.mark.proves("lists")
 def test_real_conversations(own_server: Start, full: bool) -> None:
     transcripts = sorted(
-        (transcript for path in FILES for transcript in read_transcripts(path)),
+        (transcript for path in FILES for transcript in read(path)),
         key=lambda transcript: zlib.crc32(transcript.conversation_id.encode()),
     )
     wanted = dict(_take(transcripts, MANY if full else 40))

@@ -335,5 +335,5 @@ to_mistral([message], short_ids=True)
 
 
 def transfers(store: rh.HistoryStore) -> None:
-    import_messages("a.jsonl", store, format="chatgpt", on_progress=lambda done: None)
+    import_messages("a.jsonl", store, format="anthropic", on_progress=lambda done: None)
     export_messages(store, "out.jsonl", conversation_ids=["c"])

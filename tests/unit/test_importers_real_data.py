@@ -2,7 +2,7 @@
 
 import pytest
 
-from redis_history.importers import read_transcripts
+from tests.support.research import read
 from tests.support.sdk import validate
 from tests.support.transcripts import FILES
 from tests.unit.format_cases import FORMATS, through_storage, turns
@@ -13,7 +13,7 @@ _MESSAGES = 400
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_every_conversation_goes_to_every_provider_and_back(path, full):
-    transcripts = list(read_transcripts(path))
+    transcripts = read(path)
     if not full:  # some of each kind
         count = sum(len(transcript.messages) for transcript in transcripts)
         transcripts = transcripts[:: max(1, count // _MESSAGES)]

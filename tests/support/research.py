@@ -1,21 +1,22 @@
-"""Importers of research data sets: runs of agent benchmarks, and conversations between people.
-
-Tests use them as an installed package would bring them, by the entry points in `research.dist-info`.
-"""
+"""Readers of research data sets: runs of agent benchmarks, and conversations between people."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from redis_history.formats import from_anthropic, from_openai_chat
-from redis_history.importers import Importer, Source, Transcript, Turn, build
-from redis_history.importers.source import each
-from redis_history.importers.transcript import need, rest, scalar
+from redis_history.importers import Transcript, Turn, build, read_transcripts
+from redis_history.importers.transcript import need, rest, scalar, unique_id
 from redis_history.model import AttachmentPart, Message, Part, Participant, TextPart, ToolResultPart, ToolUsePart
+from tests.support.transcripts import opened
 
 
 def has(record: Any, **kinds: type) -> bool:
@@ -31,11 +32,32 @@ def inner(record: Any, key: str) -> Any:
     return record[key] if has(record, **{key: dict}) else record
 
 
+class Source:
+    """The records of a file: of each line, or the items of a list."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = path.name.partition(".")[0]
+        with opened(path) as stream:
+            text = stream.read().decode()
+        found = json.loads(text) if text.startswith("[") else [json.loads(line) for line in text.splitlines()]
+        self.records = list(enumerate(found, 1))
+
+    def problem(self, line: int, reason: str) -> None:
+        raise ValueError(f"{self.name}:{line}: {reason}")
+
+
+def each(source: Source, convert: Callable[[Source, int, Any], Transcript]) -> Iterator[Transcript]:
+    seen: dict[str, int] = {}
+    for line, record in source.records:
+        transcript = convert(source, line, record)
+        yield replace(transcript, conversation_id=unique_id(transcript.conversation_id, seen))
+
+
 # Runs of agents in the form of OpenAI: the list of messages at `key`
 
 
 def chats(format: str, key: str, name: Callable[[Any, Any], tuple[Any, Any]], *without: str) -> Any:
-    """An importer of records, plain or as `{path, traj}`. `name` gives the key and the title of a conversation."""
+    """A reader of records, plain or as `{path, traj}`. `name` gives the key and the title of a conversation."""
 
     def convert(source: Source, line: int, record: Any) -> Transcript:
         run = record if format == "taubench" else inner(record, "traj")
@@ -68,7 +90,7 @@ def name_of_attempt(record: Any, run: Any) -> tuple[str, str]:
 
 def tau2(source: Source) -> Iterator[Transcript]:
     """Records, or the `simulations` of a results file."""
-    for line, record in source.records():
+    for line, record in source.records:
         for run in record["simulations"] if has(record, simulations=list) else [record]:
             messages = need(run, "messages", list)
             yield build(
@@ -120,7 +142,7 @@ def irc(source: Source) -> Iterator[Transcript]:
     midnight (or at noon) and joins have no time; such a conversation keeps the order of its lines.
     """
     found: dict[tuple[str, str], list[Turn]] = {}
-    for line, record in source.of_one_conversation():
+    for line, record in source.records:
         key, turn = irc_turn(record)
         found.setdefault(key, []).append(turn._replace(line=line))
     for (channel, file), turns in found.items():
@@ -200,19 +222,30 @@ def locomo(source: Source, line: int, record: Any) -> Transcript:
     )
 
 
-TAUBENCH = Importer(lambda r: has(r, traj=list) and "task_id" in r, chats("taubench", "traj", name_of_attempt))
-SWEAGENT = Importer(
-    lambda r: has(inner(r, "traj"), history=list),
-    chats("sweagent", "history", lambda record, run: (None, scalar(run.get("environment"))), "trajectory"),
+#: For each data set: whether a record is of it, and what reads its conversations.
+READERS: tuple[tuple[Callable[[Any], bool], Callable[[Source], Iterator[Transcript]]], ...] = (
+    (lambda r: has(r, traj=list) and "task_id" in r, chats("taubench", "traj", name_of_attempt)),
+    (
+        lambda r: has(inner(r, "traj"), history=list),
+        chats("sweagent", "history", lambda record, run: (None, scalar(run.get("environment"))), "trajectory"),
+    ),
+    (
+        lambda r: has(inner(r, "traj"), messages=list) and ("traj" in r or has(r, trajectory_format=str)),
+        chats("miniswe", "messages", lambda record, run: (scalar(run.get("instance_id")),) * 2),
+    ),
+    (is_tau2, tau2),
+    (lambda r: has(r, channel=str, file=str, n=int, text=str), irc),
+    (
+        lambda r: has(r, conversation=dict) and any(key.startswith("session_") for key in r["conversation"]),
+        partial(each, convert=locomo),
+    ),
+    (lambda r: has(first_message(inner(r, "dialogue")), message=str), partial(each, convert=kdconv)),
 )
-MINISWE = Importer(
-    lambda r: has(inner(r, "traj"), messages=list) and ("traj" in r or has(r, trajectory_format=str)),
-    chats("miniswe", "messages", lambda record, run: (scalar(run.get("instance_id")),) * 2),
-)
-TAU2 = Importer(is_tau2, tau2)
-IRC = Importer(lambda r: has(r, channel=str, file=str, n=int, text=str), irc)
-LOCOMO = Importer(
-    lambda r: has(r, conversation=dict) and any(key.startswith("session_") for key in r["conversation"]),
-    partial(each, convert=locomo),
-)
-KDCONV = Importer(lambda r: has(first_message(inner(r, "dialogue")), message=str), partial(each, convert=kdconv))
+
+
+def read(path: Path) -> list[Transcript]:
+    """The conversations of a file, of one of these data sets or of a format that the package imports."""
+    source = Source(path)
+    _, first = source.records[0]
+    reads = next((reads for is_of, reads in READERS if is_of(first)), None)
+    return list(read_transcripts(path) if reads is None else reads(source))
