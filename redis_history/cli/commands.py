@@ -35,7 +35,6 @@ _COMMANDS = {
     "stats": ("edit", "Show how much a namespace contains, and its largest conversations."),
     "import": ("exchange", "Import conversations from files, or from the keys of an agent framework."),
     "export": ("exchange", "Export conversations, or a whole namespace, to a file."),
-    "migrate": ("maintain", "Migrate a namespace from version 0.1."),
     "compress": ("maintain", "Replace the older part of long conversations with summaries."),
     "serve": ("serve", "Show conversations in a browser, live."),
     "mcp": ("serve", "Serve conversations to agents over the Model Context Protocol."),

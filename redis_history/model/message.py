@@ -26,8 +26,7 @@ from redis_history.model.parts import (
     UnknownPart,
 )
 
-#: The stored form of messages. Data of form 1 must be migrated: see `redis-history migrate`. Fields and parts that are
-#: added later do not change the form; readers keep what they do not know.
+#: The stored form of messages. Fields that are added later, at the end, do not change the form: readers ignore them.
 SCHEMA_VERSION = 2
 
 Role = Literal["user", "assistant", "system", "tool"]

@@ -1,8 +1,7 @@
 """The parts of a message.
 
 Parts are stored as arrays: an integer for the type, then the fields in their order, without those at the end that have
-their default. A newer version may add fields at the end and types. The decoder (wire.py) keeps such fields in `extra`
-and such parts as UnknownPart. Both are written back unchanged.
+their default.
 """
 
 from __future__ import annotations
@@ -15,13 +14,11 @@ import msgspec
 Modality = Literal["text", "image", "audio", "video", "document", "file"]
 
 
-class OpenStruct(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
-    """Base of everything stored inside a message. `provider_meta` has details of a provider, `extra` the fields that
-    only a newer version knows: under their name, or under "&" and their index if they come from a longer array. Both
-    are kept unchanged.
+class OpenStruct(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Base of everything stored inside a message. `provider_meta` has details of a provider, `extra` the fields of a
+    JSON form that this version does not know, by name. Both are kept unchanged.
 
-    With `forbid_unknown_fields` the fast decoder rejects longer arrays; it would cut them otherwise. Reading is faster
-    with `gc=False`, which is safe because values that `encode_body` accepts have no cycles.
+    Reading is faster with `gc=False`, which is safe because values that `encode_body` accepts have no cycles.
     """
 
 
@@ -92,17 +89,14 @@ class AttachmentPart(OpenStruct, frozen=True, tag=5):
 
 
 class UnknownPart(OpenStruct, frozen=True, tag=0):
-    """A part of a type that a newer version added.
-
-    `data` is its map, `type` included. A part that was read from an array has its number and its values:
-    `{"type": "&7", "fields": [...]}`.
-    """
+    """A part of a type that this version does not know, or that only one provider has. `data` is its map, `type`
+    included."""
 
     data: dict[str, Any]
 
     @property
     def type(self) -> str:
-        """The type that the newer version stored."""
+        """The `type` in its map."""
         return str(self.data.get("type")) if isinstance(self.data, Mapping) else ""
 
 

@@ -1,7 +1,7 @@
 """Messages as rows of values, which are stored, and as maps, which people read.
 
-Both leave out defaults, and keep what a newer version added: maps have fields with new names and parts with new types,
-rows have further values and parts with new numbers. `extra` names a further value "&" and its index in the row.
+Both leave out defaults, and keep unknown content: `extra` has the fields with other names, and an UnknownPart is a part
+of another type.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import msgspec
 
-from redis_history.errors import CorruptDataError
 from redis_history.model.message import Message, Participant, Source
 from redis_history.model.parts import PART_TYPES, OpenStruct, Part, TextPart, UnknownPart
 
@@ -25,7 +24,6 @@ NAMES: Final = (
 _AT = {name: place for place, name in enumerate(Message.__struct_fields__)}
 #: The fields that hold structs.
 _PARTS, _PARTICIPANT, _SOURCES = _AT["parts"], _AT["participant"], _AT["sources"]
-_BEYOND = re.compile(r"&([1-9]?[0-9])")
 _PATH = re.compile(r"`\$((?:\[[0-9]+\])+)")
 
 
@@ -40,7 +38,6 @@ def _defaults(kind: type[OpenStruct]) -> list[Any]:
 _KINDS: tuple[type[OpenStruct], ...] = (*PART_TYPES.values(), Participant, Source, Message)
 _DEFAULTS = {kind: _defaults(kind) for kind in _KINDS}
 _TAGS = {kind: kind.__struct_config__.tag for kind in _KINDS}
-_NUMBERS = frozenset({UnknownPart.__struct_config__.tag, *_TAGS.values()})
 
 
 def row_of(struct: OpenStruct) -> list[Any]:
@@ -58,32 +55,18 @@ def row_of(struct: OpenStruct) -> list[Any]:
         if row[_PARTICIPANT] is not None:
             row[_PARTICIPANT] = row_of(row[_PARTICIPANT])
     if row[-1] is not None:
-        row[-1], beyond = _split_extra(row[-1], kind)
-        row += beyond
+        _check_extra(row[-1], kind)
     defaults = _DEFAULTS[kind]
-    if len(row) == len(defaults):
-        while row and row[-1] == defaults[len(row) - 1] and type(row[-1]) in (type(defaults[len(row) - 1]), dict):
-            row.pop()
+    while row and row[-1] == defaults[len(row) - 1] and type(row[-1]) in (type(defaults[len(row) - 1]), dict):
+        row.pop()
     tag = _TAGS[kind]
     return row if tag is None else [tag, *row]
-
-
-def _split_extra(extra: Any, kind: type[OpenStruct]) -> tuple[dict[str, Any] | None, list[Any]]:
-    """The unknown fields with a name, and those of a longer array, which follow `extra` in the row."""
-    _check_extra(extra, kind)
-    places = {int(match[1]): name for name in extra if (match := _BEYOND.fullmatch(name))}
-    if not places:
-        return extra, []
-    named = {name: value for name, value in extra.items() if name not in places.values()}
-    beyond = range(len(kind.__struct_fields__), max(places) + 1)
-    return named or None, [extra[places[place]] if place in places else None for place in beyond]
 
 
 def _check_extra(extra: Any, kind: type[OpenStruct]) -> None:
     if not isinstance(extra, dict) or not all(isinstance(name, str) for name in extra):
         raise TypeError("extra is a map of unknown fields")
-    fields = kind.__struct_fields__
-    own = {*fields[:-1], *(f"&{place}" for place in range(len(fields)))} | ({"type"} if _TAGS[kind] else set())
+    own = {*kind.__struct_fields__[:-1]} | ({"type"} if _TAGS[kind] else set())
     if taken := sorted(own & extra.keys()):
         raise TypeError(f"extra has {', '.join(taken)}, which is a field of its own")
 
@@ -94,55 +77,12 @@ def _unknown_row(part: UnknownPart) -> list[Any]:
         raise TypeError("the data of an unknown part is a map with a type")
     if data["type"] in PART_TYPES:
         raise TypeError(f"a part of type {data['type']!r} is not unknown; use its class")
-    match = _BEYOND.fullmatch(data["type"])
-    if match is None:
-        return [UnknownPart.__struct_config__.tag, data]
-    if data.keys() != {"type", "fields"} or type(data["fields"]) is not list or int(match[1]) in _NUMBERS:
-        raise TypeError(f"an unknown part of type {data['type']!r} has a list of fields, and a number that is unknown")
-    return [int(match[1]), *data["fields"]]
-
-
-def fold_unknown(row: Any) -> Any:
-    """The row of a message, with what a newer version added in `extra` and UnknownPart."""
-    if type(row) is not list:
-        raise CorruptDataError("it is no array")
-    row = _folded(row, Message)
-    if len(row) > _PARTS and type(row[_PARTS]) is list:
-        row[_PARTS] = list(map(_known_part, row[_PARTS]))
-    if len(row) > _SOURCES and type(row[_SOURCES]) is list:
-        row[_SOURCES] = [_folded(source, Source) for source in row[_SOURCES]]
-    if len(row) > _PARTICIPANT:
-        row[_PARTICIPANT] = _folded(row[_PARTICIPANT], Participant)
-    return row
-
-
-def _folded(row: Any, kind: type[OpenStruct]) -> Any:
-    """A row with the values that a newer version added at its end in `extra`."""
-    count = len(kind.__struct_fields__)
-    if type(row) is not list or len(row) <= count:
-        return row
-    if len(row) > 100:
-        raise CorruptDataError("it has more than 100 fields")
-    beyond = {f"&{count + place}": value for place, value in enumerate(row[count:])}
-    return [*row[: count - 1], {**(row[count - 1] or {}), **beyond}]
-
-
-def _known_part(row: Any) -> Any:
-    """The row of a part, or of an UnknownPart for a number that only a newer version knows."""
-    if type(row) is not list or not row or type(row[0]) is not int:
-        return row
-    number, *values = row
-    for kind, tag in _TAGS.items():
-        if tag == number:
-            return [tag, *_folded(values, kind)]
-    if not 0 < number < 100:
-        return row
-    return [UnknownPart.__struct_config__.tag, {"type": f"&{number}", "fields": values}]
+    return [UnknownPart.__struct_config__.tag, data]
 
 
 def part_of(row: Any) -> Part:
     """The part of a row. Raises msgspec.ValidationError."""
-    part: Part = msgspec.convert(_known_part(row), Part)
+    part: Part = msgspec.convert(row, Part)
     return part
 
 

@@ -5,8 +5,7 @@ the fields of `Message` in their order, without those at the end that have their
 the array without sequence and timestamp, which the store inserts after the header byte. So a repeated append is
 recognised by its bytes.
 
-The strict decoder is fast. Bytes with fields or parts of a newer version go through the tolerant decoder, which keeps
-them in `extra` and UnknownPart. The encoder writes them back.
+Fields that a newer version added at the end of an array are ignored.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from redis_history.model import _zstd
 from redis_history.model._caps import MAX_DEPTH, MAX_ITEMS, MAX_MESSAGE_BYTES, check_caps, check_values
 from redis_history.model.message import Message, Participant, Role
 from redis_history.model.parts import TextPart
-from redis_history.model.rows import NAMES, fold_unknown, known_fields, map_of, name_fields, row_of
+from redis_history.model.rows import NAMES, known_fields, map_of, name_fields, row_of
 
 #: Enough that two different bodies under one id never look equal by chance.
 DIGEST_BYTES: Final = 16
@@ -52,7 +51,6 @@ _ROLES: Final = frozenset(get_args(Role))
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Message).decode
 _decode_list = msgspec.msgpack.Decoder(list[Message]).decode
-_decode_any = msgspec.msgpack.Decoder().decode
 _set = msgspec.structs.force_setattr
 _flags = itemgetter(PREFIX_BYTES - 1)
 _array = itemgetter(slice(PREFIX_BYTES, None))
@@ -135,7 +133,7 @@ def _array_of(body: bytes) -> bytes:
 
 def _read_back(message: Message, body: bytes) -> Message:
     """The message in the encoded bytes, at the position of `message`."""
-    found = _read(_array_of(body))
+    found = _decode(_array_of(body))
     _set(found, "sequence", message.sequence)
     _set(found, "timestamp", message.timestamp)
     return found
@@ -160,10 +158,7 @@ def _plain_row(message: Message) -> list[Any] | None:
 
 
 def _body(message: Message) -> bytes:
-    row = row_of(message)
-    if len(row) > 15:
-        raise TypeError("a message has at most 15 fields")
-    return _without_place(_encode(row))
+    return _without_place(_encode(row_of(message)))
 
 
 def _without_place(encoded: bytes) -> bytes:
@@ -240,7 +235,7 @@ def decode_member(member: bytes) -> Message:
     a library of zstd.
     """
     try:
-        return _read(_checked(member))
+        return _decode(_checked(member))
     except _ERRORS as error:
         raise CorruptDataError(f"{len(member)} stored bytes are not a message: {error}") from error
 
@@ -300,14 +295,6 @@ def _uncompressed(member: bytes) -> bytes:
 def _id_at(array: bytes) -> int:
     """Where the id begins: after header, sequence and timestamp."""
     return 16 if array[6] == 0xD7 else 21
-
-
-def _read(array: bytes) -> Message:
-    try:
-        return _decode(array)
-    except msgspec.ValidationError:
-        check_caps(array)
-    return _decode(_encode(fold_unknown(_decode_any(array))))
 
 
 def to_map(message: Message) -> dict[str, Any]:

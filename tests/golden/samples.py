@@ -1,15 +1,12 @@
 """The messages behind the golden files. A file maps the name of a sample to the hex of its member.
 
-`form_1.json` is what versions before 0.2 wrote; `redis-history migrate` reads it. `form_2.json` is the present form. It
-never changes: a message written today must have the bytes of one written before, or a retry is a conflict. Its samples
-`NEWER` are what a later version might write, with fields and parts that this one does not know, everywhere.
+The file never changes: a message written today must have the bytes of one written before, or a retry is a conflict.
 
-    python -m tests.golden.samples      writes form_2.json anew, after a sample was added
+    python -m tests.golden.samples      writes members.json anew, after a sample was added
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,9 +27,9 @@ from redis_history.model import (
 from redis_history.model.wire import FREE_FORM, encode_member, placed
 from tests.support.members import member_of
 
-__all__ = ["NEWER", "SAMPLES", "expected", "read"]
+__all__ = ["SAMPLES", "UNKNOWN", "expected", "read"]
 
-_FOLDER = Path(__file__).parent
+_FILE = Path(__file__).with_name("members.json")
 _META = {"anthropic": {"cache_control": {"type": "ephemeral"}, "index": 3}}
 
 SAMPLES: dict[str, Message] = {
@@ -91,74 +88,31 @@ SAMPLES: dict[str, Message] = {
 
 _TEXT = [1, "Hello"]
 _NO_FIELDS: list[Any] = [None, None, {}, [], None, {}, "complete"]
-#: Arrays from the id on.
-NEWER: dict[str, list[Any]] = {
-    "named fields": ["m-1", "assistant", [_TEXT], *_NO_FIELDS, {"priority": 5, "extra": {"nested": [1, {"a": None}]}}],
-    "more fields": ["m-1", "assistant", [], *_NO_FIELDS, None, {"language": "en"}, [1]],
-    "named and more fields": ["m-1", "user", [_TEXT], *_NO_FIELDS, {"priority": 5}, "en"],
-    "new parts": [
-        "m-1",
-        "assistant",
-        [_TEXT, [7, {"vertices": [1.5, -2.0]}, b"\x00\x01"], [8], [0, {"type": "poll"}], _TEXT],
-    ],
-    "longer parts": [
-        "m-1",
-        "assistant",
-        [
-            [1, "t", None, None, [{"start": 0}]],
-            [2, "r", "s", None, {"effort": "high"}, None, 5],
-            [3, "c", "n", {"b": 1, "a": 2}, None, {"parallel": True}],
-            [4, "c", [1, "x"], False, None, None, None, 0.25, None],
-            [5, None, "a.png", 7, None, None, None, {"p": 1}, None, b"\x01" * 32],
-        ],
-    ],
-    "participant": ["m-1", "user", [], ["agent", "a", "A", {"team": "red"}, {"url": "u"}]],
-    "sources": [
-        "m-1",
-        "user",
-        [],
-        None,
-        None,
-        {},
-        [["d", None, None, None, None, 3], [None, None, None, 0.5, {"page": 3}]],
-    ],
-    "everything": [
-        "m-1",
-        "user",
-        [[9, "a"], [1, "t", None, {"lang": "de"}]],
-        ["user", "u", None, None, "red"],
-        "dm",
-        {"channel_id": "C", "whatever": {"deep": [[[]]]}},
-        [[None, None, "c", None, {"rank": 1}]],
-        "t",
-        {"x": {"y": 1}},
-        "complete",
-        {"reactions": {"👍": ["u-1"]}},
-        datetime(2030, 5, 6, 7, 8, 9, 123456, tzinfo=UTC),
-    ],
+#: Arrays from the id on, with unknown fields by name and unknown parts.
+UNKNOWN: dict[str, list[Any]] = {
+    "fields": ["m-1", "assistant", [_TEXT], *_NO_FIELDS, {"priority": 5, "extra": {"nested": [1, {"a": None}]}}],
+    "parts": ["m-1", "assistant", [_TEXT, [0, {"type": "poll"}], [1, "t", None, {"lang": "de"}]]],
+    "participant": ["m-1", "user", [], ["agent", "a", "A", {"team": "red"}]],
+    "sources": ["m-1", "user", [], None, None, {}, [[None, None, None, 0.5, {"page": 3}]]],
 }
 
 #: Sequence and timestamp of the samples, in turn.
-_PLACES_1 = [(1, 0), (2, 1_767_225_600_000_001), (2**40, -1), (4, 2**53 - 1), (5, 1 - 2**53)]
-_PLACES_2 = [_PLACES_1[0], _PLACES_1[1], (2**32 - 1, -1), *_PLACES_1[3:]]
+_PLACES = [(1, 0), (2, 1_767_225_600_000_001), (2**32 - 1, -1), (4, 2**53 - 1), (5, 1 - 2**53)]
 
 
-def read(form: int) -> dict[str, bytes]:
-    """The members in the golden file of a stored form."""
-    text = (_FOLDER / f"form_{form}.json").read_text(encoding="utf-8")
-    return {name: bytes.fromhex(member) for name, member in json.loads(text).items()}
+def read() -> dict[str, bytes]:
+    """The members in the golden file."""
+    return {name: bytes.fromhex(member) for name, member in json.loads(_FILE.read_text(encoding="utf-8")).items()}
 
 
-def expected(form: int) -> dict[str, Message]:
-    """The samples, at their places in the file of a stored form."""
-    places = [_PLACES_1, _PLACES_2][form - 1]
-    return {name: placed(message, *places[i % len(places)]) for i, (name, message) in enumerate(SAMPLES.items())}
+def expected() -> dict[str, Message]:
+    """The samples, at their places in the golden file."""
+    return {name: placed(message, *place) for (name, message), place in zip(SAMPLES.items(), _PLACES, strict=True)}
 
 
 def _made() -> dict[str, bytes]:
-    places = itertools.cycle(_PLACES_2)
-    made = {name: member_of(message, *next(places)) for name, message in SAMPLES.items()}
-    for name, row in NEWER.items():
+    made = {name: member_of(message, *place) for (name, message), place in zip(SAMPLES.items(), _PLACES, strict=True)}
+    for name, row in UNKNOWN.items():
         encoded = msgspec.msgpack.encode([0, None, *row])
         made[name] = encode_member(7, 5, FREE_FORM, 0, encoded[:1] + encoded[3:])
     return made
@@ -166,4 +120,4 @@ def _made() -> dict[str, bytes]:
 
 if __name__ == "__main__":
     made = {name: member.hex() for name, member in _made().items()}
-    (_FOLDER / "form_2.json").write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+    _FILE.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")

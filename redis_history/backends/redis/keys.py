@@ -48,11 +48,6 @@ def pack_keys(*keys: bytes) -> bytes:
     return b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in (b"%d" % len(keys), *keys))
 
 
-def former_key(key: bytes) -> bytes:
-    """The corresponding key of version 0.1."""
-    return b"rh:" + key.removeprefix(b"rh2:")
-
-
 class ConversationKeys(NamedTuple):
     """The keys of one conversation. `name`: in its bucket's list; `writing`: the KEYS of writing scripts, packed."""
 
