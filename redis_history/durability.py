@@ -18,24 +18,22 @@ _TOO_EARLY: Final = {"redis": (((7, 4), (7, 4, 3)), ((7, 9), (8, 0))), "valkey":
 
 
 class Confirmation(Struct, frozen=True):
-    """`needed` copies within `timeout` seconds. "fsync": on the server's disk; "replicas": in memory of replicas."""
+    """A copy on the server's disk ("fsync") or in the memory of a replica ("replicas"), within `timeout` seconds."""
 
     tier: Literal["fsync", "replicas"]
-    needed: int
     timeout: float
 
     @property
     def command(self) -> bytes:
         """The command after a write, packed (RESP)."""
         milliseconds = b"%d" % max(1, round(self.timeout * 1000))
-        needed = b"%d" % self.needed
-        words = [b"WAITAOF", needed, b"0"] if self.tier == "fsync" else [b"WAIT", needed]
+        words = [b"WAITAOF", b"1", b"0"] if self.tier == "fsync" else [b"WAIT", b"1"]
         words.append(milliseconds)
         return b"*%d\r\n%b" % (len(words), b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words]))
 
     def check(self, server: Capabilities) -> None:
         """Raises CapabilityError if this server cannot confirm it."""
-        why = why_not(self.tier, self.needed, server)
+        why = why_not(self.tier, server)
         if why is not None:
             raise CapabilityError(f"durability={self.tier!r} is not possible: {why}")
 
@@ -49,14 +47,13 @@ class Confirmation(Struct, frozen=True):
 def tiers(server: Capabilities) -> tuple[Literal["server", "fsync", "replicas"], ...]:
     """The values of `durability` that a server can confirm."""
     asked: tuple[Literal["fsync", "replicas"], ...] = ("fsync", "replicas")
-    return ("server", *(tier for tier in asked if why_not(tier, 1, server) is None))
+    return ("server", *(tier for tier in asked if why_not(tier, server) is None))
 
 
-def why_not(tier: str, needed: int, server: Capabilities) -> str | None:
-    """Why a server cannot confirm `needed` copies; None if it can."""
+def why_not(tier: str, server: Capabilities) -> str | None:
+    """Why a server cannot confirm writes; None if it can."""
     if tier == "replicas":
-        connected = server.replicas or 0
-        return None if connected >= needed else f"it needs {needed} connected replicas, and there are {connected}"
+        return None if server.replicas else "it needs a connected replica, and there is none"
     if server.version is None:
         return "the server does not report its version; allow this user INFO"
     name = f"{server.backend} {server.version}"

@@ -19,7 +19,7 @@ from redis_history.backends.base import AsyncBackend, AsyncDescribes
 from redis_history.capabilities import Capabilities
 from redis_history.events import Cursor, Event
 from redis_history.requests.store_options import (
-    Compress,
+    Codec,
     Doorbell,
     Durability,
     Embedder,
@@ -52,9 +52,9 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
       call together with its result. `max_conversations`: for `memory://` only. Both are 500 there by default; None: no
       cap.
     - `durability`: what a write waits for: "server" (the server has it), "fsync" (its disk has it) or "replicas"
-      (`replicas` servers have it, one by default). Raises DurabilityError without confirmation within
+      (a replica has it). Raises DurabilityError without confirmation within
       `durability_timeout` seconds, 0.001 to 3,600, and CapabilityError before the write if the server never confirms.
-    - `compress`: "zstd" stores messages of more than 400 bytes compressed; every store reads them. It needs
+    - `codec`: "zstd" stores messages of more than 400 bytes compressed; every store reads them. It needs
       `pip install 'redis_history[zstd]'`.
     - `search`: "auto" (the server keeps a search index if it can), "require" or "off". `language`: of most messages, or
       "none" (docs/how-to/search.md); the same in all stores of a namespace.
@@ -86,19 +86,18 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
         max_messages: int | UnsetType | None = UNSET,
         max_conversations: int | UnsetType | None = UNSET,
         durability: Durability = "server",
-        replicas: int | None = None,
         durability_timeout: float = 5.0,
         search: SearchMode = "auto",
         language: str = "english",
         embedder: Embedder | Literal["default"] | None = None,
         vectors: VectorField | int | None = None,
         doorbell: Doorbell = "auto",
-        compress: Compress | None = None,
+        codec: Codec | None = None,
     ) -> None:
         function, field = meaning(embedder, vectors)
         options = self._options = Options(
-            log_length, poll_interval, ttl, max_messages, max_conversations, durability, replicas, durability_timeout,
-            search, language, function, field, doorbell=doorbell, compress=compress,
+            log_length, poll_interval, ttl, max_messages, max_conversations, durability, durability_timeout,
+            search, language, function, field, doorbell=doorbell, codec=codec,
         )  # fmt: skip
         self.namespace = namespace
         self._poll_interval = poll_interval

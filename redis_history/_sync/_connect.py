@@ -91,7 +91,7 @@ def open_backend(url: str | None, client: Any, namespace: str, options: Options,
         index = SearchIndex(searching, keyspace.index_parts(cluster=cluster))
     confirmation = None
     if options.durability != "server":
-        confirmation = Confirmation(options.durability, options.replicas or 1, options.durability_timeout)
+        confirmation = Confirmation(options.durability, options.durability_timeout)
     settings = Settings(
         keyspace,
         options.log_length,
@@ -101,7 +101,7 @@ def open_backend(url: str | None, client: Any, namespace: str, options: Options,
         confirmation,
         index,
         options.doorbell,
-        options.compress is not None,
+        options.codec is not None,
     )
     return (ClusterBackend if cluster else RedisBackend)(server, settings, retry)
 

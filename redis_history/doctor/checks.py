@@ -225,10 +225,10 @@ def _persistence(server: Capabilities, answers: Answers, where: Where) -> _Resul
 
 def _durability(server: Capabilities, where: Where) -> _Result:
     text = f"available: {', '.join(server.durability)}"
-    reason = why_not("fsync", 1, server)
+    reason = why_not("fsync", server)
     if reason is None or not server.aof:  # without an append-only file: see persistence
         return "ok", text, None
-    enough = why_not("fsync", 1, structs.replace(server, appendfsync="always")) is None
+    enough = why_not("fsync", structs.replace(server, appendfsync="always")) is None
     fix = where.fsync_always() if enough else None
     return "limited", f"{text}; not fsync: {reason}", fix
 

@@ -26,7 +26,8 @@ MAX_DURABILITY_TIMEOUT: Final = 3600.0
 SearchMode = Literal["auto", "require", "off"]
 #: A write waits until the server, its disk, or other servers have it.
 Durability = Literal["server", "fsync", "replicas"]
-Compress = Literal["zstd"]
+#: How messages are stored on the server; None: as they are.
+Codec = Literal["zstd"]
 #: Numbers in a vector of the default embedder, WordLlama (the extra `semantic`), which comes with its weights.
 _DEFAULT_DIMENSION: Final = 256
 
@@ -99,7 +100,6 @@ class Options(Struct, frozen=True):
     max_messages: int | UnsetType | None = UNSET
     max_conversations: int | UnsetType | None = UNSET
     durability: Durability = "server"
-    replicas: int | None = None
     durability_timeout: float = 5.0
     search: SearchMode = "auto"
     language: str = "english"
@@ -108,13 +108,10 @@ class Options(Struct, frozen=True):
     #: Seconds that a search of all conversations waits for an index that the server is filling.
     search_wait: float = 10.0
     doorbell: str = "auto"
-    compress: Compress | None = None
+    codec: Codec | None = None
 
     def __post_init__(self) -> None:
         check_choice(self.durability, "durability", get_args(Durability))
-        check_integer(self.replicas, "replicas", 1, optional=True)
-        if self.replicas is not None and self.durability != "replicas":
-            raise ConfigurationError(f"replicas={self.replicas} needs durability='replicas', not {self.durability!r}")
         check_seconds(self.durability_timeout, "durability_timeout", most=MAX_DURABILITY_TIMEOUT)
         check_integer(self.log_length, "log_length", 1)
         check_seconds(self.poll_interval, "poll_interval", 0, above=True)
@@ -123,8 +120,8 @@ class Options(Struct, frozen=True):
             if (value := getattr(self, name)) is not UNSET:
                 check_integer(value, name, 1, optional=True)
         check_choice(self.doorbell, "doorbell", DOORBELLS)
-        check_choice(self.compress, "compress", (None, *get_args(Compress)))
-        if self.compress is not None:
+        check_choice(self.codec, "codec", (None, *get_args(Codec)))
+        if self.codec is not None:
             check_zstd()
         check_choice(self.search, "search", get_args(SearchMode))
         check_language(self.language)
@@ -155,7 +152,7 @@ class Options(Struct, frozen=True):
     def _check_without_server(self, backend: str) -> None:
         for name, is_set in (
             ("durability", self.durability != "server"),
-            ("compress", self.compress is not None),
+            ("codec", self.codec is not None),
             ("search", self.search == "require"),
             ("embedder", self.embedder is not None),
         ):

@@ -23,7 +23,7 @@ def test_compressed_messages_are_equal_to_uncompressed_ones(server: RealServer, 
     """Repeated by a store with another option, or another release of zstd, they are duplicates."""
     with (
         HistoryStore(server.url, namespace=namespace) as plain,
-        HistoryStore(server.url, namespace=namespace, compress="zstd") as compressing,
+        HistoryStore(server.url, namespace=namespace, codec="zstd") as compressing,
     ):
         for conversation_id, first, second in (("p", plain, compressing), ("z", compressing, plain)):
             stored = [one.message for one in first.append_many(conversation_id, sent())]

@@ -187,7 +187,7 @@ async def test_a_stopped_replica_is_reported_in_time(pair: Pair, face: str) -> N
         await store.append("c", user("1", id="1"))
         pair.pause()
         began = loop.time()
-        with pytest.raises(DurabilityError, match="0 of 1") as caught:
+        with pytest.raises(DurabilityError, match="on a replica") as caught:
             await store.append("c", user("2", id="2"))
         assert 0.9 < loop.time() - began < 10
         assert caught.value.revision == 2
@@ -259,7 +259,7 @@ async def test_a_promoted_replica_has_all_confirmed_writes(pair: Pair, face: str
     async with open_store(face, pair.replica.url, durability="replicas") as store:
         stored = await store.get("c")
         assert sorted(stored, key=lambda m: int(m.id)) == [one.message for one in done]
-        with pytest.raises(CapabilityError, match=r"1.*0"):
+        with pytest.raises(CapabilityError, match="needs a connected replica"):
             await store.append("c", user("x"))
 
 
@@ -275,7 +275,7 @@ async def test_a_lost_replica_is_noticed_after_the_next_new_connection(pair: Pai
         with pair.primary.client() as client:
             wait_until(lambda: client.info("replication")["connected_slaves"] == 0, "the primary to notice")
             client.client_kill_filter(_type="normal", skipme=True)
-        with pytest.raises(CapabilityError, match="0"):
+        with pytest.raises(CapabilityError, match="needs a connected replica"):
             await store.append("c", user("3"))
         assert len(await store.get("c")) == 2
         pair.replica = pair.follow()

@@ -45,11 +45,11 @@ CHANGES: dict[str, Callable[[HistoryStore], object]] = {
 
 @pytest.mark.proves("deletion")
 @pytest.mark.parametrize("what", CHANGES)
-@pytest.mark.parametrize("compress", [None, "zstd"])
-def test_no_content_is_left_on_the_server(server: RealServer, namespace: str, what: str, compress: Any) -> None:
-    if compress:
+@pytest.mark.parametrize("codec", [None, "zstd"])
+def test_no_content_is_left_on_the_server(server: RealServer, namespace: str, what: str, codec: Any) -> None:
+    if codec:
         pytest.importorskip("zstandard")
-    with HistoryStore(server.url, namespace=namespace, compress=compress) as store, server.client() as client:
+    with HistoryStore(server.url, namespace=namespace, codec=codec) as store, server.client() as client:
         store.create_conversation(Conversation("c"))
         with store.subscribe("c"):  # so that the log of a deleted conversation stays
             store.append_many("c", [user(f"the password is {SECRET}", id="1"), user("hello", id="2")])

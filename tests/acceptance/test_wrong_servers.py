@@ -62,7 +62,6 @@ def test_an_error_about_a_url_hides_the_password() -> None:
         *({"log_length": wrong} for wrong in (0, -1, 1.5, "1000", None, True)),
         *({"poll_interval": wrong} for wrong in (0, -1, float("nan"), float("inf"), "3", None, [1], True)),
         *({"durability": wrong} for wrong in ("disk", None)),
-        *({"replicas": 1}, {"durability": "fsync", "replicas": 1}, {"durability": "replicas", "replicas": 0}),
         *({"durability_timeout": wrong} for wrong in (0, float("inf"), "5")),
         *({"doorbell": "loud"}, {"url": "memory://", "doorbell": "poll"}, {"url": "memory://", "durability": "fsync"}),
         # A given backend decides these itself.

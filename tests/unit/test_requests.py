@@ -251,10 +251,10 @@ def test_how_an_owner_is_named(text: str, owner: int | str) -> None:
 OPTIONS: list[dict[str, Any]] = [
     *({"log_length": 0}, {"ttl": 0}, {"ttl": "1"}, {"ttl": float("nan")}, {"ttl": 10**400}, {"poll_interval": 0}),
     *({"max_messages": 0}, {"max_messages": 1.5}, {"max_messages": "5"}, {"max_messages": True}),
-    *({"durability": "disk"}, {"durability": "fsync"}, {"durability_timeout": float("nan")}, {"replicas": 1}),
+    *({"durability": "disk"}, {"durability": "fsync"}, {"durability_timeout": float("nan")}),
     *({"search": True}, {"search": "require"}, {"language": ["english"]}, {"language": "klingon"}),
     *({"embedder": "model", "vectors": 3}, {"embedder": len}, {"doorbell": ["poll"]}, {"doorbell": "poll"}),
-    *({"compress": "zstd"}, {"compress": "gzip"}, {"max_conversations": -1}),
+    *({"codec": "zstd"}, {"codec": "gzip"}, {"max_conversations": -1}),
 ]
 
 

@@ -16,7 +16,7 @@ from redis_history.durability import Confirmation, tiers
 from redis_history.errors import CapabilityError, UnsupportedServerError
 
 REFUSED = NoPermissionError("this user has no permissions")
-FSYNC = Confirmation("fsync", 1, 5.0)
+FSYNC = Confirmation("fsync", 5.0)
 SOUND = Capabilities("redis", "8.0.3", aof=True, appendfsync="everysec", replicas=1, eviction="noeviction")
 
 
@@ -75,16 +75,16 @@ def test_which_servers_confirm_an_fsync(backend: str, version: str, everysec: bo
     assert "fsync" not in tiers(structs.replace(server, version=None))
 
 
-def test_replicas_are_counted() -> None:
-    Confirmation("replicas", 1, 5.0).check(SOUND)
+def test_a_server_without_replicas_confirms_no_replica() -> None:
+    Confirmation("replicas", 5.0).check(SOUND)
     with pytest.raises(CapabilityError):
-        Confirmation("replicas", 2, 5.0).check(SOUND)
+        Confirmation("replicas", 5.0).check(structs.replace(SOUND, replicas=0))
 
 
 def test_confirming_commands() -> None:
     assert FSYNC.command == b"*4\r\n$7\r\nWAITAOF\r\n$1\r\n1\r\n$1\r\n0\r\n$4\r\n5000\r\n"
-    shortest = Confirmation("replicas", 2, 0.0001).command
-    assert shortest == b"*3\r\n$4\r\nWAIT\r\n$1\r\n2\r\n$1\r\n1\r\n", "never 0, which waits for ever"
+    shortest = Confirmation("replicas", 0.0001).command
+    assert shortest == b"*3\r\n$4\r\nWAIT\r\n$1\r\n1\r\n$1\r\n1\r\n", "never 0, which waits for ever"
     assert [FSYNC.reached(reply) for reply in ([1, 0], [0, 0], 2, ResponseError("no"), None)] == [1, 0, 2, 0, 0]
 
 

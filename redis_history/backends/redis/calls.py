@@ -152,7 +152,7 @@ class SearchIndex:
 class Settings:
     """The settings that all calls of a store share. `log_length`: the least number of changes kept per conversation.
     `ttl`: seconds. `doorbell`: as in `DOORBELLS`. `confirm`: None if the reply is enough. `index`: None without search.
-    `compress`: whether to compress messages that become smaller.
+    `zstd`: whether to compress messages that become smaller.
     """
 
     keyspace: Keyspace
@@ -163,7 +163,7 @@ class Settings:
     confirm: Confirmation | None = None
     index: SearchIndex | None = None
     doorbell: str = "auto"
-    compress: bool = False
+    zstd: bool = False
 
     @property
     def document(self) -> DocumentOf | None:
@@ -323,15 +323,15 @@ def write(
 def _confirmed(op: Write[Any], decode: Callable[[Any], T], confirmation: Confirmation, replies: tuple[Any, Any]) -> T:
     reply, confirmed = replies
     outcome = decode(reply)  # raises if the script refused, so nothing was written
-    if outcome is None or (reached := confirmation.reached(confirmed)) >= confirmation.needed:
+    if outcome is None or confirmation.reached(confirmed):
         return outcome
     cause = confirmed if isinstance(confirmed, Exception) else None
     revision = None if type(op) is DeleteConversation else revision_in(reply)
-    where = "the server's disk" if confirmation.tier == "fsync" else f"{reached} of {confirmation.needed} replicas"
+    where = "the server's disk" if confirmation.tier == "fsync" else "a replica"
     what = "the deletion" if revision is None else f"revision {revision}"
     raise DurabilityError(
         f"{what} of conversation {op.conversation_id[:80]!r} was made, but within {confirmation.timeout:g} s it was "
-        f"{'not ' if confirmation.tier == 'fsync' else 'only '}confirmed to be on {where}"
+        f"not confirmed to be on {where}"
         f"{f' ({cause})' if cause else ''}; it may be lost in a crash. The same call again is safe, and asks again",
         conversation_id=op.conversation_id,
         revision=revision,

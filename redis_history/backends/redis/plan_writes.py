@@ -60,7 +60,7 @@ def _upkeep_after(op: Append | Restore, settings: Settings, document: DocumentOf
 def packed_message(entry: Entry, settings: Settings) -> tuple[bytes, bytes]:
     """A message for the scripts: characters, flags, header byte and tool marks; then the rest of the body."""
     flags, body = entry.flags, entry.body
-    if settings.compress and (smaller := compress_body(body)) is not None:
+    if settings.zstd and (smaller := compress_body(body)) is not None:
         flags, body = flags | COMPRESSED, smaller
     return entry.characters.to_bytes(3, "big") + bytes((flags, body[0])) + entry.tools, body[1:]
 
