@@ -6,7 +6,7 @@ notifications on, the mode "auto" listens to both, because some writers may publ
 A message only makes subscribers read their change logs. The confirmation of a subscription does so too, because earlier
 changes may have been missed.
 
-Only the doorbell's task (or thread) uses the connection. `watch` and `unwatch` record the wanted topics and interrupt
+Only the doorbell's task uses the connection. `watch` and `unwatch` record the wanted topics and interrupt
 its wait; it then sends the difference. After any error it connects and subscribes again.
 """
 

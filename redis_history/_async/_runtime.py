@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Gene
 from typing import Any, Final, Generic, Self, TypeVar
 from weakref import WeakSet
 
+from redis_history._validation import check_function
 from redis_history.compaction.summaries import is_coroutine_function, is_interrupt, summary_error, try_in_thread
 from redis_history.errors import EventLoopError
 
@@ -297,6 +298,11 @@ def is_cancelled() -> bool:
 def is_abandoned() -> bool:
     """Whether the caller of this work stopped waiting for it: then its task was cancelled."""
     return False
+
+
+def check_callback(callback: object) -> None:
+    """Raises ConfigurationError unless it can be called."""
+    check_function(callback, "callback", optional=False)
 
 
 async def resolve(outcome: Any) -> Any:

@@ -79,8 +79,7 @@ class AsyncCapture:
         reset_after_fork(self)
 
     def __call__(self, function: F) -> F:
-        """Wrap the agent. Raises ConfigurationError for an object that is not a function, and, with an asynchronous
-        store, for a function that is not asynchronous."""
+        """Wrap the agent. Raises ConfigurationError for an object that is not an asynchronous function."""
 
         def turn_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncTurn:
             return self._read_turn(lambda: self._settings.read_call(signature, args, kwargs))

@@ -26,7 +26,7 @@ _RENEW: Final = LEASE_SECONDS / 3
 
 
 class AsyncReply(Openable):
-    """A message that is being written; made by `store.stream`. For one task or thread.
+    """A message that is being written; made by `store.stream`. For one task.
 
     It is stored from its beginning, with the status "streaming", and readers see it grow. At the end of the `with`
     block its status is "complete", or "interrupted" if the block raised. If this process dies, readers end it within 10

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from msgspec import UNSET, UnsetType
 
 from redis_history import requests
-from redis_history._async._runtime import Job, open_without_await, resolve, spawn
+from redis_history._async._runtime import Job, check_callback, open_without_await, resolve, spawn
 from redis_history._async.reading import AsyncReading
 from redis_history._async.subscription import AsyncFeed, AsyncNamespaceSubscription, AsyncSubscription
 from redis_history._async.writing import AsyncWriting
@@ -34,7 +34,7 @@ _logger = logging.getLogger("redis_history")
 
 
 class AsyncHistoryStore(AsyncWriting, AsyncReading):
-    """Conversations in one namespace of one backend. Thread-safe; a context manager.
+    """Conversations in one namespace of one backend; a context manager.
 
     - `url`: `redis://`, `rediss://` or `unix://` (a server), `redis+cluster://` or `redis+sentinel://` (several:
       docs/how-to/cluster.md), `embedded://` (a private server, started when first needed) or `memory://` (this
@@ -64,8 +64,7 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
     - `doorbell`: how subscriptions learn about changes: from the server's notifications ("keyspace"), from messages
       that writers publish ("publish", which all stores must set), only by polling ("poll"), or as available ("auto").
 
-    An asynchronous store belongs to the event loop that first uses it: while that loop runs, calls in another one raise
-    EventLoopError.
+    It belongs to the event loop that first uses it: while that loop runs, calls in another one raise EventLoopError.
 
     Any call may raise BackendUnavailableError (no answer in time; a write may have happened, and may be repeated with
     the same message ids), BackendRefusedError, UnsupportedServerError, StoreClosedError or CorruptDataError. Wrong
@@ -162,7 +161,8 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
         on), in order, in the background.
 
         The returned function ends it. `on_error` (by default the log) receives errors of the callback, and of reading,
-        then without an event; the callback is called again for the next change.
+        then without an event; the callback is called again for the next change. Raises ConfigurationError for an object
+        that cannot be called.
         """
         return await self._call(callback, self.subscribe(conversation_id, after=after), on_error)
 
@@ -182,6 +182,7 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
         subscription: AsyncFeed,
         on_error: Callable[[Exception, Event | None], None] | None,
     ) -> Callable[[], Awaitable[None]]:
+        check_callback(callback)
         await subscription.open()
 
         def report(error: Exception, event: Event | None) -> None:

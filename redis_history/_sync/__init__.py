@@ -1,2 +1,2 @@
 # Generated from ../_async by scripts/unasync: do not edit.
-"""The asynchronous side; the synchronous one is generated from it by scripts/unasync."""
+"""The synchronous side, which scripts/unasync generates from the asynchronous one."""

@@ -117,7 +117,7 @@ def connect(url: str | None, client: Any) -> Server | ClusterNodes:
             raise ConfigurationError(
                 f"{type(client).__module__}.{type(client).__name__} is not a {Redis.__module__}.{Redis.__name__} or "
                 f"{RedisCluster.__module__}.{RedisCluster.__name__}; "
-                "asynchronous stores take redis clients, the others redis.Redis and redis.RedisCluster"
+                "asynchronous stores take redis.asyncio clients, the others redis.Redis and redis.RedisCluster"
             )
         return Server("the server of the given client", client=client)
     target = parse_url(url)
@@ -171,7 +171,7 @@ _SENTINEL_SECONDS: Final = 2.0
 
 
 class _Sentinels:
-    """Sentinels without kept connections: calls are rare, and may come from different event loops."""
+    """Sentinels without kept connections: calls are rare, and may come from different threads."""
 
     def __init__(self, sentinels: Any) -> None:
         self._sentinels = sentinels

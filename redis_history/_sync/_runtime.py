@@ -16,7 +16,9 @@ from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
-from redis_history.compaction.summaries import summary_error
+from redis_history._validation import check_function
+from redis_history.compaction.summaries import is_coroutine_function, summary_error
+from redis_history.errors import ConfigurationError
 
 T = TypeVar("T")
 Work = Callable[[], None]
@@ -273,6 +275,16 @@ def is_cancelled() -> bool:
 def in_thread(function: Callable[[], T]) -> T:
     """The outcome of a function that blocks."""
     return function()
+
+
+def check_callback(callback: object) -> None:
+    """Raises ConfigurationError unless it can be called and is no coroutine function, which nothing would await."""
+    check_function(callback, "callback", optional=False)
+    if is_coroutine_function(callback):
+        raise ConfigurationError(
+            f"callback must be a plain function, not the coroutine function {callback!r}: a synchronous store awaits "
+            "nothing; use an AsyncHistoryStore"
+        )
 
 
 def resolve(outcome: Any) -> Any:

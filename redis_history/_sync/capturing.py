@@ -80,8 +80,7 @@ class Capture:
         reset_after_fork(self)
 
     def __call__(self, function: F) -> F:
-        """Wrap the agent. Raises ConfigurationError for an object that is not a function, and, with an asynchronous
-        store, for a function that is not asynchronous."""
+        """Wrap the agent. Raises ConfigurationError for an object that is not a function."""
 
         def turn_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Turn:
             return self._read_turn(lambda: self._settings.read_call(signature, args, kwargs))
@@ -171,7 +170,7 @@ class Capture:
         self._wake = self._idle = self._worker = None
 
     def _append_in_order(self, conversation_id: str, messages: list[Message]) -> None:
-        where = (lock_scope(), conversation_id)  # a lock belongs to one event loop
+        where = (lock_scope(), conversation_id)  # a lock belongs to one thread
         with self._mutex:
             turnstile = self._turnstiles.setdefault(where, _Turnstile())
             turnstile.waiting += 1

@@ -158,7 +158,7 @@ class ClusterNodes:
         try:
             connections.send(connection, _SLOTS)
             reply = connections.read(connection)
-        except BaseException as error:  # a cancelled task too
+        except BaseException as error:  # an interrupt too
             connections.discard(connection)
             connections.check(error)
             raise

@@ -204,7 +204,7 @@ class Compressor:
                 control.clear()
             self._check_workers()
         finally:
-            if self._workers:  # an error, or the task was cancelled
+            if self._workers:  # an error, or an interrupt
                 self._stop_at = time.monotonic()
                 self._wake()
             for job in jobs:

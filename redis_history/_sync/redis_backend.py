@@ -233,7 +233,7 @@ class RedisBackend:
                 self._report(error)
                 self._postpone(steps, work, _UPKEEP_WAIT)
                 return
-            except BaseException:  # a cancelled task
+            except BaseException:  # an interrupt
                 self._postpone(steps, work)
                 raise
             self._postpone(steps, work)
@@ -447,7 +447,7 @@ class RedisBackend:
             # The reply is complete, so the connection can be reused, unless the server is not a primary any more.
             (connections.discard(connection) if is_transient(error) else connections.release(connection))
             raise
-        except BaseException as error:  # a cancelled task too
+        except BaseException as error:  # an interrupt too
             connections.discard(connection)
             connections.check(error)
             raise

@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from redis_history import requests
 from redis_history._ids import check_conversation_id
-from redis_history._sync._runtime import Job, open_without_await, resolve, spawn
+from redis_history._sync._runtime import Job, check_callback, open_without_await, resolve, spawn
 from redis_history._sync.reading import Reading
 from redis_history._sync.subscription import Feed, NamespaceSubscription, Subscription
 from redis_history._sync.writing import Writing
@@ -35,7 +35,7 @@ _logger = logging.getLogger("redis_history")
 
 
 class HistoryStore(Writing, Reading):
-    """Conversations in one namespace of one backend. Thread-safe; a context manager.
+    """Conversations in one namespace of one backend; a context manager.
 
     - `url`: `redis://`, `rediss://` or `unix://` (a server), `redis+cluster://` or `redis+sentinel://` (several:
       docs/how-to/cluster.md), `embedded://` (a private server, started when first needed) or `memory://` (this
@@ -65,8 +65,7 @@ class HistoryStore(Writing, Reading):
     - `doorbell`: how subscriptions learn about changes: from the server's notifications ("keyspace"), from messages
       that writers publish ("publish", which all stores must set), only by polling ("poll"), or as available ("auto").
 
-    An asynchronous store belongs to the event loop that first uses it: while that loop runs, calls in another one raise
-    EventLoopError.
+    Any number of threads may share it.
 
     Any call may raise BackendUnavailableError (no answer in time; a write may have happened, and may be repeated with
     the same message ids), BackendRefusedError, UnsupportedServerError, StoreClosedError or CorruptDataError. Wrong
@@ -159,11 +158,12 @@ class HistoryStore(Writing, Reading):
         after: Cursor | str | None = None,
         on_error: Callable[[Exception, Event | None], None] | None = None,
     ) -> Callable[[], None]:
-        """Call `callback`, plain or a coroutine function, with each change after the cursor `after` (None: from now
+        """Call the plain function `callback` with each change after the cursor `after` (None: from now
         on), in order, in the background.
 
         The returned function ends it. `on_error` (by default the log) receives errors of the callback, and of reading,
-        then without an event; the callback is called again for the next change.
+        then without an event; the callback is called again for the next change. Raises ConfigurationError for an object
+        that cannot be called.
         """
         return self._call(callback, self.subscribe(conversation_id, after=after), on_error)
 
@@ -183,6 +183,7 @@ class HistoryStore(Writing, Reading):
         subscription: Feed,
         on_error: Callable[[Exception, Event | None], None] | None,
     ) -> Callable[[], None]:
+        check_callback(callback)
         subscription.open()
 
         def report(error: Exception, event: Event | None) -> None:
@@ -219,7 +220,7 @@ class HistoryStore(Writing, Reading):
 
     def _start(self, subscription: Feed) -> None:
         if not open_without_await(subscription):
-            # It begins when it is first awaited. A write of this store before that begins it first.
+            # It begins when it is first used. A write of this store before that begins it first.
             self._unopened = [waiting for waiting in self._unopened if not waiting.opened]
             self._unopened.append(subscription)
 

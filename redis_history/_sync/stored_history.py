@@ -271,7 +271,7 @@ class RedisHistory(History):
                     wait = min(2 * wait, _LONGEST_WAIT)
                     self._signal.set()
         finally:
-            if not self._closed:  # the event loop ends
+            if not self._closed:  # the process ends
                 self._send_rest()
 
     def _keep_following(self) -> None:
@@ -292,8 +292,8 @@ class RedisHistory(History):
             heard.wait(self._store._poll_interval)
 
     def _send_rest(self) -> None:
-        """Send the pending changes when the interpreter or the event loop ends."""
-        if self._sender is not None and self._sender.stopped:  # its task would hold the lock forever
+        """Send the pending changes when the interpreter or the process ends."""
+        if self._sender is not None and self._sender.stopped:  # its thread would hold the lock forever
             self._sending = Lock()
         try:
             self._exclusively(self._send_all)
@@ -347,7 +347,7 @@ class RedisHistory(History):
                             self._syncer.rejected([change])
                         raise
                     self._give_up(change, error)
-            except BaseException:  # also a cancelled task
+            except BaseException:  # also an interrupt
                 if isinstance(change, Rewrite):
                     change.uncertain = True
                 raise
@@ -373,7 +373,7 @@ class RedisHistory(History):
             outcomes = self._store._write(batch.op)
         except _FINAL:
             raise
-        except BaseException as error:  # also a cancelled task
+        except BaseException as error:  # also an interrupt
             forgotten = isinstance(error, OutcomeUnknownError) and error.forgotten
             if forgotten and again:
                 return self._append(adds)

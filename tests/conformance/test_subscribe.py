@@ -5,11 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import defaultdict
+from functools import partial
 from typing import Any
 
 import pytest
 
-from redis_history import AsyncHistoryStore, ConversationDeleted, MessagesAppended, MessagesDeleted, Reset, user
+from redis_history import (
+    AsyncHistoryStore,
+    ConversationDeleted,
+    HistoryStore,
+    MessagesAppended,
+    MessagesDeleted,
+    Reset,
+    user,
+)
+from redis_history.errors import ConfigurationError
 from tests.conformance.conftest import SOON, take
 
 ONE_AND_ALL = pytest.mark.parametrize("every", [False, True], ids=["one", "all"])
@@ -334,3 +344,14 @@ async def test_callbacks_are_called_in_order_and_may_fail(stores: Any, every: bo
     assert seen == [1, 2, 3, 4, 5]
     assert errors == [("of the callback", 2)]
     await opening(callback)  # closing the store ends it
+
+
+def test_a_synchronous_store_rejects_a_coroutine_function_as_callback() -> None:
+    async def callback(event: Any) -> None: ...
+
+    with HistoryStore("memory://") as store:
+        for on_change in (partial(store.on_change, "c"), store.on_change_all):
+            with pytest.raises(ConfigurationError, match="coroutine function"):
+                on_change(callback)
+            with pytest.raises(ConfigurationError, match="callback"):
+                on_change(None)
