@@ -12,7 +12,7 @@ from typing import Any
 from pygments.lexers.special import TextLexer
 
 import redis_history
-from redis_history import errors, integrations
+from redis_history import errors, integrations, types
 
 _ROOT = Path(__file__).resolve().parent.parent
 
@@ -43,7 +43,7 @@ html_show_sourcelink = False
 
 _SECTION = re.compile(r"^## (.+)$", re.MULTILINE)
 _PAGE = re.compile(r"\]\(([\w/-]+)\.md\)")
-_PUBLIC = dict.fromkeys(redis_history.__all__, "redis_history") | dict.fromkeys(errors.__all__, errors.__name__)
+_PUBLIC = {name: module.__name__ for module in (redis_history, types, errors) for name in module.__all__}
 _ERROR = re.compile(rf"(?<![\w`.])({'|'.join(errors.__all__)})(?![\w`])")
 _DOCUMENT = re.compile(r"docs/([\w/-]+)\.md")
 

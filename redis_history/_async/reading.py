@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable
-from typing import TypeVar
+from typing import Literal, TypeVar, overload
 
 from redis_history import operations as ops
 from redis_history._async._steps import run_steps
 from redis_history._ids import check_conversation_id, check_message_id
 from redis_history._validation import check_batch, check_limit, check_name, check_owner, check_range
 from redis_history.backends.base import AsyncBackend, features
-from redis_history.backends.rules import FIRST_MESSAGES, preview
+from redis_history.backends.rules import FIRST_MESSAGES, preview_of
 from redis_history.model import Conversation, Message, Role, Scope
 from redis_history.paging import PAGE, newest_messages, next_page
 from redis_history.requests import Bound, make_filters, make_within
@@ -21,8 +21,6 @@ from redis_history.tokens import TokenCounter
 
 T = TypeVar("T")
 
-#: Conversations whose newest messages are read at once.
-TOGETHER = 200
 #: More conversations than a backend can hold.
 _EVERY = 2**53
 
@@ -95,56 +93,64 @@ class AsyncReading:
         check_conversation_id(conversation_id)
         return await self._backend.execute(ops.FindMessage(conversation_id, check_message_id(message_id)))
 
-    async def newest_messages(self, conversation_ids: Iterable[str]) -> list[Message | None]:
-        """The newest message of each conversation, or None, in the order of the ids. One round trip reads 200."""
-        ids = list(conversation_ids)
-        for conversation_id in ids:
-            check_conversation_id(conversation_id)
-        newest: list[Message | None] = []
-        for start in range(0, len(ids), TOGETHER):
-            reads = tuple(ops.ReadPage(one, 1, newest=True) for one in ids[start : start + TOGETHER])
-            if features(self._backend).reads_together:
-                pages = await self._backend.execute(ops.ReadTogether(reads))
-            else:
-                pages = [await self._backend.execute(read) for read in reads]
-            newest += [page.messages[-1] if page.messages else None for page in pages]
-        return newest
-
     async def get_conversation(self, conversation_id: str) -> Conversation | None:
         """The record and the totals of a conversation, or None."""
         check_conversation_id(conversation_id)
         return await self._backend.execute(ops.ReadConversation(conversation_id))
 
+    @overload
     async def list_conversations(
-        self, *, user_id: int | str | None = None, agent_name: str | None = None, limit: int = 50, offset: int = 0
-    ) -> list[Conversation]:
+        self,
+        *,
+        user_id: int | str | None = None,
+        agent_name: str | None = None,
+        limit: int = 50,
+        offset: int = 0,
+        preview: Literal[False] = False,
+    ) -> list[Conversation]: ...
+
+    @overload
+    async def list_conversations(
+        self,
+        *,
+        user_id: int | str | None = None,
+        agent_name: str | None = None,
+        limit: int = 50,
+        offset: int = 0,
+        preview: Literal[True],
+    ) -> list[ops.Preview]: ...
+
+    async def list_conversations(
+        self,
+        *,
+        user_id: int | str | None = None,
+        agent_name: str | None = None,
+        limit: int = 50,
+        offset: int = 0,
+        preview: bool = False,
+    ) -> list[Conversation] | list[ops.Preview]:
         """Conversations of the namespace by time of the last change, newest first: `limit` of them after the first
         `offset`; of the owner `user_id` or the agent `agent_name` if given.
+
+        With `preview`, each comes with a title (its own, or the beginning of the first message of a user) and its
+        newest message, in two round trips. There are unread messages if `last_message.sequence`, which counts arrivals,
+        is above that of the last one read.
 
         Not a snapshot: a conversation that changes meanwhile is listed where it was first found. The cost grows with
         `offset + limit`, not with the conversations of others: see docs/operations.md.
         """
         op = _listing(user_id, agent_name, limit, offset)
-        return await self._backend.execute(op) if limit else []
-
-    async def list_previews(
-        self, *, user_id: int | str | None = None, agent_name: str | None = None, limit: int = 50, offset: int = 0
-    ) -> list[ops.Preview]:
-        """For a sidebar, in two round trips: conversations as in `list_conversations`, each with a `title` (its own, or
-        the beginning of the first message of a user) and its `last_message`.
-
-        There are unread messages if `last_message.sequence`, which counts arrivals, is above that of the last one read.
-        """
-        op = _listing(user_id, agent_name, limit, offset)
         if not limit:
             return []
+        if not preview:
+            return await self._backend.execute(op)
         if features(self._backend).reads_together:
             return await self._backend.execute(ops.ListPreviews(user_id, agent_name, limit, offset))
         previews = []
         for one in await self._backend.execute(op):
             first = await self._backend.execute(ops.ReadPage(one.conversation_id, FIRST_MESSAGES, newest=False))
             last = await self._backend.execute(ops.ReadPage(one.conversation_id, 1, newest=True))
-            previews.append(preview(one, first.messages, last.messages))
+            previews.append(preview_of(one, first.messages, last.messages))
         return previews
 
     async def count_conversations(self, *, user_id: int | str | None = None, agent_name: str | None = None) -> int:

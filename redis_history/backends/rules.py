@@ -100,7 +100,7 @@ def _difference(present: dict[str, bytes], seen: dict[str, bytes]) -> str:
 FIRST_MESSAGES: Final = 4
 
 
-def preview(conversation: Conversation, first: Iterable[Message], newest: Sequence[Message]) -> Preview:
+def preview_of(conversation: Conversation, first: Iterable[Message], newest: Sequence[Message]) -> Preview:
     """The preview of a conversation, from its first messages and the newest one."""
     text = next((" ".join(one.text.split()) for one in first if one.role == "user" and not one.is_summary), "")
     title = conversation.title or (text if len(text) <= 80 else text[:79].rstrip() + "…")

@@ -21,7 +21,6 @@ import msgspec
 from redis_history import (
     AsyncCompressor,
     AsyncHistoryStore,
-    AsyncNamespaceSubscription,
     Conversation,
     HistoryCompacted,
     HistoryStore,
@@ -35,6 +34,7 @@ from redis_history.embedded._folder import import_path
 from redis_history.errors import InvalidInputError, RedisHistoryError
 from redis_history.importers import OnError, Transcript, read_transcripts
 from redis_history.retry import RetryPolicy
+from redis_history.types import AsyncNamespaceSubscription
 
 SAMPLE = Path(__file__).with_name("sample.jsonl")
 #: The conversation to which all agents report.

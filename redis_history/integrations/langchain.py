@@ -13,14 +13,7 @@ from typing import Any, Unpack
 
 from msgspec.structs import replace
 
-from redis_history import (
-    AsyncHistoryStore,
-    ConversationSearchTool,
-    HistoryStore,
-    Message,
-    Role,
-    TextPart,
-)
+from redis_history import AsyncHistoryStore, HistoryStore, Message, TextPart
 from redis_history._ids import MAX_ID_BYTES
 from redis_history.errors import ConfigurationError, MessageConflictError, MessageNotFoundError, RedisHistoryError
 from redis_history.formats import OnLoss, from_langchain, to_langchain
@@ -28,6 +21,7 @@ from redis_history.formats._notes import plain_text
 from redis_history.integrations._extras import checked_id, missing, search_runner
 from redis_history.model.pairs import without_lone_results
 from redis_history.tools import SearchOptions
+from redis_history.types import ConversationSearchTool, Role
 
 try:
     from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler

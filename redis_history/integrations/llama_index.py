@@ -13,12 +13,9 @@ from msgspec.structs import replace
 from redis_history import (
     AsyncHistoryStore,
     AttachmentPart,
-    ConversationSearchTool,
     HistoryStore,
     Message,
-    Part,
     ReasoningPart,
-    Role,
     TextPart,
     ToolResultPart,
     ToolUsePart,
@@ -31,6 +28,7 @@ from redis_history.formats._losses import Losses
 from redis_history.formats._notes import foreign_block, note_of, opaque, plain_text, stored_value, with_note
 from redis_history.integrations._extras import missing, plain_or, search_runner
 from redis_history.tools import SearchOptions
+from redis_history.types import ConversationSearchTool, Part, Role
 
 try:
     from llama_index.core.base.llms.types import ChatMessage, MessageRole, TextBlock, ToolCallBlock

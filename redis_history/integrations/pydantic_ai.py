@@ -16,9 +16,7 @@ from redis_history import (
     AttachmentPart,
     HistoryStore,
     Message,
-    Part,
     ReasoningPart,
-    Role,
     TextPart,
     ToolResultPart,
     ToolUsePart,
@@ -32,6 +30,7 @@ from redis_history.formats._notes import foreign_block, note_of, opaque, stored_
 from redis_history.integrations._extras import checked_id, missing, plain_or, search_runner
 from redis_history.model.pairs import without_lone_results
 from redis_history.tools import SearchOptions
+from redis_history.types import Part, Role
 
 try:
     from pydantic_ai import Tool

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from starlette.responses import Response
 
 from redis_history._version import __version__
-from redis_history.backends.rules import FIRST_MESSAGES, preview
+from redis_history.backends.rules import FIRST_MESSAGES, preview_of
 from redis_history.compaction.summaries import summary_text
 from redis_history.errors import ConversationNotFoundError, MessageNotFoundError
 from redis_history.json_form import message_of
@@ -56,7 +56,9 @@ async def conversations(view: View, request: ApiRequest) -> Response:
     user_id, agent = request.text("user_id"), request.text("agent_name")
     owner = None if user_id is None else owner_of(user_id)
     count = limit if view.open_to_all else _EXAMINED
-    found = await view.store.list_previews(user_id=owner, agent_name=agent, limit=count + 1, offset=offset)
+    found = await view.store.list_conversations(
+        user_id=owner, agent_name=agent, limit=count + 1, offset=offset, preview=True
+    )
     kept: list[Preview] = []
     end = offset
     for one in found[:count]:
@@ -88,7 +90,7 @@ async def conversation(view: View, request: ApiRequest) -> Response:
             first.append(message)
             if len(first) == FIRST_MESSAGES:
                 break
-    shape = conversation_shape(found) | {"label": preview(found, first, []).title, "cursor": str(cursor)}
+    shape = conversation_shape(found) | {"label": preview_of(found, first, []).title, "cursor": str(cursor)}
     return request.answer_with_etag(shape, cursor)
 
 

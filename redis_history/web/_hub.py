@@ -12,7 +12,10 @@ from typing import Any, Final
 
 from redis_history import events
 from redis_history._async.store import AsyncHistoryStore
+from redis_history.backends.base import features
 from redis_history.errors import BackendUnavailableError
+from redis_history.model import Message
+from redis_history.operations import ReadPage, ReadTogether
 from redis_history.web._events import KINDS, PING, Entry, Growth, Ring, encoded, frame
 from redis_history.web._shape import conversation_shape, message_preview
 
@@ -207,7 +210,7 @@ class ListWatch(_Watch):
         for first in range(0, len(names), _AT_ONCE):
             some = names[first : first + _AT_ONCE]
             try:
-                messages = await self._store.newest_messages(some)
+                messages = await _newest_messages(self._store, some)
                 records = await asyncio.gather(*map(self._store.get_conversation, some))
             except BackendUnavailableError as error:
                 _logger.warning("the live list of conversations waits for the server: %s", error)
@@ -223,6 +226,16 @@ class ListWatch(_Watch):
                 data = frame(kind, {"conversation": name, **fields})
                 self.ring.add(Entry(str(self.ring.end + 1), name, data))
             self.ring.wake()
+
+
+async def _newest_messages(store: AsyncHistoryStore, conversation_ids: Sequence[str]) -> list[Message | None]:
+    """The newest message of each conversation; None if it has none."""
+    reads = tuple(ReadPage(conversation_id, 1, newest=True) for conversation_id in conversation_ids)
+    if features(store.backend).reads_together:
+        pages = await store.backend.execute(ReadTogether(reads))
+    else:
+        pages = [await store.backend.execute(read) for read in reads]
+    return [page.messages[-1] if page.messages else None for page in pages]
 
 
 class Hub:

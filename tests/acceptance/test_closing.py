@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from redis.connection import Connection, UnixDomainSocketConnection
 
-from redis_history import Appended, AsyncHistoryStore, HistoryStore, user
+from redis_history import AsyncHistoryStore, HistoryStore, user
 from redis_history.errors import StoreClosedError
+from redis_history.types import Appended
 from tests.conftest import Servers
 from tests.support.faces import open_store
 from tests.support.servers import until, wait_until

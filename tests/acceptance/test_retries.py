@@ -20,12 +20,12 @@ from redis_history import (
     HistoryCleared,
     MessagesAppended,
     MessagesDeleted,
-    RetryDetails,
     RetryPolicy,
     user,
 )
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.errors import BackendError, BackendRefusedError, BackendUnavailableError
+from redis_history.types import RetryDetails
 from tests.support.chance import untouched
 from tests.support.cluster import RealCluster
 from tests.support.faces import open_store

@@ -16,9 +16,10 @@ from zlib import crc32
 
 import pytest
 
-from redis_history import AsyncHistoryStore, HistoryStore, VectorField, user
+from redis_history import AsyncHistoryStore, HistoryStore, user
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.errors import ConfigurationError, MissingExtraError
+from redis_history.types import VectorField
 from tests.conftest import Servers
 from tests.support.servers import RealServer, wait_until
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from redis_history import Compressor, HistoryStore, Message, VectorField, user
+from redis_history import Compressor, HistoryStore, Message, user
 from redis_history.backends.redis.calls import Searching, Settings
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.backends.redis.search_index import read_index_form
@@ -24,6 +24,7 @@ from redis_history.errors import (
 )
 from redis_history.operations import Clear, ScanConversations
 from redis_history.search.server_search import WriteDocuments
+from redis_history.types import VectorField
 from tests.support.forks import Forked, barrier
 from tests.support.servers import RealServer, wait_until
 from tests.support.steps import first_call

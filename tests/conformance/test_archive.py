@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from redis_history import Expanded, user
+from redis_history import user
 from redis_history.errors import MessageConflictError, MessageNotFoundError
 from redis_history.importers import read_transcripts
+from redis_history.types import Expanded
 from tests.conformance.test_compaction import _expected_totals, _filled, _ids, _totals, summary
 from tests.conformance.test_transfer import bare, exported
 

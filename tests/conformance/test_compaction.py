@@ -7,8 +7,6 @@ import pytest
 from msgspec.structs import replace
 
 from redis_history import (
-    Compacted,
-    Expanded,
     HistoryCompacted,
     HistoryExpanded,
     Message,
@@ -28,6 +26,7 @@ from redis_history.errors import (
     RevisionConflictError,
 )
 from redis_history.model.wire import encode_body
+from redis_history.types import Compacted, Expanded
 
 
 def summary(content: str = "what was said", **fields: Any) -> Message:

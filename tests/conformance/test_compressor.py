@@ -14,7 +14,6 @@ import pytest
 from redis_history import (
     AsyncCompressor,
     AsyncHistoryStore,
-    CompressionProgress,
     Compressor,
     HistoryStore,
     Message,
@@ -27,6 +26,7 @@ from redis_history import (
 )
 from redis_history.errors import ConfigurationError, InvalidInputError
 from redis_history.operations import KeepLease, TakeLease
+from redis_history.types import CompressionProgress
 from tests.conformance.conftest import Awaitable, Stores
 from tests.support.servers import until
 

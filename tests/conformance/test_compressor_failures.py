@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from redis_history import CompressionProgress, Message, extractive_summarizer, system, tool, tool_result, user
+from redis_history import Message, extractive_summarizer, system, tool, tool_result, user
 from redis_history.errors import StoreClosedError
 from redis_history.operations import ReadPage, TakeLease
+from redis_history.types import CompressionProgress
 from tests.conformance.conftest import Awaitable
 from tests.conformance.test_compressor import LOTS, compressor_of, inner, running, summarize
 from tests.support.servers import until

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from redis_history import CompressionProgress, Message, user
+from redis_history import Message, user
 from redis_history.backends.redis.calls import Call, as_is
 from redis_history.operations import KeepLease, Lease, TakeLease
+from redis_history.types import CompressionProgress
 from tests.conformance.conftest import Awaitable, Stores
 from tests.conformance.test_compressor import LOTS, Held, compressor_of, inner
 from tests.conformance.test_leases import execute

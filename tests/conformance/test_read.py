@@ -129,17 +129,3 @@ async def test_messages_that_were_read_are_copies(store: Any) -> None:
     await store.append("c", user("x", metadata={"tags": ["a"]}))
     (await store.get("c"))[0].metadata["tags"].append("b")
     assert (await store.get("c"))[0].metadata == {"tags": ["a"]}
-
-
-async def test_newest_messages_of_many_conversations(store: Any) -> None:
-    names = [f"c{number}" for number in range(205)]  # more than are read at once
-    for name in (names[0], names[204]):
-        await store.append_many(name, [user("1"), user(f"newest of {name}")])
-    found = await store.newest_messages([*names, names[0]])
-    assert [one and one.text for one in found] == [
-        "newest of c0",
-        *[None] * 203,
-        "newest of c204",
-        "newest of c0",
-    ]
-    assert await store.newest_messages([]) == []

@@ -185,13 +185,13 @@ async def test_previews(store: Any) -> None:
     )
     last = await store.append("long", assistant("Here."))
     await store.append("other", user("x"))
-    long, titled = await store.list_previews(user_id=1)
+    long, titled = await store.list_conversations(user_id=1, preview=True)
     assert (titled.title, titled.last_message) == ("Mine", None)
     assert long.title.startswith("Where is my very very")
     assert len(long.title) <= 80
     assert long.last_message == last.message
     assert long.conversation == await store.get_conversation("long")
-    assert [one.title for one in await store.list_previews(limit=1)] == ["x"]
+    assert [one.title for one in await store.list_conversations(limit=1, preview=True)] == ["x"]
 
 
 async def test_the_dates_of_a_conversation_are_those_of_its_messages(store: Any) -> None:

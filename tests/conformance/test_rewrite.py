@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from redis_history import (
-    Appended,
     HistoryCleared,
     HistoryRestored,
     MessagesAppended,
@@ -17,6 +16,7 @@ from redis_history import (
     user,
 )
 from redis_history.errors import BatchTooLargeError, InvalidMessageError, MessageNotFoundError, RevisionConflictError
+from redis_history.types import Appended
 
 
 def _texts(messages: Any) -> list[str]:

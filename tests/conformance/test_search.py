@@ -7,17 +7,9 @@ from typing import Any
 
 import pytest
 
-from redis_history import (
-    AsyncConversationSearchTool,
-    Conversation,
-    Participant,
-    SearchHit,
-    assistant,
-    conversation_search_tool,
-    tool_use,
-    user,
-)
+from redis_history import Conversation, Participant, SearchHit, assistant, conversation_search_tool, tool_use, user
 from redis_history.errors import CapabilityError, InvalidInputError
+from redis_history.types import AsyncConversationSearchTool
 from tests.conformance.conftest import TALK
 
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 import redis_history
-from redis_history import errors
+from redis_history import errors, types
 from tests.docs.pages import DOCS
 
 _DIRECTIVE = re.compile(r"^\.\. (currentmodule|auto\w+):: (\S+)$", re.MULTILINE)
@@ -26,8 +26,9 @@ def _listed() -> dict[str, Any]:
             if kind == "currentmodule":
                 module = name
                 continue
-            home = importlib.import_module(name if kind == "automodule" else module)
-            for each in home.__all__ if kind == "automodule" else (name,):
+            parent, _, last = name.rpartition(".")
+            home = importlib.import_module(name if kind == "automodule" else parent or module)
+            for each in home.__all__ if kind == "automodule" else (last,):
                 assert f"{home.__name__}.{each}" not in found, f"{each} is listed twice"
                 found[f"{home.__name__}.{each}"] = getattr(home, each)
     return found
@@ -61,6 +62,7 @@ def _options(target: Any) -> set[str]:
 
 def test_every_public_name_is_listed() -> None:
     public = {f"redis_history.{name}" for name in redis_history.__all__ if name != "__version__"}
+    public |= {f"redis_history.types.{name}" for name in types.__all__}
     assert public <= set(LISTED)
 
 
@@ -95,8 +97,9 @@ def test_docstrings_of_functions_name_their_options() -> None:
 
 #: Pairs of the synchronous and the asynchronous class.
 PAIRS = [
-    (getattr(redis_history, name[5:]), getattr(redis_history, name))
-    for name in redis_history.__all__
+    (getattr(module, name[5:]), getattr(module, name))
+    for module in (redis_history, types)
+    for name in module.__all__
     if name.startswith("Async")
 ]
 

@@ -12,7 +12,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from msgspec.structs import replace
 
 from redis_history import (
-    Compacted,
     Conversation,
     HistoryStore,
     Message,
@@ -29,6 +28,7 @@ from redis_history.backends.memory import MemoryBackend
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.errors import RedisHistoryError
 from redis_history.events import Event, MessagesAppended
+from redis_history.types import Compacted
 from tests.support.faults import FlakyStore
 from tests.support.servers import RealServer, wait_until
 

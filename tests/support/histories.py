@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from redis_history import AsyncRedisHistory, History, Message, Plugin, RedisHistory, ReduceOptions
+from redis_history import AsyncRedisHistory, History, Message, Plugin, RedisHistory
 from redis_history.history._syncer import Syncer
+from redis_history.types import ReduceOptions
 
 _AWAITED = {"load", "save", "autosave", "flush", "aclose"}
 

@@ -10,6 +10,7 @@ from typing import Any, assert_never, assert_type
 import redis.asyncio
 
 import redis_history as rh
+from redis_history import types
 from redis_history.compaction import Policy
 from redis_history.errors import MessageConflictError, RevisionConflictError
 from redis_history.formats import from_anthropic, to_mistral, to_openai_responses
@@ -44,7 +45,7 @@ rh.system("hi", sequence=1)  # type: ignore[call-arg] # pyright: ignore[reportCa
 message = rh.Message(role="assistant", parts=(rh.text("x"), rh.UnknownPart(data={"type": "new"})), scope="thread")
 
 
-def every_part(part: rh.Part) -> str:
+def every_part(part: types.Part) -> str:
     match part:
         case rh.TextPart() | rh.ReasoningPart():
             return part.text
@@ -98,7 +99,7 @@ def errors(store: rh.HistoryStore) -> None:
 # Stores
 
 
-def note(details: rh.RetryDetails) -> None: ...
+def note(details: types.RetryDetails) -> None: ...
 
 
 rh.HistoryStore(
@@ -117,7 +118,7 @@ async def embed_elsewhere(texts: Sequence[str]) -> list[list[float]]:
 
 
 rh.HistoryStore("redis://", embedder=embed, vectors=1)
-rh.AsyncHistoryStore("redis://", embedder=embed_elsewhere, vectors=rh.VectorField(1, algorithm="hnsw"))
+rh.AsyncHistoryStore("redis://", embedder=embed_elsewhere, vectors=types.VectorField(1, algorithm="hnsw"))
 
 
 def rolling(messages: Sequence[rh.Message], previous_summary: str | None) -> str:
@@ -128,11 +129,11 @@ async def rolling_later(messages: Sequence[rh.Message], previous_summary: str | 
     return await asyncio.to_thread(rolling, messages, previous_summary)
 
 
-def progressed(progress: rh.CompressionProgress) -> None: ...
+def progressed(progress: types.CompressionProgress) -> None: ...
 
 
 def compressors(store: rh.HistoryStore) -> None:
-    every: list[rh.Summarizer] = [rolling, rolling_later, rh.extractive_summarizer(max_tokens=100)]
+    every: list[types.Summarizer] = [rolling, rolling_later, rh.extractive_summarizer(max_tokens=100)]
     every += [
         rh.openai_summarizer("m", base_url="http://localhost/v1"),
         rh.anthropic_summarizer("m", prompt="Be brief."),
@@ -142,7 +143,7 @@ def compressors(store: rh.HistoryStore) -> None:
     rh.History().use(
         rh.compression(rolling_later, auto_reduce_when={"max_tokens": 8000, "older_than": timedelta(days=1)})
     )
-    rh.History().use(rh.compression(rolling, auto_reduce_when=rh.ReduceOptions(max_entries=40)))
+    rh.History().use(rh.compression(rolling, auto_reduce_when=types.ReduceOptions(max_entries=40)))
 
 
 async def asynchronous_compressors(store: rh.AsyncHistoryStore) -> None:
@@ -163,25 +164,25 @@ def synchronous() -> None:
         store.create_conversation(rh.Conversation("c", user_id=1, auditing_id="a"))
         store.update_conversation("c", user_id="1", auditing_id=None)
         store.reindex(on_progress=print)
-        store.list_conversations(user_id=b"1")  # type: ignore[arg-type]
+        store.list_conversations(user_id=b"1")  # type: ignore[call-overload]
 
         with store.subscribe("c", after=store.snapshot("c").cursor) as subscription:
-            assert_type(subscription, rh.Subscription)
+            assert_type(subscription, types.Subscription)
             assert_type(subscription.get(timeout=1), rh.Event | None)
             for event in subscription:
                 every_event(event)
         store.subscribe("c", after="1:2:3").close()
 
         store.search("c", "word", roles=["user"], scope="dm", since="2026-01-31", context=1, highlight=True)
-        store.search("c", "word", token_cap=100, token_counter=rh.tiktoken_counter())
+        store.search("c", "word", token_cap=100, token_counter=types.tiktoken_counter())
         store.search_all("word", token_counter=len)
         store.search("c", "word", token_counter=5)  # type: ignore[arg-type]
         search_tool = rh.conversation_search_tool(store, "c")
-        assert_type(search_tool, rh.ConversationSearchTool)
+        assert_type(search_tool, types.ConversationSearchTool)
         assert_type(search_tool(query="word", limit=3), str)
 
         with store.subscribe_all(after={"c": "1:2:3"}) as all_changes:
-            assert_type(all_changes, rh.NamespaceSubscription)
+            assert_type(all_changes, types.NamespaceSubscription)
             for event in all_changes:
                 every_event(event)
 
@@ -205,19 +206,19 @@ async def asynchronous() -> None:
         Policy(max_tokens=1000, older_than=timedelta(days=1)).plan(await store.get("c"))
         snapshot = await store.snapshot("c")
 
-        assert_type(await store.subscribe("c"), rh.AsyncSubscription)
+        assert_type(await store.subscribe("c"), types.AsyncSubscription)
         async with store.subscribe("c", after=snapshot.cursor) as subscription:
-            assert_type(subscription, rh.AsyncSubscription)
+            assert_type(subscription, types.AsyncSubscription)
             assert_type(await subscription.get(timeout=0.5), rh.Event | None)
             async for event in subscription:
                 every_event(event)
 
         search_tool = rh.conversation_search_tool(store, "c")
-        assert_type(search_tool, rh.AsyncConversationSearchTool)
+        assert_type(search_tool, types.AsyncConversationSearchTool)
         rh.conversation_search_tool(store, "c", token_cap=500, token_counter=len)
         assert_type(await search_tool.run('{"query": "word"}'), str)
 
-        assert_type(await store.subscribe_all(), rh.AsyncNamespaceSubscription)
+        assert_type(await store.subscribe_all(), types.AsyncNamespaceSubscription)
         async with store.subscribe_all(after={"c": snapshot.cursor}) as all_changes:
             async for event in all_changes:
                 every_event(event)
@@ -240,32 +241,34 @@ def misspelt() -> object:
 
 def prompts(store: rh.HistoryStore) -> None:
     prompt = rh.assemble_prompt(store, "c", "bot", "Bot", rh.PromptOptions(scope="dm", agent_aliases=("b",)), rolling)
-    assert_type(prompt, rh.AssembledPrompt)
+    assert_type(prompt, types.AssembledPrompt)
     rh.assemble_prompt(store, "c", agent_id="bot", options={"token_budget": 2000}, summarizer=None)
-    every: list[rh.Summarizer] = [rolling, rolling_later, rh.extractive_summarizer()]
+    every: list[types.Summarizer] = [rolling, rolling_later, rh.extractive_summarizer()]
     rh.assemble_prompt(store, "c", "bot", None, None, every[2])
     rh.assemble_prompt(store, "c", "bot", None, None, lambda messages: "no summary")  # type: ignore[call-overload]
     rh.PromptOptions(addressed_only_mode="strict")
     rh.PromptOptions(addressed_only_mode="loose")  # type: ignore[arg-type]
-    assert_type(rh.assemble_messages(store.iter("c"), "bot", "Bot", summarizer=rolling), rh.AssembledPrompt)
+    assert_type(rh.assemble_messages(store.iter("c"), "bot", "Bot", summarizer=rolling), types.AssembledPrompt)
     rh.PromptOptions(token_counter=len, also_addressed=lambda message: message.scope is None, now=datetime.now(UTC))
     rh.PromptOptions(scope="room")  # type: ignore[arg-type]
 
 
 async def async_prompts(store: rh.AsyncHistoryStore) -> None:
-    coroutine: Coroutine[Any, Any, rh.AssembledPrompt] = rh.assemble_prompt(store, "c", "bot")
-    assert_type(await coroutine, rh.AssembledPrompt)
-    assert_type(await rh.assemble_prompt(store, "c", "bot", "Bot", {"scope": "dm"}, rolling_later), rh.AssembledPrompt)
-    assert_type(await rh.assemble_prompt(store, "c", "bot", summarizer=rolling), rh.AssembledPrompt)
+    coroutine: Coroutine[Any, Any, types.AssembledPrompt] = rh.assemble_prompt(store, "c", "bot")
+    assert_type(await coroutine, types.AssembledPrompt)
+    assert_type(
+        await rh.assemble_prompt(store, "c", "bot", "Bot", {"scope": "dm"}, rolling_later), types.AssembledPrompt
+    )
+    assert_type(await rh.assemble_prompt(store, "c", "bot", summarizer=rolling), types.AssembledPrompt)
 
 
 async def captures(store: rh.HistoryStore, async_store: rh.AsyncHistoryStore) -> None:
     def on_error(error: Exception, conversation_id: str | None, messages: list[rh.Message]) -> None: ...
 
     record = rh.capture(store, "c", agent="bot", user=rh.Participant("user", "ann"), on_error=on_error)
-    assert_type(record, rh.Capture)
+    assert_type(record, types.Capture)
     async_record = rh.capture(async_store, lambda request: str(request), inbound=str, outbound=str, background=True)
-    assert_type(async_record, rh.AsyncCapture)
+    assert_type(async_record, types.AsyncCapture)
 
     @record
     def agent(question: str, *, loud: bool = False) -> int:
@@ -279,7 +282,7 @@ async def captures(store: rh.HistoryStore, async_store: rh.AsyncHistoryStore) ->
     agent(7)  # type: ignore[arg-type]
     assert_type(async_agent("x"), AsyncIterator[str])
     with record as same, same.turn("x", conversation_id="c") as turn:
-        assert_type(same, rh.Capture)
+        assert_type(same, types.Capture)
         turn.reply("y")
     async with async_record as async_same, async_same.turn("x") as async_turn:
         await async_turn.reply("y")
@@ -293,7 +296,7 @@ async def captures(store: rh.HistoryStore, async_store: rh.AsyncHistoryStore) ->
 class Shorter(rh.Plugin):
     def on_registered(self, history: rh.History) -> None: ...
 
-    async def reduce(self, entries: Sequence[rh.Message], options: rh.ReduceOptions) -> Sequence[rh.Message]:
+    async def reduce(self, entries: Sequence[rh.Message], options: types.ReduceOptions) -> Sequence[rh.Message]:
         assert_type(options.older_than, datetime | None)
         return entries[1:]
 
@@ -306,7 +309,7 @@ def histories() -> None:
         max_length=5, max_tokens=100, token_counter=len, on_plugin_error=lambda error, plugin, hook: None
     )
     assert_type(history.use(Shorter()).use(rh.tool_result_masking(exclude=["a"])), rh.History)
-    assert_type(history.reduce(max_tokens=5, older_than=timedelta(days=1)), rh.Reduction)
+    assert_type(history.reduce(max_tokens=5, older_than=timedelta(days=1)), types.Reduction)
     assert_type(history.clone(max_length=3), rh.History)
     assert_type(rh.History.from_json(history.to_json(), max_length=3), rh.History)
     with rh.RedisHistory(rh.HistoryStore("memory://"), max_length=5, max_unsaved=7) as shared:

@@ -12,20 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redis_history import (
-    Compression,
-    History,
-    Message,
-    ReduceOptions,
-    assistant,
-    compression,
-    system,
-    tool,
-    tool_result,
-    tool_use,
-    user,
-)
+from redis_history import History, Message, assistant, compression, system, tool, tool_result, tool_use, user
 from redis_history.errors import CompactionConflictError, ConfigurationError, InvalidInputError, SummaryError
+from redis_history.types import Compression, ReduceOptions
 
 
 def counting(messages: Sequence[Message], previous: str | None) -> str:

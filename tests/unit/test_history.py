@@ -21,7 +21,6 @@ from redis_history import (
     assistant,
     system,
     text,
-    tiktoken_counter,
     tool,
     tool_result,
     tool_result_masking,
@@ -30,6 +29,7 @@ from redis_history import (
 )
 from redis_history.errors import ConfigurationError, InvalidInputError, InvalidMessageError, MessageConflictError
 from redis_history.model.pairs import groups
+from redis_history.types import tiktoken_counter
 from tests.property.strategies import TURNS, messages
 from tests.support.histories import Dropping, texts
 

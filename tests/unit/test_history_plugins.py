@@ -13,7 +13,6 @@ from redis_history import (
     History,
     Message,
     Plugin,
-    ReduceOptions,
     assistant,
     system,
     tool,
@@ -23,6 +22,7 @@ from redis_history import (
     user,
 )
 from redis_history.errors import ConfigurationError, InvalidInputError, InvalidMessageError
+from redis_history.types import ReduceOptions
 from tests.support.histories import texts
 
 

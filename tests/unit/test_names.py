@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -28,18 +26,6 @@ def test_names_import_only_what_they_need(code: str, at_most: int) -> None:
     count, *names = done.stdout.split()
     assert int(count) <= at_most
     assert "redis" not in names
-
-
-def test_names_for_type_checkers_and_at_run_time_are_the_same() -> None:
-    tree = ast.parse(Path(redis_history.__file__).read_text(encoding="utf-8"))
-    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module != "typing"]
-    typed = {
-        alias.name: str(node.module).removeprefix("redis_history.")
-        for node in imports
-        for alias in node.names
-        if alias.name != "import_module"
-    }
-    assert typed == vars(redis_history)["_HOMES"]
 
 
 def test_unknown_names_are_errors() -> None:

@@ -137,7 +137,6 @@ CALLS: list[Callable[[HistoryStore, Any], object]] = [
     lambda store, name: store.get(name),
     lambda store, name: list(store.iter(name)),
     lambda store, name: store.get_message(name, "m"),
-    lambda store, name: store.newest_messages(["c", name]),
     lambda store, name: store.get_conversation(name),
     lambda store, name: store.snapshot(name),
     lambda store, name: store.search(name, "x"),
@@ -166,7 +165,11 @@ def test_bad_conversation_ids(name: Any) -> None:
 )
 def test_wrong_arguments_of_lists(wrong: Any) -> None:
     with HistoryStore("memory://") as store:
-        calls: list[Any] = [store.list_conversations, store.list_previews, partial(store.search_all, "x")]
+        calls: list[Any] = [
+            store.list_conversations,
+            partial(store.list_conversations, preview=True),
+            partial(store.search_all, "x"),
+        ]
         for call in calls:
             with pytest.raises(InvalidInputError, match=next(iter(wrong))):
                 call(**wrong)

@@ -11,7 +11,7 @@ from redis_history.backends.base import ChangedHeads, ChangeQuery
 from redis_history.backends.redis.calls import FORGET, Call, Settings, Steps, Upkeep, as_is, once, plain
 from redis_history.backends.redis.keys import BUCKETS, pack_keys
 from redis_history.backends.redis.plan_reads import STATE_FIELDS, conversation_of, page_of, readable
-from redis_history.backends.rules import FIRST_MESSAGES, preview
+from redis_history.backends.rules import FIRST_MESSAGES, preview_of
 from redis_history.events import BEGINNING, Cursor
 from redis_history.model import Conversation
 from redis_history.operations import (
@@ -167,7 +167,7 @@ def _read_records(
             stale.append(Call(FORGET, pack_keys(registry, keys[at].state), [name], as_is))
         elif op.user_id in (None, conversation.user_id) and op.agent_name in (None, conversation.agent_name):
             last, beginning = ([*filter(None, map(readable, page[at]))] if page else [] for page in (newest, first))
-            found.append(preview(conversation, beginning, last))
+            found.append(preview_of(conversation, beginning, last))
     if stale:  # expired conversations in a registry that other ones keep alive
         yield Upkeep(once(stale))
     return found
