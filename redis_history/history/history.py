@@ -15,9 +15,9 @@ from redis_history import json_form
 from redis_history._time import Instant
 from redis_history._validation import check_function, check_integer
 from redis_history.errors import CompactionConflictError, InvalidInputError, InvalidMessageError, MessageConflictError
-from redis_history.history import selectors
 from redis_history.history._limits import ReduceOptions, Reduction, TokenCounts, drop_oldest, reduce_options
 from redis_history.history._listeners import Listeners, run_in_background
+from redis_history.history.selectors import Selectors
 from redis_history.model import Message, Part, Role, TextPart
 from redis_history.model.ranges import tears
 from redis_history.model.wire import encode_body
@@ -90,7 +90,7 @@ class HistoryOptions(TypedDict, total=False):
     token_counter: TokenCounter | None
 
 
-class History:
+class History(Selectors):
     """A conversation in the memory of one process. Thread-safe.
 
     `entries` are the first messages. `max_length` and `max_tokens` limit the history: each addition removes the oldest
@@ -261,34 +261,6 @@ class History:
         found = [part.content for part in results if part.tool_use_id == tool_use_id]
         chosen = [content for number, content in enumerate(found, 1) if occurrence in (None, number)]
         return chosen[-1] if chosen else None
-
-    def last_user(self) -> Message | None:
-        """The newest user message with more than tool results, or None."""
-        return selectors.last_user(self.get_entries())
-
-    def last_assistant(self) -> Message | None:
-        """The newest message of role assistant, or None."""
-        return selectors.last_assistant(self.get_entries())
-
-    def range(self, from_end: int, to_end: int = 0) -> list[Message]:
-        """The `from_end` newest messages without the `to_end` newest, oldest first.
-
-        Raises InvalidInputError unless from_end > to_end >= 0.
-        """
-        return selectors.range_from_end(self.get_entries(), from_end, to_end)
-
-    def recent(self, count: int) -> list[Message]:
-        """The `count` newest messages, oldest first, without results whose call is not among them."""
-        return selectors.recent(self.get_entries(), count)
-
-    def by_tokens(self, max_tokens: int) -> list[Message]:
-        """The newest messages with at most `max_tokens` tokens, oldest first, without results whose call does not
-        fit."""
-        return selectors.by_tokens(self.get_entries(), max_tokens, self._tokens.count)
-
-    def recent_text(self, count: int) -> str:
-        """The `count` newest messages as lines: `User: …`, `File: report.pdf`, `Assistant: …`."""
-        return selectors.recent_text(self.get_entries(), count)
 
     # Copies
 
