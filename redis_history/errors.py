@@ -151,8 +151,8 @@ class SummaryError(RedisHistoryError):
 
 
 class CapabilityError(RedisHistoryError):
-    """The server or backend cannot do this, such as search or the requested `durability`. `redis-history doctor` says
-    what the server lacks."""
+    """The server or backend cannot do this, such as search or the requested `durability`. The message says what it
+    lacks."""
 
 
 class EventLoopError(RedisHistoryError, RuntimeError):

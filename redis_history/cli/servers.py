@@ -14,9 +14,9 @@ from rich.text import Text
 
 from redis_history import embedded
 from redis_history.cli._output import console, counted, hint, name, visible
-from redis_history.cli._stores import connect, open_store
+from redis_history.cli._stores import connect
 from redis_history.cli.commands import FAILED, SETTINGS, Context, define
-from redis_history.doctor import GET_SERVER, Finding, examine, examine_installation, try_out
+from redis_history.doctor import GET_SERVER, Finding, examine, examine_installation
 from redis_history.embedded._folder import Durability
 from redis_history.errors import BackendError, EmbeddedServerError
 
@@ -28,16 +28,15 @@ _STYLES = {"ok": "green", "limited": "yellow", "problem": "bold red"}
 
 
 @define("doctor")
-@click.option("--write", is_flag=True, help="Also append, follow and search in a temporary conversation.")
-def doctor_command(context: Context, write: bool) -> None:
+def doctor_command(context: Context) -> None:
     """Check the server and this machine, and suggest fixes.
 
     Each line is ok, limited (works in part, or may stop working) or problem (conversations may be lost, or nothing
-    works). For limits and problems, the fix follows, as a command if possible. Without --write, the doctor changes
-    nothing. Exit status 1 if there is a problem.
+    works). For limits and problems, the fix follows, as a command if possible. The doctor changes nothing. Exit status
+    1 if there is a problem.
     """
     found = []
-    for finding in _findings(context, write):
+    for finding in _findings(context):
         found.append(finding)
         if context.json:
             context.emit(structs.asdict(finding))
@@ -47,13 +46,10 @@ def doctor_command(context: Context, write: bool) -> None:
         raise SystemExit(FAILED)
 
 
-def _findings(context: Context, write: bool) -> Iterator[Finding]:
+def _findings(context: Context) -> Iterator[Finding]:
     try:
         with connect(context, probe=False) as store:
             yield from examine(store, context.url)
-        if write:
-            with open_store(context, searches=None) as store:
-                yield from try_out(store)
     except BackendError as error:
         if isinstance(error, EmbeddedServerError) and error.looked_at:  # `embedded status` shows these places too
             yield Finding("server", "problem", error.summary, GET_SERVER)

@@ -7,24 +7,17 @@ from collections.abc import Iterator
 from typing import Final, Literal, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from redis_history.backends.redis.calls import Searching
 from redis_history.backends.redis.search_index import IndexState
 from redis_history.backends.redis.server_info import merged_flags
 from redis_history.backends.redis.urls import CLUSTER, SENTINEL, embedded_server, parse_several, parse_url
 from redis_history.capabilities import Capabilities
-from redis_history.durability import why_not
-from redis_history.embedded import status
 
 #: "ok"; "limited": works in part, or may stop working; "problem": conversations may be lost, or nothing works.
 State = Literal["ok", "limited", "problem"]
 
-#: CVE-2025-49844 lets a script leave its sandbox. For each release line, the first fixed version.
-_FIXED: Final = {
-    "redis": ((6, 2, 20), (7, 2, 11), (7, 4, 6), (8, 0, 4), (8, 2, 2)),
-    "valkey": ((7, 2, 11), (8, 0, 6), (8, 1, 4)),
-}
 _FULL: Final = 0.9  # of maxmemory
 #: For each purpose of `missing_rights`, the state without these rights, and the purpose in words.
 _PURPOSES: Final[dict[str, tuple[State, str]]] = {
@@ -48,15 +41,13 @@ class Finding(Struct, frozen=True):
 
 
 class Answers(Struct, frozen=True):
-    """`info`: the INFO of each node. `settable`: whether this user may change notify-keyspace-events. `clock`: the time
-    of each node in seconds since 1970. `refusal`: why scripts cannot run. `missing`: see `missing_rights`. `lacking`:
-    see `missing_patterns`. `user`: the user's name on the server, if known. `unsearchable`: whether this user lacks
-    the right to use the index. `index`, `form`: the search index of the namespace. `failures`: the number of messages
-    that could not be indexed."""
+    """`info`: the INFO of each node. `settable`: whether this user may change notify-keyspace-events. `refusal`: why
+    scripts cannot run. `missing`: see `missing_rights`. `lacking`: see `missing_patterns`. `user`: the user's name on
+    the server, if known. `unsearchable`: whether this user lacks the right to use the index. `index`, `form`: the
+    search index of the namespace. `failures`: the number of messages that could not be indexed."""
 
     info: list[dict[str, str]]
     settable: bool
-    clock: list[float]
     refusal: str | None
     missing: dict[str, list[str]] | None
     lacking: list[str] = []
@@ -69,9 +60,8 @@ class Answers(Struct, frozen=True):
 
 class Where(NamedTuple):
     """`call`: the beginning of a command of redis-cli or valkey-cli that reaches the server, without secrets.
-    `private`: a private server with its data in `folder` (None: the default folder); `kept`: a process keeps it up.
-    `several`: a cluster, whose nodes are configured one by one. `user`: the user in the URL; `password`: whether the
-    URL has one."""
+    `private`: a private server. `several`: a cluster, whose nodes are configured one by one. `user`: the user in the
+    URL; `password`: whether the URL has one."""
 
     address: str
     call: tuple[str, ...]
@@ -80,8 +70,6 @@ class Where(NamedTuple):
     several: bool = False
     user: str | None = None
     password: bool = False
-    folder: str | None = None
-    kept: bool = False
 
     def redis_cli(self, *words: str, admin: bool = False) -> str:
         """The command to type. `admin`: run it as an administrator, if the URL names a user or a password."""
@@ -94,15 +82,6 @@ class Where(NamedTuple):
         """The command that changes a setting."""
         return self.redis_cli("CONFIG", "SET", name, value, admin=admin)
 
-    def fsync_always(self) -> str:
-        """The command that makes the server write every change to disk before it replies."""
-        if not self.private:
-            return self.config("appendfsync", "always")
-        folder = [self.folder] if self.folder else []
-        start = shlex.join(["redis-history", "embedded", "start", *folder, "--durability", "always"])
-        stop = shlex.join(["redis-history", "embedded", "stop", *folder])
-        return f"{stop} && {start}" if self.kept else start
-
 
 def where_is(url: str, database: int, backend: str = "redis") -> Where:
     """The address of the server in a store's URL. Raises ConfigurationError for an invalid URL."""
@@ -110,9 +89,7 @@ def where_is(url: str, database: int, backend: str = "redis") -> Where:
     program = "valkey-cli" if backend == "valkey" else "redis-cli"
     if target.scheme == "embedded":
         server = embedded_server(target)
-        kept = status(server.path).keeper is not None
-        socket = (program, "-s", server.unix_socket)
-        return Where(f"embedded://{server.path}", socket, private=True, folder=target.path or None, kept=kept)
+        return Where(f"embedded://{server.path}", (program, "-s", server.unix_socket), private=True)
     parts = urlsplit(parse_several(target.url).url if target.scheme in SENTINEL + CLUSTER else target.url)
     options = dict(parse_qsl(parts.query))
     call: tuple[str, ...]
@@ -140,7 +117,7 @@ _Result = tuple[State, str, str | None]
 
 def check_server(server: Capabilities, answers: Answers, where: Where) -> Iterator[Finding]:
     """Findings about everything but search."""
-    yield Finding("version", *_version(server, where))
+    yield Finding("version", *_version(server))
     yield Finding("servers", *_role(server, answers))
     yield Finding("memory", *_memory(server, answers, where))
     statuses = ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status")
@@ -148,24 +125,14 @@ def check_server(server: Capabilities, answers: Answers, where: Where) -> Iterat
         text = f"the server cannot write to its disk ({failing})"
         yield Finding("disk", "problem", text, "read the server's log; is the disk full?")
     yield Finding("persistence", *_persistence(server, answers, where))
-    yield Finding("durability", *_durability(server, where))
     yield Finding("rights", *_rights(answers, where))
     yield Finding("notifications", *_notifications(server, answers, where))
 
 
-def _version(server: Capabilities, where: Where) -> _Result:
+def _version(server: Capabilities) -> _Result:
     if server.version is None:
         return "limited", f"{server.backend}, version unknown", "allow this user INFO: `+info`"
-    version = tuple(int(number) for number in server.version.split("."))
-    product = server.backend.capitalize()
-    text = f"{product} {server.version}"
-    fixed = next((first for first in _FIXED.get(server.backend, ()) if first[:2] >= version[:2]), None)
-    if fixed is None or (version >= fixed and version[:2] == fixed[:2]):
-        return "ok", text, None
-    if where.private:
-        return "ok", f"{text}; only you could exploit its script vulnerability (CVE-2025-49844)", None
-    text += " has a vulnerability that lets a script leave its sandbox (CVE-2025-49844)"
-    return "limited", text, f"upgrade to {product} {'.'.join(map(str, fixed))} or newer"
+    return "ok", f"{server.backend.capitalize()} {server.version}", None
 
 
 def _role(server: Capabilities, answers: Answers) -> _Result:
@@ -221,16 +188,6 @@ def _persistence(server: Capabilities, answers: Answers, where: Where) -> _Resul
         text += ". Not rewritten since the start: if the log says that the start truncated it, rewrite it now"
         fix = where.redis_cli("BGREWRITEAOF", admin=True)
     return "ok", text, fix
-
-
-def _durability(server: Capabilities, where: Where) -> _Result:
-    text = f"available: {', '.join(server.durability)}"
-    reason = why_not("fsync", server)
-    if reason is None or not server.aof:  # without an append-only file: see persistence
-        return "ok", text, None
-    enough = why_not("fsync", structs.replace(server, appendfsync="always")) is None
-    fix = where.fsync_always() if enough else None
-    return "limited", f"{text}; not fsync: {reason}", fix
 
 
 def _rights(answers: Answers, where: Where) -> _Result:

@@ -34,25 +34,22 @@ def apply(server: RealServer, fix: str) -> None:
 
 
 def test_a_good_server(server: RealServer, namespace: str) -> None:
-    done = run("--url", server.url, "--namespace", namespace, "doctor", "--write")
+    done = run("--url", server.url, "--namespace", namespace, "doctor")
     assert done.returncode == 0, done.stdout
     rows = [line.split("\t") for line in done.stdout.splitlines() if "\t" in line]
     assert [row[0] for row in rows] == [
-        "server", "version", "servers", "memory", "persistence", "durability", "rights", "notifications", "search",
-        "latency", "clock", "append", "following", "searching", "this package", "extras", "private server",
+        "server", "version", "servers", "memory", "persistence", "rights", "notifications", "search", "this package",
+        "private server",
     ]  # fmt: skip
-    states = {row[0]: row[1] for row in rows}
-    assert {name for name, state in states.items() if state != "ok"} <= {"version", "durability"}, "of Redis 7.4.1"
-    assert "found 20 of 20 messages just written" in done.stdout
-    with HistoryStore(server.url, namespace=namespace) as store:
-        assert store.list_conversations() == []
+    assert {row[1] for row in rows} == {"ok"}
 
 
-def test_commands_are_not_wrapped_on_a_terminal(server: RealServer) -> None:
+def test_commands_are_not_wrapped_on_a_terminal(own_server: Start) -> None:
+    server = own_server("plain", options=("--appendonly", "yes", "--appendfsync", "no"))
     terminal = {"FORCE_COLOR": "1", "TTY_COMPATIBLE": "1", "COLUMNS": "60"}
     shown = run("--url", server.url, "doctor", environment=terminal).stdout
     assert "Fixes:" in shown
-    assert f"    redis-cli -s {server.socket} CONFIG SET appendfsync always\n" in shown, "not wrapped"
+    assert f"    redis-cli -s {server.socket} CONFIG SET appendfsync everysec\n" in shown, "not wrapped"
     assert "CONFIG REWRITE" in shown
 
 
@@ -75,9 +72,6 @@ def test_the_fixes_of_dangerous_settings_work(own_server: Start) -> None:
     while found["memory"]["state"] != "ok":
         apply(server, found["memory"]["fix"])  # more memory
         found = examined(server.url)
-    apply(server, found["durability"]["fix"])
-    found = examined(server.url)
-    assert found["durability"]["detail"] == "available: server, fsync"
     with server.client() as client:
         client.config_set("appendfsync", "no")
     assert "never fsynced" in examined(server.url, status=1)["persistence"]["detail"]
@@ -105,7 +99,7 @@ def test_the_fix_for_missing_rights_works(own_server: Start) -> None:
     assert "secret" not in str(found)
     assert found["notifications"]["state"] == "limited"
     apply(server, found["rights"]["fix"])
-    found = examined(url, "--namespace", "support", "--write")
+    found = examined(url, "--namespace", "support")
     assert found["rights"]["detail"] == "scripts run; ann has all rights that are needed"
 
 
@@ -142,8 +136,8 @@ def test_the_granted_rights_are_enough(own_server: Start, rules: str) -> None:
 @pytest.mark.parametrize("kind", ["valkey", "plain", "cluster"])
 def test_other_servers(server_of: Servers, namespace: str, kind: str) -> None:
     url = server_of(kind).url
-    found = examined(url, "--namespace", namespace, "--write")
-    assert found["searching"]["state"] == found["following"]["state"] == found["rights"]["state"] == "ok"
+    found = examined(url, "--namespace", namespace)
+    assert found["rights"]["state"] == "ok"
     assert found["version"]["detail"].startswith("Valkey" if kind == "valkey" else "Redis")
     if kind != "valkey":
         assert found["search"]["state"] == ("ok" if kind == "cluster" else "limited")

@@ -21,7 +21,7 @@ GOOD = Capabilities(
     "redis", "8.4.0", "standalone", search_module="search 8.4.0", notifications=True, aof=True, appendfsync="everysec",
     snapshots=True, eviction="noeviction", replicas=0, durability=("server", "fsync"),
 )  # fmt: skip
-ANSWERS = Answers(info=[{"role": "master", "used_memory": "5"}], settable=True, clock=[0.0], refusal=None, missing={})
+ANSWERS = Answers(info=[{"role": "master", "used_memory": "5"}], settable=True, refusal=None, missing={})
 
 
 def findings(where: Where = WHERE, answers: dict[str, Any] | None = None, **changes: Any) -> dict[str, Finding]:
@@ -30,7 +30,7 @@ def findings(where: Where = WHERE, answers: dict[str, Any] | None = None, **chan
 
 
 def test_a_server_without_a_fault() -> None:
-    assert [(one.state, one.fix) for one in findings().values()] == [("ok", None)] * 7
+    assert [(one.state, one.fix) for one in findings().values()] == [("ok", None)] * 6
 
 
 @pytest.mark.parametrize(
@@ -50,22 +50,6 @@ def test_an_append_only_file_that_may_be_truncated(
 
 
 @pytest.mark.parametrize(
-    ("backend", "version", "fixed"),
-    [
-        ("redis", "6.2.19", "6.2.20"), ("redis", "7.0.15", "7.2.11"), ("redis", "7.2.10", "7.2.11"),
-        ("redis", "7.4.5", "7.4.6"), ("redis", "8.0.3", "8.0.4"), ("redis", "8.2.1", "8.2.2"),
-        ("valkey", "7.2.10", "7.2.11"), ("valkey", "8.0.5", "8.0.6"), ("valkey", "8.1.3", "8.1.4"),
-        ("redis", "6.2.20", None), ("redis", "7.4.6", None), ("redis", "8.4.0", None), ("valkey", "9.0.0", None),
-    ],
-)  # fmt: skip
-def test_versions_with_the_vulnerability(backend: str, version: str, fixed: str | None) -> None:
-    found = findings(backend=backend, version=version)["version"]
-    expected = ("ok", None) if fixed is None else ("limited", f"upgrade to {backend.capitalize()} {fixed} or newer")
-    assert (found.state, found.fix) == expected
-    assert findings(PRIVATE, backend=backend, version=version)["version"].state == "ok"
-
-
-@pytest.mark.parametrize(
     ("changes", "answers", "check", "state"),
     [
         ({"version": None}, {}, "version", "limited"),
@@ -80,8 +64,6 @@ def test_versions_with_the_vulnerability(backend: str, version: str, fixed: str 
         ({"aof": None}, {}, "persistence", "limited"),
         ({"appendfsync": "no"}, {}, "persistence", "problem"),
         ({"appendfsync": "always"}, {}, "persistence", "ok"),
-        ({"version": "7.0.0"}, {}, "durability", "limited"),
-        ({"backend": "valkey", "version": "9.1.2"}, {}, "durability", "limited"),
         ({}, {"refusal": "NOPERM"}, "rights", "problem"),
         ({}, {"missing": None}, "rights", "ok"),
         ({}, {"missing": {"storing": ["rpush"]}}, "rights", "problem"),
@@ -161,11 +143,7 @@ def test_commands_that_can_be_typed(url: str, database: int, command: str) -> No
     assert "secret" not in repr(where)
 
 
-def test_the_private_server_is_set_by_its_own_command() -> None:
-    start = "redis-history embedded start /tmp/x --durability always"
-    assert findings(PRIVATE, version="7.4.1")["durability"].fix == start
-    assert PRIVATE._replace(kept=True).fsync_always() == f"redis-history embedded stop /tmp/x && {start}"
-    assert PRIVATE._replace(folder=None).fsync_always() == "redis-history embedded start --durability always"
+def test_a_private_server_needs_no_command_for_notifications() -> None:
     assert findings(PRIVATE, notifications=False)["notifications"].fix is None
 
 
@@ -179,7 +157,7 @@ def test_valkey_has_its_own_program_and_module() -> None:
 
 def test_answers_that_are_refusals() -> None:
     refused = NoPermissionError("this user has no permissions to run the command")
-    found = read_answers(Keyspace("n"), 0, [[refused] * 6], cluster=False)
-    assert found == Answers([{}], settable=False, clock=[], refusal=str(refused), missing=None, unsearchable=True)
+    found = read_answers(Keyspace("n"), 0, [[refused] * 5], cluster=False)
+    assert found == Answers([{}], settable=False, refusal=str(refused), missing=None, unsearchable=True)
     wrong = RuntimeError("CONFIG SET failed - Invalid event class character. Use 'Ag$lshzxeKEtmdn'.")
-    assert read_answers(Keyspace("n"), 0, [[refused, wrong, *[refused] * 4]], cluster=False).settable
+    assert read_answers(Keyspace("n"), 0, [[refused, wrong, *[refused] * 3]], cluster=False).settable
