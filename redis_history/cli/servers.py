@@ -120,7 +120,7 @@ def _print_urls(context: Context, folder: str | None, state: str) -> None:
     found = embedded.status(folder)
     url = f"embedded://{quote(found.path) if folder else ''}"
     text = f"The server {state}: {name(url)}\nFor other clients of Redis: {name(found.url)}"
-    context.say(text, path=found.path, url=url, redis_url=found.url, pid=found.pid, keeper=found.keeper)
+    context.say(text, path=found.path, url=url, redis_url=found.url, pid=found.pid, kept=found.kept)
 
 
 @define("stop", shared=("json",))

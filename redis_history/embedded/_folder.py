@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
+from redis_history._files import replacing
 from redis_history.errors import ConfigurationError, EmbeddedServerError
 
 from ._locks import is_held
@@ -58,7 +59,8 @@ class DataFolder:
         self.start_lock = path / "start.lock"  # of the process that launches a supervisor or changes the record
         self.supervisor_lock = path / "supervisor.lock"  # of the supervisor; contains its process id
         self.server_lock = path / "server.lock"  # of the server; contains its record
-        self.keeper_lock = path / "keeper.lock"  # of the process that keeps the server up; contains its process id
+        self.kept = path / "kept"  # exists while the server is kept running without users
+        self.writer_file = path / "writer.json"  # the server that wrote the data
         self.server_log = path / "server.log"
         self.supervisor_log = path / "supervisor.log"
         self.unix_socket = path / "redis.sock"
@@ -87,15 +89,19 @@ class DataFolder:
         except (OSError, RuntimeError) as error:
             raise EmbeddedServerError(f"cannot resolve the path {text!r}: {error}") from error
 
-    @property
-    def keeper(self) -> int | None:
-        """The id of the process that keeps the server up (see `_keeper`); None if there is none."""
+    def writer(self) -> dict[str, Any] | None:
+        """The `product`, `version` and `search` of the server that wrote the data; None if there is no data."""
         with contextlib.suppress(OSError, ValueError):
-            if is_held(self.keeper_lock):
-                pid = int(self.keeper_lock.read_text())
-                os.kill(pid, 0)  # fails for an earlier keeper's id, which a new keeper is about to overwrite
-                return pid
+            writer: dict[str, Any] = json.loads(self.writer_file.read_bytes())
+            return writer
         return None
+
+    def note_writer(self) -> None:
+        """Note that the running server writes the data. Raises OSError."""
+        binary = self.record().get("binary")
+        if binary is not None:
+            with replacing(self.writer_file, 0o600) as file:
+                file.write(json.dumps({name: binary[name] for name in ("product", "version", "search")}).encode())
 
     def record(self) -> dict[str, Any]:
         """The `binary` and the `durability` of the started server, and its `pid` (0: not started yet), by name. Empty

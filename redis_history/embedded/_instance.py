@@ -1,12 +1,10 @@
-"""EmbeddedServer: one user of a private server; a process that keeps the server up; and the state of a folder."""
+"""EmbeddedServer: one user of a private server; keeping the server up without users; and the state of a folder."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -17,21 +15,12 @@ from typing import Any, Self, get_args
 from redis_history._validation import check_choice, check_seconds
 from redis_history.errors import EmbeddedServerError
 
-from ._binaries import Candidate, ServerBinary, Snapshot, candidates, server_for
-from ._folder import DataFolder, Durability, import_path
+from ._binaries import Candidate, ServerBinary, candidates, server_for
+from ._folder import DataFolder, Durability
 from ._launch import Answer, ping, reach
 from ._locks import FileLock, is_held, wait_until
 
 _CHECK_INTERVAL = 5.0  # seconds between checks whether the server was killed
-_KEEPER_TIMEOUT = 30.0  # seconds
-
-# Isolated (-I), so that neither the current folder nor the environment affects what is imported.
-_KEEPER = """
-import json, sys
-sys.path[:] = json.loads(sys.argv[1])
-from redis_history.embedded._instance import _keeper
-_keeper(*sys.argv[2:])
-"""
 
 
 class EmbeddedServer:
@@ -127,7 +116,7 @@ class EmbeddedServer:
     @property
     def binary(self) -> ServerBinary:
         """The running server, or else the one to start. Raises EmbeddedServerError if there is neither."""
-        return _binary(self._folder.running()) or server_for(self._folder.path)
+        return _binary(self._folder.running()) or server_for(self._folder.writer())
 
     def __enter__(self) -> Self:
         return self.start()
@@ -165,43 +154,27 @@ class EmbeddedServer:
 
 
 def keep(path: str | os.PathLike[str] | None = None, *, durability: Durability = "everysec") -> bool:
-    """Start the server in the folder `path` (None: the default folder), and keep it up until `let_go`.
+    """Start the server in the folder `path` (None: the default folder), and keep it running until `let_go`, even
+    without users. If it is killed, the next user starts it again.
 
     `durability` is as in `EmbeddedServer`. Returns when the server answers: False if it was already kept up. Raises the
     errors of EmbeddedServer.start().
     """
-    with EmbeddedServer(path, durability=durability) as server:  # a share for this process until the keeper has one
+    with EmbeddedServer(path, durability=durability):  # the supervisor looks after the last share has ended
         folder = DataFolder.at(path)
-        if folder.keeper is not None:
-            return False
-        failure = f"cannot start a process that keeps the server in {server.path} up"
-        try:
-            # The program forks and ends at once, so that the keeper is not a child of this process.
-            subprocess.run(
-                [sys.executable, "-I", "-c", _KEEPER, json.dumps(import_path()), server.path, durability],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-                check=True,
-            )
-        except (OSError, subprocess.SubprocessError) as error:
-            raise EmbeddedServerError(f"{failure}: {error}") from error
-        if not wait_until(lambda: folder.keeper is not None, time.monotonic() + _KEEPER_TIMEOUT):
-            raise EmbeddedServerError(f"{failure}: it is not ready after {_KEEPER_TIMEOUT:g} s")
-    return True
+        was_kept = folder.kept.exists()
+        folder.kept.touch(0o600)
+        return not was_kept
 
 
 def let_go(path: str | os.PathLike[str] | None = None, *, wait: float = 10.0) -> bool:
-    """End the process that keeps the server of this folder up; False if there is none.
+    """Let the server of this folder end with its last user; False if it was not kept running.
 
-    Waits at most `wait` seconds until that process has ended and, if it was the last user, the server."""
-    folder = DataFolder.at(path)
-    pid, deadline = folder.keeper, time.monotonic() + wait
-    if pid is None:
+    Waits at most `wait` seconds until the server has ended, if it has no users."""
+    folder, deadline = DataFolder.at(path), time.monotonic() + wait
+    if not folder.kept.exists():
         return False
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGTERM)
+    folder.kept.unlink(missing_ok=True)
     users = FileLock(folder.users_lock)
 
     def is_settled() -> bool:
@@ -210,7 +183,6 @@ def let_go(path: str | os.PathLike[str] | None = None, *, wait: float = 10.0) ->
         users.release()
         return has_users or not is_held(folder.supervisor_lock)
 
-    wait_until(lambda: not is_held(folder.keeper_lock), deadline)
     wait_until(is_settled, deadline)
     return True
 
@@ -229,18 +201,6 @@ def hold(server: EmbeddedServer) -> None:
             signal.signal(number, handler)
 
 
-def _keeper(path: str, durability: Durability) -> None:
-    """The program of `keep`. It holds keeper.lock while it runs, so that there is one for each folder."""
-    if os.fork():
-        os._exit(0)
-    lock = FileLock(DataFolder.at(path).keeper_lock)
-    with EmbeddedServer(path, durability=durability) as server:
-        if lock.try_acquire():
-            lock.path.write_text(str(os.getpid()))
-            os.chdir("/")
-            hold(server)
-
-
 @dataclass(frozen=True, slots=True)
 class EmbeddedStatus:
     """The state of one data folder, and the servers that could serve it.
@@ -249,8 +209,8 @@ class EmbeddedStatus:
     `supervised`: a supervisor runs; `running`: a supervisor runs, and the server answers. `pid`,
     `running_binary` and `durability`: of the running server, otherwise None. `users`: the number of shares;
     None if unknown (only Linux reports it). `binary`: the server to start here; if None, `problem` says why.
-    `data_writer`: the server that wrote the data, such as "Redis 7.4.1"; None without data. `keeper`: the id of
-    the process that keeps the server up without other users, if any: see `redis-history embedded start`.
+    `data_writer`: the server that wrote the data, such as "Redis 7.4.1"; None without data. `kept`: the
+    server runs even without users: see `redis-history embedded start`.
     """
 
     path: str
@@ -266,7 +226,7 @@ class EmbeddedStatus:
     binary: ServerBinary | None
     candidates: tuple[Candidate, ...]
     problem: str | None
-    keeper: int | None = None
+    kept: bool = False
 
     @property
     def running(self) -> bool:
@@ -284,7 +244,7 @@ class EmbeddedStatus:
             f"folder   {self.path}",
             f"socket   {self.unix_socket}",
             f"server   {state}",
-            *([f"kept up  by process {self.keeper}"] if self.keeper else []),
+            *(["kept     until `redis-history embedded stop`"] if self.kept else []),
             f"data     {f'written by {self.data_writer}' if self.data_writer else 'none yet'}",
             f"choice   {self.binary or self.problem}",
             "looked at",
@@ -304,12 +264,11 @@ def status(path: str | os.PathLike[str] | None = None) -> EmbeddedStatus:
     except OSError as error:
         raise EmbeddedServerError(f"cannot read {folder.path}: {error}") from error
     record = folder.running()
-    problem, binary = None, None
+    problem, binary, writer = None, None, folder.writer()
     try:
-        binary = server_for(folder.path)
+        binary = server_for(writer)
     except EmbeddedServerError as error:
         problem = str(error)
-    snapshot = Snapshot.of(folder.path)
     return EmbeddedStatus(
         path=str(folder.path),
         unix_socket=str(folder.unix_socket),
@@ -320,11 +279,11 @@ def status(path: str | os.PathLike[str] | None = None) -> EmbeddedStatus:
         running_binary=_binary(record),
         durability=record.get("durability"),
         users=_count_shares(folder.users_lock) if supervised else None,
-        data_writer=snapshot.writer if snapshot else None,
+        data_writer=f"{writer['product']} {writer['version']}" if writer else None,
         binary=binary,
         candidates=tuple(candidates()),
         problem=problem,
-        keeper=folder.keeper,
+        kept=folder.kept.exists(),
     )
 
 

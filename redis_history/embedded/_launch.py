@@ -5,6 +5,7 @@ The caller holds users.lock shared, so no supervisor stops the server for lack o
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import select
@@ -19,7 +20,7 @@ from typing import IO, Any, Literal, cast
 
 from redis_history.errors import EmbeddedServerError
 
-from ._binaries import AOF_IN_PARTS, numbers, server_for
+from ._binaries import server_for
 from ._folder import DataFolder, Durability
 from ._locks import FileLock, is_held
 
@@ -40,7 +41,8 @@ _DAMAGED_LOG = re.compile(r"append only file (\S+\.incr\.aof)")
 
 
 def command(unix_socket: Path, *words: str, timeout: float = _PING_TIMEOUT) -> bytes:
-    """The first line of the server's reply to a command of plain words; b"" if it closes the connection.
+    """The server's reply to a command of plain words: a line, or the content of a bulk string; b"" if it closes the
+    connection.
 
     Not with redis-py, whose import takes longer than starting a server. Raises OSError: FileNotFoundError or
     ConnectionRefusedError if no server listens, TimeoutError without a reply within `timeout` seconds.
@@ -51,6 +53,8 @@ def command(unix_socket: Path, *words: str, timeout: float = _PING_TIMEOUT) -> b
         connection.sendall(" ".join(words).encode() + b"\r\n")
         with connection.makefile("rb") as replies:
             line = replies.readline()
+            if line.startswith(b"$"):
+                return replies.read(int(line[1:]))
     return line[:-2] if line.endswith(b"\r\n") else b""
 
 
@@ -80,16 +84,21 @@ def reach(folder: DataFolder, durability: Durability, began: float, timeout: flo
     deadline = began + timeout
     pause = _FIRST_PAUSE
     reports: IO[bytes] | None = None
-    loading, attempts = False, 0
+    loading, crashed, attempts = False, False, 0
     try:
         while True:
             answer = ping(folder.unix_socket, max(min(_PING_TIMEOUT, deadline - time.monotonic()), 0.01))
             # After the ping: a server that lost its supervisor still answers for a moment before it ends.
             supervised = is_held(folder.supervisor_lock)
             if answer == "alive" and supervised:
+                if reports is not None:
+                    folder.note_writer()
+                    if crashed:
+                        _rewrite(folder, deadline)
                 return _harden(folder, durability, deadline)
             loading = loading or answer == "loading"
             if reports is None and not supervised:
+                crashed = bool(folder.record())  # a clean exit empties it
                 reports = _launch(folder, durability, deadline)
                 attempts += reports is not None
             if reports is None:
@@ -119,10 +128,8 @@ def _launch(folder: DataFolder, durability: Durability, deadline: float) -> IO[b
         # After a crash the record still has the durability that other users asked for: keep it.
         if folder.record().get("durability") == "always":
             durability = "always"
-        binary = server_for(folder.path)
+        binary = server_for(folder.writer())
         argv = binary.argv(directory=folder.path, unix_socket=folder.bound_socket, durability=durability)
-        if numbers(binary.version) >= AOF_IN_PARTS:
-            argv += ["--aof-load-truncated", "no"]  # the supervisor truncates a torn AOF at the last whole change
         reports = _start_supervisor(folder, argv, {"binary": asdict(binary), "durability": durability, "pid": 0})
         line = None
         # Keep the lock until the supervisor holds its lock, so that no other process launches a second one.
@@ -137,6 +144,17 @@ def _launch(folder: DataFolder, durability: Durability, deadline: float) -> IO[b
         return None
     finally:
         lock.release()
+
+
+def _rewrite(folder: DataFolder, deadline: float) -> None:
+    """Rewrite the AOF after a crash. Redis 7.4.1 truncates a torn AOF within a MULTI, and appends the next change to
+    the partial transaction; the next start would restore the partial one, or lose both."""
+    with contextlib.suppress(OSError):
+        command(folder.unix_socket, "BGREWRITEAOF")
+        while b"aof_rewrite_in_progress:1" in command(folder.unix_socket, "INFO", "persistence"):
+            if time.monotonic() >= deadline:
+                return
+            time.sleep(_FIRST_PAUSE)
 
 
 def _harden(folder: DataFolder, durability: Durability, deadline: float) -> None:

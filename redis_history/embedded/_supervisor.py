@@ -1,4 +1,4 @@
-"""The process that starts one server, and stops it after its last user has left.
+"""The process that starts one server, and stops it after its last user has left, unless it is kept.
 
 Runs as a program, by its path, with `python -I -S`. It imports a few modules of the standard library and
 no module of this package, because importing redis-py takes longer than starting the server. Its argument is
@@ -7,14 +7,10 @@ a JSON object (see main). It writes reports to standard output, one line each:
     busy              another supervisor runs; this one has ended
     started PID       the server process runs; it may still be loading
     failed TEXT       no server could be started; this supervisor has ended
-    exited STATUS     the server ended unasked, or 0 if its torn AOF was truncated; this supervisor ends
+    exited STATUS     the server ended unasked; this supervisor ends
 
 The supervisor holds supervisor.lock while it runs. The server inherits server.lock, and holds it as long as
-the server, or its child that rewrites the AOF, runs.
-
-With aof-load-truncated no, the server refuses an AOF with a torn end. The supervisor then truncates the AOF
-after the last whole change, for the next start. Redis 7.4.1 itself would truncate within MULTI and
-append the next change to the partial transaction: the second start would lose both, or restore the partial one.
+the server, or its child that rewrites the AOF, runs. While the folder has a file `kept`, the server runs without users.
 """
 
 # Importing pathlib would take a third of the start time.
@@ -26,24 +22,19 @@ import contextlib
 import fcntl
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import threading
 import time
-from typing import Any, BinaryIO
+from typing import Any
 
 _BUSY_AFTER = 2.0  # seconds; longer than an ending supervisor or `is_held` holds the lock
 _ORPHAN_KILL_AFTER, _ORPHAN_GIVE_UP_AFTER = 10.0, 20.0
 _KILL_AFTER = 20  # seconds for a clean exit, which ends with an fsync
 _PAUSE = 0.01
+_KEPT_PAUSE = 0.1
 _LOG_MAX = 1 << 20  # bytes
-_AOF_LINE_MAX = 1 << 16  # bytes; the lines of an AOF are lengths and comments
-
-# The log line of Redis and Valkey, since 7.0, about an AOF that ends within a command or a transaction.
-_TORN = re.compile(rb"Unexpected end of file reading the append only file (\S+)\. You can")
-_LAST_PART = re.compile(r'^file "?(.+?)"? seq \d+ type i', re.MULTILINE)
 
 
 class _NotStartedError(Exception):
@@ -65,7 +56,6 @@ def main(spec: dict[str, Any]) -> None:
     os.ftruncate(server_lock, 0)
     _rotate(f"{folder}/server.log")
     _log(f"starting {spec['argv'][0]}")
-    logged = os.path.getsize(f"{folder}/server.log") if os.path.exists(f"{folder}/server.log") else 0
     server = _spawn(spec, server_lock)
     stopping = threading.Event()
 
@@ -78,8 +68,14 @@ def main(spec: dict[str, Any]) -> None:
         server.kill()
 
     def stop_after_users() -> None:
+        kept = f"{folder}/kept"
         try:
             fcntl.flock(users_lock, fcntl.LOCK_EX)  # and keep it, so that no user can join
+            while os.path.exists(kept):
+                fcntl.flock(users_lock, fcntl.LOCK_UN)
+                while os.path.exists(kept):
+                    time.sleep(_KEPT_PAUSE)
+                fcntl.flock(users_lock, fcntl.LOCK_EX)
         finally:
             stop("no user is left")
 
@@ -92,14 +88,12 @@ def main(spec: dict[str, Any]) -> None:
     _report(f"started {server.pid}")
     threading.Thread(target=stop_after_users, daemon=True).start()
     status = server.wait()
-    if status and not stopping.is_set() and _repair(folder, logged):
-        status = 0  # the caller starts it again
     _log(f"the server ended with status {status}{'' if stopping.is_set() else ', by itself'}")
-    if stopping.is_set():
+    if not stopping.is_set():
+        _report(f"exited {status}")
+    elif status == 0:  # otherwise the record stays, as after a crash
         with contextlib.suppress(OSError):
             os.truncate(f"{folder}/server.lock", 0)
-    else:
-        _report(f"exited {status}")
     with contextlib.suppress(OSError):
         os.unlink(spec["unix_socket"])
     # Released before users.lock, which ends with the process: the next user must not find a supervisor.
@@ -123,58 +117,6 @@ def _spawn(spec: dict[str, Any], server_lock: int) -> subprocess.Popen[bytes]:
         )
     os.close(server_lock)
     return server
-
-
-def _repair(folder: str, logged: int) -> bool:
-    """Truncate a torn AOF, if the log after offset `logged` reports one; return whether it was truncated."""
-    try:
-        with open(f"{folder}/server.log", "rb") as log:
-            log.seek(logged)
-            torn = _TORN.search(log.read())
-        with open(f"{folder}/appendonlydir/appendonly.aof.manifest", errors="surrogateescape") as manifest:
-            parts = _LAST_PART.findall(manifest.read())
-        if torn is None or not parts or os.fsencode(parts[-1]) != torn[1]:
-            return False
-        # Not with the server's own tool: if the server is a script, that cannot be started.
-        with open(f"{folder}/appendonlydir/{parts[-1]}", "r+b") as file:
-            whole, size = _whole_changes(file), os.fstat(file.fileno()).st_size
-            if whole == size:
-                return False
-            os.ftruncate(file.fileno(), whole)
-            os.fsync(file.fileno())
-    except (OSError, ValueError) as error:
-        _log(f"cannot truncate the AOF: {error}")
-        return False
-    _log(f"{parts[-1]} ended within a change: cut off its last {size - whole} of {size} bytes")
-    return True
-
-
-def _whole_changes(file: BinaryIO) -> int:
-    """The offset after the last whole command or transaction. Raises ValueError if `file` is not an AOF."""
-    size = os.fstat(file.fileno()).st_size
-    whole, inside = 0, False
-    while (line := file.readline(_AOF_LINE_MAX)).endswith(b"\n"):
-        if not line.startswith(b"#"):  # a comment with a timestamp
-            name = None
-            for _ in range(_number(b"*", line)):
-                head = file.readline(_AOF_LINE_MAX)
-                if not head.endswith(b"\n"):
-                    return whole
-                length = _number(b"$", head) + 2
-                if file.tell() + length > size:
-                    return whole
-                word = file.read(length)
-                name = word.strip().lower() if name is None else name
-            inside = name == b"multi" or (inside and name != b"exec")
-        if not inside:
-            whole = file.tell()
-    return whole
-
-
-def _number(kind: bytes, line: bytes) -> int:
-    if not line.startswith(kind):
-        raise ValueError(f"expected {kind!r} in the AOF, not {line[:20]!r}")
-    return int(line[1:])
 
 
 def _prctl() -> Any:

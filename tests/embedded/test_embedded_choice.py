@@ -11,8 +11,8 @@ from typing import get_args
 
 import pytest
 
-from redis_history.embedded import ServerBinary, _binaries, candidates, find_server
-from redis_history.embedded._binaries import Snapshot
+from redis_history.embedded import _binaries, candidates, find_server
+from redis_history.embedded._binaries import server_for
 from redis_history.errors import ConfigurationError, EmbeddedServerError
 from tests.support.commands import environment
 
@@ -184,70 +184,29 @@ def test_packages_are_not_imported() -> None:
     assert run.stdout == "[]\n"
 
 
-# Which server can read which data, by the first bytes of the AOF
-
-REDIS_6, REDIS_7, REDIS_72 = b"REDIS0009\xfa\tredis-ver\x056.2.7", b"REDIS0010", b"REDIS0011"
-REDIS_74 = b"REDIS0012\xfa\tredis-ver\x057.4.1\xfa\nredis-bits\xc0@"
-REDIS_9 = b"REDIS0014\xfa\tredis-ver\x059.0.0"
-VALKEY_9 = b"VALKEY080\xfa\nvalkey-ver\x059.1.2\xfa\nredis-bits\xc0@"
-SEARCH = bytes.fromhex("f781 b1c76dca97b4d001 0201f7")
-
-
-def snapshot(folder: Path, head: bytes) -> Snapshot | None:
-    (folder / "appendonlydir").mkdir()
-    (folder / "appendonlydir/appendonly.aof.7.base.rdb").write_bytes(head)
-    (folder / "appendonlydir/appendonly.aof.manifest").write_text(
-        "file appendonly.aof.7.base.rdb seq 7 type b\nfile appendonly.aof.9.incr.aof seq 9 type i\n"
-    )
-    return Snapshot.of(folder)
-
-
-def binary(text: str) -> ServerBinary:
-    product, version, *search = text.split()
-    return ServerBinary("/s", (), "system", "Redis" if product == "Redis" else "Valkey", version, search=bool(search))
-
-
 @pytest.mark.parametrize(
-    ("head", "server", "readable"),
+    ("writer", "server", "readable"),
     [
-        (REDIS_74, "Redis 7.4.1", True),
-        (REDIS_74, "Redis 8.2.0", True),
-        (REDIS_74, "Redis 7.2.5", False),
-        (REDIS_74, "Valkey 9.1.2", False),
-        (REDIS_9, "Redis 8.0.0", True),  # too new to know: let it try
-        (REDIS_9, "Redis 7.4.1", False),
-        (REDIS_72, "Redis 7.2.0", True),
-        (REDIS_72, "Valkey 7.2.5", True),
-        (REDIS_72, "Valkey 9.1.2", True),
-        (REDIS_7, "Redis 7.0.15", True),
-        (REDIS_7, "Redis 6.2.7", False),
-        (VALKEY_9, "Valkey 9.1.2", True),
-        (VALKEY_9, "Valkey 10.0.0", True),
-        (VALKEY_9, "Valkey 8.1.0", False),
-        (VALKEY_9, "Redis 8.2.0", False),
-        (REDIS_74 + SEARCH, "Redis 7.4.1", False),
-        (REDIS_74 + SEARCH, "Redis 7.4.1 search", True),
-        (VALKEY_9 + SEARCH, "Valkey 9.1.2", False),
-        (VALKEY_9 + SEARCH, "Valkey 9.1.2 search", True),
+        ("Redis 7.4.1", "Redis 7.4.1", True),
+        ("Redis 7.4.1", "Redis 8.2.0", True),
+        ("Redis 7.4.1", "Redis 7.2.5", False),
+        ("Redis 7.4.1", "Valkey 9.1.2", False),
+        ("Valkey 9.1.2", "Valkey 10.0.0", True),
+        ("Valkey 9.1.2", "Redis 10.2.0", False),
+        ("Redis 7.4.1 search", "Redis 7.4.1", False),
+        ("Redis 7.4.1 search", "Redis 7.4.2 search", True),
     ],
 )
-def test_a_server_is_chosen_by_the_data(head: bytes, server: str, readable: bool, tmp_path: Path) -> None:
-    found = snapshot(tmp_path, head)
-    assert found is not None
-    assert (found.unreadable_by(binary(server)) == "") is readable
-
-
-def test_every_server_reads_a_single_file(tmp_path: Path) -> None:
-    (tmp_path / "appendonly.aof").write_bytes(REDIS_6)
-    found = Snapshot.of(tmp_path)
-    assert found is not None
-    assert found.writer == "Redis 6.2.7"
-    assert [found.unreadable_by(binary(b)) for b in ("Redis 6.2.7", "Redis 7.4.1", "Valkey 9.1.2")] == ["", "", ""]
-
-
-@pytest.mark.parametrize("head", [b"", b"*2\r\n$6\r\nSELECT\r\n", b"garbage", b"REDIS"])
-def test_unknown_data_excludes_no_server(head: bytes, tmp_path: Path) -> None:
-    assert Snapshot.of(tmp_path / "missing") is None
-    assert snapshot(tmp_path, head) is None
-    (tmp_path / "appendonlydir/appendonly.aof.manifest").write_bytes(b"\xff\n")
-    assert Snapshot.of(tmp_path) is None
+def test_a_server_is_chosen_by_the_writer_of_the_data(
+    writer: str, server: str, readable: bool, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    product, version, *search = server.split()
+    monkeypatch.setenv("REDIS_HISTORY_SERVER", str(fake("server", f"{product} server v={version}")))
+    monkeypatch.setenv("REDIS_HISTORY_MODULES", str(fake("redisearch.so")) if search else "")
+    wrote, number, *with_search = writer.split()
+    noted = {"product": wrote, "version": number, "search": bool(with_search)}
+    if readable:
+        assert server_for(noted) == find_server()
+    else:
+        with pytest.raises(EmbeddedServerError, match=f"written by {wrote} {number}"):
+            server_for(noted)

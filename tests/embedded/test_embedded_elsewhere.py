@@ -32,7 +32,7 @@ if __name__ == "__main__":
 FRONT = "    sys.path[:0] = ['', os.getcwd()]\n"
 
 STARTS = {
-    "keeper": "    keep(sys.argv[1])\n    let_go(sys.argv[1])",
+    "kept": "    keep(sys.argv[1])\n    let_go(sys.argv[1])",
     "supervisor": "    EmbeddedServer(sys.argv[1]).start().close(wait=10)",
     "candidates": "    assert not [c for c in candidates() if os.getcwd() in str(c.path)], candidates()",
     "pip": "    _binaries._package = lambda name: None\n"
