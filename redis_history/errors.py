@@ -15,10 +15,13 @@
     │   ├── RevisionConflictError               `expected_revision` is not the current one
     │   ├── ConversationExistsError
     │   ├── CompactionConflictError             the messages to replace are not those that were summarised
-    │   └── LeaseLostError                      another worker may have the conversation
+    │   ├── LeaseLostError                      another worker may have the conversation
+    │   ├── RunBusyError                        another run of the conversation is active
+    │   └── RunLostError                        the run has expired, or somebody else has taken over
     ├── NotFoundError (also a LookupError)
     │   ├── ConversationNotFoundError
     │   └── MessageNotFoundError
+    ├── RunStopped                              somebody asked this run to stop
     ├── SummaryError                            a summariser returned no usable text
     ├── CapabilityError                         this server or backend cannot do it
     ├── EventLoopError (also a RuntimeError)    an asynchronous store is used in a second event loop
@@ -41,6 +44,10 @@ underneath is always chained as `__cause__`.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from redis_history.model.runs import RunInfo
 
 __all__ = [
     "BackendError", "BackendRefusedError", "BackendUnavailableError", "BatchTooLargeError", "CapabilityError",
@@ -49,6 +56,7 @@ __all__ = [
     "InvalidConversationIdError", "InvalidCursorError", "InvalidInputError", "InvalidMessageError",
     "InvalidTimestampError", "LeaseLostError", "MessageConflictError", "MessageNotFoundError", "MessageTooLargeError",
     "MissingExtraError", "NotFoundError", "OutcomeUnknownError", "RedisHistoryError", "RevisionConflictError",
+    "RunBusyError", "RunLostError", "RunStopped",
     "StoreClosedError", "SummaryError", "TornPairError", "UnsavedLimitError", "UnsupportedServerError",
 ]  # fmt: skip
 
@@ -133,6 +141,21 @@ class LeaseLostError(ConflictError):
     itself. Use a longer `lease` if processes stall."""
 
 
+class RunBusyError(ConflictError):
+    """Another run of the conversation was active for as long as the caller wanted to wait. `holder` is that run; None
+    if only others in the queue were first. Wait longer, or leave the message to the agent that is at work: its
+    `run.messages()` returns it."""
+
+    def __init__(self, message: str, *, holder: RunInfo | None = None) -> None:
+        super().__init__(message)
+        self.holder = holder
+
+
+class RunLostError(ConflictError):
+    """The run has ended, expired, or was taken over, and nothing was written. Its holder did not renew it in time, or
+    the conversation was deleted. Start a new run, and read the conversation again."""
+
+
 class NotFoundError(RedisHistoryError, LookupError):
     """A named conversation or message does not exist. It may have been deleted, or have expired."""
 
@@ -143,6 +166,15 @@ class ConversationNotFoundError(NotFoundError):
 
 class MessageNotFoundError(NotFoundError):
     """No message, or no live summary to expand, has that id in the conversation."""
+
+
+class RunStopped(RedisHistoryError):  # noqa: N818 -- a request of another process, like asyncio.CancelledError
+    """Somebody called `stop_run` for this run; `reason` is what they gave, or None. Raise it out of the block of the
+    run, which then ends as "stopped"."""
+
+    def __init__(self, message: str, *, reason: str | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class SummaryError(RedisHistoryError):

@@ -7,6 +7,7 @@ a lost reply) has its first outcome and changes nothing.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from msgspec import Struct, field
@@ -15,13 +16,15 @@ from redis_history._ids import new_token
 from redis_history.events import Cursor, Event
 from redis_history.model import Conversation, Message, Position
 from redis_history.model.replies import Progress
+from redis_history.model.runs import RunInfo
 
 __all__ = [
     "ANY", "Append", "Appended", "Changes", "Clear", "Compact", "Compacted", "CountConversations", "DeleteConversation",
-    "DeleteMessages", "Entry", "Expand", "Expanded", "FindMessage", "GrowReply", "Head", "KeepLease", "Lease",
-    "ListConversations", "ListPreviews", "Op", "Page", "Precondition", "Preview", "ReadChanges", "ReadConversation",
-    "ReadHead", "ReadPage", "ReadTogether", "ReplyEnd", "Restore", "ScanConversations", "Scanned", "Snapshot",
-    "TakeLease", "UpdateMessage", "Write", "WriteRecord",
+    "DeleteMessages", "EndRun", "Entry", "Expand", "Expanded", "FindMessage", "GrowReply", "Head", "KeepLease",
+    "KeepRuns", "Lease", "LeaveRun", "ListConversations", "ListPreviews", "Op", "Page", "Precondition", "Preview",
+    "ReadChanges", "ReadConversation", "ReadHead", "ReadPage", "ReadRun", "ReadTogether", "ReplyEnd", "Restore",
+    "RunFence", "RunOutcome", "ScanConversations", "Scanned", "Snapshot", "StopRun", "TakeLease", "TakeRun",
+    "UpdateMessage", "Write", "WriteRecord",
 ]  # fmt: skip
 
 T_co = TypeVar("T_co", covariant=True)
@@ -50,14 +53,28 @@ class Lease(Struct, frozen=True):
         return f"{self.fence}:{self.claim}"
 
 
+class RunFence(Struct, frozen=True):
+    """The right of the holder of a run to write: the number of the run within the conversation, and its id."""
+
+    fence: int
+    run_id: str
+
+    @property
+    def value(self) -> str:
+        """The stored form of the fence."""
+        return f"{self.fence}:{self.run_id}"
+
+
 class Precondition(Struct, frozen=True):
     """The conditions of a write. If one does not hold, the write raises RevisionConflictError,
-    ConversationNotFoundError, ConversationExistsError, or LeaseLostError if `lease` is not the present one."""
+    ConversationNotFoundError, ConversationExistsError, LeaseLostError if `lease` is not the present one, or
+    RunLostError if `run` is not."""
 
     expected_revision: int | None = None
     must_exist: bool = False
     must_not_exist: bool = False
     lease: Lease | None = None
+    run: RunFence | None = None
 
 
 ANY = Precondition()
@@ -124,13 +141,15 @@ class UpdateMessage(Write[Appended | None], frozen=True):
 
 class GrowReply(Struct, Op[int], frozen=True):
     """Append `records` (see model.replies) to the reply that the append of `token` began, if its content has `offset`
-    bytes; `lives` renews the lease of its writer. The outcome is the size of the content; -1: the reply has ended."""
+    bytes; `lives` renews the lease of its writer. The outcome is the size of the content; -1: the reply has ended. With
+    a `run` that is not the present one, RunLostError."""
 
     conversation_id: str
     token: str
     offset: int
     records: bytes
     lives: bool
+    run: RunFence | None = None
 
 
 class Restore(Write[int], frozen=True):
@@ -330,7 +349,8 @@ class Changes(Struct, frozen=True):
     """Changes after a cursor, in order; `more`: there are further ones.
 
     `replies`: how much the reader has now of each reply that is being written, by sequence. `check_in`: seconds after
-    which one of their writers may have died. `dead`: the positions of replies whose writers have died.
+    which one of their writers, or the holder of the run, may have died. `dead`: the positions of replies whose writers
+    have died. `run`: the newest run, if all changes were read.
     """
 
     events: list[Event]
@@ -338,6 +358,7 @@ class Changes(Struct, frozen=True):
     replies: dict[int, Progress] = {}
     check_in: float | None = None
     dead: tuple[Position, ...] = ()
+    run: RunInfo | None = None
 
 
 class ReadChanges(Struct, Op[Changes], frozen=True):
@@ -368,6 +389,61 @@ class KeepLease(Struct, Op[bool], frozen=True):
     @property
     def conversation_id(self) -> str:
         return self.lease.conversation_id
+
+
+class RunOutcome(Struct, frozen=True):
+    """The outcome of an operation on the run of a conversation: whether it was `done`, and the newest run.
+
+    `fence`: for TakeRun, the right to write of the caller that has the run now; `lost`: the run id of a caller that had
+    it before, and whose run has ended. `interrupted_since`: when the run before it began, if its holder died.
+    `expires`: seconds until the present run expires; None without one.
+    """
+
+    done: bool
+    run: RunInfo | None = None
+    fence: RunFence | None = None
+    lost: str | None = None
+    interrupted_since: datetime | None = None
+    expires: float | None = None
+
+
+class TakeRun(_OnConversation, Op[RunOutcome], frozen=True):
+    """Take the run for the first caller in the queue, if it is among `callers` and no run is active. `callers` are the
+    run id and agent name of each, oldest first. With `wait`, the others get a place in the queue, or keep theirs;
+    without it they leave the queue. Done: `fence` says who has the run."""
+
+    callers: tuple[tuple[str, str | None], ...]
+    wait: bool
+
+
+class KeepRuns(Struct, Op[list[RunOutcome]], frozen=True):
+    """Renew runs, by conversation; done for each that its holder still has."""
+
+    runs: tuple[tuple[str, RunFence], ...]
+
+
+class EndRun(_OnConversation, Op[RunOutcome], frozen=True):
+    """End a run with one of `END_STATUSES`; done unless its holder had lost it."""
+
+    fence: RunFence
+    status: str
+
+
+class StopRun(_OnConversation, Op[RunOutcome], frozen=True):
+    """Ask the holder of this run to end it; done if the run is active."""
+
+    run_id: str
+    reason: str | None
+
+
+class LeaveRun(_OnConversation, Op[RunOutcome], frozen=True):
+    """Give up places in the queue."""
+
+    run_ids: tuple[str, ...]
+
+
+class ReadRun(_OnConversation, Op[RunOutcome], frozen=True):
+    """The newest run of a conversation; `run` is None if there never was one, or the conversation was deleted."""
 
 
 class Snapshot(Struct, frozen=True):

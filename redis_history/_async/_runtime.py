@@ -269,6 +269,27 @@ class SummarizerCall:
             self._signal.set()
 
 
+class Canceller:
+    """Cancels the task in which it was made."""
+
+    def __init__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101
+        self._task = task
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._task.cancel()
+
+    def is_own(self, error: BaseException | None) -> bool:
+        """Whether this error is the cancellation by `cancel`, and by nobody else; then the task is not cancelled any
+        more."""
+        if not (self._cancelled and isinstance(error, asyncio.CancelledError)):
+            return False
+        return self._task.uncancel() == 0
+
+
 async def uninterrupted(work: Work, unfinished: set[Any]) -> None:
     """Finish `work` even if the caller is cancelled; meanwhile `unfinished` holds its task."""
     task = asyncio.create_task(work())

@@ -253,6 +253,20 @@ class SummarizerCall:
         self._signal.set()
 
 
+class Canceller:
+    """A thread cannot be cancelled."""
+
+    def __init__(self) -> None:
+        raise ConfigurationError("cancel=True is for asyncio: a thread cannot be cancelled; use run.check()")
+
+    def cancel(self) -> None:
+        """Nothing to cancel."""
+
+    def is_own(self, error: BaseException | None) -> bool:
+        """Never."""
+        return False
+
+
 def uninterrupted(work: Work, unfinished: set[Any]) -> None:
     """Do `work`: a thread is not cancelled."""
     work()

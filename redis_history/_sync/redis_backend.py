@@ -74,6 +74,7 @@ class RedisBackend:
 
     compacts = True
     streams = True
+    runs = True
     reads_together = True
 
     def __init__(self, server: Any, settings: Settings, retry: RetryPolicy) -> None:
@@ -142,6 +143,15 @@ class RedisBackend:
 
     def unwatch_all(self, wake: WakeAll) -> None:
         self._unwatch(Topic(True, self._settings.doorbell_pattern), wake)
+
+    def watch_run(self, conversation_id: str, run_id: str, wake: Wake) -> None:
+        self._watch(self._run_topic(conversation_id, run_id), wake)
+
+    def unwatch_run(self, conversation_id: str, run_id: str, wake: Wake) -> None:
+        self._unwatch(self._run_topic(conversation_id, run_id), wake)
+
+    def _run_topic(self, conversation_id: str, run_id: str) -> Topic:
+        return Topic(False, self._settings.keyspace.conversation(conversation_id).run_channel(run_id))
 
     def _watch(self, topic: Topic, wake: Any) -> None:
         if self._listens and not self._closed:

@@ -18,7 +18,16 @@ from redis_history.backends import rules
 from redis_history.errors import InvalidInputError, MessageConflictError, RedisHistoryError, StoreClosedError
 from redis_history.model import Message, Part, TextPart
 from redis_history.model.replies import LEASE_SECONDS, grown, merged, record_of
-from redis_history.operations import Append, Appended, FindMessage, GrowReply, ReplyEnd, UpdateMessage
+from redis_history.operations import (
+    Append,
+    Appended,
+    FindMessage,
+    GrowReply,
+    Precondition,
+    ReplyEnd,
+    RunFence,
+    UpdateMessage,
+)
 
 _logger = logging.getLogger("redis_history")
 
@@ -56,6 +65,14 @@ class Reply(Openable):
         self._end: UpdateMessage | None = None
         self._message: Message | None = None
         self._unfinished: set[Any] = set()
+        # The run that it belongs to, and its right to write.
+        self._run_of: Any = None
+        self._fence: RunFence | None = None
+
+    def _join(self, run: Any, fence: RunFence) -> None:
+        """Write it only while its writer has this run. Before the beginning."""
+        self._run_of, self._fence = run, fence
+        self._op = requests.with_run(self._op, fence)
 
     @property
     def message(self) -> Message:
@@ -93,6 +110,8 @@ class Reply(Openable):
         self._add(requests.part_of(part))
 
     def _add(self, part: Part) -> None:
+        if self._run_of is not None:
+            self._run_of.check()
         self.open()
         if self._message is not None:
             raise StoreClosedError(f"reply {self._start.id[:64]!r} has ended: nothing can be written to it any more")
@@ -110,7 +129,7 @@ class Reply(Openable):
     def finish(self) -> Message:
         """End the reply, and return the stored message. Done at the end of a `with` block."""
         self.open()
-        return self._finish("complete")
+        return self._finish("stopped" if self._stop_requested else "complete")
 
     def close(self) -> None:
         """End the reply as "interrupted" unless it has ended. An error is only logged, because readers end it then."""
@@ -122,7 +141,11 @@ class Reply(Openable):
             _logger.warning("reply %r could not be ended, so its readers will do it: %s", self._start.id[:64], error)
 
     def _interrupt(self) -> None:
-        self._finish("interrupted")
+        self._finish("stopped" if self._stop_requested else "interrupted")
+
+    @property
+    def _stop_requested(self) -> bool:
+        return self._run_of is not None and self._run_of.stop_requested
 
     def _finish(self, status: Any) -> Message:
         if self._message is not None:
@@ -134,12 +157,19 @@ class Reply(Openable):
             self._job.stop()
         if self._end is None or self._end.entry.message.status != status:
             entry = requests.entry_of(replace(self.message, status=status))
-            self._end = UpdateMessage(self.conversation_id, entry, reply=ReplyEnd(self._op.token))
+            self._end = UpdateMessage(
+                self.conversation_id,
+                entry,
+                reply=ReplyEnd(self._op.token),
+                precondition=Precondition(run=self._fence),
+            )
         ended: Appended | None = self._store._write(self._end)
         if ended is None:
             # A reader took this writer for dead, or the server has lost the reply.
             self._check_ended_by_other()
-            ended = self._store._write(UpdateMessage(self.conversation_id, self._end.entry))
+            condition = self._end.precondition
+            op = UpdateMessage(self.conversation_id, self._end.entry, precondition=condition)
+            ended = self._store._write(op)
         if ended is None:
             raise rules.message_missing(self.conversation_id, self._start.id)
         self._message = ended.message
@@ -174,7 +204,7 @@ class Reply(Openable):
         while renews or self._sent < len(self._content):
             started = time.monotonic()
             records = bytes(self._content[self._sent :])
-            op = GrowReply(self.conversation_id, self._op.token, self._sent, records, renews)
+            op = GrowReply(self.conversation_id, self._op.token, self._sent, records, renews, self._fence)
             size = self._store.backend.execute(op)
             if size < 0:
                 self._ended_by_other = True

@@ -14,11 +14,16 @@ from redis_history import requests
 from redis_history._ids import check_conversation_id
 from redis_history._sync._runtime import Job, check_callback, open_without_await, resolve, spawn
 from redis_history._sync.reading import Reading
+from redis_history._sync.runs import Run, Runs, check_can_run, make_run
 from redis_history._sync.subscription import Feed, NamespaceSubscription, Subscription
 from redis_history._sync.writing import Writing
+from redis_history._validation import check_name, refuse
 from redis_history.backends.base import Backend, Describes
 from redis_history.capabilities import Capabilities
+from redis_history.errors import InvalidInputError
 from redis_history.events import Cursor, Event
+from redis_history.model.runs import RunInfo
+from redis_history.operations import ReadRun, StopRun
 from redis_history.requests.store_options import (
     Codec,
     Doorbell,
@@ -32,6 +37,9 @@ from redis_history.requests.store_options import (
 from redis_history.retry import RetryPolicy
 
 _logger = logging.getLogger("redis_history")
+
+#: Characters of the reason for a stop.
+_MAX_REASON = 1000
 
 
 class HistoryStore(Writing, Reading):
@@ -111,6 +119,7 @@ class HistoryStore(Writing, Reading):
         self._capabilities: Capabilities | None = None
         self._unopened: list[Feed] = []
         self._jobs: dict[Feed, Job] = {}
+        self._runs = Runs(self)
 
     @property
     def backend(self) -> Backend:
@@ -218,6 +227,52 @@ class HistoryStore(Writing, Reading):
 
         return unsubscribe
 
+    def run(
+        self, conversation_id: str, *, agent_name: str | None = None, wait: float = 0.0, cancel: bool = False
+    ) -> Run:
+        """The right of one agent to work on a conversation, for the time of an `with` block::
+
+            with store.run(conversation_id, agent_name="support", wait=30) as run:
+                messages = store.get(conversation_id)
+                with run.stream() as reply:
+                    ...
+
+        At most one run of a conversation is active. Entering the block waits up to `wait` seconds for the others that
+        came first, in the order of arrival, and then raises RunBusyError. The conversation need not exist yet. See
+        `Run`. Messages can always be written outside of runs, for example those of users.
+
+        `cancel`: `stop_run` also cancels the task that entered the block, which then raises RunStopped. Raises
+        CapabilityError if the backend has no runs.
+        """
+        return make_run(self, conversation_id, agent_name, wait, cancel)
+
+    def stop_run(self, conversation_id: str, *, run_id: str | None = None, reason: str | None = None) -> bool:
+        """Ask the active run of a conversation to stop, from any process; returns whether there was one. With `run_id`
+        only that run.
+
+        Its holder sees it within 100 milliseconds: `run.stop_requested` is true, and `run.check()` raises RunStopped.
+        `reason` is text of up to 1,000 characters, for the holder and for `get_run`.
+        """
+        check_conversation_id(conversation_id)
+        check_name(run_id, "run_id")
+        check_name(reason, "reason")
+        if reason is not None and len(reason) > _MAX_REASON:
+            refuse(reason, "reason", f"at most {_MAX_REASON:,} characters", InvalidInputError)
+        check_can_run(self)
+        while True:
+            info = self.get_run(conversation_id)
+            if info is None or not info.is_active or run_id not in (None, info.run_id):
+                return False
+            # The id is named, so that a late copy of this call stops no later run.
+            if (self._backend.execute(StopRun(conversation_id, info.run_id, reason))).done:
+                return True
+
+    def get_run(self, conversation_id: str) -> RunInfo | None:
+        """The newest run of a conversation: who works on it or did so last, and who waits. None if there was none."""
+        check_conversation_id(conversation_id)
+        check_can_run(self)
+        return (self._backend.execute(ReadRun(conversation_id))).run
+
     def _start(self, subscription: Feed) -> None:
         if not open_without_await(subscription):
             # It begins when it is first used. A write of this store before that begins it first.
@@ -231,6 +286,7 @@ class HistoryStore(Writing, Reading):
             subscription, job = self._jobs.popitem()
             subscription.close()
             job.stop()
+        self._runs.close()
         self._backend.close()
 
     def __enter__(self) -> HistoryStore:

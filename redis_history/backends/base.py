@@ -80,11 +80,16 @@ class Features(NamedTuple):
     `streams`: replies written piece by piece: the operation `GrowReply`, `UpdateMessage` with `reply`, and the text so
     far in all reads, also through `changelog.recover`. Without it, `stream` raises CapabilityError.
 
+    `runs`: the operations `TakeRun`, `KeepRuns`, `EndRun`, `StopRun`, `LeaveRun` and `ReadRun`, the condition `run` of
+    writes, and the methods `watch_run` and `unwatch_run`: like `watch` and `unwatch`, for one holder or waiter.
+    Without it, `store.run` raises CapabilityError.
+
     `reads_together`: the operation `ReadTogether`. Without it, the store sends the reads one by one.
     """
 
     compacts: bool = False
     streams: bool = False
+    runs: bool = False
     reads_together: bool = False
     search_mode: SearchedBy = "client"
 
@@ -103,6 +108,10 @@ class _Declares(Protocol):
 
     @property
     def streams(self) -> bool:
+        return False
+
+    @property
+    def runs(self) -> bool:
         return False
 
     @property

@@ -14,6 +14,7 @@ from redis_history.errors import (
     MessageConflictError,
     MessageNotFoundError,
     RevisionConflictError,
+    RunLostError,
     TornPairError,
 )
 from redis_history.model import Conversation, Message, Position
@@ -45,6 +46,13 @@ def conversation_exists(conversation_id: str, revision: int) -> ConversationExis
 def lease_lost(conversation_id: str) -> LeaseLostError:
     return LeaseLostError(
         f"the lease on conversation {_named(conversation_id)} has ended, and another worker may have started"
+    )
+
+
+def run_lost(conversation_id: str) -> RunLostError:
+    return RunLostError(
+        f"this run of conversation {_named(conversation_id)} has ended or expired, and somebody else may have taken "
+        "over; nothing was written"
     )
 
 

@@ -31,7 +31,7 @@ SCHEMA_VERSION = 2
 
 Role = Literal["user", "assistant", "system", "tool"]
 Scope = Literal["channel", "dm", "thread"]
-Status = Literal["streaming", "complete", "interrupted"]
+Status = Literal["streaming", "complete", "interrupted", "stopped"]
 
 _ROLES = get_args(Role)
 _SCOPES = get_args(Scope)

@@ -208,6 +208,21 @@ def pairs_of(messages: Iterable[Message]) -> Pairs:
     return pairs
 
 
+def open_calls(messages: Sequence[Message]) -> list[tuple[Message, list[ToolUsePart]]]:
+    """The messages with calls that have no result, and these calls."""
+    answered = pairs_of(messages).answered
+    found = []
+    for index, message in enumerate(messages):
+        calls = [
+            part
+            for at, part in enumerate(message.parts)
+            if type(part) is ToolUsePart and (index, at) not in answered and message.role != "system"
+        ]
+        if calls and not message.is_summary:
+            found.append((message, calls))
+    return found
+
+
 def groups(messages: Iterable[Message]) -> list[int]:
     """For each message, the index of the first message of its group."""
     found = _Groups()

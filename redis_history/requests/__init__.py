@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple, get_args
+from typing import Any, Final, NamedTuple, TypeVar, get_args
 
 import msgspec
 import orjson
@@ -47,6 +47,7 @@ from redis_history.operations import (
     Entry,
     Precondition,
     Restore,
+    RunFence,
     UpdateMessage,
     WriteRecord,
 )
@@ -64,6 +65,8 @@ LAST_SEQUENCE: Final = 2**53 - 1
 
 _POSITION_LETTERS: Final = frozenset("0123456789.-")
 _INTEGER: Final = re.compile(r"0|-?[1-9][0-9]{0,18}")
+
+W = TypeVar("W", Append, UpdateMessage)
 
 Bound = datetime | str | int | float | Position
 
@@ -245,6 +248,11 @@ def precondition(
     if must_exist and must_not_exist:
         raise InvalidInputError("must_exist and must_not_exist exclude each other")
     return Precondition(expected_revision, must_exist, must_not_exist)
+
+
+def with_run(op: W, run: RunFence) -> W:
+    """The write, for the holder of this run only."""
+    return msgspec.structs.replace(op, precondition=msgspec.structs.replace(op.precondition, run=run))
 
 
 class Batch(NamedTuple):

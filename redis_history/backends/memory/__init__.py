@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar, cast
 from redis_history.backends.base import ChangedHeads, ChangeQuery, SearchedBy, Wake, WakeAll
 from redis_history.backends.memory.changes import WRITES, end_dead_replies, grow
 from redis_history.backends.memory.lookups import READS
+from redis_history.backends.memory.runs import RUNS
 from redis_history.backends.memory.state import Space
 from redis_history.capabilities import Capabilities
 from redis_history.errors import StoreClosedError
@@ -22,7 +23,7 @@ from redis_history.operations import FindMessage, GrowReply, Op, ReadChanges, Re
 T = TypeVar("T")
 #: Outcomes of writes that are kept for repetitions.
 _REMEMBERED: Final = 1000
-_OPERATIONS: Final[dict[type, Callable[[Space, Any], Any]]] = {**READS, **WRITES, GrowReply: grow}
+_OPERATIONS: Final[dict[type, Callable[[Space, Any], Any]]] = {**READS, **WRITES, **RUNS, GrowReply: grow}
 
 
 class MemoryBackend:
@@ -33,6 +34,7 @@ class MemoryBackend:
 
     compacts = True
     streams = True
+    runs = True
     reads_together = False
     search_mode: SearchedBy = "memory"
 
@@ -64,12 +66,11 @@ class MemoryBackend:
             ):
                 changed = op.conversation_id
             outcome = self._run(op)
-            wakes = () if changed is None else tuple(self._space.watchers.get(changed, ()))
-            wakes_all = () if changed is None else tuple(self._space.watchers_of_all)
+            if changed is not None:
+                self._space.announce(changed)
+            wakes, self._space.wakes = self._space.wakes, []
         for wake in wakes:
             wake()
-        for wake_all in wakes_all:
-            wake_all(changed)
         return cast(T, outcome)
 
     def poll_changes(self, query: ChangeQuery) -> ChangedHeads:
@@ -101,6 +102,18 @@ class MemoryBackend:
                 self._space.watchers.pop(conversation_id, None)
                 self._space.drop_old_logs()
 
+    def watch_run(self, conversation_id: str, run_id: str, wake: Wake) -> None:
+        with self._lock:
+            self._space.run_watchers.setdefault((conversation_id, run_id), []).append(wake)
+
+    def unwatch_run(self, conversation_id: str, run_id: str, wake: Wake) -> None:
+        with self._lock:
+            watchers = self._space.run_watchers.get((conversation_id, run_id), [])
+            if wake in watchers:
+                watchers.remove(wake)
+            if not watchers:
+                self._space.run_watchers.pop((conversation_id, run_id), None)
+
     def capabilities(self) -> Capabilities:
         with self._open_space():
             return Capabilities("memory", search="client", doorbell="direct")
@@ -131,6 +144,7 @@ class AsyncMemoryBackend:
 
     compacts = MemoryBackend.compacts
     streams = MemoryBackend.streams
+    runs = MemoryBackend.runs
     reads_together = MemoryBackend.reads_together
     search_mode = MemoryBackend.search_mode
 
@@ -145,6 +159,12 @@ class AsyncMemoryBackend:
 
     async def unwatch(self, conversation_id: str, wake: Wake) -> None:
         self._memory.unwatch(conversation_id, wake)
+
+    async def watch_run(self, conversation_id: str, run_id: str, wake: Wake) -> None:
+        self._memory.watch_run(conversation_id, run_id, wake)
+
+    async def unwatch_run(self, conversation_id: str, run_id: str, wake: Wake) -> None:
+        self._memory.unwatch_run(conversation_id, run_id, wake)
 
     async def poll_changes(self, query: ChangeQuery) -> ChangedHeads:
         return self._memory.poll_changes(query)

@@ -24,6 +24,7 @@ from redis_history.operations import (
     Expand,
     Expanded,
     GrowReply,
+    Precondition,
     ReplyEnd,
     Restore,
     UpdateMessage,
@@ -104,6 +105,8 @@ def _update(space: Space, op: UpdateMessage) -> Appended | None:
 
 def grow(space: Space, op: GrowReply) -> int:
     """See `GrowReply`."""
+    if op.run is not None:
+        space.check(op.conversation_id, Precondition(run=op.run))
     conversation = space.find(op.conversation_id)
     reply = conversation and conversation.replies.get(op.token)
     if not reply:
@@ -150,6 +153,7 @@ def _delete_conversation(space: Space, op: DeleteConversation) -> bool:
         space.deleted_logs[op.conversation_id] = conversation.log
         space.deleted[op.conversation_id] = time.monotonic()
     del space.conversations[op.conversation_id]
+    space.runs.pop(op.conversation_id, None)
     return True
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from redis_history.backends import rules
 from redis_history.backends.base import Wake, WakeAll
+from redis_history.backends.memory.runs import Runs, holds, of_conversation
 from redis_history.changelog import LogEntry, token_of
 from redis_history.events import BEGINNING, Cursor
 from redis_history.model import Message, Position
@@ -225,11 +227,26 @@ class Space:
     watchers_of_all: list[WakeAll] = field(default_factory=list)
     #: The lease of each conversation, and its end.
     leases: dict[str, tuple[Lease, float]] = field(default_factory=dict)
+    runs: dict[str, Runs] = field(default_factory=dict)
+    #: The watchers of one run, by conversation and run id.
+    run_watchers: dict[tuple[str, str], list[Wake]] = field(default_factory=dict)
+    #: What to call after the present operation.
+    wakes: list[Callable[[], None]] = field(default_factory=list)
+
+    def announce(self, conversation_id: str) -> None:
+        """Wake the watchers of a conversation after the present operation."""
+        self.wakes += self.watchers.get(conversation_id, ())
+        self.wakes += [partial(wake, conversation_id) for wake in self.watchers_of_all]
+
+    def ring(self, conversation_id: str, run_id: str) -> None:
+        """Wake the holder of a run, or who waits for it, after the present operation."""
+        self.wakes += self.run_watchers.get((conversation_id, run_id), ())
 
     def find(self, conversation_id: str) -> ConversationState | None:
         conversation = self.conversations.get(conversation_id)
         if conversation is not None and conversation.ends <= time.time():
             del self.conversations[conversation_id]
+            self.runs.pop(conversation_id, None)
             return None
         return conversation
 
@@ -257,6 +274,8 @@ class Space:
             raise rules.conversation_exists(conversation_id, revision)
         if precondition.lease is not None and not self.holds(precondition.lease):
             raise rules.lease_lost(conversation_id)
+        if precondition.run is not None and not holds(of_conversation(self, conversation_id), precondition.run):
+            raise rules.run_lost(conversation_id)
 
     def trimmed(self, conversation: ConversationState) -> tuple[str, ...]:
         if self.max_messages is None or len(conversation.live) <= self.max_messages:

@@ -85,6 +85,7 @@ PAGE_ARCHIVED: Final = _load("page_archived", "_member", "_archive", "_locate")
 PURGE: Final = _load("purge", "_member")
 RECORD: Final = _load("record", *_WRITING)
 RENEW: Final = _load("renew", "_member", "_live", "_change", "_life")
+RUN: Final = _load("run")
 REPLY: Final = _load("reply", "_member", "_live", "_locate")
 SEARCH: Final = _load("search")
 UPDATE: Final = _load("update", *_WRITING, *_PLACES)
@@ -255,6 +256,8 @@ def _condition(precondition: Precondition) -> tuple[bytes, bytes]:
     existence = b"exists" if precondition.must_exist else b"absent" if precondition.must_not_exist else b""
     if precondition.lease is not None:
         existence = b"lease:" + precondition.lease.value.encode()
+    if precondition.run is not None:
+        existence = b"run:" + precondition.run.value.encode()
     return (b"" if expected is None else b"%d" % expected), existence
 
 
@@ -269,6 +272,8 @@ def refused(op: Write[Any], reply: list[Any]) -> NoReturn:
         raise rules.conversation_exists(op.conversation_id, reply[1])
     if kind == b"lease":
         raise rules.lease_lost(op.conversation_id)
+    if kind == b"run":
+        raise rules.run_lost(op.conversation_id)
     raise rules.revision_conflict(op.conversation_id, reply[1], op.precondition.expected_revision)
 
 

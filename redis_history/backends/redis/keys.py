@@ -71,6 +71,10 @@ class ConversationKeys(NamedTuple):
         """The content of a streaming reply. Scripts also make this key."""
         return b"%bt:%b" % (self.state[:-1], token.encode())
 
+    def run_channel(self, run_id: str) -> bytes:
+        """The channel that wakes the holder of a run, or who waits for it. Scripts also make this name."""
+        return b"%br:%b" % (self.state[:-1], run_id.encode())
+
     def archive(self, revision: int) -> bytes:
         """The messages replaced by the compaction of this revision. Scripts also make this key."""
         return b"%ba:%d" % (self.state[:-1], revision)

@@ -160,7 +160,8 @@ def update(op: UpdateMessage, settings: Settings) -> Steps[Appended | None]:
         args += document(message, op.vectors[0] if op.vectors else b"")
     call = write_call(UPDATE, op, settings, args, _updated)
     if op.reply is not None:  # in place of 'exists', 'absent' or a lease
-        call.args[2] = b"reply:%b" % op.reply.token.encode() if op.reply.token else b"settle:%d" % op.reply.size
+        what = b"reply:%b" % op.reply.token.encode() if op.reply.token else b"settle:%d" % op.reply.size
+        call.args[2] = what + b";" + call.args[2] if call.args[2] else what
     return write(op, settings, call)
 
 

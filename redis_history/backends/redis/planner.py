@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from redis_history.backends.redis import plan_reads, plan_replies, plan_search, plan_writes
+from redis_history.backends.redis import plan_reads, plan_replies, plan_runs, plan_search, plan_writes
 from redis_history.backends.redis.calls import LEASE, Call, Settings, Steps
 from redis_history.backends.redis.keys import pack_keys
 from redis_history.backends.redis.plan_compaction import compact, expand
@@ -60,6 +60,7 @@ def _read_together(op: ReadTogether, settings: Settings) -> Steps[list[Any]]:
 #: Operations of one call.
 _CALLS: Final[dict[type, Callable[[Any, Settings], Call]]] = {
     **plan_reads.CALLS,
+    **plan_runs.CALLS,
     Fetch: plan_search.fetch_call,
     KeepLease: _keep_lease,
     TakeLease: _take_lease,
@@ -67,6 +68,7 @@ _CALLS: Final[dict[type, Callable[[Any, Settings], Call]]] = {
 _PLANS: Final[dict[type, Callable[[Any, Settings], Steps[Any]]]] = {
     **plan_writes.PLANS,
     **plan_replies.PLANS,
+    **plan_runs.PLANS,
     **plan_search.PLANS,
     Compact: compact,
     CountConversations: count_conversations,

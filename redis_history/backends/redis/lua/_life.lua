@@ -22,6 +22,15 @@ local function live(ttl, now, before, generation, archived)
   if generation then renew_documents(generation, now, ttl, ttl ~= before) end
 end
 
+-- Whether this is the fence of the active run ('<fence>:<run id>'): see run.lua.
+local function has_run(fence)
+  local packed = redis.call('HGET', state, 'R')
+  if not packed then return false end
+  local run = cmsgpack.unpack(packed)
+  local held = run[4] == 'active' or run[4] == 'stopping'
+  return held and run[6] > math.floor(clock() / 1000) and run[1] .. ':' .. run[2] == fence
+end
+
 -- The reply if the precondition does not hold, else nil.
 local function refused(epoch, revision)
   if ARGV[2] ~= '' and tonumber(ARGV[2]) ~= revision then return {'revision', revision} end
@@ -30,6 +39,8 @@ local function refused(epoch, revision)
   if string.sub(ARGV[3], 1, 6) == 'lease:' and redis.call('HGET', string.sub(state, 1, -2) .. 'w', 'w') ~= string.sub(ARGV[3], 7) then
     return {'lease'}
   end
+  local fence = string.match(ARGV[3], 'run:(.*)$')
+  if fence and not has_run(fence) then return {'run'} end
 end
 
 -- The value of ':<digest of an id>' without tool marks.
@@ -40,6 +51,7 @@ end
 -- Removes what a deleted conversation of this id left. If its log still existed, field o tells the log's readers that the
 -- conversation is another one.
 local function begin()
+  redis.call('PERSIST', state) -- a run, for example, may be older than the conversation
   redis.call('UNLINK', messages)
   if redis.call('UNLINK', log) == 1 then redis.call('HSET', state, 'o', '1') end
 end

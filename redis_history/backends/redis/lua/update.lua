@@ -1,7 +1,7 @@
 -- Replaces the content of a message. After _document.lua and _archived.lua.
 --
--- ARGV  3 also 'reply:<token>' to end the streaming reply with this token; or 'settle:<bytes>' to end a reply of a dead writer
---         with so many bytes of content
+-- ARGV  3 also 'reply:<token>' to end the streaming reply with this token, and ';run:…' behind it; or 'settle:<bytes>' to end a
+--         reply of a dead writer with so many bytes of content
 --       10 its field of the state   11 id   12 characters, flags, header byte and tool marks   13 the rest of the body
 --       14 on: the fields and values of its search document, if there is one
 --
@@ -34,7 +34,7 @@ if not place then return unchanged(seen, known[1], {'unknown'}) end
 if archived_one then return unchanged(seen, true, {'unknown'}) end
 
 local now, live_before = clock(), old and is_live(old)
-local asked, of = string.match(ARGV[3], '^(%a+):(.*)$')
+local asked, of = string.match(ARGV[3], '^(%a+):([^;]*)')
 if asked == 'reply' or asked == 'settle' then
   local reply = live_before and reply_at(known[13], sequence)
   local ends

@@ -1,0 +1,57 @@
+"""Runs: which agent works on a conversation, and who waits for it. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final, Literal
+
+from msgspec import Struct
+
+#: Seconds after the last renewal at which the run of a holder that died or hangs expires. Its contract is 10 seconds:
+#: the rest is for the next in the queue to notice.
+RUN_SECONDS: Final = 8.0
+#: Seconds between two renewals.
+RENEW_SECONDS: Final = 2.0
+#: Seconds for which a place in the queue is kept without a sign of life, and between two signs of life.
+PLACE_SECONDS: Final = 5.0
+POLL_SECONDS: Final = 1.5
+#: At most so many wait for one conversation.
+MAX_WAITING: Final = 1000
+
+RunStatus = Literal["active", "stopping", "completed", "failed", "stopped", "interrupted"]
+#: The statuses with which a holder ends its run.
+END_STATUSES: Final = ("completed", "failed", "stopped", "interrupted")
+
+
+class RunWaiter(Struct, frozen=True):
+    """Somebody who waits for a run of the conversation: `run_id` is that of the future run, `since` is when it was
+    asked for."""
+
+    run_id: str
+    agent_name: str | None
+    since: datetime
+
+
+class RunInfo(Struct, frozen=True):
+    """The newest run of a conversation, as it is when it is read.
+
+    - `status`: "active"; "stopping" after `stop_run`, until the holder ends it; then "completed", "failed" (its block
+      raised an error), "stopped", or "interrupted" (its holder died, hung, or lost the server).
+    - `started_at` and `ended_at` are times of the server's clock, in UTC; `ended_at` is None while the run is active.
+    - `stop_reason`: the reason given to `stop_run`.
+    - `waiting`: who waits for the next run, in order of arrival.
+    """
+
+    run_id: str
+    conversation_id: str
+    agent_name: str | None
+    status: RunStatus
+    started_at: datetime
+    ended_at: datetime | None = None
+    stop_reason: str | None = None
+    waiting: tuple[RunWaiter, ...] = ()
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the holder still has the run: its status is "active" or "stopping"."""
+        return self.status in ("active", "stopping")
