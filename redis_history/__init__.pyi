@@ -58,6 +58,9 @@ from redis_history.events import (
 from redis_history.events import (
     Reset as Reset,
 )
+from redis_history.events import (
+    RunChanged as RunChanged,
+)
 from redis_history.history import (
     History as History,
 )

@@ -16,6 +16,8 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from msgspec import UNSET, UnsetType
+
 from redis_history.errors import CorruptDataError
 from redis_history.events import (
     BEGINNING,
@@ -34,9 +36,11 @@ from redis_history.events import (
     ReplyGrew,
     Reset,
     ResetReason,
+    RunChanged,
 )
 from redis_history.model import Message, Position
 from redis_history.model.replies import Progress, read_records
+from redis_history.model.runs import RunInfo
 from redis_history.operations import Changes
 
 __all__ = ["Kind", "LiveReply", "LogEntry", "is_gone", "is_of_call", "recover", "token_of"]
@@ -115,12 +119,16 @@ def recover(
     replaces: bool = False,
     replies: Sequence[LiveReply] = (),
     had: Mapping[int, Progress] = _NOTHING,
+    run: RunInfo | None = None,
+    expires: float | None = None,
+    known_run: RunInfo | UnsetType | None = UNSET,
 ) -> Changes:
     """At most `limit` changes after `after`, or one Reset.
 
     `entries`: the log from the revision of `after` on. `head`: the conversation's newest change (revision 0: it does
     not exist). `replaces`: the conversation replaced a deleted one whose log still existed. `replies`: the streaming
-    ones, if `entries` end with the newest change. `had`: the reader's progress in them, by sequence.
+    ones, if `entries` end with the newest change. `had`: the reader's progress in them, by sequence. `run`: the newest
+    run, and the seconds until it expires; `known_run`: the one that the reader knows, UNSET if it has not read before.
     """
     reason = _break(after, head, entries, replaces)
     if reason is not None:
@@ -161,9 +169,13 @@ def recover(
             )
             events.append(grew)
         progress[reply.position.sequence] = before.after(pieces, before.size + len(reply.content))
-    check_in = min((reply.lives for reply in replies if reply.lives > 0), default=None)
+    if run is not None and (run != known_run if known_run is not UNSET else run.is_active):
+        events.append(RunChanged(run=run, **common))
+    lives = [reply.lives for reply in replies if reply.lives > 0]
+    if expires is not None:
+        lives.append(expires)
     dead = tuple(reply.position for reply in replies if reply.lives <= 0)
-    return Changes(events, False, progress, check_in, dead)
+    return Changes(events, False, progress, min(lives, default=None), dead, run)
 
 
 def _reset(conversation_id: str, head: Cursor, reason: ResetReason) -> Changes:

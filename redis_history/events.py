@@ -16,11 +16,12 @@ import msgspec
 from redis_history.errors import InvalidCursorError
 from redis_history.model import Message, Part, Position
 from redis_history.model.replies import grown
+from redis_history.model.runs import RunInfo
 
 __all__ = [
     "Change", "ConversationDeleted", "ConversationUpdated", "Cursor", "Event", "HistoryCleared", "HistoryCompacted",
     "HistoryExpanded", "HistoryRestored", "MessageUpdated", "MessagesAppended", "MessagesDeleted", "ReplyEnded",
-    "ReplyGrew", "Reset", "ResetReason",
+    "ReplyGrew", "Reset", "ResetReason", "RunChanged",
 ]  # fmt: skip
 
 _CURSOR = re.compile(r"([0-9a-f]{16}):([0-9]{1,16}):([0-9a-f]{20})")
@@ -121,6 +122,16 @@ class ReplyEnded(Change, frozen=True, tag="reply_ended"):
     delta: str
 
 
+class RunChanged(Change, frozen=True, tag="run_changed"):
+    """The run of the conversation is another one, or has another state: `run` is its state when the event was read.
+    States that lasted for a moment may be left out. An active run comes at the beginning of a subscription, too.
+
+    The conversation does not change: `revision` and `cursor` are those of the last change.
+    """
+
+    run: RunInfo
+
+
 class HistoryCleared(Change, frozen=True, tag="history_cleared"):
     """All messages were removed; the conversation still exists."""
 
@@ -189,6 +200,7 @@ Event = (
     | MessageUpdated
     | ReplyGrew
     | ReplyEnded
+    | RunChanged
     | HistoryCleared
     | HistoryCompacted
     | HistoryExpanded

@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, UnsetType, field
 
 from redis_history._ids import new_token
 from redis_history.events import Cursor, Event
@@ -363,12 +363,14 @@ class Changes(Struct, frozen=True):
 
 class ReadChanges(Struct, Op[Changes], frozen=True):
     """At most `limit` changes after `after`; or a single Reset if the log no longer has all of them. Then the growth of
-    replies that are being written; `replies` is how much of each the reader has, by sequence."""
+    replies that are being written; `replies` is how much of each the reader has, by sequence. Last the newest run, if
+    it differs from `run`, the one that the reader knows; UNSET: it has not read before."""
 
     conversation_id: str
     after: Cursor
     limit: int = 100
     replies: dict[int, Progress] = {}
+    run: RunInfo | UnsetType | None = UNSET
 
 
 class TakeLease(Struct, Op[Lease | None], frozen=True):

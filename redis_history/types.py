@@ -2,9 +2,11 @@
 
 from redis_history._async.capturing import AsyncCapture, AsyncTurn
 from redis_history._async.replies import AsyncReply
+from redis_history._async.runs import AsyncRun
 from redis_history._async.subscription import AsyncNamespaceSubscription, AsyncSubscription
 from redis_history._sync.capturing import Capture, Turn
 from redis_history._sync.replies import Reply
+from redis_history._sync.runs import Run
 from redis_history._sync.subscription import NamespaceSubscription, Subscription
 from redis_history.compaction.summaries import Summarizer
 from redis_history.compaction.worker import CompressionProgress, CompressorStats
@@ -12,6 +14,7 @@ from redis_history.events import ResetReason
 from redis_history.history import ReduceOptions, Reduction, RetrieveTool, ToolResultMasking
 from redis_history.history.compression import Compression
 from redis_history.model import Part, Role, Scope, Status
+from redis_history.model.runs import RunInfo, RunStatus, RunWaiter
 from redis_history.operations import Appended, Compacted, Expanded, Preview, Snapshot
 from redis_history.prompt import Addressed, AddressedReason, AssembledPrompt, LeftOut, LeftOutReason, PromptReport
 from redis_history.requests.store_options import Embedder, VectorField
@@ -29,6 +32,7 @@ __all__ = [
     "AsyncConversationSearchTool",
     "AsyncNamespaceSubscription",
     "AsyncReply",
+    "AsyncRun",
     "AsyncSubscription",
     "AsyncTurn",
     "Capture",
@@ -54,6 +58,10 @@ __all__ = [
     "RetrieveTool",
     "RetryDetails",
     "Role",
+    "Run",
+    "RunInfo",
+    "RunStatus",
+    "RunWaiter",
     "Scope",
     "SearchHits",
     "Snapshot",

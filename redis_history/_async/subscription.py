@@ -14,6 +14,8 @@ from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
+from msgspec import UNSET, UnsetType
+
 from redis_history._async._runtime import Background, Lock, Openable, Signal
 from redis_history._async._steps import follows_all
 from redis_history.backends.base import (
@@ -26,6 +28,7 @@ from redis_history.changelog import is_gone
 from redis_history.errors import BackendUnavailableError, StoreClosedError
 from redis_history.events import BEGINNING, ConversationDeleted, Cursor, Event, Reset
 from redis_history.model.replies import Progress
+from redis_history.model.runs import RunInfo
 from redis_history.operations import Changes, ReadChanges, ReadHead
 
 _logger = logging.getLogger("redis_history")
@@ -239,6 +242,7 @@ class AsyncSubscription(AsyncFeed):
         self._read_at = 0.0
         self._notified = False
         self._replies: dict[int, Progress] = {}
+        self._run: RunInfo | UnsetType | None = UNSET
 
     @property
     def cursor(self) -> Cursor | None:
@@ -271,8 +275,11 @@ class AsyncSubscription(AsyncFeed):
     async def _read(self) -> None:
         assert self._read_to is not None  # noqa: S101
         self._notified = self._read_now = False  # before the read: a later change notifies again
-        changes = await self._backend.execute(ReadChanges(self.conversation_id, self._read_to, replies=self._replies))
+        op = ReadChanges(self.conversation_id, self._read_to, replies=self._replies, run=self._run)
+        changes = await self._backend.execute(op)
         self._replies = changes.replies
+        if not changes.more:
+            self._run = changes.run
         self._read_at = 0.0 if changes.more else self._read_after(changes)
         for event in changes.events:
             if isinstance(event, Reset) and event.reason == "conversation_missing" and self._ended:
@@ -313,6 +320,8 @@ class AsyncNamespaceSubscription(AsyncFeed):
         # The replies that are being written, by conversation: how much of them was read, and when a writer may have
         # died.
         self._replies: dict[str, tuple[dict[int, Progress], float]] = {}
+        # The run of each conversation that has or had one.
+        self._runs: dict[str, RunInfo] = {}
 
     @property
     def cursors(self) -> dict[str, Cursor]:
@@ -394,7 +403,10 @@ class AsyncNamespaceSubscription(AsyncFeed):
         after = known or (ended[0] if ended else BEGINNING)
         replies = self._replies.get(conversation_id, ({}, 0.0))[0]
         self._pending[conversation_id] = self._pending.pop(conversation_id)  # if the read fails, others are next
-        changes = await self._backend.execute(ReadChanges(conversation_id, after, replies=replies))
+        run = self._runs.get(conversation_id, UNSET)
+        changes = await self._backend.execute(ReadChanges(conversation_id, after, replies=replies, run=run))
+        if changes.run is not None:
+            self._runs[conversation_id] = changes.run
         del self._pending[conversation_id]
         self._replies.pop(conversation_id, None)
         if changes.replies or changes.check_in is not None or changes.dead:
@@ -414,6 +426,7 @@ class AsyncNamespaceSubscription(AsyncFeed):
             self._doubted.add(name)
         if isinstance(event, ConversationDeleted) or is_gone(event.cursor):
             self._cursors.pop(name, None)
+            self._runs.pop(name, None)
             if event.cursor.revision:
                 self._ended[name] = (event.cursor, time.monotonic() + _REMEMBERED)
         else:

@@ -25,6 +25,7 @@ from redis_history.model import (
 )
 from redis_history.model.message import content_text
 from redis_history.model.pairs import pairs_of
+from redis_history.model.runs import RunInfo
 
 _STYLES = {"user": "bold cyan", "assistant": "bold green", "system": "bold magenta", "tool": "bold yellow"}
 _RESULT_LINES, _RESULT_CHARACTERS, _INPUT_CHARACTERS = 12, 1500, 400
@@ -199,6 +200,28 @@ _REASONS: Final[dict[events.ResetReason, str]] = {
 }
 
 
+_RUNS: Final[dict[str, str]] = {
+    "active": "is at work",
+    "stopping": "was asked to stop",
+    "completed": "has finished",
+    "failed": "failed",
+    "stopped": "was stopped",
+    "interrupted": "was interrupted",
+}
+
+
+def describe_run(run: RunInfo) -> str:
+    """A sentence about the newest run of a conversation: who works or worked, since when, and who waits."""
+    sentence = f"{name(run.agent_name) if run.agent_name else 'an agent'} {_RUNS[run.status]}"
+    if run.stop_reason is not None:
+        sentence += f" ({one_line(run.stop_reason, 200)})"
+    if run.is_active:
+        sentence += f", since {run.started_at.astimezone():%H:%M:%S}"
+    if run.waiting:
+        sentence += f"; {counted(len(run.waiting), 'other')} waiting"
+    return sentence
+
+
 def describe(event: events.Event) -> tuple[tuple[Message, ...], str, str]:
     """How to show a change: the messages, a note on each, and a sentence after them."""
     match event:
@@ -214,6 +237,8 @@ def describe(event: events.Event) -> tuple[tuple[Message, ...], str, str]:
             return ((event.summary,), note, "") if event.summary else ((), "", f"a former summary {note}")
         case events.MessagesDeleted():
             return (), "", f"{counted(len(event.message_ids), 'message')} deleted"
+        case events.RunChanged(run=run):
+            return (), "", describe_run(run)
         case events.HistoryCleared():
             return (), "", "all messages removed"
         case events.HistoryRestored():

@@ -72,7 +72,7 @@ class Replica:
             return False
         if known.revision and event.cursor.epoch != known.epoch:
             return False
-        if isinstance(event, events.ReplyGrew):
+        if isinstance(event, events.ReplyGrew | events.RunChanged):
             return event.revision <= known.revision
         if event.revision <= known.revision:
             return event.revision < known.revision or event.cursor == known

@@ -10,7 +10,7 @@ from redis_history import events
 from redis_history._async.store import AsyncHistoryStore
 from redis_history.model import Message, TextPart
 from redis_history.model.replies import merged
-from redis_history.web._shape import conversation_shape, dumps, message_shape, parts_shape
+from redis_history.web._shape import conversation_shape, dumps, message_shape, parts_shape, run_shape
 
 #: A heartbeat, which keeps the connection open in proxies.
 PING: Final = b": ping\n\n"
@@ -26,6 +26,7 @@ KINDS: Final[dict[type, str]] = {
     events.MessageUpdated: "updated",
     events.ReplyGrew: "grew",
     events.ReplyEnded: "updated",
+    events.RunChanged: "run",
     events.MessagesDeleted: "deleted",
     events.HistoryCleared: "cleared",
     events.HistoryRestored: "restored",
@@ -81,6 +82,11 @@ async def encoded(store: AsyncHistoryStore, event: events.Event) -> Entry:
     if len(data) > _LARGEST:
         data = frame("reset", {**head, "reason": "change_too_large"}, cursor)
     return Entry(cursor, event.conversation_id, data)
+
+
+def run_frame(event: events.RunChanged) -> bytes:
+    """Who works on a conversation, as an event for its readers."""
+    return frame("run", {"conversation": event.conversation_id, "run": run_shape(event.run)})
 
 
 class Growth:

@@ -63,7 +63,8 @@ class ConversationWatch(_Watch):
         self._conversation_id = conversation_id
         self._away = False  # whether the store could not be reached at the last check
         self._growing: dict[str, Growth] = {}  # replies that are being written, by the ids of their messages
-        self._grown = 0  # counts the events of their growth
+        self._run_state = b""  # the newest run, as an event for readers
+        self._grown = 0  # counts the events of growth and of runs
         self._catching_up = asyncio.Semaphore(_CATCHING_UP)
         super().__init__(store, heartbeat, cursor)
 
@@ -78,6 +79,9 @@ class ConversationWatch(_Watch):
                     if event.whole:
                         self._growing[event.message_id] = Growth()
                     self._growing[event.message_id].add(event)
+                    self._grown += 1
+                elif isinstance(event, events.RunChanged):
+                    self._run_state = run_frame(event)
                     self._grown += 1
                 elif event is not None:
                     self.ring.add(await encoded(self._store, event))
@@ -126,6 +130,7 @@ class ConversationWatch(_Watch):
         """
         index, away = self.ring.index_after(cursor), False
         known: dict[Growth, int] = {}
+        run_state = b""
         while not self.ring.closed:
             if self._away != away:
                 away = self._away
@@ -139,6 +144,9 @@ class ConversationWatch(_Watch):
             if entries:
                 cursor = entries[-1].cursor
                 yield b"".join(entry.data for entry in entries)
+            elif index == self.ring.end and run_state != self._run_state:
+                run_state = self._run_state
+                yield run_state
             elif index == self.ring.end and (growth := self._read_growth(known)):
                 yield growth
             elif index is None or index == self.ring.end:
@@ -156,7 +164,8 @@ class ConversationWatch(_Watch):
                 event = await subscription.get(0)
                 if event is None:
                     break
-                if not isinstance(event, events.ReplyGrew):  # this reader gets all growth once it has reached the ring
+                # This reader gets growth and the run once it has reached the ring.
+                if not isinstance(event, events.ReplyGrew | events.RunChanged):
                     entries.append(await encoded(self._store, event))
                     size += len(entries[-1].data)
         return entries
@@ -218,6 +227,8 @@ class ListWatch(_Watch):
             for name, message, record in zip(some, messages, records, strict=True):
                 event = changed.pop(name)
                 kind, fields = "gone", dict[str, Any]()
+                if record is None and isinstance(event, events.RunChanged):
+                    continue  # a run may begin before the conversation does
                 if record is not None and not isinstance(event, events.ConversationDeleted):
                     kind, fields = "changed", conversation_shape(record)
                     for left_out in ("id", "metadata", "metadata_cut"):

@@ -12,6 +12,7 @@ import orjson
 
 from redis_history.json_form import to_json
 from redis_history.model import Conversation, Message, Part
+from redis_history.model.runs import RunInfo
 from redis_history.search.hits import Highlight, SearchHit
 
 #: Characters of one part or other free-form value. Longer values are cut; clients fetch them in full on request.
@@ -51,6 +52,13 @@ def conversation_shape(conversation: Conversation) -> dict[str, Any]:
     shape = _shortened(to_json(conversation), "metadata", LONGEST, "metadata_cut")
     shape["id"] = shape.pop("conversation_id")
     return shape | ({"metadata": {}} if "metadata_cut" in shape else {})
+
+
+def run_shape(run: RunInfo) -> dict[str, Any]:
+    """A run: `Run` in the documentation of the HTTP interface."""
+    shape: dict[str, Any] = to_json(run)
+    del shape["conversation_id"]
+    return shape
 
 
 def message_shape(message: Message, *, whole: bool = False) -> dict[str, Any]:

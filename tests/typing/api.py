@@ -65,7 +65,7 @@ def every_event(event: rh.Event) -> None:
     match event:
         case rh.MessagesAppended() | rh.HistoryRestored() | rh.MessagesDeleted() | rh.HistoryCleared():
             pass
-        case rh.MessageUpdated() | rh.ReplyGrew() | rh.ReplyEnded():
+        case rh.MessageUpdated() | rh.ReplyGrew() | rh.ReplyEnded() | rh.RunChanged():
             pass
         case rh.HistoryCompacted() | rh.HistoryExpanded():
             pass

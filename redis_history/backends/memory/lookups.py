@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from redis_history._time import from_microseconds
+from redis_history.backends.memory.runs import run_now
 from redis_history.backends.memory.state import Change, ConversationState, Reply, Space
 from redis_history.backends.rules import cut_page
 from redis_history.changelog import Kind, LiveReply, LogEntry, recover
@@ -138,6 +139,7 @@ def _changes(space: Space, op: ReadChanges) -> Changes:
     entries = [_with_content(change, conversation, list(log)) for change in changes]
     replaces = conversation is not None and conversation.replaces
     replies = [_reply(op, conversation, reply) for reply in conversation.replies.values()] if conversation else []
+    run, expires = run_now(space, op.conversation_id)
     return recover(
         op.conversation_id,
         op.after,
@@ -147,6 +149,9 @@ def _changes(space: Space, op: ReadChanges) -> Changes:
         replaces=replaces,
         replies=replies,
         had=op.replies,
+        run=run,
+        expires=expires,
+        known_run=op.run,
     )
 
 

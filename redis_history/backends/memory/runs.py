@@ -57,6 +57,11 @@ class Runs:
     def active(self) -> _Run | None:
         return self.run if self.run is not None and self.run.is_active else None
 
+    @property
+    def expires(self) -> float | None:
+        """Seconds until the active run expires."""
+        return None if self.active is None else self.active.expires - time.monotonic()
+
     def info(self, conversation_id: str) -> RunInfo | None:
         run = self.run
         if run is None:
@@ -74,10 +79,16 @@ def of_conversation(space: Space, conversation_id: str) -> Runs:
     return runs
 
 
+def run_now(space: Space, conversation_id: str) -> tuple[RunInfo | None, float | None]:
+    """The newest run, and the seconds until it expires."""
+    if conversation_id not in space.runs:
+        return None, None
+    runs = of_conversation(space, conversation_id)
+    return runs.info(conversation_id), runs.expires
+
+
 def _outcome(conversation_id: str, runs: Runs, done: bool, **fields: Any) -> RunOutcome:
-    active = runs.active
-    expires = None if active is None else active.expires - time.monotonic()
-    return RunOutcome(done, runs.info(conversation_id), expires=expires, **fields)
+    return RunOutcome(done, runs.info(conversation_id), expires=runs.expires, **fields)
 
 
 def _take(space: Space, op: TakeRun) -> RunOutcome:

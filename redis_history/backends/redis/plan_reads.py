@@ -12,6 +12,7 @@ import msgspec
 from redis_history._time import from_microseconds
 from redis_history.backends.redis.calls import CHANGES, FIND, HEAD, PAGE, PAGE_ARCHIVED, Call, Settings, as_is, plain
 from redis_history.backends.redis.keys import ConversationKeys, field_of, pack_keys
+from redis_history.backends.redis.plan_runs import read_run
 from redis_history.backends.rules import cut_page
 from redis_history.changelog import Kind, LiveReply, LogEntry, recover
 from redis_history.errors import CorruptDataError
@@ -132,6 +133,7 @@ def _read_changes(op: ReadChanges, reply: list[Any]) -> Changes:
         LiveReply(Position(int(timestamp), sequence), message_id.decode(), content, lives / 1000)
         for sequence, timestamp, message_id, content, lives in reply[6]
     ]
+    run, expires = read_run(op.conversation_id, *reply[7:10])
     return recover(
         op.conversation_id,
         op.after,
@@ -141,6 +143,9 @@ def _read_changes(op: ReadChanges, reply: list[Any]) -> Changes:
         replaces=reply[3] == b"1",
         replies=replies,
         had=op.replies,
+        run=run,
+        expires=expires,
+        known_run=op.run,
     )
 
 

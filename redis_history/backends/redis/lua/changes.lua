@@ -9,7 +9,8 @@
 -- revision of the first entry, entries, replies}. An entry is {its bytes, its content}: the present members for an append, an
 -- update or a compaction; the values of the fields for a record. A removed message is a list of its id, or an empty list if the
 -- id is unknown. The entry of the subscriber's cursor has only the head. Streaming replies, at the end of the log only:
--- {sequence, timestamp, id, content that the subscriber lacks, milliseconds until the writer counts as dead}.
+-- {sequence, timestamp, id, content that the subscriber lacks, milliseconds until the writer counts as dead}. Last the run, its
+-- queue and the time in milliseconds: see run.lua.
 use_archives()
 use_places()
 local state, log, messages = KEYS[1], KEYS[2], KEYS[3]
@@ -149,4 +150,7 @@ if listed_replies and at >= length then
     replies[i] = {sequence, time, member and id_of(member) or '', content, ends - now}
   end
 end
-return {epoch, revision, head, replaced or '', first, entries, replies}
+local run = redis.call('HMGET', state, 'R', 'Q')
+local clock = run[1] and redis.call('TIME') or {0, 0}
+return {epoch, revision, head, replaced or '', first, entries, replies, run[1] or '', run[2] or '',
+        clock[1] * 1000 + math.floor(clock[2] / 1000)}
