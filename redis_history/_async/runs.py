@@ -185,6 +185,8 @@ class AsyncRun:
     async def __aenter__(self) -> Self:
         if self._entered:
             raise RunLostError("this run was entered before; call store.run again for another one")
+        if self._cancel:
+            self._canceller = Canceller()
         self._entered = True
         self._signal = Signal()
         runs: AsyncRuns = self._store._runs
@@ -198,10 +200,6 @@ class AsyncRun:
         except BaseException:
             await uninterrupted(self._abandon, self._unfinished)
             raise
-        if self._cancel:
-            self._canceller = Canceller()
-            if self._stop_requested:
-                self._canceller.cancel()
         return self
 
     async def __aexit__(

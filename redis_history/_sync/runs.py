@@ -184,6 +184,8 @@ class Run:
     def __enter__(self) -> Self:
         if self._entered:
             raise RunLostError("this run was entered before; call store.run again for another one")
+        if self._cancel:
+            self._canceller = Canceller()
         self._entered = True
         self._signal = Signal()
         runs: Runs = self._store._runs
@@ -197,10 +199,6 @@ class Run:
         except BaseException:
             uninterrupted(self._abandon, self._unfinished)
             raise
-        if self._cancel:
-            self._canceller = Canceller()
-            if self._stop_requested:
-                self._canceller.cancel()
         return self
 
     def __exit__(

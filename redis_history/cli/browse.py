@@ -18,11 +18,12 @@ from redis_history.cli import _options
 from redis_history.cli._options import Number
 from redis_history.cli._output import complain, console, counted, name, one_line, put
 from redis_history.cli._stores import no_conversation, open_store
-from redis_history.cli._timeline import Timeline, author
+from redis_history.cli._timeline import Timeline, author, describe_run
 from redis_history.cli.commands import FAILED, WRONG, Context, define
 from redis_history.errors import CapabilityError
 from redis_history.json_form import to_json
 from redis_history.model import Conversation, Message
+from redis_history.model.runs import RunInfo
 from redis_history.requests import owner_text
 from redis_history.search.hits import Highlight, SearchHit
 from redis_history.search.text import searchable
@@ -166,14 +167,14 @@ def show_command(
                 context.emit(to_json(message))
         else:
             screen = console()
-            _print_record(screen, record)
+            _print_record(screen, record, store.get_run(conversation))
             options = {"archived": _archive_of(store, conversation)} if archived else {}
             Timeline(screen, tools=tools, reasoning=reasoning, full=full, **options).print_all(messages)
     if more:
         click.echo(f"Only the newest {limit:,} are shown: --limit N, or --all", err=True)
 
 
-def _print_record(screen: Console, record: Conversation) -> None:
+def _print_record(screen: Console, record: Conversation, run: RunInfo | None) -> None:
     head = Text(name(record.conversation_id), style="bold")
     if record.title:
         head.append(f"  {one_line(record.title)}", style="not bold")
@@ -186,6 +187,8 @@ def _print_record(screen: Console, record: Conversation) -> None:
         record.updated_at and f"changed {record.updated_at.astimezone():%Y-%m-%d %H:%M}",
     ]
     screen.print(Text(" · ".join(fact for fact in facts if fact), style="dim"))
+    if run is not None and (run.is_active or run.status != "completed"):
+        screen.print(Text(describe_run(run), style="bold" if run.is_active else "dim"))
     screen.print()
 
 

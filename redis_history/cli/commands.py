@@ -30,6 +30,7 @@ _COMMANDS = {
     "tail": ("tail", "Show the newest messages of a conversation, and follow changes."),
     "search": ("browse", "Search messages by their text, best matches first."),
     "say": ("edit", "Append a message to a conversation."),
+    "stop": ("edit", "Stop the agent that works on a conversation."),
     "rename": ("edit", "Set the title of a conversation."),
     "delete": ("edit", "Delete conversations with all their messages, including archived ones."),
     "stats": ("edit", "Show how much a namespace contains, and its largest conversations."),

@@ -17,6 +17,7 @@ from redis_history.cli import _options
 from redis_history.cli._options import Number
 from redis_history.cli._output import console, counted, name
 from redis_history.cli._stores import no_conversation, open_store
+from redis_history.cli._timeline import describe_run
 from redis_history.cli.commands import FAILED, Context, define
 from redis_history.doctor.checks import size
 from redis_history.errors import CorruptDataError
@@ -49,6 +50,23 @@ def say_command(
         done = store.append(conversation, Message(role=role, parts=(TextPart(text=text),), **given))
     fields = {"conversation_id": conversation, "id": done.message.id, "revision": done.revision}
     context.say(name(done.message.id), **fields, duplicate=done.duplicate)
+
+
+@define("stop")
+@_options.conversation
+@click.option("--reason", help="Why: the agent and `show` say it.")
+def stop_command(context: Context, conversation: str, reason: str | None) -> None:
+    """Stop the agent that works on a conversation.
+
+    The agent sees the request at once, and ends its answer as "stopped". Exit status 1 if no agent is at work.
+    """
+    with open_store(context, searches=None) as store:
+        stopping = store.stop_run(conversation, reason=reason)
+        run = store.get_run(conversation)
+    text = describe_run(run) if run is not None and stopping else "no agent is at work"
+    context.say(f"{name(conversation)}: {text}", conversation_id=conversation, stopping=stopping)
+    if not stopping:
+        raise SystemExit(FAILED)
 
 
 @define("rename")

@@ -19,7 +19,7 @@ from redis_history.operations import Preview
 from redis_history.requests import owner_of
 from redis_history.search.hits import SearchHits
 from redis_history.web._http import MOST, ApiRequest, answer, bad_input
-from redis_history.web._shape import conversation_shape, dumps, hit_shape, message_preview, message_shape
+from redis_history.web._shape import conversation_shape, dumps, hit_shape, message_preview, message_shape, run_shape
 
 if TYPE_CHECKING:
     from redis_history.web.routing import View
@@ -198,6 +198,19 @@ async def delete_conversation(view: View, request: ApiRequest) -> Response:
     if not await view.store.delete_conversation(name):
         raise _unknown_conversation(name)
     return Response(status_code=204)
+
+
+async def run(view: View, request: ApiRequest) -> Response:
+    """The newest run of a conversation: who works on it, and who waits."""
+    found = await view.store.get_run(request.path["conversation"])
+    return answer({"run": None if found is None else run_shape(found)})
+
+
+async def stop(view: View, request: ApiRequest) -> Response:
+    """Ask the run to stop: the active one, or the one that the body names."""
+    run_id, reason = request.body.get("run_id"), request.body.get("reason")
+    stopped = await view.store.stop_run(request.path["conversation"], run_id=run_id, reason=reason)
+    return answer({"stopping": stopped})
 
 
 async def delete_message(view: View, request: ApiRequest) -> Response:

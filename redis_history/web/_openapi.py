@@ -8,6 +8,7 @@ from typing import Any, Final, get_args
 from redis_history._version import __version__
 from redis_history.events import ResetReason
 from redis_history.model import Role, Status
+from redis_history.model.runs import RunStatus
 
 _TYPES: Final[dict[str, dict[str, Any]]] = {
     "text": {"type": "string"},
@@ -27,6 +28,7 @@ _TYPES: Final[dict[str, dict[str, Any]]] = {
     "owner": {"type": ["string", "integer", "null"]},
     "role": {"type": "string", "enum": list(get_args(Role))},
     "status": {"type": "string", "enum": list(get_args(Status))},
+    "run_status": {"type": "string", "enum": list(get_args(RunStatus))},
     "reason": {
         "type": "string",
         "enum": [*get_args(ResetReason), "change_too_large", "cursor_invalid", "summary_gone"],
@@ -78,13 +80,17 @@ _SCHEMAS: Final = {
     "Conversations": _object("conversations:[Conversation] next? total:count?"),
     "Messages": _object("messages:[Message] more:boolean", "cursor? before?"),
     "Appended": _object("revision:count message:Message duplicate:boolean"),
+    "Run": _object("run_id agent_name? status:run_status started_at ended_at? stop_reason? waiting:[Waiting]"),
+    "Waiting": _object("run_id agent_name? since"),
+    "CurrentRun": _object("run:Run?"),
+    "Stopping": _object("stopping:boolean"),
     "Expanded": _object("revision:count count:count"),
     "Hit": _object("conversation message:Message score:number archived:boolean highlights:[object]"),
     "Hits": _object("hits:[Hit] total:count"),
     "Event": _object(
         "conversation cursor revision:count",
         "messages:[Message] removed_ids:[text] message:Message ids:[text] summary:Message count:count through "
-        "summary_id record:Conversation? reason:reason",
+        "summary_id record:Conversation? reason:reason run:Run",
         description="the data of a server-sent event of a conversation",
     ),
 }
@@ -92,7 +98,7 @@ _PARAMETERS: Final = _fields(
     "conversation message limit:limit cursor:page user_id agent_name last:flag before:position since:position "
     "first:flag include_archived:flag after:cursor q role:role participant tool"
 )
-_BODY: Final = _fields("text id role:role participant:Participant title?")
+_BODY: Final = _fields("text id role:role participant:Participant title? run_id? reason?")
 
 
 def document(api: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

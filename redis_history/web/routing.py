@@ -337,6 +337,8 @@ API: Final[dict[str, dict[str, Endpoint]]] = {
         "PATCH": Endpoint(_endpoints.update_conversation, "rename", "Conversation", (), ("title",)),
         "DELETE": Endpoint(_endpoints.delete_conversation, "delete", None, (), ()),
     },
+    f"{_CONVERSATION}/run": {"GET": Endpoint(_endpoints.run, "read", "CurrentRun")},
+    f"{_CONVERSATION}/stop": {"POST": Endpoint(_endpoints.stop, "stop", "Stopping", (), ("run_id", "reason"))},
     _MESSAGES: {
         "GET": Endpoint(_endpoints.messages, "read", "Messages", _PAGE),
         "POST": Endpoint(_endpoints.append, "append", "Appended", (), ("text", "id"), ("role", "participant")),

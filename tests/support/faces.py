@@ -23,7 +23,7 @@ class Awaitable:
         value = getattr(self._target, name)
         if not callable(value):
             return value
-        if name in ("subscribe", "subscribe_all", "stream"):
+        if name in ("subscribe", "subscribe_all", "stream", "run"):
             return lambda *args, **options: Awaitable(value(*args, **options))
         if name == "iter":
             return lambda *args, **options: _each(value(*args, **options))

@@ -1,7 +1,7 @@
 -- Takes, renews, ends, stops and reads the run of a conversation: the right of one agent to work on it. A run is no part of
 -- the history: it has no revision and no entry in the change log.
 --
--- KEYS  1 state (hash)   2 change log (list): only the name of its channel
+-- KEYS  1 state (hash)   2 change log (list)
 -- ARGV  1 action, then its arguments:
 --   take   2 milliseconds until the run expires, unless it is renewed   3 '1' to wait in the queue, '0' not to
 --          4 milliseconds for which a place in the queue is kept   then run id and agent name of each caller, oldest first
@@ -53,7 +53,10 @@ local function store()
 end
 
 -- Wakes the subscribers of the conversation, who read the state of the run.
-local function announce() redis.call('PUBLISH', log, 0) end
+local function announce()
+  redis.call('LTRIM', log, 0, -1) -- changes nothing, but causes a notification if there is a log
+  redis.call('PUBLISH', log, 0)
+end
 
 -- Wakes one holder or one waiter: each listens to a channel of its own, so that a thousand waiters cost no more than one.
 local function ring(id) redis.call('PUBLISH', string.sub(state, 1, -2) .. 'r:' .. id, 0) end

@@ -1,0 +1,365 @@
+"""Runs: one agent at a time works on a conversation, anyone can stop it, and everyone sees who works."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import Any
+
+import pytest
+
+from redis_history import RunChanged, assistant, text, tool_use, user
+from redis_history.errors import (
+    CapabilityError,
+    ConfigurationError,
+    InvalidInputError,
+    RunBusyError,
+    RunLostError,
+    RunStopped,
+)
+from redis_history.operations import EndRun, RunFence, TakeRun
+from tests.conformance.conftest import SOON
+from tests.conformance.test_stream import execute
+from tests.support.servers import until
+
+
+async def until_waiting(store: Any, count: int) -> None:
+    async def enough() -> bool:
+        info = await store.get_run("c")
+        return info is not None and len(info.waiting) == count
+
+    await until(enough, f"{count} waiting")
+
+
+async def lose(store: Any, run: Any) -> None:
+    """Take the run away from its holder, as if it had expired."""
+    fence = run._target._fence if hasattr(run, "_target") else run._fence
+    await execute(store, EndRun("c", fence, "interrupted"))
+
+
+@pytest.mark.smoke
+async def test_one_run_at_a_time(stores: Any) -> None:
+    one, other = stores(), stores()
+    async with one.run("c", agent_name="support") as run:
+        with pytest.raises(RunBusyError, match="of agent 'support' since") as busy:
+            async with other.run("c"):
+                pass
+        assert busy.value.holder is not None
+        assert busy.value.holder.run_id == run.run_id
+        info = await other.get_run("c")
+        assert (info.agent_name, info.status, info.run_id, info.waiting) == ("support", "active", run.run_id, ())
+        async with other.run("d"):
+            pass
+    info = await other.get_run("c")
+    assert (info.status, info.run_id) == ("completed", run.run_id)
+    assert info.ended_at >= info.started_at
+    assert await other.get_run("nobody ever ran") is None
+
+
+@pytest.mark.smoke
+async def test_waiters_take_over_in_the_order_of_arrival(stores: Any) -> None:
+    first, others = stores(), [stores() for _ in range(2)]
+    order: list[int] = []
+
+    async def work(number: int) -> None:
+        async with others[number % 2].run("c", agent_name=str(number), wait=SOON) as run:
+            order.append(number)
+            await run.append(user(str(number)))
+
+    async with first.run("c"):
+        tasks = []
+        for number in range(4):
+            tasks.append(asyncio.create_task(work(number)))
+            await until_waiting(first, number + 1)
+        waiting = (await first.get_run("c")).waiting
+        assert [place.agent_name for place in waiting] == [str(number) for number in range(4)]
+        ended = time.monotonic()
+    await asyncio.gather(*tasks)
+    assert order == list(range(4))
+    assert time.monotonic() - ended < SOON
+    assert [message.text for message in await first.get("c")] == [str(number) for number in range(4)]
+
+
+async def test_waiting_ends_after_its_time_and_leaves_the_queue(stores: Any) -> None:
+    one, other = stores(), stores()
+    async with one.run("c"):
+        with pytest.raises(RunBusyError):
+            async with other.run("c", wait=0.2):
+                pass
+        assert (await one.get_run("c")).waiting == ()
+
+
+async def test_a_cancelled_waiter_leaves_the_queue(stores: Any, face: str) -> None:
+    if face == "sync":
+        pytest.skip("threads are not cancelled")
+    one, other = stores(), stores()
+
+    async def wait() -> None:
+        async with other.run("c", wait=60):
+            pass
+
+    async with one.run("c"):
+        task = asyncio.create_task(wait())
+        await until_waiting(one, 1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await until_waiting(one, 0)
+    async with one.run("c"):
+        pass
+
+
+@pytest.mark.smoke
+async def test_writes_after_the_loss_of_a_run_write_nothing(stores: Any) -> None:
+    holder, other = stores(), stores()
+    await holder.append("c", user("Hello", id="m"))
+    async with holder.run("c") as run:
+        await run.append(assistant("one", id="one"))
+        await lose(other, run)
+        async with other.run("c") as next_run:
+            for write in (
+                run.append(assistant("late")),
+                run.append_many([assistant("late"), assistant("late")]),
+                run.update_message(user("late", id="m")),
+            ):
+                with pytest.raises(RunLostError):
+                    await write
+            with pytest.raises(RunLostError):
+                async with run.stream(id="late") as reply:
+                    await reply.write("late")
+            await next_run.append(assistant("two", id="two"))
+    assert [message.text for message in await other.get("c")] == ["Hello", "one", "two"]
+
+
+async def test_a_reply_of_a_lost_run_does_not_grow(stores: Any) -> None:
+    holder, other = stores(), stores()
+    async with holder.run("c") as run:
+        with contextlib.suppress(RunLostError):
+            async with run.stream(id="r", interval=0.0) as reply:
+                await reply.write("mine")
+                await until(lambda: has_text(other, "mine"), "the text")
+                await lose(other, run)
+                async with other.run("c"):
+                    while True:  # until the background has noticed it
+                        await reply.write("late")
+                        await asyncio.sleep(0)
+    message = await other.get_message("c", "r")
+    assert message.text == "mine"
+
+
+async def has_text(store: Any, wanted: str) -> bool:
+    return [message.text for message in await store.get("c")] == [wanted]
+
+
+@pytest.mark.smoke
+async def test_a_stop_ends_the_reply_and_settles_its_calls(stores: Any) -> None:
+    holder, other = stores(), stores()
+    await holder.append("c", user("Look it up."))
+
+    async def work() -> None:
+        async with holder.run("c", agent_name="a") as run, run.stream(id="r") as reply:
+            await reply.write("I look. ")
+            await reply.add(tool_use("call", "find", {}))
+            assert not run.stop_requested
+            assert await other.stop_run("c", reason="enough")
+            assert await run.wait_stop(SOON)
+            assert (await other.get_run("c")).status == "stopping"
+            await reply.write("never")
+
+    with pytest.raises(RunStopped, match="enough") as stopped:
+        await work()
+    assert stopped.value.reason == "enough"
+    info = await other.get_run("c")
+    assert (info.status, info.stop_reason) == ("stopped", "enough")
+    _, reply_message, result = await other.get("c")
+    assert (reply_message.text, reply_message.status) == ("I look. ", "stopped")
+    assert (result.role, result.tool_results[0].tool_use_id, result.tool_results[0].is_error) == ("tool", "call", True)
+    assert "stopped" in result.text
+
+
+async def test_a_stop_names_a_run(stores: Any) -> None:
+    store = stores()
+    assert not await store.stop_run("c")
+    async with store.run("c") as run:
+        assert not await store.stop_run("c", run_id="another")
+        assert await store.stop_run("c", run_id=run.run_id)
+        assert await run.wait_stop(SOON)
+        with pytest.raises(RunStopped):
+            await run.check() if hasattr(run, "_target") else run.check()
+    assert (await store.get_run("c")).status == "stopped"
+    assert not await store.stop_run("c", run_id=run.run_id)
+
+
+async def test_an_error_ends_a_run_as_failed(stores: Any) -> None:
+    store = stores()
+
+    async def work() -> None:
+        async with store.run("c") as run:
+            await run.append(assistant(text("calling"), tool_use("call", "find", {})))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await work()
+    assert (await store.get_run("c")).status == "failed"
+    assert (await store.get("c"))[-1].tool_results[0].tool_use_id == "call"
+
+
+async def test_a_completed_run_leaves_its_open_calls(stores: Any) -> None:
+    """They may wait for an approval."""
+    store = stores()
+    async with store.run("c") as run:
+        await run.append(assistant(tool_use("call", "pay", {}), id="a"))
+    assert [message.id for message in await store.get("c")] == ["a"]
+
+
+@pytest.mark.smoke
+async def test_messages_of_others_during_a_run(stores: Any) -> None:
+    holder, other = stores(), stores()
+    await other.append("c", user("before"))
+    async with holder.run("c") as run:
+        assert await run.messages() == []
+        await run.append(assistant("mine"))
+        await other.append("c", user("one"))
+        await other.append_many("c", [user("two"), user("three")])
+        assert [message.text for message in await run.messages()] == ["one", "two", "three"]
+        async with run.stream() as reply:
+            await reply.write("mine, too")
+        await other.append("c", user("four"))
+        assert [message.text for message in await run.messages()] == ["four"]
+        assert await run.messages() == []
+
+
+@pytest.mark.smoke
+async def test_subscribers_see_who_works(stores: Any) -> None:
+    store, viewer = stores(), stores(poll_interval=0.5)
+    await store.append("c", user("Hello"))
+
+    async def run_of(subscription: Any) -> Any:
+        while True:
+            event = await subscription.get(timeout=SOON)
+            assert event is not None
+            if isinstance(event, RunChanged):
+                return event.run
+
+    async with viewer.subscribe("c") as subscription, viewer.subscribe_all() as everything:
+        await stores.until_all_watched()
+        async with store.run("c", agent_name="a") as run:
+            for one in (subscription, everything):
+                seen = await run_of(one)
+                assert (seen.run_id, seen.status, seen.agent_name) == (run.run_id, "active", "a")
+            async with viewer.subscribe("c") as late:
+                assert (await run_of(late)).run_id == run.run_id
+            await store.stop_run("c")
+            assert (await run_of(subscription)).status == "stopping"
+        while (seen := await run_of(subscription)).status != "stopped":
+            pass
+        assert seen.run_id == run.run_id
+
+
+async def test_a_run_changes_nothing_of_the_history(stores: Any) -> None:
+    store = stores()
+    await store.append("c", user("Hello"))
+    before = await store.get_conversation("c")
+    async with store.run("c"), store.run("unknown"):
+        pass
+    assert await store.get_conversation("c") == before
+    assert await store.get_conversation("unknown") is None
+    assert await store.list_conversations() == [before]
+
+
+async def test_a_conversation_may_begin_during_its_run(stores: Any) -> None:
+    store = stores()
+    async with store.run("c") as run:
+        await run.append(user("Hello"))
+        assert (await store.get_run("c")).run_id == run.run_id
+    assert [message.text for message in await store.get("c")] == ["Hello"]
+
+
+async def test_clear_keeps_a_run_and_a_deletion_ends_it(stores: Any) -> None:
+    store = stores()
+    async with store.run("c") as run:
+        await run.append(user("one"))
+        await store.clear("c")
+        await run.append(user("two"))
+        await store.restore("c", [user("three")])
+        await run.append(user("four"))
+        assert await store.delete_conversation("c")
+        with pytest.raises(RunLostError):
+            await run.append(user("five"))
+    assert await store.get("c") == []
+
+
+async def test_a_late_copy_of_a_request_begins_no_run(stores: Any) -> None:
+    store = stores()
+    async with store.run("c") as run:
+        run_id = run.run_id
+    outcome = await execute(store, TakeRun("c", ((run_id, None),), True))
+    assert (outcome.done, outcome.lost) == (False, run_id)
+    assert (await store.get_run("c")).waiting == ()
+
+
+async def test_a_run_is_entered_once(stores: Any) -> None:
+    store = stores()
+    run = store.run("c")
+    with pytest.raises(RunLostError, match="has not begun"):
+        await run.append(user("early"))
+    async with run:
+        pass
+    with pytest.raises(RunLostError, match="entered before"):
+        async with run:
+            pass
+
+
+async def test_cancel_ends_the_block(stores: Any, face: str) -> None:
+    store = stores()
+    if face == "sync":
+        with pytest.raises(ConfigurationError, match="asyncio"):
+            async with store.run("c", cancel=True):
+                pass
+        assert not (await store.get_run("c")).is_active
+        return
+
+    async def work() -> None:
+        async with store.run("c", cancel=True):
+            await store.stop_run("c", reason="now")
+            await asyncio.sleep(60)
+
+    with pytest.raises(RunStopped, match="now"):
+        await work()
+    assert (await store.get_run("c")).status == "stopped"
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+@pytest.mark.parametrize(
+    "options", [{"wait": -1}, {"wait": "long"}, {"agent_name": ""}, {"agent_name": "\ud800"}, {"agent_name": 1}]
+)
+async def test_wrong_options(stores: Any, options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInputError):
+        stores().run("c", **options)
+
+
+async def test_a_backend_without_runs(stores: Any) -> None:
+    store = stores()
+    backend = store.backend
+
+    class Lacking:
+        def __init__(self) -> None:
+            self.execute = backend.execute
+
+    other = type(store._target if hasattr(store, "_target") else store)(backend=Lacking())
+    with pytest.raises(CapabilityError):
+        other.run("c")
+
+
+async def test_the_fence_is_checked_with_the_message(stores: Any) -> None:
+    """A stale fence, also with the right number or the right id."""
+    store = stores()
+    async with store.run("c") as run:
+        fence = run._target._fence if hasattr(run, "_target") else run._fence
+        for wrong in (RunFence(fence.fence + 1, fence.run_id), RunFence(fence.fence, "0" * 16)):
+            outcome = await execute(store, EndRun("c", wrong, "completed"))
+            assert not outcome.done
+        assert (await store.get_run("c")).status == "active"
