@@ -350,6 +350,7 @@ class AsyncRuns:
         """The run has ended, or does not wait any more."""
         with self._guard:
             self._held.pop(run.run_id, None)
+        self.wake()  # the job may have nothing more to do
         await self._store.backend.unwatch_run(run.conversation_id, run.run_id, run._ring)
 
     def wake(self) -> None:

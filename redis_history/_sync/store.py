@@ -241,8 +241,8 @@ class HistoryStore(Writing, Reading):
         came first, in the order of arrival, and then raises RunBusyError. The conversation need not exist yet. See
         `Run`. Messages can always be written outside of runs, for example those of users.
 
-        `cancel`: `stop_run` also cancels the task that entered the block, which then raises RunStopped. Raises
-        CapabilityError if the backend has no runs.
+        `agent_name` is shown to others, for example in RunBusyError. `cancel`: `stop_run` also cancels the task that
+        entered the block, which then raises RunStopped. Raises CapabilityError if the backend has no runs.
         """
         return make_run(self, conversation_id, agent_name, wait, cancel)
 

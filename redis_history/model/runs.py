@@ -24,8 +24,8 @@ END_STATUSES: Final = ("completed", "failed", "stopped", "interrupted")
 
 
 class RunWaiter(Struct, frozen=True):
-    """Somebody who waits for a run of the conversation: `run_id` is that of the future run, `since` is when it was
-    asked for."""
+    """An agent, `agent_name`, that waits for a run of the conversation. `run_id` is that of its future run, `since` is
+    when it asked for it."""
 
     run_id: str
     agent_name: str | None
@@ -35,6 +35,7 @@ class RunWaiter(Struct, frozen=True):
 class RunInfo(Struct, frozen=True):
     """The newest run of a conversation, as it is when it is read.
 
+    - `run_id` is random; `conversation_id` and `agent_name` are those given to `store.run`.
     - `status`: "active"; "stopping" after `stop_run`, until the holder ends it; then "completed", "failed" (its block
       raised an error), "stopped", or "interrupted" (its holder died, hung, or lost the server).
     - `started_at` and `ended_at` are times of the server's clock, in UTC; `ended_at` is None while the run is active.

@@ -130,7 +130,7 @@ def head_of(revision: int) -> bytes:
 )
 def test_a_foreign_log_entry_gives_a_reset(entry: bytes) -> None:
     after = Cursor(T1, 5, head_of(5).hex())
-    reply = [T1.encode(), 6, head_of(6), b"", 5, [[head_of(5), []], [entry, []]], []]
+    reply = [T1.encode(), 6, head_of(6), b"", 5, [[head_of(5), []], [entry, []]], [], b"", b"", 0]
     (event,) = outcome(ReadChanges("c", after), SETTINGS, reply).events
     if entry != head_of(6):
         assert isinstance(event, Reset)

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
 from msgspec.structs import replace
 
+from redis_history.backends import rules
 from redis_history.backends.redis.calls import GROW, RENEW, REPLY, Call, Settings, Steps, as_is, change_header
 from redis_history.backends.redis.keys import pack_keys
 from redis_history.backends.redis.plan_reads import changes_call, find_call, head_call, page_call, readable
@@ -45,13 +47,21 @@ class _Current(NamedTuple):
 def _grow(op: GrowReply, settings: Settings) -> Steps[int]:
     keys = settings.keyspace.conversation(op.conversation_id)
     content = keys.reply(op.token)
-    args = [b"%d" % op.offset, op.records, *([b"1"] if settings.doorbell == "publish" else [])]
-    call = Call(GROW, pack_keys(content), args, as_is)
+    args = [b"%d" % op.offset, op.records, b"1" if settings.doorbell == "publish" else b"0"]
+    if op.run is not None:
+        args.append(op.run.value.encode())
+    call = Call(GROW, pack_keys(content, keys.state, keys.log), args, partial(_grown, op))
     if not op.lives:
         return cast(int, (yield call))
     packed = pack_keys(keys.state, keys.messages, keys.log, keys.registry, content)
     _, size = yield [Call(RENEW, packed, change_header(op.token, settings, keys), as_is), call]
     return cast(int, size)
+
+
+def _grown(op: GrowReply, size: int) -> int:
+    if size == -2:
+        raise rules.run_lost(op.conversation_id)
+    return size
 
 
 def _with_content(message: Message, content: bytes, lives: float) -> _Current:

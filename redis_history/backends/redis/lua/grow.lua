@@ -1,14 +1,20 @@
 -- Appends to the content of a streaming reply. It does not change the conversation, and only wakes the listeners.
 -- It runs for every few words, so it has few arguments.
 --
--- KEYS  1 content (string): <conversation>:t:<token of the reply>
+-- KEYS  1 content (string): <conversation>:t:<token of the reply>   2 state (hash)   3 change log (list)
 -- ARGV  1 offset of these records   2 the records, or ''   3 '1' to publish as well
+--       4 the fence of the run that the writer must have ('<fence>:<run id>', see run.lua), if any
 --
--- Returns the size of the content in bytes; -1 if the reply has ended. Records whose offset is not the end of the content
+-- Returns the size of the content in bytes; -1 if the reply has ended; -2 if the run is lost. Records whose offset is not the end of the content
 -- are not appended: they were appended before, or the server has lost earlier ones.
 local content = KEYS[1]
-local conversation, token = string.sub(content, 1, -19), string.sub(content, -16)
-local state, log = conversation .. 's', conversation .. 'l'
+local state, log, token = KEYS[2], KEYS[3], string.sub(content, -16)
+if ARGV[4] then
+  local time, run = redis.call('TIME'), redis.call('HGET', state, 'R')
+  run = run and cmsgpack.unpack(run) or {}
+  local held = run[4] == 'active' or run[4] == 'stopping'
+  if not held or run[6] <= time[1] * 1000 + time[2] / 1000 or run[1] .. ':' .. run[2] ~= ARGV[4] then return -2 end
+end
 local listed, found = redis.call('HGET', state, '~') or '', false
 for at = 1, #listed, 33 do -- see _live.lua
   found = found or string.sub(listed, at, at + 15) == token
