@@ -27,10 +27,6 @@ from redis_history.model.replies import merged
 _PARTS = (TextPart, ReasoningPart, ToolUsePart, ToolResultPart, AttachmentPart, UnknownPart)
 #: Metadata of the channel, which an answer inherits from the message that it answers.
 _CHANNEL = ("channel_type", "channel_name", "channel_id", "thread_id")
-_METADATA = (*_CHANNEL, "platform_message_id", "mentions")
-_FIELDS = ("id", "timestamp", "scope", "trace_id")
-#: Keys that a chat dict may have in addition to those of chat completions.
-_OURS = frozenset((*_METADATA, *_FIELDS, "metadata", "participant", "conversation_id"))
 
 
 def from_inbound(value: Any, author: Participant | None = None) -> list[Message]:
@@ -56,15 +52,13 @@ def from_outbound(value: Any) -> list[Message]:
 
 
 def read_chunk(chunk: Any) -> Message | Part | str | None:
-    """A chunk of a stream as a message, a part or text; "" for one without text, None for an unknown type."""
-    if isinstance(chunk, Message) or (type(chunk) is not TextPart and isinstance(chunk, _PARTS)):
-        return chunk
-    return "" if _has_no_new_text(chunk) else _delta(chunk)
+    """A chunk of a stream, if it is a message, a part or text; None for another type."""
+    return chunk if isinstance(chunk, (Message, str, *_PARTS)) else None
 
 
 def from_chunks(chunks: Sequence[Any]) -> list[Message]:
     """Join the streamed chunks to one message; Messages among them stay separate. Raises InvalidInputError if no chunk
-    has text."""
+    is one of these."""
     found: list[Message] = []
     parts: list[Part] = []
     known = False
@@ -85,7 +79,8 @@ def from_chunks(chunks: Sequence[Any]) -> list[Message]:
     close_message()
     if chunks and not known:
         raise InvalidInputError(
-            f"found no text in the {len(chunks)} chunks of type {type(chunks[0]).__name__}: pass outbound="
+            f"the {len(chunks)} chunks of type {type(chunks[0]).__name__} are not text, parts or messages: yield their "
+            "text, or pass outbound="
         )
     return found
 
@@ -133,7 +128,7 @@ def _messages(value: Any, role: Literal["user", "assistant"], name: str) -> list
         return [make(value)]
     if isinstance(value, list | tuple) and _are_parts(value):
         return [make(*value)]
-    if isinstance(value, Mapping) and ("content" in value or "text" in value or "tool_calls" in value):
+    if isinstance(value, Mapping) and ("content" in value or "tool_calls" in value):
         return [_from_mapping(value, role)]
     raise InvalidInputError(
         f"a value of type {type(value).__name__} is not a Message, text or a chat dict: pass {name}="
@@ -145,60 +140,11 @@ def _are_parts(values: Sequence[Any]) -> bool:
 
 
 def _from_mapping(value: Mapping[str, Any], role: Literal["user", "assistant"]) -> Message:
-    content = value.get("content", value.get("text"))
-    role_: Any = value.get("role", role)
-    message: Message
-    if isinstance(content, str) and not value.get("tool_calls") and role_ in ("user", "assistant", "system"):
-        message = Message(role=role_, parts=(TextPart(content),))
-        if isinstance(name := value.get("name"), str) and name:
-            message = replace(message, participant=Participant("agent" if role_ == "assistant" else "user", name))
-    else:
-        from redis_history.formats import from_openai_chat  # imported here, because most callers do not need it
+    from redis_history.formats import from_openai_chat  # imported here, because most callers do not need it
 
-        [message] = from_openai_chat([{"role": role} | {key: value[key] for key in value if key not in _OURS}])
-    metadata = {**(value.get("metadata") or {}), **{key: value[key] for key in _METADATA if key in value}}
-    fields = {key: value[key] for key in _FIELDS if value.get(key) is not None}
-    participant = value.get("participant")
-    if isinstance(participant, Mapping):
-        participant = Participant(**participant)
-    if isinstance(participant, Participant):
-        fields["participant"] = participant
-    return replace(message, metadata={**message.metadata, **metadata}, **fields)
+    [message] = from_openai_chat([{"role": role, **value}])
+    return message
 
 
 def _lacks_author(message: Message) -> bool:
     return message.participant is None and message.role == "user"
-
-
-def _has_no_new_text(chunk: Any) -> bool:
-    """Whether it is an event without new text of the answer: OpenAI and Anthropic repeat whole texts at the end of
-    their parts, and send arguments and reasoning in the fields of text."""
-    kind = chunk.get("type") if isinstance(chunk, Mapping) else getattr(chunk, "type", None)
-    if not isinstance(kind, str):
-        return False
-    if kind.startswith("response."):
-        return kind not in ("response.output_text.delta", "response.refusal.delta")
-    return kind.endswith(".done") or (kind == "text" and _has(chunk, "snapshot"))
-
-
-def _delta(chunk: Any) -> str | None:
-    """The text of a chunk: the chunk itself, or the fields in which providers put it; None if there is no text."""
-    for _ in range(4):
-        if isinstance(chunk, str):
-            return chunk
-        if isinstance(chunk, list | tuple):
-            chunk = chunk[0] if chunk else ""
-            continue
-        for name in ("choices", "delta", "content", "text"):
-            inner = chunk.get(name) if isinstance(chunk, Mapping) else getattr(chunk, name, None)
-            if inner is not None:
-                chunk = inner
-                break
-        else:
-            # The first and last chunks of a provider's stream have metadata only.
-            return "" if _has(chunk, "role", "finish_reason", "type", "choices", "usage") else None
-    return chunk if isinstance(chunk, str) else None
-
-
-def _has(chunk: Any, *names: str) -> bool:
-    return any(name in chunk if isinstance(chunk, Mapping) else hasattr(chunk, name) for name in names)

@@ -55,14 +55,14 @@ class Settings(Struct, frozen=True):
         given = _given(signature, args, kwargs)
         value = self.inbound(*args, **kwargs) if self.inbound is not None else _first_message(given)
         messages = from_inbound(value, self.user)
-        return self._conversation(given, value, args, kwargs), messages
+        return self._conversation(given, args, kwargs), messages
 
     def read_turn(self, message: Any, conversation_id: str | None) -> tuple[str, list[Message]]:
         """The same for a turn of the context manager. Raises like `read_call`."""
         args = () if message is None else (message,)
         value = message if self.inbound is None or message is None else self.inbound(message)
         given = {} if conversation_id is None else {"conversation_id": conversation_id}
-        found = conversation_id if conversation_id is not None else self._conversation(given, value, args, {})
+        found = conversation_id if conversation_id is not None else self._conversation(given, args, {})
         check_conversation_id(found)
         return found, from_inbound(value, self.user)
 
@@ -74,16 +74,12 @@ class Settings(Struct, frozen=True):
         """The messages for the chunks that an agent streamed."""
         return from_chunks(chunks) if self.outbound is None else from_outbound(self.outbound(chunks))
 
-    def _conversation(self, given: dict[str, Any], value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    def _conversation(self, given: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         found: Any = self.conversation_id
         if callable(found):
             found = found(*args, **kwargs)
         if found is None:
             found = given.get("conversation_id")
-        if found is None and isinstance(value, Mapping):
-            found = value.get("conversation_id")
-        if found is None and isinstance(value, Message):
-            found = value.metadata.get("conversation_id")
         if found is None:
             raise InvalidInputError(
                 "the call has no conversation id: pass conversation_id=, an id or a function of the arguments"
@@ -114,7 +110,7 @@ def _first_message(given: dict[str, Any]) -> Any:
     for name, value in given.items():
         if name == "conversation_id":
             continue
-        if isinstance(value, Message | str) or (isinstance(value, Mapping) and ("content" in value or "text" in value)):
+        if isinstance(value, Message | str) or (isinstance(value, Mapping) and "content" in value):
             return value
         if isinstance(value, list | tuple) and value and isinstance(value[-1], Message | Mapping):
             return value
