@@ -33,7 +33,7 @@ def new_id() -> str:
 
 
 def new_token() -> str:
-    """64 random bits in hex. They identify a change, to recognise a retry and a rewound log."""
+    """64 random bits in hex. They identify a change, to recognize a retry and a rewound log."""
     return f"{rng.getrandbits(64):016x}"
 
 

@@ -46,7 +46,7 @@ _letters = _Letters()
 
 
 def words(text: str) -> list[str]:
-    """The normalised words of a text, in order; for a run without blanks its pairs and its last character."""
+    """The normalized words of a text, in order; for a run without blanks its pairs and its last character."""
     found = split_words(text)
     if found and max(map(len, found)) > MAX_WORD:
         found = [word for word in found if len(word) <= MAX_WORD]

@@ -14,7 +14,7 @@
     │   ├── MessageConflictError                same id, other content
     │   ├── RevisionConflictError               `expected_revision` is not the current one
     │   ├── ConversationExistsError
-    │   ├── CompactionConflictError             the messages to replace are not those that were summarised
+    │   ├── CompactionConflictError             the messages to replace are not those that were summarized
     │   ├── LeaseLostError                      another worker may have the conversation
     │   ├── RunBusyError                        another run of the conversation is active
     │   └── RunLostError                        the run has expired, or somebody else has taken over
@@ -22,7 +22,7 @@
     │   ├── ConversationNotFoundError
     │   └── MessageNotFoundError
     ├── RunStopped                              somebody asked this run to stop
-    ├── SummaryError                            a summariser returned no usable text
+    ├── SummaryError                            a summarizer returned no usable text
     ├── CapabilityError                         this server or backend cannot do it
     ├── EventLoopError (also a RuntimeError)    an asynchronous store is used in a second event loop
     ├── MissingExtraError (also an ImportError) a required package is not installed
@@ -132,8 +132,8 @@ class ConversationExistsError(ConflictError):
 
 
 class CompactionConflictError(ConflictError):
-    """The messages in the range are not those that were summarised: some were edited, deleted, inserted or compacted
-    meanwhile. Read and summarise them again."""
+    """The messages in the range are not those that were summarized: some were edited, deleted, inserted or compacted
+    meanwhile. Read and summarize them again."""
 
 
 class LeaseLostError(ConflictError):
@@ -178,7 +178,7 @@ class RunStopped(RedisHistoryError):  # noqa: N818 -- a request of another proce
 
 
 class SummaryError(RedisHistoryError):
-    """A summariser failed, took too long, or returned no text or too much. No summary was written; `__cause__` is its
+    """A summarizer failed, took too long, or returned no text or too much. No summary was written; `__cause__` is its
     error."""
 
 

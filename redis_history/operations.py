@@ -181,7 +181,7 @@ class Compact(Write[Compacted], frozen=True):
     """Replace all messages up to `through` (inclusive), except system messages, by a summary at the position of the
     last of them. The replaced messages move to the archive. A former summary is replaced like any message.
 
-    `seen`: ids and digests of the summarised messages. If other messages would be replaced, CompactionConflictError; if
+    `seen`: ids and digests of the summarized messages. If other messages would be replaced, CompactionConflictError; if
     the range separates a tool call from its result, TornPairError. Nothing changes if an earlier call has stored this
     summary, or if there is nothing to replace except a summary.
     """

@@ -35,7 +35,7 @@ class RetryDetails(NamedTuple):
 class RetryPolicy:
     """How long a call keeps trying while the server cannot be reached. Times in seconds.
 
-    Retries are safe: every change has a token and every message an id, so a repeated write is recognised. `deadline`:
+    Retries are safe: every change has a token and every message an id, so a repeated write is recognized. `deadline`:
     a call that fails after this time is not retried. Waits are random, so that a fleet does not reconnect at once: up
     to `first_wait`, then up to twice as long each time, at most `longest_wait`.
 

@@ -23,7 +23,7 @@ Lock = asyncio.Lock
 sleep = asyncio.sleep
 in_thread = asyncio.to_thread
 
-#: Seconds to wait for a cancelled summariser.
+#: Seconds to wait for a cancelled summarizer.
 _CANCEL_SECONDS: Final = 1.0
 
 
@@ -226,7 +226,7 @@ class Background:
 
 
 class SummarizerCall:
-    """A user's summariser in the background: a coroutine function in this loop, a plain one in a new thread.
+    """A user's summarizer in the background: a coroutine function in this loop, a plain one in a new thread.
 
     `signal` is set when it is `done`. A thread cannot be ended; after `abandon`, its result is ignored.
     """

@@ -1,7 +1,7 @@
 """The compressor: it finds conversations that are too long, and replaces their older messages by summaries.
 
 A lease decides which process may compress a conversation; it expires, so a killed process is replaced. The store
-rejects a summary if the summarised messages have changed or the lease has ended.
+rejects a summary if the summarized messages have changed or the lease has ended.
 """
 
 from __future__ import annotations
@@ -451,7 +451,7 @@ class AsyncCompressor:
         last = plan.through.position
         assert last is not None  # noqa: S101 -- it was read from the store
         op = requests.compact(conversation_id, last, summary, plan.seen, expected_revision=None)
-        try:  # if the summarised messages are unchanged and the lease is still held
+        try:  # if the summarized messages are unchanged and the lease is still held
             await self._store._write(replace(op, precondition=Precondition(lease=lease)))
         except TornPairError as error:  # a tool result arrived since the plan
             raise rules.compaction_conflict(conversation_id, str(error)) from error
@@ -461,7 +461,7 @@ class AsyncCompressor:
         return CompressionProgress("compressed", conversation_id, count, plan.tokens, after)
 
     async def _summarize(self, plan: Plan, messages: list[Message], lease: Lease, signal: Signal) -> Message:
-        """Call the summariser, and keep the lease meanwhile."""
+        """Call the summarizer, and keep the lease meanwhile."""
         timing = self._timing
         kept = time.monotonic()
         ends = kept + timing.timeout
@@ -475,13 +475,13 @@ class AsyncCompressor:
                     break
                 now = time.monotonic()
                 if now >= ends:
-                    raise SummaryError(f"the summariser took longer than {timing.timeout:g} seconds")
+                    raise SummaryError(f"the summarizer took longer than {timing.timeout:g} seconds")
                 if self._stop_at is not None and now >= self._stop_at:
                     raise _StoppedError
                 if now >= kept + timing.lease / 3:
                     if not await self._store.backend.execute(KeepLease(lease, timing.lease)):
                         raise LeaseLostError(
-                            f"the lease on {lease.conversation_id[:80]!r} ended while it was being summarised"
+                            f"the lease on {lease.conversation_id[:80]!r} ended while it was being summarized"
                         )
                     kept = now
                 until = min(ends, kept + timing.lease / 3, ends if self._stop_at is None else self._stop_at)

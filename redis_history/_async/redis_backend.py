@@ -286,7 +286,7 @@ class AsyncRedisBackend:
                 del self._unanswered[next(iter(self._unanswered))]
 
     async def _with_retries(self, method: Any, *arguments: Any) -> Any:
-        """The outcome of `method(*arguments)`, with retries; the scripts recognise a repeated write."""
+        """The outcome of `method(*arguments)`, with retries; the scripts recognize a repeated write."""
         try:
             return await method(*arguments)
         except (RedisError, OSError) as error:

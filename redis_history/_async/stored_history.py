@@ -46,7 +46,7 @@ _FIRST_WAIT: Final = 0.1
 _LONGEST_WAIT: Final = 5.0
 #: Seconds after which saving checks for changes even without a wake-up.
 _CHECK: Final = 60.0
-#: Seconds in which the server certainly recognises a repeated call.
+#: Seconds in which the server certainly recognizes a repeated call.
 _RECOGNISED: Final = 60.0
 #: Failures kept for `flush`.
 _FAILURES: Final = 100

@@ -215,7 +215,7 @@ def is_abandoned() -> bool:
 
 
 class SummarizerCall:
-    """A user's summariser in a new thread; a coroutine function in an event loop of that thread.
+    """A user's summarizer in a new thread; a coroutine function in an event loop of that thread.
 
     `signal` is set when it is `done`. A thread cannot be ended; after `abandon`, its result is ignored.
     """

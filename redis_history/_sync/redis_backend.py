@@ -287,7 +287,7 @@ class RedisBackend:
                 del self._unanswered[next(iter(self._unanswered))]
 
     def _with_retries(self, method: Any, *arguments: Any) -> Any:
-        """The outcome of `method(*arguments)`, with retries; the scripts recognise a repeated write."""
+        """The outcome of `method(*arguments)`, with retries; the scripts recognize a repeated write."""
         try:
             return method(*arguments)
         except (RedisError, OSError) as error:

@@ -235,7 +235,7 @@ class Writing:
         others append meanwhile. A former summary is replaced. `summary` is a text, or a message with
         `metadata={"is_summary": True}`; it gets the position of the last replaced message.
 
-        `seen` are the summarised messages: if others would be replaced (because of edits, deletions, insertions or
+        `seen` are the summarized messages: if others would be replaced (because of edits, deletions, insertions or
         compactions), CompactionConflictError. Without it, the messages of that moment are replaced. If there is nothing
         to replace, or only a summary, nothing changes, and the outcome says so.
 

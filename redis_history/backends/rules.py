@@ -66,7 +66,7 @@ def revision_conflict(conversation_id: str, current: int, expected: int | None) 
 
 def compaction_conflict(conversation_id: str, why: str) -> CompactionConflictError:
     return CompactionConflictError(
-        f"conversation {_named(conversation_id)} was not compacted: {why}; read and summarise it again"
+        f"conversation {_named(conversation_id)} was not compacted: {why}; read and summarize it again"
     )
 
 

@@ -219,12 +219,12 @@ def _archive_of(store: HistoryStore, conversation_id: str) -> Callable[[Message]
 @click.option("--archived/--no-archived", default=True,
               help="Also search archived messages, which summaries replaced.")  # fmt: skip
 @click.option("--only-archived", is_flag=True, help="Search only archived messages.")
-@click.option("--context", "neighbours", type=Number(0, 100), default=0,
+@click.option("--context", "neighbors", type=Number(0, 100), default=0,
               help="Also show N messages before and after each match.")  # fmt: skip
 @_options.language
 def search_command(
     context: Context, query: str, conversation: str | None, user_id: int | str | None, agent_name: str | None,
-    limit: int, offset: int, archived: bool, only_archived: bool, neighbours: int, language: str | None,
+    limit: int, offset: int, archived: bool, only_archived: bool, neighbors: int, language: str | None,
     **filters: Any,
 ) -> None:  # fmt: skip
     """Search messages by their text, best matches first.
@@ -237,7 +237,7 @@ def search_command(
     if conversation is not None and (user_id is not None or agent_name is not None):
         raise click.UsageError("--conversation excludes --user and --agent")
     options: dict[str, Any] = {option: value or None for option, value in filters.items()}
-    options |= {"limit": limit, "offset": offset, "context": neighbours, "token_cap": None, "highlight": True}
+    options |= {"limit": limit, "offset": offset, "context": neighbors, "token_cap": None, "highlight": True}
     options["archived"] = True if only_archived else None if archived else False
     with open_store(context, searches=language) as store:
         if conversation is None:
@@ -270,16 +270,16 @@ def _lines(hit: SearchHit) -> Iterator[tuple[Text, int]]:
     head = Text.assemble((name(hit.conversation_id), "cyan"), f"  {time}  ", (author(message), "bold"))
     head.append("  archived" if hit.archived else "", style="dim")
     yield head, 0
-    yield from ((_neighbour(one), 4) for one in hit.before)
+    yield from ((_neighbor(one), 4) for one in hit.before)
     for number, fragment in enumerate(hit.highlights):
         after = " …" if number + 1 < len(hit.highlights) else ""
         yield Text("… " if number else "") + _marked(fragment) + Text(after), 2
     if not hit.highlights:
         yield Text(one_line(searchable(message), _SHOWN)), 2
-    yield from ((_neighbour(one), 4) for one in hit.after)
+    yield from ((_neighbor(one), 4) for one in hit.after)
 
 
-def _neighbour(message: Message) -> Text:
+def _neighbor(message: Message) -> Text:
     return Text(f"{author(message)}: {one_line(message.text or searchable(message), _SHOWN)}", style="dim")
 
 

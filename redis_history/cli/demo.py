@@ -121,7 +121,7 @@ def _report(context: Context, replay: Replay, *, serve: bool) -> None:
     url = "$REDIS_HISTORY_URL" if "@" in context.url else shlex.quote(context.url)  # no password on the screen
     program = "redis-history" if Path(sys.argv[0]).is_absolute() else shlex.quote(sys.argv[0])
     start = f"{program} --url {url} --namespace {context.namespace}"
-    click.echo("Each message is stored once and was delivered once, in order. Nothing that was summarised is lost.\n")
+    click.echo("Each message is stored once and was delivered once, in order. Nothing that was summarized is lost.\n")
     click.echo(f"What to do next, within a day:\n  {start} ls")
     click.echo(f"  {start} show {shlex.quote(replay.ids[0])} --archived")
     if not serve:

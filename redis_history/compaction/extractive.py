@@ -1,4 +1,4 @@
-"""An extractive summariser: it quotes the most informative sentences, without a model.
+"""An extractive summarizer: it quotes the most informative sentences, without a model.
 
 The value of a sentence is that of the words that no quoted sentence has yet, divided by its length. A word is worth
 more if it is frequent in the conversation, if few sentences have it, and if it is a name or a number. Sentences are
@@ -97,8 +97,8 @@ class ExtractiveSummarizer:
         return f"<summarizer extractive, {self._max_tokens} tokens>"
 
     def __call__(self, messages: Sequence[Message], previous_summary: str | None = None) -> str:
-        """Summarise: lines of "Speaker: sentence", followed by the tool calls. Raises SummaryError if there is nothing
-        to summarise."""
+        """Summarize: lines of "Speaker: sentence", followed by the tool calls. Raises SummaryError if there is nothing
+        to summarize."""
         sentences = self._sentences(messages, previous_summary)
         replaced = sum(map(message_tokens, messages)) + len(previous_summary or "") // CHARACTERS_PER_TOKEN
         room = CHARACTERS_PER_TOKEN * min(self._max_tokens, max(16, int(_SHARE * replaced)))
@@ -119,7 +119,7 @@ class ExtractiveSummarizer:
         if not lines:
             lines = _beginnings(messages, room)
         if not lines:
-            raise SummaryError("nothing to summarise: the messages have no text, tool calls or tool results")
+            raise SummaryError("nothing to summarize: the messages have no text, tool calls or tool results")
         return "\n".join(lines)
 
     def _sentences(self, messages: Sequence[Message], previous_summary: str | None) -> list[_Sentence]:
@@ -136,8 +136,8 @@ class ExtractiveSummarizer:
     def _worth(self, sentences: Sequence[_Sentence]) -> dict[str, float]:
         """The value of each term. Names of speakers have none."""
         counts = Counter(term for sentence in sentences for term in sentence.terms)
-        capitalised = " ".join(word for sentence in sentences for word in _CAPITALISED.findall(sentence.text))
-        names = self._terms(capitalised)
+        capitalized = " ".join(word for sentence in sentences for word in _CAPITALISED.findall(sentence.text))
+        names = self._terms(capitalized)
         worth = {}
         for term, count in counts.items():
             value = count**_FREQUENCY * math.log1p(len(sentences) / count) ** _RARITY
@@ -153,21 +153,21 @@ class ExtractiveSummarizer:
 
 
 def extractive_summarizer(*, max_tokens: int = 400, language: str = "english") -> ExtractiveSummarizer:
-    """Create a summariser that selects sentences. It needs no model, network or additional package.
+    """Create a summarizer that selects sentences. It needs no model, network or additional package.
 
     It quotes sentences word for word with their speakers, and does not rephrase. If space is left, it adds the tool
     calls: tool, number of calls, inputs. A summary has at most `max_tokens` tokens (estimated, at least 16), and at
     most half the tokens of the messages it replaces. `language` is a language of search, or "none". Stemming needs
     `pip install 'redis_history[search]'`.
 
-    Raises ConfigurationError for an invalid option. The summariser raises SummaryError if there is nothing to
-    summarise.
+    Raises ConfigurationError for an invalid option. The summarizer raises SummaryError if there is nothing to
+    summarize.
     """
     return ExtractiveSummarizer(max_tokens, language)
 
 
 def within(summarizer: Summarizer, most: int) -> Summarizer:
-    """The summariser, limited to `most` tokens including the frame of the summary. Only an ExtractiveSummarizer can be
+    """The summarizer, limited to `most` tokens including the frame of the summary. Only an ExtractiveSummarizer can be
     limited; others are returned unchanged."""
     if not isinstance(summarizer, ExtractiveSummarizer):
         return summarizer

@@ -1,4 +1,4 @@
-"""Decide which messages of a conversation to summarise, so that its limits hold."""
+"""Decide which messages of a conversation to summarize, so that its limits hold."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEEP_RECENT: Final = 10
 
 
 class Plan(Struct, frozen=True):
-    """The messages to summarise. `seen` contains all of them, ascending: the `previous` summary, if there is one, and
+    """The messages to summarize. `seen` contains all of them, ascending: the `previous` summary, if there is one, and
     the other `messages`. The new summary replaces both.
 
     `reason` says in words which limit is exceeded. `enough`: whether the limits hold afterwards if the summary has the
@@ -93,7 +93,7 @@ class Policy(Struct, frozen=True, kw_only=True):
         check_function(self.counter, "counter", "a function from a str to an int", error=InvalidInputError)
 
     def plan(self, messages: Sequence[Message], *, now: datetime | None = None) -> Plan | None:
-        """The oldest messages, to summarise; None if all limits hold, or if replacing messages cannot help.
+        """The oldest messages, to summarize; None if all limits hold, or if replacing messages cannot help.
 
         `messages` are all live messages, ascending. If `older_than` is an age, it counts back from `now`.
         """

@@ -1,4 +1,4 @@
-"""Render messages and tool calls as text for summarisers. Pure."""
+"""Render messages and tool calls as text for summarizers. Pure."""
 
 from __future__ import annotations
 

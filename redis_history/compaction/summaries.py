@@ -1,4 +1,4 @@
-"""Summarisers: their interface, calls of them, and the conversion of their answers to messages."""
+"""Summarizers: their interface, calls of them, and the conversion of their answers to messages."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class NoGainError(SummaryTooLongError):
 
 
 class Summarizer(Protocol):
-    """A plain or coroutine function that summarises messages, for prompts, compressors and compression plugins.
+    """A plain or coroutine function that summarizes messages, for prompts, compressors and compression plugins.
 
     `messages` are the messages to replace, oldest first, without system messages and the earlier summary.
     `previous_summary` is the text of the earlier summary, or None. The new summary replaces both, so it must include
@@ -129,21 +129,21 @@ def usable(
     limit: int | None = None,
     tokens_of: Callable[[Message], int] = message_tokens,
 ) -> Message:
-    """Convert the answer of a summariser to a message of at most `limit` tokens; see `summary_limit`. Without a limit,
+    """Convert the answer of a summarizer to a message of at most `limit` tokens; see `summary_limit`. Without a limit,
     it must be shorter than the replaced messages.
 
     Raises SummaryError if it is not text, SummaryTooLongError if it is too long, and NoGainError if it is not shorter
     than the replaced messages, because then the conversation would grow with each compaction.
     """
     if not isinstance(answer, str):
-        raise SummaryError(f"the summariser must return text, not {type(answer).__name__}")
+        raise SummaryError(f"the summarizer must return text, not {type(answer).__name__}")
     text = without_frame(answer)  # a model may imitate the frame of the previous summary
     if not text:
-        raise SummaryError("the summariser returned no text")
+        raise SummaryError("the summarizer returned no text")
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise SummaryError(f"the summariser returned text that is not valid UTF-8: {error}") from error
+        raise SummaryError(f"the summarizer returned text that is not valid UTF-8: {error}") from error
     message = summary_message(text)
     before = sum(map(tokens_of, replaced))
     if limit is None:
@@ -154,7 +154,7 @@ def usable(
     if after > limit or endless:
         raise (NoGainError if after >= before and not endless else SummaryTooLongError)(
             f"the summary of {len(replaced):,} messages ({before:,} tokens) has {after:,} tokens, but at most "
-            f"{limit:,} are allowed: make the summariser return a shorter one",
+            f"{limit:,} are allowed: make the summarizer return a shorter one",
             after,
         )
     return message
@@ -171,21 +171,21 @@ def describe_error(error: BaseException) -> str:
 
 
 def summary_error(error: BaseException) -> SummaryError:
-    """An error of a summariser as a SummaryError: itself, or a new one with it as the cause."""
+    """An error of a summarizer as a SummaryError: itself, or a new one with it as the cause."""
     if isinstance(error, SummaryError):
         return error
-    made = SummaryError(f"the summariser raised {describe_error(error)}")
+    made = SummaryError(f"the summarizer raised {describe_error(error)}")
     made.__cause__ = error
     return made
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Whether the error may be Ctrl-C, which interrupts the main thread anywhere, also inside a summariser."""
+    """Whether the error may be Ctrl-C, which interrupts the main thread anywhere, also inside a summarizer."""
     return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
 
 
 async def call_summarizer(summarizer: Summarizer, messages: Sequence[Message], previous_summary: str | None) -> object:
-    """Call a summariser: a coroutine function in this event loop, a plain function in a thread."""
+    """Call a summarizer: a coroutine function in this event loop, a plain function in a thread."""
     if is_coroutine_function(summarizer):
         given: Any = summarizer(messages, previous_summary)
     else:

@@ -37,7 +37,7 @@ class CompressionProgress(Struct, frozen=True):
     - "conflict": its older messages changed during the compression. The compressor will retry.
     - "lease_lost": this process was too slow or stalled, and another one may have taken over.
 
-    `conversation_id`: the conversation. `messages`: number of messages to summarise. `tokens_before`, `tokens_after`:
+    `conversation_id`: the conversation. `messages`: number of messages to summarize. `tokens_before`, `tokens_after`:
     tokens of these messages, and of their summary. `wait`: seconds until the next attempt. `error`: the reason.
     `seconds`: time since the start.
     """

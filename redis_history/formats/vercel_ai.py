@@ -8,7 +8,7 @@
 | `metadata`, other keys | `provider_meta["vercel_ai"]` |
 
 The first message has the id of the UI message, the others `ID.1`, `ID.2` …; so a chat may be saved again after each
-answer, and stored messages are recognised. `to_vercel_ai` joins the messages of an id again. Messages from elsewhere
+answer, and stored messages are recognized. `to_vercel_ai` joins the messages of an id again. Messages from elsewhere
 become one UI message for each run of assistant and tool messages.
 """
 

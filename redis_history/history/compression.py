@@ -161,8 +161,8 @@ class Compression(Plugin):
         except SummaryError:
             raise
         except TimeoutError as error:
-            raise SummaryError(f"the summariser took longer than {self._timeout:g} seconds") from error
-        except BaseException as error:  # also sys.exit() of a summariser, which must not end the program
+            raise SummaryError(f"the summarizer took longer than {self._timeout:g} seconds") from error
+        except BaseException as error:  # also sys.exit() of a summarizer, which must not end the program
             if _ends_task(error, task):
                 raise
             raise summary_error(error) from error
@@ -179,9 +179,9 @@ def compression(
     """A plugin with which `history.reduce` replaces the oldest entries by a summary.
 
     There is at most one summary: the next one includes it. The summary is `[Earlier conversation summary: …]`, of role
-    user, with `metadata["is_summary"]`. If the summariser fails, takes longer than `timeout` seconds, or returns
+    user, with `metadata["is_summary"]`. If the summarizer fails, takes longer than `timeout` seconds, or returns
     nothing usable, `reduce` raises SummaryError and the history is unchanged. If a summary is too long for
-    `max_tokens`, the summariser is called again with more entries, as long as there are more.
+    `max_tokens`, the summarizer is called again with more entries, as long as there are more.
 
     The bounds hold afterwards whenever a summary can achieve this. These always stay: system entries, the turn in
     progress (from the newest user message until the assistant answers without a tool call), and calls that wait for
@@ -222,7 +222,7 @@ def _is_over(history: History, bounds: ReduceOptions) -> bool:
 
 
 def _ends_task(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
-    """Whether the error is meant for this task, not for the summariser: its cancellation, its end, or Ctrl-C."""
+    """Whether the error is meant for this task, not for the summarizer: its cancellation, its end, or Ctrl-C."""
     if isinstance(error, asyncio.CancelledError):
         return task is None or task.cancelling() > 0
     if isinstance(error, GeneratorExit):

@@ -3,7 +3,7 @@
 A *member* of the sorted set is a prefix of 8 bytes (sequence, characters, flags), then one MessagePack array:
 the fields of `Message` in their order, without those at the end that have their default. The client encodes the *body*:
 the array without sequence and timestamp, which the store inserts after the header byte. So a repeated append is
-recognised by its bytes.
+recognized by its bytes.
 
 Fields that a newer version added at the end of an array are ignored.
 """

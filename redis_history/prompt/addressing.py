@@ -10,7 +10,7 @@ from redis_history.prompt.projection import Turn, Voice
 
 
 class Addressing:
-    """Recognises messages that are addressed to an agent.
+    """Recognizes messages that are addressed to an agent.
 
     A message is addressed to it if its scope is `dm`, if its `mentions` contain the id, the name or an alias, or if its
     text contains the name or an alias as separate words, or the id after an @. Case, character width and Unicode

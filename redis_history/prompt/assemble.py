@@ -115,7 +115,7 @@ def assemble_messages(
     assembly = Assembly(messages, agent_id, agent_name, _checked(agent_id, agent_name, options, summarizer))
     summary: object = None
     if summarizer is not None and assembly.older:
-        summary = summarizer(*assembly.to_summarise)
+        summary = summarizer(*assembly.to_summarize)
         if inspect.isawaitable(summary):
             if inspect.iscoroutine(summary):
                 summary.close()
@@ -139,7 +139,7 @@ async def _assemble_async(
     assembly: Assembly = await run(Assembly, messages, agent_id, agent_name, options)
     summary: object = None
     if summarizer is not None and assembly.older:
-        summary = await call_summarizer(summarizer, *assembly.to_summarise)
+        summary = await call_summarizer(summarizer, *assembly.to_summarize)
     return await run(assembly.compose, summary)
 
 
@@ -189,7 +189,7 @@ class Assembly:
         self.older, self._recent = _split(turns, options.rolling_summary_threshold)
 
     @property
-    def to_summarise(self) -> tuple[list[Message], str | None]:
+    def to_summarize(self) -> tuple[list[Message], str | None]:
         """The arguments for a summarizer: the older messages as stored, and the text of the stored summaries."""
         texts = [read_summary(turn.sources[0]).strip() for turn in self._summaries]
         return [message for turn in self.older for message in turn.sources], "\n\n".join(filter(None, texts)) or None
@@ -200,7 +200,7 @@ class Assembly:
         options = self._options
         instructions = [system(options.system_prompt, id="system_prompt")] if options.system_prompt else []
         instructions += [message for turn in self._leading for message in self._project(turn)]
-        summaries, turns = self._summarised(summary)
+        summaries, turns = self._summarized(summary)
         counter = options.token_counter
         count = message_tokens if counter is None else partial(_count, counter)
         system_tokens = sum(map(count, instructions))
@@ -232,13 +232,13 @@ class Assembly:
             ),
         )
 
-    def _summarised(self, summary: object) -> tuple[list[Message], list[Turn]]:
+    def _summarized(self, summary: object) -> tuple[list[Message], list[Turn]]:
         """The summaries of the prompt, and its other turns."""
         if summary is not None and not isinstance(summary, str):
             raise InvalidInputError(f"the summarizer must return text or None, not {type(summary).__name__}")
         if text := without_frame(summary or ""):
             for turn in (*self._summaries, *self.older):
-                self._leave_out(turn, "summarised")
+                self._leave_out(turn, "summarized")
             return [system(summary_text(text), id="summary", metadata={"is_summary": True})], self._recent
         summaries = self._filter(self._summaries, "empty", lambda turn: bool(turn.shown[0].text.strip()))
         return [as_summary(turn.shown[0]) for turn in summaries], self.older + self._recent
@@ -289,7 +289,7 @@ def _count(counter: TokenCounter, message: Message) -> int:
 
 
 def _split(turns: list[Turn], threshold: int | None) -> tuple[list[Turn], list[Turn]]:
-    """Split into older and recent turns. System messages are neither summarised nor counted."""
+    """Split into older and recent turns. System messages are neither summarized nor counted."""
     said = [turn for turn in turns if turn.voice is not Voice.SYSTEM]
     if threshold is None or sum(len(turn.sources) for turn in said) <= threshold:
         return [], turns

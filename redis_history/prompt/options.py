@@ -33,7 +33,7 @@ class PromptOptions(Struct, frozen=True, kw_only=True):
     - `token_budget`: maximum tokens of the whole prompt, from 1; None for no limit.
     - `addressed_only_mode`: leave out messages that are not for this agent. "strict" only keeps its own messages and
       those that mention it in the metadata.
-    - `rolling_summary_threshold`: if there are more messages, summarise the older ones; None for never.
+    - `rolling_summary_threshold`: if there are more messages, summarize the older ones; None for never.
     - `time_window_minutes`: leave out older messages.
     - `max_turns_to_load`: number of messages to read from the store, 1 to 100,000.
     - `agent_aliases`: other names and ids of the agent.
@@ -88,7 +88,7 @@ def prompt_options(options: PromptOptions | Mapping[str, Any] | None) -> PromptO
 AddressedReason = Literal["own", "mention", "summary", "system", "dm", "two_party", "named", "also_addressed"]
 
 LeftOutReason = Literal[
-    "scope", "streaming", "time_window", "not_addressed", "summarised", "budget", "pair", "other_agent_tools", "empty"
+    "scope", "streaming", "time_window", "not_addressed", "summarized", "budget", "pair", "other_agent_tools", "empty"
 ]
 
 

@@ -204,8 +204,8 @@ LEAST: Final = 25
 
 class SearchHit(Struct, frozen=True):
     """A message that was found. `score` is above 0 and compares within one search only, `conversation_id` is where it
-    was found. `highlights` are up to 3 fragments with terms. `before` and `after` are as many neighbours as the call's
-    `context` says, ascending; they need not match. `archived`: a summary has replaced the message; then its neighbours
+    was found. `highlights` are up to 3 fragments with terms. `before` and `after` are as many neighbors as the call's
+    `context` says, ascending; they need not match. `archived`: a summary has replaced the message; then its neighbors
     are archived messages too.
 
     `excerpt`: if the message is too long for the rest of the `token_cap`, the passage that matches, cut to fit; then
@@ -253,7 +253,7 @@ def cut_to_tokens(
 ) -> list[SearchHit]:
     """The hits, best first, that fit into so many tokens, by `counter` or estimated. None: all. 0: none.
 
-    If only the message fits, it comes without its neighbours. A message that does not fit comes with an excerpt of its
+    If only the message fits, it comes without its neighbors. A message that does not fit comes with an excerpt of its
     share of the rest, so that there is room for later hits; it is skipped if that share is below LEAST tokens. The best
     hit always comes, however short its excerpt, so that a search with matches never looks empty.
     """
@@ -263,10 +263,10 @@ def cut_to_tokens(
     left = token_cap
     for index, hit in enumerate(hits if token_cap else ()):
         alone = message_tokens(hit.message, counter)
-        neighbours = sum(message_tokens(one, counter) for one in (*hit.before, *hit.after))
-        if alone + neighbours <= left:
+        neighbors = sum(message_tokens(one, counter) for one in (*hit.before, *hit.after))
+        if alone + neighbors <= left:
             kept.append(hit)
-            left -= alone + neighbours
+            left -= alone + neighbors
         elif alone <= left:
             kept.append(replace(hit, before=(), after=()))
             left -= alone

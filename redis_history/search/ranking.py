@@ -93,7 +93,7 @@ def rank(
     return ranked
 
 
-def favour(ranked: list[Ranked], dated: Matches, size: int) -> list[Ranked]:
+def favor(ranked: list[Ranked], dated: Matches, size: int) -> list[Ranked]:
     """The messages in order, with a higher score for those from the times that the query names (`dated`), as if the
     time were a word: 0.015 of recall@10 on LoCoMo, where 34 of 383 questions name a time."""
     if not dated.total or dated.total > dated.listed:  # so many that it says little
@@ -141,7 +141,7 @@ def fuse(ranked: Sequence[Ranked], nearest: Matches, size: int) -> list[Ranked]:
 
 
 def _near(scores: dict[int, float], known: Iterable[int]) -> dict[int, float]:
-    """The similarities in one conversation, each also spread to its neighbours among these messages and the `known`."""
+    """The similarities in one conversation, each also spread to its neighbors among these messages and the `known`."""
     spread = dict.fromkeys(known, 0.0)
     spread.update(scores)
     for n, score in scores.items():
@@ -160,7 +160,7 @@ def _moments(scores: Mapping[Any, Mapping[int, float]], count: int) -> tuple[flo
 
 
 def _add(scores: dict[int, float], weights: dict[int, float]) -> None:
-    """Add the weight of one term to each message: in full, or the largest share from a neighbour."""
+    """Add the weight of one term to each message: in full, or the largest share from a neighbor."""
     spread = dict(weights)
     for sequence, weight in weights.items():
         for step, share in _STEPS:
@@ -250,7 +250,7 @@ class Scan:
             for found in self._found
         ]
         ranked = rank(self._query, matches, size=self.searched)
-        return favour(ranked, Matches(len(self._dated), {None: self._dated}), self.searched)
+        return favor(ranked, Matches(len(self._dated), {None: self._dated}), self.searched)
 
 
 _Count = Callable[[Sequence[str], Counter[str], Counter[str]], float]

@@ -24,7 +24,7 @@ from redis_history.requests.store_options import Options
 from redis_history.search import server_search
 from redis_history.search.hits import Reindexed, SearchHit, SearchHits, cut_to_tokens, highlights
 from redis_history.search.query import Query, parse_query
-from redis_history.search.ranking import DEPTH, MAX_SCANNED, Ranked, Scan, favour, fuse, rank
+from redis_history.search.ranking import DEPTH, MAX_SCANNED, Ranked, Scan, favor, fuse, rank
 from redis_history.search.text import chunk_length, pack_all, searchable
 from redis_history.tokens import TokenCounter, count_characters
 
@@ -282,7 +282,7 @@ class Searcher(Struct, frozen=True):
         hits = SearchHits((), len(ranked))
         for one in ranked[asked.offset : asked.end]:
             message, is_archived = scan.messages[one.sequence], one.sequence in archived
-            context = yield from self._neighbours(conversation_id, message, asked.context, is_archived)
+            context = yield from self._neighbors(conversation_id, message, asked.context, is_archived)
             hits.append(SearchHit(message, one.score, conversation_id, (), *context, is_archived))
         return hits
 
@@ -296,7 +296,7 @@ class Searcher(Struct, frozen=True):
             total += hits.total
         return SearchHits(best[asked.offset :], total)
 
-    def _neighbours(
+    def _neighbors(
         self, conversation_id: str, message: Message, count: int, archived: bool
     ) -> Steps[tuple[tuple[Message, ...], tuple[Message, ...]]]:
         """So many messages before and after a message; those of an archived one are archived, too."""
@@ -383,7 +383,7 @@ def _rank(found: server_search.SearchMatches, query: Query) -> list[Ranked]:
     ranked = rank(query, found.matches, size=found.size, together=found.together)
     size = found.size or found.documents
     if found.dated is not None:
-        ranked = favour(ranked, found.dated, size)
+        ranked = favor(ranked, found.dated, size)
     return ranked if found.nearest is None else fuse(ranked, found.nearest, size)
 
 

@@ -59,7 +59,7 @@ class SearchAll(Struct, Op[SearchMatches | None], frozen=True):
 
 
 class Fetched(Struct, frozen=True):
-    """A found message and its neighbours, ascending; an archived message has archived neighbours."""
+    """A found message and its neighbors, ascending; an archived message has archived neighbors."""
 
     message: Message
     before: list[Message]
@@ -68,7 +68,7 @@ class Fetched(Struct, frozen=True):
 
 
 class Fetch(Struct, Op[list[Fetched | None]], frozen=True):
-    """Read found messages of one conversation, each with `around` neighbours before and after; None: it is gone."""
+    """Read found messages of one conversation, each with `around` neighbors before and after; None: it is gone."""
 
     conversation_id: str
     generation: bytes

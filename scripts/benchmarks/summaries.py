@@ -1,4 +1,4 @@
-"""What the extractive summariser keeps: questions of LoCoMo that a summary alone can answer, beside two baselines.
+"""What the extractive summarizer keeps: questions of LoCoMo that a summary alone can answer, beside two baselines.
 
     python -m scripts.benchmarks.summaries locomo10.json
 

@@ -1,4 +1,4 @@
-"""Summarisers for compressor processes that a test starts."""
+"""Summarizers for compressor processes that a test starts."""
 
 from __future__ import annotations
 

@@ -318,7 +318,7 @@ def test_calls_work_and_are_not_repeated_after_the_clock_was_set_back(wire: Wire
             client.pexpire(target, 120_000)
     client.hset(keys.state, "g", ahead * 60 * SECOND)
     wire.store.append("c", user("again", id="a"))
-    assert wire.copy(op, sent=sent)() == 1, "recognised by its token"
+    assert wire.copy(op, sent=sent)() == 1, "recognized by its token"
     assert wire.texts() == ["b", "again"]
     assert wire.store.delete_messages("c", ["a"]) == 1
     assert wire.store.clear("c") > 0
@@ -462,7 +462,7 @@ def _outcome(run: Callable[[], Any]) -> Any:
         return type(error).__name__
 
 
-def test_memory_recognises_a_repeated_operation() -> None:
+def test_memory_recognizes_a_repeated_operation() -> None:
     backend = MemoryBackend()
     backend.execute(_append(user("a", id="a")))
     delete = DeleteMessages("c", ("a",))
@@ -477,7 +477,7 @@ def test_memory_recognises_a_repeated_operation() -> None:
         assert store.get("c") == []
 
 
-def test_a_repeated_operation_is_recognised_after_its_message_was_deleted(server: RealServer, namespace: str) -> None:
+def test_a_repeated_operation_is_recognized_after_its_message_was_deleted(server: RealServer, namespace: str) -> None:
     """As a history does after a failed save. The message was stored, and another store has deleted it since."""
     with (
         HistoryStore(server.url, namespace=namespace, retry=RetryPolicy(deadline=0)) as store,

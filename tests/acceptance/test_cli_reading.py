@@ -35,7 +35,7 @@ HOSTILE = "\x1b[2J\x1b]0;owned\x07 [bold red]x[/] \u202egnp.exe \x9b31m \x08\x7f
 
 
 def plain(text: str) -> str:
-    """Without what rich itself sends to set colours."""
+    """Without what rich itself sends to set colors."""
     return re.sub(r"\x1b\[[\d;]*m", "", text)
 
 

@@ -36,7 +36,7 @@ def _arrived(store: HistoryStore, count: int) -> bool:
 
 @pytest.mark.proves("compaction")
 @pytest.mark.parametrize("kind", ["plain", "redis"])
-def test_what_four_processes_append_while_a_summariser_thinks_stays(own_server: Start, kind: str) -> None:
+def test_what_four_processes_append_while_a_summarizer_thinks_stays(own_server: Start, kind: str) -> None:
     server = own_server(kind)
     with HistoryStore(server.url) as store, server.client() as client:
         seen = _fill(store, 300)
@@ -59,7 +59,7 @@ def test_what_four_processes_append_while_a_summariser_thinks_stays(own_server: 
 
 
 def _compact_until(url: str, name: str, count: int) -> int:
-    """Summarise all but the newest messages, again and again, until `count` messages have arrived. Returns how many
+    """Summarize all but the newest messages, again and again, until `count` messages have arrived. Returns how many
     summaries were stored."""
     rounds = done = 0
     with HistoryStore(url) as store:
@@ -403,7 +403,7 @@ def test_an_expansion_that_loses_its_copy_keeps_all_messages(
 
 @pytest.mark.parametrize("page", [0, 2, 5, *(pytest.param(page, marks=pytest.mark.full) for page in (1, 3, 4))])
 def test_a_page_that_arrives_again_harms_no_expansion(server: RealServer, namespace: str, page: int) -> None:
-    """A repeated page is recognised. A repeated first page starts the copy again, which is then not used."""
+    """A repeated page is recognized. A repeated first page starts the copy again, which is then not used."""
     with _archived(server, namespace) as (store, other, before):
         sent: list[Any] = []
         backend: Any = store._backend

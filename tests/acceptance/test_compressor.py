@@ -110,7 +110,7 @@ def members(client: Any, conversation_id: str) -> list[bytes]:
 
 
 @pytest.mark.proves("compressors")
-def test_a_slow_summariser_and_500_appends_of_four_processes_meanwhile(
+def test_a_slow_summarizer_and_500_appends_of_four_processes_meanwhile(
     own_server: Start, start: StartWorker, full: bool
 ) -> None:
     server = own_server()

@@ -117,7 +117,7 @@ assert os.waitpid(child, 0)[1] == 0
 
 @pytest.mark.parametrize("how", ["restore", "clear"])
 def test_a_rewrite_whose_answer_was_lost(own_server: Start, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    """It is recognised in the change log as done, also if somebody has written since."""
+    """It is recognized in the change log as done, also if somebody has written since."""
     with HistoryStore(own_server("plain").url) as store:
         store.append_many("c", [user(str(number)) for number in range(4)])
         real = store._write

@@ -1,4 +1,4 @@
-"""The compressor over every backend, in both faces, with summarisers that a test can hold."""
+"""The compressor over every backend, in both faces, with summarizers that a test can hold."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def summarize(messages: Sequence[Message], previous: str | None) -> str:
 
 
 class Held:
-    """A summariser that says when it has been called, and waits for a word."""
+    """A summarizer that says when it has been called, and waits for a word."""
 
     def __init__(self, answer: Any = "A summary.") -> None:
         self.answer = answer
@@ -163,7 +163,7 @@ async def test_a_summary_that_is_too_long_is_asked_for_again_of_more(store: Any)
     assert (await store.get_conversation("c")).tokens <= bound
 
 
-async def test_appends_while_the_summariser_thinks_stay(store: Any, stores: Stores) -> None:
+async def test_appends_while_the_summarizer_thinks_stay(store: Any, stores: Stores) -> None:
     await store.append_many("c", LOTS)
     before = await store.get("c")
     held, other = Held(), stores()
@@ -181,9 +181,9 @@ async def test_appends_while_the_summariser_thinks_stay(store: Any, stores: Stor
     assert (await store.get("c"))[:40] == before
 
 
-@pytest.mark.proves("summarisers")
+@pytest.mark.proves("summarizers")
 @pytest.mark.parametrize("change", ["edit", "delete", "clear"])
-async def test_changed_messages_are_summarised_again(store: Any, change: str) -> None:
+async def test_changed_messages_are_summarized_again(store: Any, change: str) -> None:
     await store.append_many("c", LOTS)
     held = Held()
     async with running(compressor_of(store, held)) as compressor:
@@ -219,7 +219,7 @@ async def test_a_late_tool_result_is_a_conflict_and_the_attempt_is_repeated(stor
     assert not {message.id for message in await store.get("c")} & {"call", "result"}
 
 
-@pytest.mark.proves("summarisers")
+@pytest.mark.proves("summarizers")
 @pytest.mark.parametrize(
     "answer",
     [RuntimeError("no model"), "", None, "word " * 200_000, "held"],
@@ -252,7 +252,7 @@ async def test_an_invalid_summary_changes_nothing_and_others_go_on(store: Any, a
 
 
 def failing(times: int) -> Callable[..., str]:
-    """A summariser that fails so many times."""
+    """A summarizer that fails so many times."""
     errors = iter(range(times))
 
     def summarize(messages: Sequence[Message], previous: str | None) -> str:

@@ -43,11 +43,11 @@ async def fill(store: Any) -> None:
         await store.append_many(name, [user(f"{name} {message.text}", id=message.id) for message in LOTS])
 
 
-@pytest.mark.proves("summarisers")
+@pytest.mark.proves("summarizers")
 @pytest.mark.backends("memory")
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("kind", ["plain", "coroutine"])
-async def test_any_error_of_a_summariser_is_a_failed_attempt(store: Any, kind: str, error: type[BaseException]) -> None:
+async def test_any_error_of_a_summarizer_is_a_failed_attempt(store: Any, kind: str, error: type[BaseException]) -> None:
     if kind == "coroutine" and error is KeyboardInterrupt and not isinstance(store, Awaitable):
         pytest.skip("in the main thread it is Ctrl-C")
     await fill(store)

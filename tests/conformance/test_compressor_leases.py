@@ -18,7 +18,7 @@ from tests.conformance.test_leases import execute
 
 
 @pytest.mark.proves("compressors")
-async def test_four_workers_summarise_each_conversation_once(stores: Stores) -> None:
+async def test_four_workers_summarize_each_conversation_once(stores: Stores) -> None:
     every = [stores() for _ in range(4)]
     for number in range(12):
         await every[0].append_many(f"c{number}", LOTS)
@@ -56,7 +56,7 @@ async def test_a_lost_lease_prevents_the_change(store: Any) -> None:
     assert await execute(store, KeepLease(other, 0))  # the other's is untouched
 
 
-async def test_a_lost_lease_is_noticed_while_the_summariser_thinks(store: Any) -> None:
+async def test_a_lost_lease_is_noticed_while_the_summarizer_thinks(store: Any) -> None:
     await store.append_many("c", LOTS)
     held = Held()
     compressor = compressor_of(store, held, lease=2.0)
@@ -68,7 +68,7 @@ async def test_a_lost_lease_is_noticed_while_the_summariser_thinks(store: Any) -
     held.go.set()
 
 
-async def test_the_lease_is_kept_while_the_summariser_thinks(store: Any) -> None:
+async def test_the_lease_is_kept_while_the_summarizer_thinks(store: Any) -> None:
     await store.append_many("c", LOTS)
     await store.append("other", user("x"))
     held = Held()

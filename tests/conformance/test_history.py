@@ -149,8 +149,8 @@ async def test_entries_left_out_by_a_plugin_stay_in_the_store(stores: Any) -> No
 
 
 @pytest.mark.compaction
-async def test_a_plugin_may_leave_out_and_summarise(stores: Any) -> None:
-    """A summary is a compaction. Left-out entries are archived with the summarised messages around them."""
+async def test_a_plugin_may_leave_out_and_summarize(stores: Any) -> None:
+    """A summary is a compaction. Left-out entries are archived with the summarized messages around them."""
 
     class Both(Plugin):
         async def reduce(self, entries: Any, options: Any) -> Any:
@@ -195,7 +195,7 @@ async def test_a_plugin_cannot_rewrite_a_stored_conversation_by_a_reduction(stor
 
 @pytest.mark.proves("no-overwrite")
 async def test_limits_remove_nothing_from_the_store(stores: Any) -> None:
-    class Summarising(Plugin):
+    class Summarizing(Plugin):
         async def reduce(self, entries: Any, options: Any) -> Any:
             return [user("other")]
 
@@ -208,7 +208,7 @@ async def test_limits_remove_nothing_from_the_store(stores: Any) -> None:
     await history.save()
     assert texts(history) == ["s", "8", "9"]
     assert await stored_texts(store) == ["s", *map(str, range(10))]
-    history.use(Summarising())
+    history.use(Summarizing())
     with pytest.raises(InvalidInputError):
         await history.reduce()
     assert texts(history) == ["s", "8", "9"]

@@ -73,7 +73,7 @@ async def test_appends_of_others_meanwhile_stay(stores: Any) -> None:
     assert history.entries[0].is_summary
 
 
-async def test_an_edit_of_summarised_messages_is_a_conflict_and_loses_nothing(stores: Any) -> None:
+async def test_an_edit_of_summarized_messages_is_a_conflict_and_loses_nothing(stores: Any) -> None:
     store, history = stores(), compressing(stores())
     await store.append_many("c", LOTS)
     await history.load("c")

@@ -195,7 +195,7 @@ async def test_a_message_that_is_too_long_comes_with_the_passage_that_matches(st
             await store.search("c", "needle", token_counter=wrong)
 
 
-async def test_neighbours_and_highlights(talk: Any) -> None:
+async def test_neighbors_and_highlights(talk: Any) -> None:
     [hit] = await talk.search("c", '"return flight"', context=2, highlight=True)
     assert [one.id for one in hit.before] == ["t1", "a2"]
     assert [one.id for one in hit.after] == ["zh", "s"], "without a time of its own the first one was stamped now"

@@ -1,6 +1,6 @@
 """Checks whether a record keeps the promises. Pure: from the record to the list of violations.
 
-The changes of a conversation, in the order in which the servers made them, must be a linearisation of the calls:
+The changes of a conversation, in the order in which the servers made them, must be a linearization of the calls:
 
 - each change belongs to one call, and each call makes at most one change;
 - a call that was refused made none; a call that was acknowledged made one, unless the state asked for none;

@@ -58,7 +58,7 @@ def test_promises_hold_for_long(tmp_path: Path) -> None:
 
 #: For each: words of the checker's complaint, then edits: the script, what is replaced, and the replacement.
 MUTATIONS: dict[str, tuple[Any, ...]] = {
-    "repeated calls are not recognised": (
+    "repeated calls are not recognized": (
         "times: as revisions",
         ("_journal", "if values[4] then seen.outcome", "if false then seen.outcome"),
     ),

@@ -138,7 +138,7 @@ def test_the_agent_searches_its_own_conversation(store: HistoryStore) -> None:
     middleware = ConversationMiddleware(store, conversation_id="c", search=True)
     ask(create_agent(Model(requests=[]), [add], middleware=[middleware]), "My suitcase is green.")
     model = Model(requests=[], tool="conversation_search", arguments={"query": "suitcase"})
-    assert "green" in ask(create_agent(model, [add], middleware=[middleware]), "Which colour is it?")
+    assert "green" in ask(create_agent(model, [add], middleware=[middleware]), "Which color is it?")
 
 
 def test_a_conversation_is_needed(store: HistoryStore) -> None:

@@ -47,7 +47,7 @@ def test_a_term_counts_less_with_each_step_away() -> None:
     assert [ranked[n] / whole for n in (11, 22, 33, 44)] == pytest.approx([1.7, 1.5, 1.3, 1.0])
 
 
-def test_neighbours_are_of_the_same_conversation() -> None:
+def test_neighbors_are_of_the_same_conversation() -> None:
     found = Matches(2, {"a": {1: 1.0}, "b": {2: 1.0}})
     other = Matches(1, {"a": {2: 1.0}})
     scores = {(one.conversation, one.sequence): one.score for one in rank(query_of(2), (found, other), size=1000)}
@@ -111,7 +111,7 @@ def test_random_vectors_only_break_ties() -> None:
         assert {*ranked[-100:]} == {*range(4, 401, 4)}
 
 
-def test_without_words_the_nearest_come_first_and_spread_to_neighbours() -> None:
+def test_without_words_the_nearest_come_first_and_spread_to_neighbors() -> None:
     assert sequences(fuse([], near({1: 0.1, 5: 0.9, 9: 0.5}), 9)) == [5, 9, 1]
     assert sequences(fuse([], near({1: 0.9, 2: 0.5, 3: 0.9, 10: 0.6, 20: 0.0}), 20)).index(2) == 2
     assert fuse([], near({}), 0) == []

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from redis_history.cli.commands import cli
 
-#: Independent of the environment: times in UTC, no colours, the usual width.
+#: Independent of the environment: times in UTC, no colors, the usual width.
 SETTINGS = {"TZ": "UTC", "COLUMNS": "100", "NO_COLOR": "1"}
 WITHOUT = ("REDIS_HISTORY_URL", "REDIS_HISTORY_NAMESPACE", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 

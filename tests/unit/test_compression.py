@@ -55,7 +55,7 @@ def test_one_rolling_summary_takes_the_place_of_the_oldest() -> None:
     assert history.entries[1].text == "[Earlier conversation summary: nothing + 6 + 5]"
 
 
-def test_entries_that_are_too_old_are_summarised() -> None:
+def test_entries_that_are_too_old_are_summarized() -> None:
     history = History([user("old " * 30, timestamp="2020-01-01"), user("older " * 30, timestamp="2020-01-02")])
     for number in range(5):
         history.add_text("user", str(number))
@@ -89,10 +89,10 @@ class OwnError(BaseException):
     pass
 
 
-@pytest.mark.proves("summarisers")
+@pytest.mark.proves("summarizers")
 @pytest.mark.parametrize("error", [SystemExit, GeneratorExit, asyncio.CancelledError, OwnError, KeyboardInterrupt])
 @pytest.mark.parametrize("coroutine", [False, True])
-async def test_no_error_of_a_summariser_ends_the_program(error: type[BaseException], coroutine: bool) -> None:
+async def test_no_error_of_a_summarizer_ends_the_program(error: type[BaseException], coroutine: bool) -> None:
     """Also one that is meant for its own task or thread, such as `sys.exit()`."""
 
     def plain(messages: Sequence[Message], previous: str | None) -> str:
@@ -131,7 +131,7 @@ async def test_a_cancelled_reduction_is_cancelled() -> None:
         await work
 
 
-def test_a_summariser_that_takes_too_long() -> None:
+def test_a_summarizer_that_takes_too_long() -> None:
     go = threading.Event()
     history = filled().use(plugin(lambda messages, previous: go.wait(20) and "x", timeout=0.05))
     with pytest.raises(SummaryError):
@@ -204,7 +204,7 @@ def test_an_automatic_reduction_that_was_overtaken_runs_again(meanwhile: str) ->
 
     history = filled().use(plugin(overtaken, auto_reduce_when={"max_entries": 12}))
     history.add_text("user", "One more, which exceeds the limit.")
-    assert len(calls) == 2, "the second reduction summarises what came during the first"
+    assert len(calls) == 2, "the second reduction summarizes what came during the first"
     assert len(history) <= 12
 
 
@@ -226,7 +226,7 @@ def test_a_failed_automatic_reduction_is_reported_and_repeated() -> None:
     assert "At last." in history.entries[1].text
 
 
-def test_a_summariser_that_adds_to_the_history_is_not_called_again_for_that() -> None:
+def test_a_summarizer_that_adds_to_the_history_is_not_called_again_for_that() -> None:
     calls: list[int] = []
     history = History()
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
-from importlib.metadata import metadata
-
-from redis_history.doctor import examine_installation
 
 #: A package that each module needs, and the extra that installs it.
 NEEDED = {
@@ -42,9 +38,3 @@ def test_a_missing_package_is_reported_with_its_extra() -> None:
     assert imported == "[]"
     for error, (_, extra) in zip(errors, NEEDED.values(), strict=True):
         assert error.endswith(f"pip install 'redis_history[{extra}]' True")
-
-
-def test_the_doctor_lists_the_extras() -> None:
-    extras = {finding.check: finding for finding in examine_installation()}["extras"]
-    for name in set(metadata("redis_history").get_all("Provides-Extra", ())) - {"dev"}:
-        assert re.search(rf"[ ,]{name}(,|;|$)", extras.detail), name

@@ -53,7 +53,7 @@ def test_helpers_take_only_the_fields_that_callers_set() -> None:
     for make in (user, assistant, system, tool):
         with pytest.raises(TypeError, match=rf"{make.__name__}\(\).*particpant.*participant"):
             make("hello", particpant=Participant("user", "bob"))
-    for name in ("role", "parts", "sequence", "colour"):
+    for name in ("role", "parts", "sequence", "color"):
         with pytest.raises(TypeError, match=name):
             user("hello", **{name: None})
 

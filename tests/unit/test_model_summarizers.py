@@ -1,4 +1,4 @@
-"""Summarisers over the SDKs of OpenAI and Anthropic, against a local server that speaks their wire formats."""
+"""Summarizers over the SDKs of OpenAI and Anthropic, against a local server that speaks their wire formats."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def vendor(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def make(vendor: str, server: ModelServer) -> Make:
-    """Makes a summariser of the vendor, over the local server."""
+    """Makes a summarizer of the vendor, over the local server."""
     url = f"{server.url}/v1" if vendor == "openai" else server.url
 
     def make(**options: Any) -> Any:

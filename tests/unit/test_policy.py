@@ -189,7 +189,7 @@ def _meeting(live: list[Message], policy: Policy) -> Iterator[int]:
     leaving = [index for index, message in enumerate(live) if not stays(message)]
     for number, index in enumerate(leaving, 1):
         rest = [message for at, message in enumerate(live) if stays(message) or at > index]
-        has_new = number > 1 or not live[index].is_summary  # a summary alone is not summarised again
+        has_new = number > 1 or not live[index].is_summary  # a summary alone is not summarized again
         if ends[index] and index < turn and not any(message.is_summary for message in rest) and has_new:
             tokens = sum(map(message_tokens, rest)) + policy.summary_tokens
             fits = policy.max_tokens is None or tokens <= policy.max_tokens

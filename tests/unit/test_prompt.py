@@ -377,7 +377,7 @@ def test_a_counter_of_the_caller() -> None:
 # Summaries
 
 
-def test_the_older_turns_are_summarised() -> None:
+def test_the_older_turns_are_summarized() -> None:
     talk = [system("rules", id="s"), *(user(f"m{n}", id=str(n)) for n in range(6)), system("note", id="n")]
     talk.insert(3, system("an old note", id="o"))
     given: list[list[str]] = []
@@ -392,7 +392,7 @@ def test_the_older_turns_are_summarised() -> None:
     assert found.messages[1].text == "[Earlier conversation summary: they talked]"
     assert found.messages[1].role == "system"
     assert found.messages[1].is_summary
-    assert found.report.ids("summarised") == ["0", "1"]
+    assert found.report.ids("summarized") == ["0", "1"]
     assert ids(talk, rolling_summary_threshold=6, summarizer=summarize)[1] == "0"
     assert len(given) == 1
 
@@ -410,7 +410,7 @@ def test_an_earlier_summary_is_used_or_absorbed() -> None:
     found = prompt(talk, rolling_summary_threshold=3, summarizer=summarize)
     assert given == ["0", "1", "they met"]
     assert [message.id for message in found.messages] == ["summary", "2", "3", "4"]
-    assert found.report.ids("summarised") == ["0", "y", "1"]
+    assert found.report.ids("summarized") == ["0", "y", "1"]
     assert found.messages[0].text == "[Earlier conversation summary: they met and talked]"
 
 
@@ -430,7 +430,7 @@ def test_a_pair_is_not_split_by_a_summary() -> None:
         )
     assert given == [["a", "call", "result"], ["a", "call", "result"], ["a"]]
     kept = ids(talk[:3], rolling_summary_threshold=1, summarizer=lambda messages, previous: "they met")
-    assert kept == ["summary", "call", "result"], "the newest turn is not summarised, however long"
+    assert kept == ["summary", "call", "result"], "the newest turn is not summarized, however long"
 
 
 def test_what_a_summarizer_may_return() -> None:

@@ -1,4 +1,4 @@
-"""Summaries: their form, the checks of answers, and the extractive summariser."""
+"""Summaries: their form, the checks of answers, and the extractive summarizer."""
 
 from __future__ import annotations
 

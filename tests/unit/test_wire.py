@@ -74,7 +74,7 @@ def test_an_integer_score_is_read_as_the_same_message() -> None:
     assert encode_body(stored(message)) == encode_body(message)
 
 
-class Colour(enum.Enum):
+class Color(enum.Enum):
     RED = "red"
 
 
@@ -86,7 +86,7 @@ class Point:
 #: msgspec could encode each of these as another type.
 OBJECTS = [
     *({1, 2}, frozenset({"a"}), decimal.Decimal("0.10"), uuid.UUID(int=7), dt.date(2026, 1, 31)),
-    *(dt.datetime(2026, 1, 31), dt.timedelta(seconds=1), Colour.RED, Point(), msgspec.Raw(b"\x01"), bytearray(b"x")),
+    *(dt.datetime(2026, 1, 31), dt.timedelta(seconds=1), Color.RED, Point(), msgspec.Raw(b"\x01"), bytearray(b"x")),
 ]
 
 

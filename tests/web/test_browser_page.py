@@ -374,10 +374,10 @@ async def test_light_dark_and_as_the_system(windows: Windows, site: Site) -> Non
     dark = await page.evaluate(paper)
     await page.emulate_media(color_scheme="light")
     assert await page.evaluate(paper) == "rgb(255, 255, 255)" != dark
-    button = page.get_by_role("button", name="Colours")
+    button = page.get_by_role("button", name="Colors")
     await button.click()
     await page.keyboard.press("t")
-    await expect(button).to_have_attribute("aria-label", "Colours: dark")
+    await expect(button).to_have_attribute("aria-label", "Colors: dark")
     assert await page.evaluate(paper) == dark
     await page.reload()
     assert await page.evaluate(paper) == dark

@@ -35,37 +35,37 @@ async def test_axe_finds_nothing_serious(
         size = {"width": width, "height": 844}
         window = await windows(served.url, viewport=size, reduced_motion="reduce")
         page = await window.open()
-        colours: Any = ["light", "dark"] if full else ["light" if width > 500 else "dark"]
+        colors: Any = ["light", "dark"] if full else ["light" if width > 500 else "dark"]
         await expect(page.locator(".card")).to_have_count(8)
-        await _check(page, colours, "list")
+        await _check(page, colors, "list")
         await page.get_by_label("Search messages").fill("jacket")
         await expect(page.locator(".hit").first).to_be_visible()
         await page.get_by_text("Filters").click()
-        await _check(page, colours, "search")
+        await _check(page, colors, "search")
         await window.follow(scenes.MAIN)
         await page.keyboard.press("g")
         await page.get_by_role("button", name="Show the originals").click()
         await page.evaluate("document.querySelectorAll('.tool-head').forEach((one) => one.click())")
-        await _check(page, colours, "conversation")
+        await _check(page, colors, "conversation")
         for name in ("Rename", "Export"):
             await page.get_by_role("button", name=name).click()
-            await _check(page, colours, name)
+            await _check(page, colors, name)
             await page.keyboard.press("Escape")
         await page.keyboard.press("?")
-        await _check(page, colours, "help")
+        await _check(page, colors, "help")
         await windows.close()
 
 
-async def _check(page: Page, colours: Any, what: str) -> None:
+async def _check(page: Page, colors: Any, what: str) -> None:
     await page.evaluate(AXE)
-    for colour in colours:
-        await page.emulate_media(color_scheme=colour)
+    for color in colors:
+        await page.emulate_media(color_scheme=color)
         found = await page.evaluate("axe.run({resultTypes: ['violations']})")
         assert not [
             f"{one['id']}: {[node['html'][:120] for node in one['nodes'][:3]]}"
             for one in found["violations"]
             if one["impact"] in ("serious", "critical")
-        ], (what, colour)
+        ], (what, color)
 
 
 async def test_a_thousand_messages_are_painted_at_once(window: Window, site: Site) -> None:
@@ -121,7 +121,7 @@ async def test_texts_that_could_freeze_the_page(window: Window) -> None:
     ]
 
 
-async def test_other_names_of_languages_are_coloured(window: Window) -> None:
+async def test_other_names_of_languages_are_colored(window: Window) -> None:
     page = await window.open()
     plain = await page.evaluate("""async () => {
         const { code } = await import("./static/prose.js");

@@ -246,7 +246,7 @@ document.addEventListener("keydown", (event) => {
 function showTheme(choice) {
   const button = byId("theme-button");
   button.replaceChildren(icon(choice));
-  button.title = button.ariaLabel = `Colours: ${choice === "system" ? "as the system" : choice}`;
+  button.title = button.ariaLabel = `Colors: ${choice === "system" ? "as the system" : choice}`;
 }
 
 showTheme(window.pageTheme.choice);

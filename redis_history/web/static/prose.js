@@ -8,7 +8,7 @@ const LONG = 1800; // characters
 const TALL = 26; // lines
 const SHOWN = 1200;
 const SHOWN_LINES = 16;
-const COLOURED = 6000; // characters; longer code stays in one colour
+const COLOURED = 6000; // characters; longer code stays in one color
 const ALIASES = {
   python: "py",
   javascript: "js",
@@ -45,13 +45,13 @@ export function foldable(text, { open, toggle, id, cut }, make) {
 export function code(text, language = "") {
   const name = shorten(language, 24);
   const label = language ? `Code, ${name}` : "Code";
-  const body = coloured(el("code"), text, language.toLowerCase());
+  const body = colored(el("code"), text, language.toLowerCase());
   const head = el("span.code-head", name, copyButton(text));
   return el("pre.code", { dir: "ltr", tabindex: "0", "aria-label": label }, head, body);
 }
 
-/** Append a text, in the colours of a known language. */
-function coloured(node, text, language) {
+/** Append a text, in the colors of a known language. */
+function colored(node, text, language) {
   const name = Object.hasOwn(ALIASES, language) ? ALIASES[language] : language;
   const append = (piece, kind) => node.append(kind ? el(`span.code-${kind}`, piece) : piece);
   if (Object.hasOwn(languages, name) && text.length <= COLOURED) tokenize(text, languages[name], append, { languages });
@@ -72,9 +72,9 @@ export function pretty(value) {
   return JSON.stringify(value, null, 2) ?? "";
 }
 
-/** Preformatted text; coloured if it is JSON. */
+/** Preformatted text; colored if it is JSON. */
 export const data = (text) =>
-  coloured(
+  colored(
     el("pre.data", { dir: "auto", tabindex: "0", "aria-label": "Data" }),
     text,
     /^[[{]/.test(text) ? "json" : "",

@@ -1,4 +1,4 @@
-// Runs before the first paint, so that the page does not flash in the wrong colours. app.js connects the button.
+// Runs before the first paint, so that the page does not flash in the wrong colors. app.js connects the button.
 (() => {
   const KEY = "redis-history:theme";
   const CHOICES = ["system", "light", "dark"];
