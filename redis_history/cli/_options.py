@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from typing import Any, TypeVar, get_args
 
 import click
-from click.shell_completion import CompletionItem
 
-from redis_history.cli.commands import Context
 from redis_history.model import Role, Scope
 from redis_history.requests import owner_of
 
@@ -22,7 +19,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)?")
 _POSITION = re.compile(r"-?\d+\.\d+")
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_MAX_COMPLETIONS = 100
 
 
 class Number(click.IntRange):
@@ -59,41 +55,8 @@ def utf8(text: str) -> str:
         return text
 
 
-def complete_conversation(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The newest conversations whose ids begin with `incomplete`.
-
-    No completions, and no error, if the server does not answer at once. Never starts a server."""
-    from redis_history._sync.store import HistoryStore
-    from redis_history.backends.redis.urls import embedded_server, parse_url
-    from redis_history.embedded import status
-    from redis_history.errors import RedisHistoryError
-    from redis_history.retry import RetryPolicy
-
-    context = Context.of(ctx)
-    url = context.url
-    if url.startswith(("redis://", "rediss://", "unix://")) and "socket_" not in url:
-        url += ("&" if "?" in url else "?") + "socket_connect_timeout=0.5&socket_timeout=0.5"
-    try:
-        target = parse_url(url)
-        if target.scheme == "embedded":
-            server = status(embedded_server(target).path)
-            if not server.running:
-                return []
-            url = server.url  # the URL of its socket, which starts no server
-        store = HistoryStore(url, namespace=context.namespace, retry=RetryPolicy(deadline=0), search="off")
-        with closing(store):
-            found = store.list_conversations(limit=_MAX_COMPLETIONS)
-    except (RedisHistoryError, OSError):
-        return []
-    return [
-        CompletionItem(one.conversation_id, help=(one.title or "") if (one.title or "").isprintable() else "")
-        for one in found
-        if one.conversation_id.startswith(incomplete) and one.conversation_id.isprintable()
-    ]
-
-
 #: Options of `click.argument` and `click.option` for ids of conversations.
-CONVERSATION_ID: dict[str, Any] = {"metavar": "ID", "type": utf8, "shell_complete": complete_conversation}
+CONVERSATION_ID: dict[str, Any] = {"metavar": "ID", "type": utf8}
 conversation = click.argument("conversation", **CONVERSATION_ID)
 
 

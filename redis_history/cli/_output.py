@@ -49,7 +49,7 @@ with --url or REDIS_HISTORY_URL, or use your private server: --url embedded://""
 _HINTS = {
     "credentials": "Put the user name and password into the URL: redis://user:password@host:6379/0",
     "certificate": "Name the certificates in the URL: rediss://host:6379/0?ssl_ca_certs=/path/ca.pem",
-    "out_of_memory": "`redis-history stats` shows what takes the memory; `redis-history compress` and `delete` free it",
+    "out_of_memory": "`redis-history compress` and `delete` free memory",
     "permission": "`redis-history doctor` says which rights are missing, and how to grant them",
 }
 

@@ -13,7 +13,6 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 import click
-from click.shell_completion import CompletionItem, get_completion_class
 
 from redis_history._version import __version__
 from redis_history.errors import RedisHistoryError
@@ -33,7 +32,6 @@ _COMMANDS = {
     "stop": ("edit", "Stop the agent that works on a conversation."),
     "rename": ("edit", "Set the title of a conversation."),
     "delete": ("edit", "Delete conversations with all their messages, including archived ones."),
-    "stats": ("edit", "Show how much a namespace contains, and its largest conversations."),
     "import": ("exchange", "Import conversations from files, or from the keys of an agent framework."),
     "export": ("exchange", "Export conversations, or a whole namespace, to a file."),
     "compress": ("maintain", "Replace the older part of long conversations with summaries."),
@@ -42,7 +40,6 @@ _COMMANDS = {
     "reindex": ("maintain", "Rebuild the search index of a namespace."),
     "doctor": ("servers", "Check the server and this machine, and suggest fixes."),
     "embedded": ("servers", "Manage the private server of this user."),
-    "completion": ("commands", "Print the completion script of a shell."),
 }
 
 
@@ -125,10 +122,6 @@ class _Commands(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
 
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        found = [CompletionItem(name, help=_COMMANDS[name][1]) for name in _COMMANDS if name.startswith(incomplete)]
-        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
-
     def invoke(self, ctx: click.Context) -> Any:
         from redis_history.cli._output import report, warnings_to_stderr
 
@@ -205,19 +198,3 @@ def cli() -> None:
 
 
 cli.commands = dict.fromkeys(_COMMANDS, cli)  # click suggests one of these names for an unknown one
-
-
-@define("completion", shared=())
-@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
-def completion_command(context: Context, shell: str) -> None:
-    """Print the completion script of a shell.
-
-    \b
-    bash: eval "$(redis-history completion bash)"     in ~/.bashrc
-    zsh:  eval "$(redis-history completion zsh)"      in ~/.zshrc
-    fish: redis-history completion fish > ~/.config/fish/completions/redis-history.fish
-
-    It completes commands, options and the ids of conversations.
-    """
-    complete: Any = get_completion_class(shell)
-    click.echo(complete(cli, {}, "redis-history", "_REDIS_HISTORY_COMPLETE").source())

@@ -1,29 +1,18 @@
-"""`redis-history say`, `rename`, `delete` and `stats`."""
+"""`redis-history say`, `stop`, `rename` and `delete`."""
 
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
 from typing import Any, get_args
 
 import click
-from rich.table import Table
-from rich.text import Text
 
-from redis_history._sync.store import HistoryStore
-from redis_history.backends.redis.keys import Keyspace
-from redis_history.backends.redis.search_index import read_index_info
 from redis_history.cli import _options
-from redis_history.cli._options import Number
-from redis_history.cli._output import console, counted, name
+from redis_history.cli._output import counted, name
 from redis_history.cli._stores import no_conversation, open_store
 from redis_history.cli._timeline import describe_run
 from redis_history.cli.commands import FAILED, Context, define
-from redis_history.doctor.checks import size
-from redis_history.errors import CorruptDataError
 from redis_history.model import Message, Participant, Role, TextPart
-
-_ALL = 100_000
 
 
 @define("say")
@@ -106,68 +95,3 @@ def delete_command(context: Context, conversations: tuple[str, ...], yes: bool) 
             context.say(f"{name(conversation_id)}: {text}", conversation_id=conversation_id, deleted=deleted)
     if missing:
         raise SystemExit(FAILED)
-
-
-@define("stats")
-@click.option("--limit", "-n", type=Number(0, 1000), default=10,
-              help="Show the N conversations with the most messages.")  # fmt: skip
-def stats_command(context: Context, limit: int) -> None:
-    """Show how much a namespace contains, and its largest conversations.
-
-    Sizes are those of MEMORY USAGE, for the messages, the change log and the rest of a conversation, without
-    archived messages and search documents.
-    """
-    with open_store(context) as store:
-        found = store.list_conversations(limit=_ALL)
-        largest = sorted(found, key=lambda one: one.message_count, reverse=True)[:limit]
-        rows: list[dict[str, Any]] = [
-            {
-                "conversation_id": one.conversation_id,
-                "messages": one.message_count,
-                **_memory(store, one.conversation_id),
-            }
-            for one in largest
-        ]
-        documents = _documents(store)
-    conversations, messages = len(found), sum(one.message_count for one in found)
-    tokens = sum(one.tokens for one in found)
-    index = "no search index" if documents is None else f"{documents:,} messages in the search index"
-    context.say(
-        f"{counted(conversations, 'conversation')}, {counted(messages, 'message')}, "
-        f"{counted(tokens, 'token')} (estimated), {index}",
-        conversations=conversations, messages=messages, tokens=tokens, documents=documents, largest=rows,
-    )  # fmt: skip
-    if rows and not context.json:
-        table = Table("ID", box=None, pad_edge=False)
-        for heading in ("MESSAGES", "CONTENT", "LOG", "OTHER"):
-            table.add_column(heading, justify="right")
-        for conversation_id, count, *sizes in (row.values() for row in rows):
-            table.add_row(
-                Text(name(conversation_id)), f"{count:,}", *("" if one is None else size(one) for one in sizes)
-            )
-        console().print(table)
-
-
-def _memory(store: HistoryStore, conversation_id: str) -> dict[str, int | None]:
-    """Bytes of a conversation's keys; None if this user may not ask."""
-    keys, backend = Keyspace(store.namespace).conversation(conversation_id), _backend(store)
-    fields = {"message_bytes": keys.messages, "log_bytes": keys.log, "other_bytes": keys.state}
-    nodes = backend.ask([[b"MEMORY", b"USAGE", key, b"SAMPLES", b"50"] for key in fields.values()])
-    return {
-        field: next((one for one in replies if isinstance(one, int)), None)  # of a cluster, one node has the key
-        for field, replies in zip(fields, zip(*nodes, strict=True), strict=True)
-    }
-
-
-def _documents(store: HistoryStore) -> int | None:
-    """The number of messages in the search index, if there is one."""
-    parts = Keyspace(store.namespace).index_parts(cluster=store.capabilities.mode == "cluster")
-    counts = []
-    for replies in _backend(store).ask([[b"FT.INFO", part.name] for part in parts]):  # of each node
-        with suppress(CorruptDataError):
-            counts += [read_index_info(one).documents for one in replies if not isinstance(one, Exception)]
-    return sum(counts) if counts else None
-
-
-def _backend(store: HistoryStore) -> Any:
-    return store.backend

@@ -1,4 +1,4 @@
-"""The command `redis-history`: its frame, `compress`, `reindex` and `completion`."""
+"""The command `redis-history`: its frame, `compress` and `reindex`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.shell_completion import BashComplete
 
-from redis_history import HistoryStore, embedded, user
-from redis_history.cli import commands
+from redis_history import HistoryStore, user
 from tests.support.commands import environment, run
-from tests.support.servers import RealServer, wait_until
+from tests.support.servers import RealServer
 
 
 def fill(store: HistoryStore, name: str, count: int) -> None:
@@ -101,43 +99,3 @@ def test_reindex_indexes_messages_stored_without_search(server: RealServer, name
         assert len(store.search_all("suitcase", limit=50, token_cap=None)) == 30
     assert on("--json", "reindex").lines == [{"conversations": 1, "documents": 30, "removed": 0}]
     assert run("--url", f"{server.url}?db=1", "reindex").returncode == 2, "no search there"
-
-
-def completed(words: str, **settings: str) -> list[str]:
-    """The completions of the last word."""
-    settings |= {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split(" ")) - 1)}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in settings.items():
-            patch.setenv(name, value)
-        shown = BashComplete(commands.cli, {}, "redis-history", "_REDIS_HISTORY_COMPLETE").complete()
-    return [line.removeprefix("plain,") for line in shown.splitlines()]
-
-
-def test_completion(store: HistoryStore, server: RealServer) -> None:
-    for shell in ("bash", "zsh", "fish"):
-        assert f"_REDIS_HISTORY_COMPLETE={shell}_complete" in run("completion", shell).stdout
-    assert completed("redis-history e") == ["export", "embedded"]
-    assert completed("redis-history embedded st") == ["start", "status", "stop"]
-    assert "--archived" in completed("redis-history show --a")
-    for name in ("trip", "trip\x1b[2J", "other"):
-        store.append(name, user("x"))
-    settings = {"REDIS_HISTORY_URL": server.url, "REDIS_HISTORY_NAMESPACE": store.namespace}
-    assert completed("redis-history show t", **settings) == ["trip"]
-    options = f"--url {server.url} --namespace {store.namespace}"
-    assert completed(f"redis-history {options} tail ") == ["other", "trip"]
-    assert completed(f"redis-history show {options} ", REDIS_HISTORY_URL="redis://127.0.0.1:1") == ["other", "trip"]
-    for unusable in ("redis://127.0.0.1:1", "nonsense"):
-        assert completed("redis-history show t", REDIS_HISTORY_URL=unusable) == []
-
-
-def test_completion_starts_no_server(tmp_path: Path) -> None:
-    folder = tmp_path / "data"
-    typed = f"redis-history show --url embedded://{folder} "
-    assert completed(typed) == []
-    assert not folder.exists()
-    with HistoryStore(f"embedded://{folder}") as store:
-        store.append("trip", user("x"))
-        assert completed(typed) == ["trip"]
-    wait_until(lambda: not embedded.status(folder).supervised, "the private server to end")
-    assert completed(typed) == []
-    assert not embedded.status(folder).supervised

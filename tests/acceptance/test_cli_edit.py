@@ -1,19 +1,15 @@
-"""`redis-history say`, `rename`, `delete` and `stats`; `ls` with filters and an order; a refused connection."""
+"""`redis-history say`, `rename` and `delete`; `ls` with filters and an order; a refused connection."""
 
 from __future__ import annotations
 
 import os
 import pty
-import re
 import subprocess
 import sys
 from typing import Any
 
-import pytest
-
 from redis_history import Conversation, HistoryStore, user
-from tests.conftest import Servers
-from tests.support.commands import environment, run
+from tests.support.commands import environment
 from tests.support.servers import free_port
 
 
@@ -50,22 +46,6 @@ def test_delete_asks_first(store: HistoryStore, on: Any) -> None:
     assert done.returncode == 1
     assert done.lines == [{"conversation_id": "a", "deleted": True}, {"conversation_id": "missing", "deleted": False}]
     assert [one.conversation_id for one in store.list_conversations()] == ["b"]
-
-
-@pytest.mark.parametrize("kind", ["redis", "cluster"])
-def test_stats_counts_and_names_the_largest(server_of: Servers, namespace: str, kind: str) -> None:
-    url = server_of(kind).url
-    with HistoryStore(url, namespace=namespace) as store:
-        store.append_many("large", [user("x" * 1000) for _ in range(50)])
-        store.append("small", user("x"))
-    where = ("--url", url, "--namespace", namespace)
-    (stats,) = run(*where, "stats", "-n", "1", "--json").lines
-    assert (stats["conversations"], stats["messages"], stats["documents"]) == (2, 51, 51)
-    (largest,) = stats["largest"]
-    assert (largest["conversation_id"], largest["messages"]) == ("large", 50)
-    assert 10_000 < largest["message_bytes"] < 200_000
-    assert largest["log_bytes"] > 0
-    assert re.search(r"51 messages in the search index\n.*\nlarge +50 ", run(*where, "stats").stdout)
 
 
 def test_ls_filters_and_sorts(store: HistoryStore, on: Any) -> None:

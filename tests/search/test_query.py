@@ -56,6 +56,7 @@ def test_no_more_terms_than_the_bound() -> None:
     assert len(phrase.words) == MAX_TERMS
 
 
+@pytest.mark.proves("linear-time")
 @pytest.mark.parametrize("filler", ["a ", '"', "*", "x*", '"x" ', "电", "🙂", "\0", "the ", "ﷺ"])
 def test_a_long_query_is_read_fast(filler: str) -> None:
     query = parse_query(filler * 1_000_000 + "needle")

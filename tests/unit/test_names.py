@@ -10,22 +10,11 @@ import pytest
 import redis_history
 
 
-@pytest.mark.parametrize(
-    ("code", "at_most"),
-    [  # measured: 2, 9, 54 and 97 modules of this package
-        ("import redis_history, redis_history.errors", 6),
-        ("from redis_history import user", 15),
-        ("from redis_history import HistoryStore, AsyncHistoryStore", 75),
-        ("from redis_history import *", 120),
-    ],
-)
-def test_names_import_only_what_they_need(code: str, at_most: int) -> None:
-    """Modules are counted, because times depend on the machine: redis-py takes more of it than this package."""
-    program = f"{code}\nimport sys; print(sum(name.startswith('redis_history') for name in sys.modules), *sys.modules)"
+@pytest.mark.parametrize("code", ["import redis_history.errors", "from redis_history import *"])
+def test_the_names_do_not_import_redis(code: str) -> None:
+    program = f"{code}\nimport sys; print('redis' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    count, *names = done.stdout.split()
-    assert int(count) <= at_most
-    assert "redis" not in names
+    assert done.stdout == "False\n"
 
 
 def test_unknown_names_are_errors() -> None:
