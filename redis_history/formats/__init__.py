@@ -16,7 +16,7 @@ from redis_history.formats.langchain_dicts import from_langchain, to_langchain
 from redis_history.formats.mistral import from_mistral, to_mistral
 from redis_history.formats.openai_chat import from_openai_chat, to_openai_chat
 from redis_history.formats.openai_responses import from_openai_responses, to_openai_responses
-from redis_history.formats.vercel_ai import from_vercel_ai, to_vercel_ai, vercel_ai_stream
+from redis_history.formats.vercel_ai import from_vercel_ai, to_vercel_ai
 
 __all__ = [
     "Loss",
@@ -39,5 +39,4 @@ __all__ = [
     "to_openai_chat",
     "to_openai_responses",
     "to_vercel_ai",
-    "vercel_ai_stream",
 ]

@@ -1,4 +1,4 @@
-"""Vercel AI SDK: the UI messages of `useChat`, and the parts of a UI message stream.
+"""Vercel AI SDK: the UI messages of `useChat`. Their stream is in redis_history.integrations.ai_sdk.
 
 | UI message | `Message` |
 |---|---|
@@ -47,39 +47,12 @@ def to_vercel_ai(messages: Iterable[Message], *, on_loss: OnLoss | None = None) 
         return [format_.write_ui_message(group, losses) for group in format_.groups(messages)]
 
 
-def vercel_ai_stream(message: Mapping[str, Any]) -> Iterator[Json]:
-    """The parts of a UI message stream that build this UI message of the assistant, for an answer that is complete.
-
-    Send each as `data: JSON` in a stream of server-sent events with the header `x-vercel-ai-ui-message-stream: v1`,
-    and `data: [DONE]` at the end.
-    """
-    yield {"type": "start", "messageId": message["id"]}
-    in_step = False
-    for index, part in enumerate(message["parts"]):
-        kind, id_ = part["type"], f"{index}"
-        if not in_step or kind == "step-start":
-            if in_step:
-                yield {"type": "finish-step"}
-            yield {"type": "start-step"}
-            in_step = True
-        if kind in ("text", "reasoning"):
-            yield {"type": f"{kind}-start", "id": id_}
-            yield {"type": f"{kind}-delta", "id": id_, "delta": part["text"]}
-            yield {"type": f"{kind}-end", "id": id_}
-        elif _is_call(part):
-            call = {"toolCallId": part["toolCallId"], **({"dynamic": True} if kind == "dynamic-tool" else {})}
-            yield {"type": "tool-input-available", **call, "toolName": _tool_name(part), "input": part.get("input")}
-            if part.get("state") == "output-available":
-                yield {"type": "tool-output-available", **call, "output": part.get("output")}
-            elif part.get("state") == "output-error":
-                yield {"type": "tool-output-error", **call, "errorText": part.get("errorText", "")}
-        elif kind == "file":
-            yield {"type": "file", "url": part["url"], "mediaType": part["mediaType"]}
-        elif kind != "step-start":
-            yield dict(part)  # sources and data have the same form in a stream
-    if in_step:
-        yield {"type": "finish-step"}
-    yield {"type": "finish"}
+def ui_message_of(messages: list[Message]) -> Json:
+    """The one UI message of an answer: of messages of role assistant and tool, of which there is at least one. What
+    it cannot carry is left out."""
+    format_ = _VercelAI()
+    with Losses(format_.form, lambda loss: None) as losses:
+        return format_.write_ui_message(messages, losses)
 
 
 class _VercelAI(Format):

@@ -1,4 +1,4 @@
-"""The live view: an ASGI application for Starlette or FastAPI. Needs `pip install 'redis_history[web]'`."""
+"""The live view, and the endpoints of a chat, as ASGI applications. Needs `pip install 'redis_history[web]'`."""
 
 from redis_history.integrations._extras import missing
 
@@ -8,6 +8,7 @@ except ImportError as error:
     raise missing("web", error) from error
 
 from redis_history.web.access import Action, Authorize, SignedIn, allow_all
+from redis_history.web.chat import ChatEndpoints
 from redis_history.web.routing import Limits, LiveView
 
-__all__ = ["Action", "Authorize", "Limits", "LiveView", "SignedIn", "allow_all"]
+__all__ = ["Action", "Authorize", "ChatEndpoints", "Limits", "LiveView", "SignedIn", "allow_all"]

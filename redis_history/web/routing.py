@@ -148,7 +148,7 @@ class View:
         await response(scope, receive, send)
 
     async def _answer(self, http: Request) -> Response:
-        segments = _path(http.scope).split(b"/")
+        segments = path_of(http.scope).split(b"/")
         for pattern, endpoints in _PATTERNS.items():
             found = _match(pattern, segments)
             if found is None:
@@ -157,7 +157,7 @@ class View:
             if endpoint is None:
                 allowed = sorted({*endpoints, *(["HEAD"] if "GET" in endpoints else [])})
                 raise Refused(405, "method_not_allowed", "not a method of this path", {"Allow": ", ".join(allowed)})
-            ids = {name: _id(segment) for name, segment in found.items()}
+            ids = {name: path_id(segment) for name, segment in found.items()}
             return await endpoint.run(self, await self._check(endpoint, http, ids))
         raise Refused(404, "not_found", "there is no such path; see v1 in the documentation of the HTTP interface")
 
@@ -271,7 +271,7 @@ class LiveView(View):
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and (_path(scope) + b"/").startswith(b"/v1/"):
+        if scope["type"] == "http" and (path_of(scope) + b"/").startswith(b"/v1/"):
             await self._serve_api(scope, receive, _http.with_headers(send, HEADERS))
         else:  # a browser revalidates its copy each time
             await self._pages(scope, receive, _http.with_headers(send, HEADERS | {"cache-control": "no-cache"}))
@@ -400,14 +400,14 @@ class _EndSignals:
         former(number, frame)
 
 
-def _path(scope: Scope) -> bytes:
+def path_of(scope: Scope) -> bytes:
     """The path below the mount point, still percent-encoded: an id may contain a slash."""
     path = bytes(scope.get("raw_path") or quote(scope["path"]).encode()).partition(b"?")[0]
     mount = scope.get("root_path", "").strip("/")
     return b"/" + path.split(b"/", mount.count("/") + 2 if mount else 1)[-1]
 
 
-def _id(segment: bytes) -> str:
+def path_id(segment: bytes) -> str:
     """An id of a path: percent-encoded, or "~" and the id in base64url, for ids that the tools on the way change, such
     as ".."."""
     if not segment:

@@ -1,0 +1,167 @@
+"""The answer of a run as it is written, for protocols that stream it to a browser.
+
+There is no second storage: an answer is what the conversation has, the live reply included, and the run says when it is
+complete. So it can be followed from its start at any time, by any number of readers, in any process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Final
+
+from msgspec import Struct
+
+from redis_history._async.store import AsyncHistoryStore
+from redis_history._sync.store import HistoryStore
+from redis_history._validation import refuse
+from redis_history.errors import ConfigurationError
+from redis_history.events import (
+    ConversationDeleted,
+    Event,
+    HistoryCleared,
+    HistoryRestored,
+    MessagesAppended,
+    MessagesDeleted,
+    MessageUpdated,
+    ReplyEnded,
+    ReplyGrew,
+    Reset,
+    RunChanged,
+)
+from redis_history.model import Message, Position
+from redis_history.model.runs import RunInfo
+
+#: Messages of one answer.
+_MOST: Final = 1000
+_ROLES: Final = ("assistant", "tool")
+
+
+class Answer(Struct):
+    """An answer as it is now: the messages of role assistant and tool since its start, ascending. `run` is None before
+    it begins. `done`: nothing follows."""
+
+    messages: list[Message]
+    run: RunInfo | None
+    done: bool
+
+
+def check_store(store: object, who: str) -> None:
+    """Raises ConfigurationError unless it is an AsyncHistoryStore."""
+    if isinstance(store, HistoryStore):
+        raise ConfigurationError(f"{who} runs in an event loop: pass an AsyncHistoryStore, not a HistoryStore")
+    if not isinstance(store, AsyncHistoryStore):
+        refuse(store, "store", "an AsyncHistoryStore")
+
+
+async def follow_answer(
+    store: AsyncHistoryStore,
+    conversation_id: str,
+    *,
+    run_id: str | None = None,
+    after: Position | None = None,
+    heartbeat: float = 10.0,
+) -> AsyncIterator[Answer]:
+    """The states of an answer from its start: at each change, and every `heartbeat` seconds.
+
+    `run_id`: of this run, which may still wait for its turn; None: of the active run, without one nothing. `after`: the
+    position of the message that it answers; None: the answer began with its run.
+    """
+    async with store.subscribe(conversation_id) as changes:
+        run = await store.get_run(conversation_id)
+        if run_id is None:
+            if run is None or not run.is_active:
+                return
+            run_id = run.run_id
+        follower = _Follower(store, conversation_id, run_id, after)
+        if run is not None and run.run_id == run_id:
+            await follower.begin(run)
+        while not follower.done:
+            yield follower.answer
+            event = await changes.get(heartbeat)
+            while event is not None:
+                await follower.apply(event)
+                event = None if follower.done else await changes.get(0)
+        yield follower.answer
+
+
+class _Follower:
+    def __init__(self, store: AsyncHistoryStore, conversation_id: str, run_id: str, after: Position | None) -> None:
+        self._store = store
+        self._conversation_id = conversation_id
+        self._run_id = run_id
+        self._after = after
+        self._since: datetime | None = None
+        self._known: dict[str, Message] = {}
+        self._run: RunInfo | None = None
+        self._was_waiting = False
+        self.done = False
+
+    @property
+    def answer(self) -> Answer:
+        messages = sorted(self._known.values(), key=lambda one: one.position or Position(0, 0))
+        return Answer(messages, self._run, self.done)
+
+    async def begin(self, run: RunInfo) -> None:
+        """The run has begun."""
+        self._run = run
+        self._since = run.started_at
+        await self._load()
+        self.done = not run.is_active
+
+    async def _load(self) -> None:
+        snapshot = await self._store.snapshot(self._conversation_id, limit=_MOST)
+        self._known = {one.id: one for one in snapshot.messages if self._belongs(one)}
+
+    def _belongs(self, message: Message) -> bool:
+        if message.role not in _ROLES or message.position is None or message.is_summary:
+            return False
+        if self._after is not None and message.position <= self._after:
+            return False
+        return self._since is None or message.timestamp is None or message.timestamp >= self._since
+
+    async def apply(self, event: Event) -> None:
+        match event:
+            case RunChanged(run=run):
+                await self._apply_run(run)
+            case _ if self._run is None:
+                return  # the answer has not begun
+            case MessagesAppended(messages=messages) | HistoryRestored(messages=messages):
+                for message in messages:
+                    if self._belongs(message) and message.id not in self._known:
+                        self._known[message.id] = message
+            case ReplyGrew():
+                if (before := self._known.get(event.message_id)) is not None:
+                    self._known[event.message_id] = event.applied_to(before)
+            case ReplyEnded(message=changed) | MessageUpdated(message=changed):
+                if changed is None:
+                    self._known.pop(event.message_id, None)
+                elif event.message_id in self._known:
+                    self._known[event.message_id] = changed
+            case MessagesDeleted(message_ids=ids):
+                for message_id in ids:
+                    self._known.pop(message_id, None)
+            case HistoryCleared():
+                self._known.clear()
+            case ConversationDeleted():
+                self.done = True
+            case Reset():
+                await self._load()
+
+    async def _apply_run(self, run: RunInfo) -> None:
+        if run.run_id == self._run_id:
+            if self._run is None:
+                await self.begin(run)
+            self._run = run
+            self.done = not run.is_active
+        elif self._run is not None or (self._was_waiting and not self._waits(run)):
+            # Another run has begun: the end of this one was missed.
+            if self._run is None:
+                self._since = None if self._after is not None else run.started_at
+                self._run = run
+                await self._load()
+            self.done = True
+        self._was_waiting = self._was_waiting or self._waits(run)
+
+    def _waits(self, run: RunInfo) -> bool:
+        return any(place.run_id == self._run_id for place in run.waiting)

@@ -1,0 +1,261 @@
+"""AG-UI: an answer as events of the package `ag-ui-protocol`, for `HttpAgent` of `@ag-ui/client`.
+
+`redis_history.web.ChatEndpoints` with `protocol="ag-ui"` has all endpoints of a chat. Needs
+`pip install 'redis_history[ag-ui]'`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import Any, Final
+
+import orjson
+
+from redis_history._async.store import AsyncHistoryStore
+from redis_history.integrations._answers import Answer, check_store, follow_answer
+from redis_history.integrations._extras import missing
+from redis_history.json_form import to_json
+from redis_history.model import (
+    AttachmentPart,
+    Message,
+    Position,
+    ReasoningPart,
+    TextPart,
+    ToolResultPart,
+    ToolUsePart,
+    tool,
+    tool_result,
+    user,
+)
+from redis_history.model.message import content_text
+from redis_history.model.runs import RunInfo
+
+try:
+    from ag_ui.core import (
+        AssistantMessage,
+        BaseEvent,
+        FunctionCall,
+        MessagesSnapshotEvent,
+        ReasoningEndEvent,
+        ReasoningMessageContentEvent,
+        ReasoningMessageEndEvent,
+        ReasoningMessageStartEvent,
+        ReasoningStartEvent,
+        RunAgentInput,
+        RunErrorEvent,
+        RunFinishedEvent,
+        RunStartedEvent,
+        SystemMessage,
+        TextMessageContentEvent,
+        TextMessageEndEvent,
+        TextMessageStartEvent,
+        ToolCall,
+        ToolCallArgsEvent,
+        ToolCallEndEvent,
+        ToolCallResultEvent,
+        ToolCallStartEvent,
+        ToolMessage,
+        UserMessage,
+    )
+    from ag_ui.core import RunFinishedCancelledOutcome as Cancelled
+except ImportError as error:
+    raise missing("ag-ui", error) from error
+
+__all__ = ["RunAgentInput", "events", "from_ag_ui", "to_ag_ui"]
+
+#: Messages of a snapshot.
+_MOST: Final = 1000
+_ERRORS: Final = {
+    "failed": ("The agent failed before its answer was complete.", "failed"),
+    "interrupted": ("The answer was interrupted. Ask again to get a new one.", "interrupted"),
+}
+
+
+async def events(
+    store: AsyncHistoryStore,
+    conversation_id: str,
+    *,
+    run_id: str | None = None,
+    after: Position | None = None,
+    protocol_run_id: str | None = None,
+    snapshot: bool = False,
+) -> AsyncIterator[BaseEvent | None]:
+    """The events of the answer of a run from its start, as it is written, until the run ends: RUN_STARTED, text,
+    reasoning, tool calls and results, then RUN_FINISHED (after a stop with the outcome "cancelled") or RUN_ERROR. None
+    comes while nothing happens.
+
+    `run_id`: the answer of this run, also if it still waits for its turn; None: of the active run, without one nothing
+    at all. `after`: the position of the message that it answers. `protocol_run_id`: the id of the run in the events, by
+    default that of the store's run. `snapshot`: for a client that reconnects: RUN_STARTED is followed by the messages
+    of the conversation, without this answer, which follows from its start. Raises ConfigurationError for another store
+    than an AsyncHistoryStore.
+    """
+    check_store(store, "events")
+    writer: _Writer | None = None
+    async for answer in follow_answer(store, conversation_id, run_id=run_id, after=after):
+        if writer is None and (answer.run is not None or answer.done):
+            shown = protocol_run_id or (answer.run.run_id if answer.run is not None else run_id) or ""
+            writer = _Writer(conversation_id, shown)
+            yield RunStartedEvent(thread_id=conversation_id, run_id=shown)
+            if snapshot:
+                own = {message.id for message in answer.messages}
+                stored = await store.get(conversation_id, limit=_MOST)
+                yield MessagesSnapshotEvent(messages=to_ag_ui(one for one in stored if one.id not in own))
+        written = list(writer.events(answer)) if writer is not None else []
+        for event in written:
+            yield event
+        if not written:
+            yield None
+
+
+class _Writer:
+    """Writes what an answer has more than what was written."""
+
+    def __init__(self, conversation_id: str, run_id: str) -> None:
+        self._conversation_id, self._run_id = conversation_id, run_id
+        self._lengths: dict[tuple[str, int], int] = {}  # of the texts that were begun
+        self._ended: set[tuple[str, int]] = set()  # parts that are complete
+
+    def events(self, answer: Answer) -> Iterator[BaseEvent]:
+        for message in answer.messages:
+            complete = answer.done or message.status != "streaming"
+            for index, part in enumerate(message.parts):
+                if (message.id, index) not in self._ended:
+                    yield from self._part(message, index, part, complete or index < len(message.parts) - 1)
+        if answer.done:
+            yield self._end(answer.run)
+
+    def _part(self, message: Message, index: int, part: Any, complete: bool) -> Iterator[BaseEvent]:
+        key, name = (message.id, index), _part_id(message, index)
+        match part:
+            case TextPart(text=text) | ReasoningPart(text=text):
+                start, content, end = _TEXT if isinstance(part, TextPart) else _REASONING
+                if key not in self._lengths:
+                    self._lengths[key] = 0
+                    yield from start(name)
+                if len(text) > self._lengths[key]:  # an empty delta is no valid event
+                    yield content(message_id=name, delta=text[self._lengths[key] :])
+                    self._lengths[key] = len(text)
+                if complete:
+                    yield from end(name)
+            case ToolUsePart():
+                yield ToolCallStartEvent(
+                    tool_call_id=part.id, tool_call_name=part.name, parent_message_id=_part_id(message, 0)
+                )
+                yield ToolCallArgsEvent(tool_call_id=part.id, delta=_json(part.input))
+                yield ToolCallEndEvent(tool_call_id=part.id)
+            case ToolResultPart():
+                yield ToolCallResultEvent(
+                    message_id=name, tool_call_id=part.tool_use_id, content=content_text(part.content)
+                )
+        if complete or not isinstance(part, TextPart | ReasoningPart):
+            self._ended.add(key)
+
+    def _end(self, run: RunInfo | None) -> BaseEvent:
+        status = "interrupted" if run is None or run.is_active else run.status
+        if status in _ERRORS:
+            text, code = _ERRORS[status]
+            return RunErrorEvent(message=text, code=code)
+        outcome = Cancelled() if status == "stopped" else None
+        return RunFinishedEvent(thread_id=self._conversation_id, run_id=self._run_id, outcome=outcome)
+
+
+def _begin_text(name: str) -> Iterator[BaseEvent]:
+    yield TextMessageStartEvent(message_id=name, role="assistant")
+
+
+def _end_text(name: str) -> Iterator[BaseEvent]:
+    yield TextMessageEndEvent(message_id=name)
+
+
+def _begin_reasoning(name: str) -> Iterator[BaseEvent]:
+    yield ReasoningStartEvent(message_id=name)
+    yield ReasoningMessageStartEvent(message_id=name, role="reasoning")
+
+
+def _end_reasoning(name: str) -> Iterator[BaseEvent]:
+    yield ReasoningMessageEndEvent(message_id=name)
+    yield ReasoningEndEvent(message_id=name)
+
+
+_TEXT: Final[Any] = (_begin_text, TextMessageContentEvent, _end_text)
+_REASONING: Final[Any] = (_begin_reasoning, ReasoningMessageContentEvent, _end_reasoning)
+
+
+def _part_id(message: Message, index: int) -> str:
+    """The id of the AG-UI message for a part: each text and each result is one."""
+    return message.id if index == 0 else f"{message.id}.{index}"
+
+
+def _json(value: Any) -> str:
+    return orjson.dumps(value, default=to_json).decode()
+
+
+def to_ag_ui(messages: Iterable[Message]) -> list[Any]:
+    """AG-UI messages for stored messages. An assistant message with several texts becomes several; reasoning, and what
+    the protocol has no message for, is left out."""
+    found: list[Any] = []
+    for message in messages:
+        who = message.participant
+        name = None if who is None else who.display_name or who.id
+        if message.role == "user":
+            found.append(UserMessage(id=message.id, content=message.text, name=name))
+        elif message.role == "system":
+            found.append(SystemMessage(id=message.id, content=message.text))
+        else:
+            found += _assistant(message, name)
+    return found
+
+
+def _assistant(message: Message, name: str | None) -> Iterator[Any]:
+    calls: list[Any] = []
+    current: Any = None
+    for index, part in enumerate(message.parts):
+        if isinstance(part, TextPart):
+            current = AssistantMessage(id=_part_id(message, index), content=part.text, name=name)
+            calls = []
+            yield current
+        elif isinstance(part, ToolUsePart):
+            if current is None:
+                current = AssistantMessage(id=_part_id(message, 0), name=name)
+                yield current
+            calls.append(ToolCall(id=part.id, function=FunctionCall(name=part.name, arguments=_json(part.input))))
+            current.tool_calls = calls
+        elif isinstance(part, ToolResultPart):
+            text = content_text(part.content)
+            yield ToolMessage(
+                id=_part_id(message, index),
+                tool_call_id=part.tool_use_id,
+                content=text,
+                error=text if part.is_error else None,
+            )
+
+
+def from_ag_ui(given: RunAgentInput) -> list[Message]:
+    """The messages at the end of an input that its client has added: those of the user, and results of tools that the
+    front end has called, each with the id that it has there."""
+    found: list[Message] = []
+    for message in reversed(given.messages):
+        if message.role == "user":
+            found.append(user(*_content(message.content), id=message.id))
+        elif message.role == "tool":
+            text = message.content if isinstance(message.content, str) else _json(message.model_dump()["content"])
+            result = tool_result(message.tool_call_id, message.error or text, is_error=message.error is not None)
+            found.append(tool(result, id=message.id))
+        else:
+            break
+    return found[::-1]
+
+
+def _content(content: Any) -> Iterator[Any]:
+    """The parts of a user's message: a text, or a list of texts and media."""
+    for item in [content] if isinstance(content, str) else content:
+        if isinstance(item, str):
+            yield item
+        elif item.type == "text":
+            yield item.text
+        else:
+            source = item.model_dump(by_alias=True, exclude_none=True).get("source", {})
+            data, kind = source.get("value", ""), source.get("mimeType", "application/octet-stream")
+            reference = data if source.get("type") == "url" else f"data:{kind};base64,{data}"
+            yield AttachmentPart(reference=reference, mime_type=kind)

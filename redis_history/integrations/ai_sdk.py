@@ -1,0 +1,201 @@
+"""AI SDK (Vercel): an answer as a UI message stream, for `useChat` with `DefaultChatTransport` and `resume: true`.
+
+::
+
+    @app.get("/api/chat/{chat}/stream")
+    async def stream(chat: str):
+        if (await store.get_run(chat) or done).is_active: ...
+        return StreamingResponse(sse(ui_message_stream(store, chat)), headers=HEADERS)
+
+`redis_history.web.ChatEndpoints` has all endpoints of a chat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from typing import Any, Final
+
+import orjson
+
+from redis_history._async.store import AsyncHistoryStore
+from redis_history.formats.vercel_ai import ui_message_of
+from redis_history.integrations._answers import Answer, check_store, follow_answer
+from redis_history.json_form import to_json
+from redis_history.model import Position
+from redis_history.model.runs import RunInfo
+
+__all__ = ["HEADERS", "sse", "ui_message_stream"]
+
+#: The headers of a UI message stream. The last one keeps nginx from buffering it.
+HEADERS: Final = {
+    "content-type": "text/event-stream",
+    "cache-control": "no-cache",
+    "x-vercel-ai-ui-message-stream": "v1",
+    "x-accel-buffering": "no",
+}
+
+_ERRORS: Final = {
+    "failed": "The agent failed before its answer was complete.",
+    "interrupted": "The answer was interrupted. Ask again to get a new one.",
+}
+Chunk = dict[str, Any]
+
+
+async def ui_message_stream(
+    store: AsyncHistoryStore, conversation_id: str, *, run_id: str | None = None, after: Position | None = None
+) -> AsyncIterator[Chunk]:
+    """The chunks of a UI message stream: the answer of a run from its start, as it is written, until the run ends.
+
+    It ends with `finish`; with `error` if the run failed or was interrupted, and with `abort` if it was stopped. Empty
+    chunks, `{}`, come while nothing happens: see `sse`. The answer is one UI message; each assistant message of the run
+    is a step. It has the id of the first of them, and is the one that `to_vercel_ai` makes of the stored messages.
+
+    `run_id`: the answer of this run, also if it still waits for its turn; None: of the active run, without one nothing
+    at all. `after`: the position of the message that it answers. Raises ConfigurationError for another store than an
+    AsyncHistoryStore.
+    """
+    check_store(store, "ui_message_stream")
+    writer = _Writer()
+    async for answer in follow_answer(store, conversation_id, run_id=run_id, after=after):
+        count = 0
+        for chunk in writer.chunks(answer):
+            count += 1
+            yield chunk
+        if not count:
+            yield {}
+
+
+async def sse(chunks: AsyncIterator[Chunk]) -> AsyncGenerator[bytes, None]:
+    """Server-sent events for the chunks, with `[DONE]` at the end. An empty chunk becomes a comment, which keeps the
+    connection open."""
+    async for chunk in chunks:
+        yield b"data: " + orjson.dumps(chunk, default=to_json) + b"\n\n" if chunk else b": ping\n\n"
+    yield b"data: [DONE]\n\n"
+
+
+class _Writer:
+    """Writes what a UI message has more than what was written."""
+
+    def __init__(self) -> None:
+        self._started = False
+        self._in_step = False
+        self._parts: list[_Part] = []
+
+    def chunks(self, answer: Answer) -> Iterator[Chunk]:
+        if answer.messages:
+            message = ui_message_of(answer.messages)
+            yield from self._start(message)
+            yield from self._write(message["parts"], answer.done)
+            if answer.done and "metadata" in message:
+                yield {"type": "message-metadata", "messageMetadata": message["metadata"]}
+        if answer.done:
+            yield from self._end(answer.run)
+
+    def _start(self, message: Chunk) -> Iterator[Chunk]:
+        if not self._started:
+            self._started = True
+            metadata = {"messageMetadata": message["metadata"]} if "metadata" in message else {}
+            yield {"type": "start", "messageId": message["id"], **metadata}
+
+    def _write(self, blocks: list[Chunk], done: bool) -> Iterator[Chunk]:
+        for index, block in enumerate(blocks):
+            kind = block["type"]
+            if index == len(self._parts):
+                self._parts.append(_Part(str(index)))
+                if kind == "step-start" or not self._in_step:
+                    if self._in_step:
+                        yield {"type": "finish-step"}
+                    self._in_step = True
+                    yield {"type": "start-step"}
+            if kind != "step-start":
+                yield from self._parts[index].chunks(block, done or index < len(blocks) - 1)
+
+    def _end(self, run: RunInfo | None) -> Iterator[Chunk]:
+        if not self._started:
+            yield {"type": "start"}
+        if self._in_step:
+            yield {"type": "finish-step"}
+        status = "interrupted" if run is None or run.is_active else run.status
+        if status == "stopped":
+            reason = run.stop_reason if run is not None else None
+            yield {"type": "abort", **({"reason": reason} if reason else {})}
+        elif status in _ERRORS:
+            yield {"type": "error", "errorText": _ERRORS[status]}
+        else:
+            yield {"type": "finish"}
+
+
+class _Part:
+    """What was written of one part of a UI message."""
+
+    def __init__(self, id_: str) -> None:
+        self._id = id_
+        self._length = 0
+        self._written: set[str] = set()
+
+    def chunks(self, block: Chunk, ended: bool) -> Iterator[Chunk]:
+        kind = block["type"]
+        if kind in ("text", "reasoning"):
+            yield from self._text(kind, block, ended)
+        elif kind == "dynamic-tool" or kind.startswith("tool-"):
+            yield from self._call(block)
+        elif self._once("part"):
+            # Files, sources and data have the same form in a stream, but for the name of a file.
+            yield {key: value for key, value in block.items() if (kind, key) != ("file", "filename")}
+
+    def _once(self, what: str) -> bool:
+        if what in self._written:
+            return False
+        self._written.add(what)
+        return True
+
+    def _text(self, kind: str, block: Chunk, ended: bool) -> Iterator[Chunk]:
+        text = block["text"]
+        if self._once("start"):
+            yield {"type": f"{kind}-start", "id": self._id}
+        if len(text) > self._length:
+            yield {"type": f"{kind}-delta", "id": self._id, "delta": text[self._length :]}
+            self._length = len(text)
+        if ended and self._once("end"):
+            yield {"type": f"{kind}-end", "id": self._id, **_taken(block, "providerMetadata")}
+
+    def _call(self, block: Chunk) -> Iterator[Chunk]:
+        dynamic = block["type"] == "dynamic-tool"
+        call: Chunk = {"toolCallId": block["toolCallId"], **({"dynamic": True} if dynamic else {})}
+        state = block.get("state")
+        if self._once("input"):
+            yield {
+                "type": "tool-input-available",
+                **call,
+                "toolName": block["toolName"] if dynamic else block["type"].removeprefix("tool-"),
+                "input": block.get("input"),
+                **_taken(block, "providerExecuted", "title", "toolMetadata"),
+                **_renamed(block, "callProviderMetadata"),
+            }
+        approval = block.get("approval")
+        if isinstance(approval, dict) and "id" in approval:
+            if self._once("request"):
+                asked = {"approvalId": approval["id"], "toolCallId": block["toolCallId"]}
+                yield {"type": "tool-approval-request", **asked, **_taken(approval, "isAutomatic", "signature")}
+            if "approved" in approval and self._once("response"):
+                answered = {"approvalId": approval["id"], "approved": approval["approved"]}
+                yield {"type": "tool-approval-response", **answered, **_taken(approval, "reason")}
+        given = {
+            **call,
+            **_taken(block, "providerExecuted", "preliminary"),
+            **_renamed(block, "resultProviderMetadata"),
+        }
+        if state == "output-available" and self._once("output"):
+            yield {"type": "tool-output-available", **given, "output": block.get("output")}
+        elif state == "output-error" and self._once("output"):
+            yield {"type": "tool-output-error", **given, "errorText": str(block.get("errorText", ""))}
+        elif state == "output-denied" and self._once("output"):
+            yield {"type": "tool-output-denied", "toolCallId": block["toolCallId"]}
+
+
+def _taken(block: Chunk, *names: str) -> Chunk:
+    return {name: block[name] for name in names if name in block}
+
+
+def _renamed(block: Chunk, name: str) -> Chunk:
+    return {"providerMetadata": block[name]} if name in block else {}

@@ -1,0 +1,343 @@
+"""The endpoints of a chat. Its answers survive closed tabs, lost networks and restarts of the web server."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final, Literal
+
+import orjson
+from msgspec.structs import replace
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from redis_history._async.runs import AsyncRun
+from redis_history._async.store import AsyncHistoryStore
+from redis_history._ids import check_conversation_id
+from redis_history._validation import check_choice, check_function, check_seconds
+from redis_history.errors import ConflictError, RedisHistoryError, RunStopped
+from redis_history.integrations._answers import check_store
+from redis_history.model import Message, Participant, Position
+from redis_history.web._http import EventStream, Refused, answer, bad_input, failure, is_same_origin
+from redis_history.web.access import Action, Authorize, SignedIn, call
+from redis_history.web.protocols import AgUi, AiSdk, Asked, Protocol
+from redis_history.web.routing import path_id, path_of
+
+_logger = logging.getLogger("redis_history")
+
+#: Bytes of a request: front ends send the whole conversation with each message.
+_MAX_BODY: Final = 16_000_000
+_LISTED: Final = 1000
+#: Seconds for which a client may accept no data.
+_PATIENCE: Final = 60.0
+#: Seconds that answers have to end when the application stops.
+_GRACE: Final = 5.0
+
+#: The user's code: a coroutine function of an AsyncRun, or a plain function of a run whose methods block.
+Answerer = Callable[[Any], Awaitable[object] | object]
+_PROTOCOLS: Final[dict[str, type[Protocol]]] = {"ai-sdk": AiSdk, "ag-ui": AgUi}
+
+
+class ChatEndpoints:
+    """A chat backend as an ASGI application to mount: `Mount("/api/chat", ChatEndpoints(store, answer, ...))`::
+
+        async def answer(run):
+            messages = await store.get(run.conversation_id)
+            async with run.stream() as reply:
+                async for token in model(messages):
+                    await reply.write(token)
+
+    `answer(run)` is called in the background for each message of a user, in a run of the conversation, and independent
+    of the request: a client that leaves stops nothing. A plain function is called in a thread, with a run whose methods
+    block. An error that it raises ends the run as "failed", and is logged.
+
+    `protocol`: "ai-sdk" for `useChat` of the AI SDK with `DefaultChatTransport`, "ag-ui" for `HttpAgent` of AG-UI. Both
+    have `POST /` (send a message, stream the answer), `GET /{id}/stream` (the answer that is being written, from its
+    start; 204 without one), `POST /{id}/stop` and `GET /{id}/messages`.
+
+    `authorize(request, conversation_id, action)`, plain or async, returns whether the request may do the action:
+    "read", "append" or "stop"; see `Action`. `participant(request)` returns the signed-in user, the author of the
+    messages. `agent_name`: of the runs. `busy`: what happens to a message while an answer is being written: "queue" answers it
+    afterwards, for up to `wait` seconds; "refuse" rejects it with status 409.
+
+    Answers that are being written when the application stops have 5 seconds to end; then they are interrupted, and can
+    be asked for again. Pass `lifespan` to the application, or use `async with` in its lifespan. The caller closes the
+    store. Raises ConfigurationError for another store than an AsyncHistoryStore, or a wrong option.
+    """
+
+    def __init__(
+        self,
+        store: AsyncHistoryStore,
+        answer: Answerer,
+        *,
+        authorize: Authorize,
+        participant: SignedIn | None = None,
+        protocol: Literal["ai-sdk", "ag-ui"] = "ai-sdk",
+        agent_name: str | None = None,
+        busy: Literal["queue", "refuse"] = "queue",
+        wait: float = 120.0,
+    ) -> None:
+        check_store(store, "ChatEndpoints")
+        check_function(answer, "answer", "a function of (run)", optional=False)
+        kind = "a function of (request, conversation_id, action), such as redis_history.web.allow_all"
+        check_function(authorize, "authorize", kind, optional=False)
+        check_function(participant, "participant", "a function of (request)")
+        check_choice(protocol, "protocol", tuple(_PROTOCOLS))
+        check_choice(busy, "busy", ("queue", "refuse"))
+        check_seconds(wait, "wait", 0)
+        self._store, self._answer = store, answer
+        self._authorize, self._participant = authorize, participant
+        self._protocol = _PROTOCOLS[protocol](store)
+        self._agent_name, self._busy, self._wait = agent_name, busy, wait
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._streams: set[asyncio.Event] = set()
+        self._closed = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+            return
+        http = Request(scope, receive)
+        try:
+            response = await self._route(http)
+        except ClientDisconnect:
+            raise
+        except Exception as error:  # noqa: BLE001 -- each becomes a response
+            response = failure(error)
+        await response(scope, receive, send)
+
+    async def __aenter__(self) -> ChatEndpoints:
+        self._closed = False
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.aclose()
+
+    @asynccontextmanager
+    async def lifespan(self, app: object = None) -> AsyncIterator[None]:
+        """A `lifespan` for an application that has none."""
+        async with self:
+            yield
+
+    async def aclose(self) -> None:
+        """End streams at once, so that clients reconnect to another process, and answers within 5 seconds."""
+        self._closed = True
+        for ended in self._streams:
+            ended.set()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_GRACE)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """The lifespan of an application that is served alone."""
+        while (message := await receive())["type"] != "lifespan.shutdown":
+            await send({"type": f"{message['type']}.complete"})
+        await self.aclose()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    # Requests
+
+    async def _route(self, http: Request) -> Response:
+        match http.method, [*filter(None, path_of(http.scope).split(b"/"))]:
+            case "POST", []:
+                return await self._send(http)
+            case "GET" | "HEAD", [chat, b"stream"]:
+                return await self._resume(http, path_id(chat))
+            case "POST", [chat, b"stop"]:
+                return await self._stop(http, path_id(chat))
+            case "GET" | "HEAD", [chat, b"messages"]:
+                return await self._messages(http, path_id(chat))
+        raise Refused(404, "not_found", "there is no such path, or it has another method")
+
+    async def _check(self, http: Request, chat: str, action: Action) -> None:
+        check_conversation_id(chat)
+        if http.method == "POST" and not is_same_origin(http):
+            raise Refused(403, "wrong_origin", "a page of another origin sent this request")
+        if await call(self._authorize, http, chat, action) is not True:
+            raise Refused(403, "forbidden", f"this request needs the right {action!r}")
+
+    async def _send(self, http: Request) -> Response:
+        asked = self._protocol.read(await _body(http))
+        chat = asked.conversation_id
+        await self._check(http, chat, "append")
+        if self._closed:
+            raise Refused(503, "ending", "the application is ending", {"Retry-After": "5"})
+        active = await self._store.get_run(chat)
+        if self._busy == "refuse" and active is not None and active.is_active:
+            raise Refused(409, "conflict", "an answer is being written; wait for its end, or stop it")
+        after, repeated = await self._keep(asked, http)
+        if repeated:  # a repeated request: its answer is being written, or was
+            found = await self._store.get_run(chat)
+            if found is not None:
+                return self._stream(asked, found.run_id, after)
+        run = self._store.run(chat, agent_name=self._agent_name, wait=self._wait, cancel=True)
+        task = asyncio.create_task(self._work(run), name=f"redis_history-answer-{run.run_id}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return self._stream(asked, run.run_id, after)
+
+    async def _resume(self, http: Request, chat: str) -> Response:
+        await self._check(http, chat, "read")
+        run = await self._store.get_run(chat)
+        if run is None or not (run.is_active or run.waiting):
+            return Response(status_code=204)
+        run_id = run.run_id if run.is_active else run.waiting[0].run_id
+        return self._stream(Asked(chat), run_id, None, resumed=True)
+
+    async def _stop(self, http: Request, chat: str) -> Response:
+        await self._check(http, chat, "stop")
+        await self._store.stop_run(chat)
+        return Response(status_code=204)
+
+    async def _messages(self, http: Request, chat: str) -> Response:
+        await self._check(http, chat, "read")
+        return answer(self._protocol.write(await self._store.get(chat, limit=_LISTED)))
+
+    def _stream(self, asked: Asked, run_id: str, after: Position | None, *, resumed: bool = False) -> Response:
+        ended = asyncio.Event()
+        self._streams.add(ended)
+        chunks = self._protocol.stream(asked, run_id, after, resumed=resumed)
+        response = EventStream(_until(chunks, ended), patience=_PATIENCE, on_end=lambda: self._streams.discard(ended))
+        for name, value in self._protocol.headers.items():
+            response.headers[name] = value
+        return response
+
+    # Storage
+
+    async def _keep(self, asked: Asked, http: Request) -> tuple[Position | None, bool]:
+        """Store what the request adds, and remove what it replaces. Returns the position of the message to answer, and
+        whether a former request had stored it."""
+        store, chat = self._store, asked.conversation_id
+        if asked.replaces:
+            kept = await store.get_message(chat, asked.replaces) if asked.replaces else None
+            if kept is None and not asked.messages:
+                raise Refused(404, "not_found", f"there is no message {asked.replaces[:64]!r} in this conversation")
+            if kept is not None:
+                if asked.messages:
+                    user = await self._signed_in(http)
+                    await store.update_message(chat, replace(asked.messages[0], participant=user))
+                await self._remove_after(chat, kept.position)
+                return kept.position, False
+        after, repeated = None, bool(asked.messages)
+        if asked.messages:
+            user = await self._signed_in(http)
+            authored = [replace(one, participant=user) if one.role == "user" else one for one in asked.messages]
+            done = await store.append_many(chat, authored)
+            after, repeated = done[-1].message.position, all(one.duplicate for one in done)
+        for changed in await self._answered_calls(chat, asked):
+            with suppress(ConflictError):  # a repeated request
+                await store.append(chat, changed)
+        return after, repeated and not asked.results
+
+    async def _answered_calls(self, chat: str, asked: Asked) -> list[Message]:
+        """The results of tool calls that the front end has made, and that are not stored yet."""
+        if not asked.results:
+            return []
+        stored = await self._store.get(chat, limit=_LISTED)
+        known = {result.tool_use_id for message in stored for result in message.tool_results}
+        return [one for one in asked.results if any(part.tool_use_id not in known for part in one.tool_results)]
+
+    async def _remove_after(self, chat: str, position: Position | None) -> None:
+        while rest := [one.id async for one in self._store.iter(chat, since=position)][:_LISTED]:
+            await self._store.delete_messages(chat, rest)
+
+    async def _signed_in(self, http: Request) -> Participant | None:
+        user = None if self._participant is None else await call(self._participant, http)
+        if user is not None and not isinstance(user, Participant):
+            raise TypeError(f"participant(request) must return a Participant or None, not {type(user).__name__}")
+        return user
+
+    # The answer
+
+    async def _work(self, run: AsyncRun) -> None:
+        """Call the user's function in its run. Independent of any request."""
+        try:
+            async with run:
+                if inspect.iscoroutinefunction(self._answer) or inspect.iscoroutinefunction(
+                    getattr(self._answer, "__call__", None)  # noqa: B004 -- its `__call__` may be a coroutine function
+                ):
+                    await self._answer(run)  # type: ignore[misc]
+                else:
+                    outcome = await asyncio.to_thread(self._answer, _Blocking(run, asyncio.get_running_loop()))
+                    if inspect.isawaitable(outcome):
+                        await outcome
+        except RunStopped:
+            pass
+        except RedisHistoryError as error:
+            _logger.warning("an answer in conversation %r failed: %s", run.conversation_id[:80], error)
+        except Exception:
+            _logger.exception("an answer in conversation %r failed", run.conversation_id[:80])
+
+
+class _Blocking:
+    """An asynchronous object for a thread: its coroutines run in the loop while the thread waits."""
+
+    def __init__(self, target: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._target, self._loop = target, loop
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._target, name)
+        if not callable(value):
+            return value
+
+        def method(*args: Any, **options: Any) -> Any:
+            outcome = value(*args, **options)
+            if inspect.iscoroutine(outcome):
+                return self._wait(outcome)
+            return _Blocking(outcome, self._loop) if hasattr(outcome, "__aenter__") else outcome
+
+        return method
+
+    def __enter__(self) -> _Blocking:
+        self._wait(self._target.__aenter__())
+        return self
+
+    def __exit__(self, *exc_info: Any) -> None:
+        self._wait(self._target.__aexit__(*exc_info))
+
+    def _wait(self, outcome: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(outcome, self._loop).result()
+
+
+async def _body(http: Request) -> Any:
+    kind = http.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Refused(415, "bad_input", "a message needs the header Content-Type: application/json")
+    received = bytearray()
+    async for chunk in http.stream():
+        received += chunk
+        if len(received) > _MAX_BODY:
+            raise Refused(413, "too_large", f"the body must have at most {_MAX_BODY:,} bytes")
+    try:
+        return orjson.loads(received)
+    except (orjson.JSONDecodeError, RecursionError) as error:
+        raise bad_input("the body is not JSON") from error
+
+
+async def _until(chunks: AsyncGenerator[bytes, None], ended: asyncio.Event) -> AsyncGenerator[bytes, None]:
+    """The chunks, until the application ends: the client reconnects, and another process continues."""
+    waiting = asyncio.ensure_future(ended.wait())
+    reading: asyncio.Future[bytes] | None = None
+    try:
+        while not ended.is_set():
+            reading = asyncio.ensure_future(anext(chunks))
+            await asyncio.wait([reading, waiting], return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                return
+            try:
+                yield reading.result()
+            except StopAsyncIteration:
+                return
+    finally:
+        waiting.cancel()
+        if reading is not None:
+            reading.cancel()
+            with suppress(BaseException):
+                await reading
+        await chunks.aclose()

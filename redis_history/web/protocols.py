@@ -1,0 +1,139 @@
+"""What a chat's front end sends and reads: the AI SDK and AG-UI."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any, ClassVar
+
+from msgspec import Struct
+
+from redis_history._async.store import AsyncHistoryStore
+from redis_history.formats import from_vercel_ai, to_vercel_ai
+from redis_history.integrations import ai_sdk
+from redis_history.model import Message, Position
+from redis_history.web._http import bad_input
+
+
+class Asked(Struct):
+    """A request for an answer.
+
+    `messages` are to be stored; `results` too, unless their calls have a result. `replaces`: the id of the message
+    after which everything is removed, and which `messages` changes, if there are any. `run_id`: of the protocol.
+    """
+
+    conversation_id: str
+    messages: Sequence[Message] = ()
+    results: Sequence[Message] = ()
+    replaces: str | None = None
+    run_id: str | None = None
+
+
+class Protocol(abc.ABC):
+    """The form of requests and answers."""
+
+    headers: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(self, store: AsyncHistoryStore) -> None:
+        self._store = store
+
+    @abc.abstractmethod
+    def read(self, body: Any) -> Asked:
+        """The request in the body of `POST /`. Raises Refused, InvalidMessageError."""
+
+    @abc.abstractmethod
+    def write(self, messages: list[Message]) -> Any:
+        """Messages as JSON."""
+
+    @abc.abstractmethod
+    def stream(
+        self, asked: Asked, run_id: str, after: Position | None, *, resumed: bool
+    ) -> AsyncGenerator[bytes, None]:
+        """The server-sent events of the answer of a run, from its start."""
+
+
+def _fields(body: Any, **types: type) -> list[Any]:
+    """The fields of a JSON object, of these types. Raises Refused."""
+    if not isinstance(body, dict):
+        raise bad_input("the body must be a JSON object")
+    for name, kind in types.items():
+        if not isinstance(body.get(name), kind):
+            raise bad_input(f"the body must have the field {name}, a {'list' if kind is list else 'string'}")
+    return [body[name] for name in types]
+
+
+class AiSdk(Protocol):
+    """What `DefaultChatTransport` sends: all messages of the client, and what it wants with the last of them."""
+
+    headers: ClassVar[Mapping[str, str]] = {
+        name: value for name, value in ai_sdk.HEADERS.items() if name != "content-type"
+    }
+
+    def read(self, body: Any) -> Asked:
+        chat, messages = _fields(body, id=str, messages=list)
+        if not messages or not isinstance(messages[-1], dict):
+            raise bad_input("messages must be a list of UI messages, and not empty")
+        last, trigger, named = messages[-1], body.get("trigger", "submit-message"), body.get("messageId")
+        if trigger == "regenerate-message":
+            return Asked(chat, replaces=str(last.get("id", "")))
+        if trigger != "submit-message":
+            raise bad_input(f"trigger must be submit-message or regenerate-message, not {str(trigger)[:40]!r}")
+        found = from_vercel_ai([last])
+        if last.get("role") == "user":
+            return Asked(chat, found, replaces=str(named) if named is not None else None)
+        return Asked(chat, results=[one for one in found if one.tool_results])
+
+    def write(self, messages: list[Message]) -> Any:
+        return to_vercel_ai(messages, on_loss=lambda loss: None)
+
+    def stream(
+        self, asked: Asked, run_id: str, after: Position | None, *, resumed: bool
+    ) -> AsyncGenerator[bytes, None]:
+        return ai_sdk.sse(ai_sdk.ui_message_stream(self._store, asked.conversation_id, run_id=run_id, after=after))
+
+
+class AgUi(Protocol):
+    """What `HttpAgent` sends: a `RunAgentInput` with all messages of the client."""
+
+    headers: ClassVar[Mapping[str, str]] = {"cache-control": "no-cache"}
+
+    def __init__(self, store: AsyncHistoryStore) -> None:
+        super().__init__(store)
+        from redis_history.integrations import ag_ui  # needs an extra
+
+        self._form = ag_ui
+
+    def read(self, body: Any) -> Asked:
+        try:
+            given = self._form.RunAgentInput.model_validate(body)
+        except ValueError as error:
+            raise bad_input(f"the body must be a RunAgentInput: {str(error)[:500]}") from error
+        found = self._form.from_ag_ui(given)
+        users = [one for one in found if one.role == "user"]
+        results = [one for one in found if one.role == "tool"]
+        if not found:  # the client asks again
+            last = next((one.id for one in reversed(given.messages) if one.role == "user"), None)
+            if last is None:
+                raise bad_input("messages must have a message of the user")
+            return Asked(given.thread_id, replaces=last, run_id=given.run_id)
+        return Asked(given.thread_id, users, results, run_id=given.run_id)
+
+    def write(self, messages: list[Message]) -> Any:
+        return [one.model_dump(mode="json", by_alias=True, exclude_none=True) for one in self._form.to_ag_ui(messages)]
+
+    async def stream(
+        self, asked: Asked, run_id: str, after: Position | None, *, resumed: bool
+    ) -> AsyncGenerator[bytes, None]:
+        events = self._form.events(
+            self._store,
+            asked.conversation_id,
+            run_id=run_id,
+            after=after,
+            protocol_run_id=asked.run_id,
+            snapshot=resumed,
+        )
+        async for event in events:
+            if event is None:
+                yield b": ping\n\n"
+            else:
+                yield b"data: " + event.model_dump_json(by_alias=True, exclude_none=True).encode() + b"\n\n"
