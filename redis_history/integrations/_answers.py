@@ -68,6 +68,8 @@ async def follow_answer(
     position of the message that it answers; None: the answer began with its run.
     """
     async with store.subscribe(conversation_id) as changes:
+        # The first read tells the subscription which run there is; later ones are events.
+        event = await changes.get(0)
         run = await store.get_run(conversation_id)
         if run_id is None:
             if run is None or not run.is_active:
@@ -76,13 +78,14 @@ async def follow_answer(
         follower = _Follower(store, conversation_id, run_id, after)
         if run is not None and run.run_id == run_id:
             await follower.begin(run)
-        while not follower.done:
-            yield follower.answer
-            event = await changes.get(heartbeat)
-            while event is not None:
+        while True:
+            while event is not None and not follower.done:
                 await follower.apply(event)
-                event = None if follower.done else await changes.get(0)
-        yield follower.answer
+                event = await changes.get(0)
+            yield follower.answer
+            if follower.done:
+                return
+            event = await changes.get(heartbeat)
 
 
 class _Follower:

@@ -27,7 +27,6 @@ from redis_history.model import (
     tool_result,
     user,
 )
-from redis_history.model.message import content_text
 from redis_history.model.runs import RunInfo
 
 try:
@@ -146,7 +145,7 @@ class _Writer:
                 yield ToolCallEndEvent(tool_call_id=part.id)
             case ToolResultPart():
                 yield ToolCallResultEvent(
-                    message_id=name, tool_call_id=part.tool_use_id, content=content_text(part.content)
+                    message_id=name, tool_call_id=part.tool_use_id, content=_text_of(part.content)
                 )
         if complete or not isinstance(part, TextPart | ReasoningPart):
             self._ended.add(key)
@@ -187,6 +186,11 @@ def _part_id(message: Message, index: int) -> str:
     return message.id if index == 0 else f"{message.id}.{index}"
 
 
+def _text_of(content: Any) -> str:
+    """The result of a tool as text: structured content as JSON."""
+    return content if isinstance(content, str) else _json(content)
+
+
 def _json(value: Any) -> str:
     return orjson.dumps(value, default=to_json).decode()
 
@@ -222,7 +226,7 @@ def _assistant(message: Message, name: str | None) -> Iterator[Any]:
             calls.append(ToolCall(id=part.id, function=FunctionCall(name=part.name, arguments=_json(part.input))))
             current.tool_calls = calls
         elif isinstance(part, ToolResultPart):
-            text = content_text(part.content)
+            text = _text_of(part.content)
             yield ToolMessage(
                 id=_part_id(message, index),
                 tool_call_id=part.tool_use_id,

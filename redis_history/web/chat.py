@@ -11,17 +11,19 @@ from typing import Any, Final, Literal
 
 import orjson
 from msgspec.structs import replace
+from starlette.datastructures import URLPath
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import BaseRoute, Match, NoMatchFound
 from starlette.types import Receive, Scope, Send
 
 from redis_history._async.runs import AsyncRun
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._ids import check_conversation_id
-from redis_history._validation import check_choice, check_function, check_seconds
+from redis_history._validation import check_choice, check_function, check_seconds, check_text
 from redis_history.errors import ConflictError, RedisHistoryError, RunStopped
 from redis_history.integrations._answers import check_store
-from redis_history.model import Message, Participant, Position
+from redis_history.model import Message, Participant, Position, tool
 from redis_history.web._http import EventStream, Refused, answer, bad_input, failure, is_same_origin
 from redis_history.web.access import Action, Authorize, SignedIn, call
 from redis_history.web.protocols import AgUi, AiSdk, Asked, Protocol
@@ -43,7 +45,8 @@ _PROTOCOLS: Final[dict[str, type[Protocol]]] = {"ai-sdk": AiSdk, "ag-ui": AgUi}
 
 
 class ChatEndpoints:
-    """A chat backend as an ASGI application to mount: `Mount("/api/chat", ChatEndpoints(store, answer, ...))`::
+    """A chat backend as an ASGI application. In a Starlette application, `chat.mount("/api/chat")` is a route for it;
+    others mount it as they do, and may redirect `POST /api/chat` to `/api/chat/`::
 
         async def answer(run):
             messages = await store.get(run.conversation_id)
@@ -61,8 +64,8 @@ class ChatEndpoints:
 
     `authorize(request, conversation_id, action)`, plain or async, returns whether the request may do the action:
     "read", "append" or "stop"; see `Action`. `participant(request)` returns the signed-in user, the author of the
-    messages. `agent_name`: of the runs. `busy`: what happens to a message while an answer is being written: "queue" answers it
-    afterwards, for up to `wait` seconds; "refuse" rejects it with status 409.
+    messages. `agent_name`: of the runs. `busy`: what happens to a message while an answer is being written: "queue"
+    answers it afterwards, if that ends within `wait` seconds; "refuse" rejects it with status 409.
 
     Answers that are being written when the application stops have 5 seconds to end; then they are interrupted, and can
     be asked for again. Pass `lifespan` to the application, or use `async with` in its lifespan. The caller closes the
@@ -109,6 +112,12 @@ class ChatEndpoints:
         except Exception as error:  # noqa: BLE001 -- each becomes a response
             response = failure(error)
         await response(scope, receive, send)
+
+    def mount(self, path: str) -> BaseRoute:
+        """A route for Starlette or FastAPI at this path, such as "/api/chat". Unlike `Mount`, it answers `POST` at the
+        path itself, without a redirect."""
+        check_text(path, "path")
+        return _Route(self, "/" + path.strip("/"))
 
     async def __aenter__(self) -> ChatEndpoints:
         self._closed = False
@@ -204,8 +213,7 @@ class ChatEndpoints:
         self._streams.add(ended)
         chunks = self._protocol.stream(asked, run_id, after, resumed=resumed)
         response = EventStream(_until(chunks, ended), patience=_PATIENCE, on_end=lambda: self._streams.discard(ended))
-        for name, value in self._protocol.headers.items():
-            response.headers[name] = value
+        response.headers.update(self._protocol.headers)
         return response
 
     # Storage
@@ -241,7 +249,8 @@ class ChatEndpoints:
             return []
         stored = await self._store.get(chat, limit=_LISTED)
         known = {result.tool_use_id for message in stored for result in message.tool_results}
-        return [one for one in asked.results if any(part.tool_use_id not in known for part in one.tool_results)]
+        new = [part for one in asked.results for part in one.tool_results if part.tool_use_id not in known]
+        return [tool(*new, id=f"{asked.results[0].id}.{new[0].tool_use_id}"[:200])] if new else []
 
     async def _remove_after(self, chat: str, position: Position | None) -> None:
         while rest := [one.id async for one in self._store.iter(chat, since=position)][:_LISTED]:
@@ -273,6 +282,26 @@ class ChatEndpoints:
             _logger.warning("an answer in conversation %r failed: %s", run.conversation_id[:80], error)
         except Exception:
             _logger.exception("an answer in conversation %r failed", run.conversation_id[:80])
+
+
+class _Route(BaseRoute):
+    """The path of an application, and everything below it."""
+
+    def __init__(self, app: ChatEndpoints, path: str) -> None:
+        self.app, self.path = app, path
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        root = scope.get("root_path", "")
+        path = scope["path"].removeprefix(root) if scope["type"] == "http" else ""
+        if path != self.path and not path.startswith(f"{self.path}/"):
+            return Match.NONE, {}
+        return Match.FULL, {"root_path": root + self.path, "app_root_path": scope.get("app_root_path", root)}
+
+    def url_path_for(self, name: str, /, **path_params: Any) -> URLPath:
+        raise NoMatchFound(name, path_params)
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.app(scope, receive, send)
 
 
 class _Blocking:

@@ -404,7 +404,7 @@ def path_of(scope: Scope) -> bytes:
     """The path below the mount point, still percent-encoded: an id may contain a slash."""
     path = bytes(scope.get("raw_path") or quote(scope["path"]).encode()).partition(b"?")[0]
     mount = scope.get("root_path", "").strip("/")
-    return b"/" + path.split(b"/", mount.count("/") + 2 if mount else 1)[-1]
+    return b"/" + b"/".join(path.split(b"/")[mount.count("/") + 2 if mount else 1 :])
 
 
 def path_id(segment: bytes) -> str:

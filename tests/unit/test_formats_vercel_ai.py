@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from redis_history import HistoryStore, assistant, tool, tool_result, tool_use, user
 from redis_history.errors import InvalidMessageError
-from redis_history.formats import Loss, from_vercel_ai, to_openai_chat, to_vercel_ai, vercel_ai_stream
+from redis_history.formats import Loss, from_vercel_ai, to_openai_chat, to_vercel_ai
 
 CHAT: list[dict[str, Any]] = [
     {"id": "s1", "role": "system", "parts": []},
@@ -105,30 +105,6 @@ def test_messages_from_elsewhere_become_one_message_for_each_answer() -> None:
         {"type": "dynamic-tool", "toolName": "unknown", "toolCallId": "c9", "input": None, "output": "lost", **done},
     ]
     assert lost == []
-
-
-def test_the_parts_of_a_stream_build_the_message() -> None:
-    built: list[dict[str, Any]] = []
-    for chunk in vercel_ai_stream(CHAT[2]):
-        kind = chunk["type"]
-        if kind == "start-step":
-            built.append({"type": "step-start"})
-        elif kind.endswith("-delta"):
-            built.append({"type": kind.removesuffix("-delta"), "text": chunk["delta"]})
-        elif kind == "tool-input-available":
-            built.append({"name": chunk["toolName"], "input": chunk["input"]})
-        elif kind.startswith("tool-output"):
-            built[-1] |= {"result": chunk.get("output", chunk.get("errorText"))}
-    assert built == [
-        {"type": "step-start"},
-        {"type": "reasoning", "text": "Hm"},
-        {"type": "text", "text": "I look."},
-        {"name": "weather", "input": {"city": "Oslo"}, "result": {"t": 2**70}},
-        {"name": "x", "input": None, "result": "no"},
-        {"name": "ask", "input": {"a": 1}},
-        {"type": "step-start"},
-        {"type": "text", "text": "Cold."},
-    ]
 
 
 @pytest.mark.parametrize("wrong", [{"id": 1}, {"role": "tool"}, {"parts": [1]}, {"parts": None}])

@@ -1,0 +1,26 @@
+"""A chat backend: `uvicorn app:app`. In place of a model, it repeats the last message."""
+
+import asyncio
+import os
+
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
+
+from redis_history import AsyncHistoryStore
+from redis_history.web import ChatEndpoints, allow_all
+
+store = AsyncHistoryStore(os.environ.get("REDIS_HISTORY_URL", "embedded://"), namespace="chat")
+
+
+async def answer(run):
+    messages = await store.get(run.conversation_id)
+    async with run.stream() as reply:
+        for word in messages[-1].text.split():  # the tokens of your model
+            await reply.write(f"{word} ")
+            await asyncio.sleep(0.1)
+
+
+chat = ChatEndpoints(store, answer, authorize=allow_all)  # yours: check who may read and write a chat
+page = StaticFiles(directory="page", html=True, check_dir=False)
+app = Starlette(routes=[chat.mount("/api/chat"), Mount("/", page)], lifespan=chat.lifespan)

@@ -1,0 +1,386 @@
+"""The endpoints of a chat, as their front ends use them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import Response
+from starlette.routing import Mount
+
+from redis_history import AsyncHistoryStore, HistoryStore, Participant, assistant, text, tool, tool_result, tool_use
+from redis_history.errors import ConfigurationError
+from redis_history.formats import from_vercel_ai, to_vercel_ai
+from redis_history.integrations.ai_sdk import ui_message_stream
+from redis_history.web import ChatEndpoints, allow_all
+from tests.support.servers import until
+from tests.support.web import listening
+
+CHAT = "a chat/with a slash"
+PATH = "a%20chat%2Fwith%20a%20slash"
+
+
+@pytest.fixture
+async def serve(store: AsyncHistoryStore) -> AsyncIterator[Callable[..., Any]]:
+    """Serves a chat with this answer; returns a client of it."""
+    async with AsyncExitStack() as stack:
+
+        async def serve(answer: Any, **options: Any) -> httpx.AsyncClient:
+            chat = ChatEndpoints(store, answer, **{"authorize": allow_all} | options)
+            app = Starlette(routes=[chat.mount("/api/chat"), Mount("/", Response(status_code=418))])
+            port = await stack.enter_async_context(listening(app))
+            await stack.enter_async_context(chat)  # ends before the server does
+            client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/api/chat", timeout=20)
+            return await stack.enter_async_context(client)
+
+        yield serve
+
+
+def asked(words: str, id_: str = "u1", **more: Any) -> dict[str, Any]:
+    message = {"id": id_, "role": "user", "parts": [{"type": "text", "text": words}]}
+    return {"id": CHAT, "messages": [message], "trigger": "submit-message", **more}
+
+
+async def chunks_of(response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
+    async for line in response.aiter_lines():
+        if line.startswith("data: ") and line != "data: [DONE]":
+            yield json.loads(line.removeprefix("data: "))
+
+
+async def ask(client: httpx.AsyncClient, body: dict[str, Any]) -> list[dict[str, Any]]:
+    async with client.stream("POST", "", json=body) as response:
+        assert response.status_code == 200, await response.aread()
+        return [chunk async for chunk in chunks_of(response)]
+
+
+def text_in(chunks: list[dict[str, Any]]) -> str:
+    return "".join(chunk["delta"] for chunk in chunks if chunk["type"] == "text-delta")
+
+
+def speaker(store: AsyncHistoryStore) -> Callable[[Any], Any]:
+    """Repeats the last message, in parts."""
+
+    async def answer(run: Any) -> None:
+        last = (await store.get(run.conversation_id))[-1]
+        async with run.stream(interval=0.0) as reply:
+            for word in ("You ", "said: ", last.text):
+                await reply.write(word)
+
+    return answer
+
+
+class Gate:
+    """An answer that begins, and waits to be let through."""
+
+    def __init__(self) -> None:
+        self.begun, self.open = asyncio.Event(), asyncio.Event()
+        self.calls = 0
+
+    async def __call__(self, run: Any) -> None:
+        self.calls += 1
+        async with run.stream(interval=0.0) as reply:
+            await reply.write("first ")
+            self.begun.set()
+            await self.open.wait()
+            await reply.write("last")
+
+
+async def resumed_by(client: httpx.AsyncClient, gate: Gate, count: int) -> list[list[dict[str, Any]]]:
+    """What so many readers get that come in the middle of the answer."""
+    reading = asyncio.Barrier(count + 1)
+
+    async def resume() -> list[dict[str, Any]]:
+        async with client.stream("GET", f"/{PATH}/stream") as response:
+            assert response.status_code == 200
+            chunks = chunks_of(response)
+            found = [await anext(chunks)]
+            await reading.wait()
+            return [*found, *[chunk async for chunk in chunks]]
+
+    readers = [asyncio.create_task(resume()) for _ in range(count)]
+    await reading.wait()
+    gate.open.set()
+    return await asyncio.gather(*readers)
+
+
+async def test_an_answer_is_streamed_and_stored(serve: Any, store: AsyncHistoryStore) -> None:
+    client = await serve(speaker(store), participant=lambda request: Participant(kind="user", id="u"))
+    chunks = await ask(client, asked("Hello"))
+    kinds = [chunk["type"] for chunk in chunks if chunk["type"] != "text-delta"]
+    assert kinds == ["start", "start-step", "text-start", "text-end", "finish-step", "finish"]
+    assert text_in(chunks) == "You said: Hello"
+    question, reply = await store.get(CHAT)
+    assert (question.id, question.participant, reply.id) == (
+        "u1",
+        Participant(kind="user", id="u"),
+        chunks[0]["messageId"],
+    )
+    found = (await client.get(f"/{PATH}/messages")).json()
+    assert [message["parts"][-1]["text"] for message in found] == ["Hello", "You said: Hello"]
+    assert (await client.get(f"/{PATH}/stream")).status_code == 204
+
+
+async def test_a_stream_has_the_headers_of_the_protocol(serve: Any, store: AsyncHistoryStore) -> None:
+    client = await serve(speaker(store))
+    async with client.stream("POST", "", json=asked("Hello")) as response:
+        assert response.headers["x-vercel-ai-ui-message-stream"] == "v1"
+        assert response.headers["content-type"].startswith("text/event-stream")
+        assert [line async for line in response.aiter_lines()][-2] == "data: [DONE]"
+
+
+async def test_an_answer_survives_its_readers(serve: Any, store: AsyncHistoryStore) -> None:
+    gate = Gate()
+    client = await serve(gate)
+    async with client.stream("POST", "", json=asked("Hello")) as response:
+        async for chunk in chunks_of(response):
+            if chunk["type"] == "text-delta":
+                break  # the tab is closed
+    await gate.begun.wait()
+
+    for chunks in await resumed_by(client, gate, 3):
+        assert text_in(chunks) == "first last"
+        assert chunks[-1]["type"] == "finish"
+    assert [message.text for message in await store.get(CHAT)] == ["Hello", "first last"]
+
+
+async def test_a_stop_keeps_the_text(serve: Any, store: AsyncHistoryStore) -> None:
+    gate = Gate()
+    client = await serve(gate)
+    asking = asyncio.create_task(ask(client, asked("Hello")))
+    await gate.begun.wait()
+    assert (await client.post(f"/{PATH}/stop")).status_code == 204
+    chunks = await asking
+    assert (text_in(chunks), chunks[-1]["type"]) == ("first ", "abort")
+    reply = (await store.get(CHAT))[-1]
+    assert (reply.text, reply.status) == ("first ", "stopped")
+
+
+async def test_a_second_message_waits_or_is_refused(serve: Any, store: AsyncHistoryStore) -> None:
+    gate = Gate()
+    client, strict = await serve(gate), await serve(gate, busy="refuse")
+    first = asyncio.create_task(ask(client, asked("one")))
+    await gate.begun.wait()
+    refused = await strict.post("/", json=asked("no", "u0"))
+    assert (refused.status_code, refused.json()["code"]) == (409, "conflict")
+    second = asyncio.create_task(ask(client, asked("two", "u2")))
+
+    async def waiting() -> bool:
+        run = await store.get_run(CHAT)
+        return run is not None and len(run.waiting) == 1
+
+    await until(waiting)
+    assert gate.calls == 1
+    gate.open.set()
+    assert text_in(await first) == text_in(await second) == "first last"
+    assert sorted(message.text for message in await store.get(CHAT)) == ["first last", "first last", "one", "two"]
+
+
+async def test_a_repeated_request_is_answered_once(serve: Any, store: AsyncHistoryStore) -> None:
+    client = await serve(speaker(store))
+    first = await ask(client, asked("Hello"))
+    again = await ask(client, asked("Hello"))
+    assert text_in(first) == text_in(again)
+    assert len(await store.get(CHAT)) == 2
+
+
+async def test_regenerate_and_edit_replace_what_follows(serve: Any, store: AsyncHistoryStore) -> None:
+    client = await serve(speaker(store))
+    first = await ask(client, asked("Hello"))
+    body = asked("Hello") | {"trigger": "regenerate-message", "messageId": first[0]["messageId"]}
+    again = await ask(client, body)
+    assert again[0]["messageId"] != first[0]["messageId"]
+    assert [message.text for message in await store.get(CHAT)] == ["Hello", "You said: Hello"]
+    await ask(client, asked("Goodbye", messageId="u1"))
+    assert [message.text for message in await store.get(CHAT)] == ["Goodbye", "You said: Goodbye"]
+    body["messages"][0]["id"] = "unknown"
+    assert (await client.post("", json=body)).status_code == 404
+
+
+async def test_a_failed_answer_can_be_asked_for_again(serve: Any, store: AsyncHistoryStore) -> None:
+    async def answer(run: Any) -> None:
+        if not answer.__dict__.setdefault("failed", []):
+            answer.__dict__["failed"].append(True)
+            await run.append(assistant(text("Let me see."), tool_use("call", "find", {})))
+            raise ValueError("the model is away")
+        await run.append(assistant("Found."))
+
+    client = await serve(answer)
+    chunks = await ask(client, asked("Hello"))
+    assert chunks[-1]["type"] == "error"
+    assert "model is away" not in chunks[-1]["errorText"]
+    assert [chunk["type"] for chunk in chunks if chunk["type"].startswith("tool")] == [
+        "tool-input-available",
+        "tool-output-error",
+    ]
+    again = await ask(client, asked("Hello") | {"trigger": "regenerate-message"})
+    assert text_in(again) == "Found."
+
+
+async def test_tools_of_the_agent_and_of_the_front_end(serve: Any, store: AsyncHistoryStore) -> None:
+    async def answer(run: Any) -> None:
+        last = (await store.get(run.conversation_id))[-1]
+        if last.role == "user":
+            await run.append(assistant(tool_use("mine", "add", {"a": 1}), tool_use("yours", "ask", {}), id="a"))
+            await run.append(tool(tool_result("mine", {"sum": 2})))
+        else:
+            await run.append(assistant(f"You chose {last.tool_results[0].content}."))
+
+    client = await serve(answer)
+    chunks = await ask(client, asked("Add"))
+    outputs = {chunk["toolCallId"]: chunk["output"] for chunk in chunks if chunk["type"] == "tool-output-available"}
+    assert outputs == {"mine": {"sum": 2}}
+    [_, message] = (await client.get(f"/{PATH}/messages")).json()
+    block = next(part for part in message["parts"] if part.get("toolCallId") == "yours")
+    block |= {"state": "output-available", "output": "red"}
+    chunks = await ask(client, asked("Add") | {"messages": [message], "messageId": message["id"]})
+    assert text_in(chunks) == "You chose red."
+    assert [result.content for one in await store.get(CHAT) for result in one.tool_results] == [{"sum": 2}, "red"]
+
+
+async def test_a_plain_function_answers_in_a_thread(serve: Any, store: AsyncHistoryStore) -> None:
+    def answer(run: Any) -> None:
+        with run.stream() as reply:
+            reply.write("from a thread: ")
+            reply.write(run.conversation_id)
+        assert run.messages() == []
+
+    assert text_in(await ask(await serve(answer), asked("Hello"))) == f"from a thread: {CHAT}"
+
+
+async def test_rights(serve: Any, store: AsyncHistoryStore) -> None:
+    wanted: list[tuple[str | None, str]] = []
+
+    def authorize(request: Any, conversation_id: str | None, action: str) -> bool:
+        wanted.append((conversation_id, action))
+        return False
+
+    client = await serve(speaker(store), authorize=authorize)
+    for method, path, action in (
+        ("POST", "", "append"),
+        ("GET", f"/{PATH}/stream", "read"),
+        ("GET", f"/{PATH}/messages", "read"),
+        ("POST", f"/{PATH}/stop", "stop"),
+    ):
+        response = await client.request(method, path, json=asked("Hello") if path == "" else None)
+        assert (response.status_code, wanted.pop()) == (403, (CHAT, action))
+    assert await store.get(CHAT) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ([], "object"),
+        ({"messages": []}, "id"),
+        ({"id": "c", "messages": []}, "messages"),
+        ({"id": "c", "messages": ["x"]}, "messages"),
+        ({"id": "c", "messages": [{"id": "m", "role": "bot", "parts": []}]}, "UI message"),
+        (asked("x", trigger="other"), "trigger"),
+        (asked("x") | {"id": ""}, "conversation_id"),
+    ],
+)
+async def test_wrong_requests(serve: Any, store: AsyncHistoryStore, body: Any, named: str) -> None:
+    client = await serve(speaker(store))
+    response = await client.post("", json=body)
+    assert (response.status_code, named in response.json()["detail"]) == (400, True), response.text
+    assert (await client.post("", content=b"{", headers={"content-type": "application/json"})).status_code == 400
+    assert (await client.post("", content=b"{}")).status_code == 415
+    other = await client.post("", json=asked("x"), headers={"origin": "https://evil.test"})
+    assert other.status_code == 403
+
+
+def test_wrong_options(store: AsyncHistoryStore) -> None:
+    with HistoryStore("memory://") as synchronous, pytest.raises(ConfigurationError, match="AsyncHistoryStore"):
+        ChatEndpoints(synchronous, print, authorize=allow_all)  # type: ignore[arg-type]
+    for wrong in ({"protocol": "other"}, {"busy": "drop"}, {"wait": -1}, {"authorize": None}, {"participant": 1}):
+        with pytest.raises(ConfigurationError):
+            ChatEndpoints(store, print, **{"authorize": allow_all} | wrong)  # type: ignore[arg-type]
+
+
+async def test_a_stream_for_own_routes(store: AsyncHistoryStore) -> None:
+    assert [chunk async for chunk in ui_message_stream(store, CHAT)] == []
+    async with store.run(CHAT) as run:
+        async with run.stream() as reply:
+            await reply.write("Hello")
+        stream = ui_message_stream(store, CHAT)
+        found = [await anext(stream) for _ in range(4)]
+        assert [chunk["type"] for chunk in found] == ["start", "start-step", "text-start", "text-delta"]
+    rest = [chunk async for chunk in stream]
+    assert rest[-1] == {"type": "finish"}
+    assert found[0]["messageId"] == to_vercel_ai(await store.get(CHAT))[0]["id"]
+
+
+async def test_a_stream_carries_what_a_ui_message_does(store: AsyncHistoryStore) -> None:
+    meta = {"provider": {"signature": "s"}}
+    parts: list[dict[str, Any]] = [
+        {"type": "step-start"},
+        {"type": "reasoning", "text": "Hm", "providerMetadata": meta},
+        {"type": "text", "text": "I look."},
+        {"type": "tool-find", "toolCallId": "c1", "state": "output-available", "input": {"a": 1}, "output": {"t": 1},
+         "providerExecuted": True, "title": "Find", "callProviderMetadata": meta},
+        {"type": "dynamic-tool", "toolName": "x", "toolCallId": "c2", "state": "output-error", "input": None,
+         "errorText": "no"},
+        {"type": "tool-pay", "toolCallId": "c3", "state": "approval-requested", "input": {}, "approval": {"id": "ap"}},
+        {"type": "step-start"},
+        {"type": "source-url", "sourceId": "s", "url": "https://example.com", "title": "T"},
+        {"type": "file", "url": "https://example.com/a.png", "mediaType": "image/png", "filename": "a.png"},
+        {"type": "data-weather", "id": "w", "data": {"t": 1}},
+    ]  # fmt: skip
+    message = {"id": "m", "role": "assistant", "metadata": {"model": "m1"}, "parts": parts}
+    async with store.run(CHAT) as run:
+        await run.append_many(from_vercel_ai([message]))
+        stream = ui_message_stream(store, CHAT)
+        first = await anext(stream)
+    chunks = [first, *[chunk async for chunk in stream if chunk]]
+    assert chunks == [
+        {"type": "start", "messageId": "m", "messageMetadata": {"model": "m1"}},
+        {"type": "start-step"},
+        {"type": "reasoning-start", "id": "1"},
+        {"type": "reasoning-delta", "id": "1", "delta": "Hm"},
+        {"type": "reasoning-end", "id": "1", "providerMetadata": meta},
+        {"type": "text-start", "id": "2"},
+        {"type": "text-delta", "id": "2", "delta": "I look."},
+        {"type": "text-end", "id": "2"},
+        {"type": "tool-input-available", "toolCallId": "c1", "toolName": "find", "input": {"a": 1},
+         "providerExecuted": True, "title": "Find", "providerMetadata": meta},
+        {"type": "tool-output-available", "toolCallId": "c1", "output": {"t": 1}, "providerExecuted": True},
+        {"type": "tool-input-available", "toolCallId": "c2", "dynamic": True, "toolName": "x", "input": None},
+        {"type": "tool-output-error", "toolCallId": "c2", "dynamic": True, "errorText": "no"},
+        {"type": "tool-input-available", "toolCallId": "c3", "toolName": "pay", "input": {}},
+        {"type": "tool-approval-request", "approvalId": "ap", "toolCallId": "c3"},
+        {"type": "finish-step"},
+        {"type": "start-step"},
+        parts[7],
+        {"type": "file", "url": "https://example.com/a.png", "mediaType": "image/png"},
+        parts[9],
+        {"type": "message-metadata", "messageMetadata": {"model": "m1"}},
+        {"type": "finish-step"},
+        {"type": "finish"},
+    ]  # fmt: skip
+
+
+async def test_ag_ui(serve: Any, store: AsyncHistoryStore) -> None:
+    gate = Gate()
+    client = await serve(gate, protocol="ag-ui")
+    body = {
+        "threadId": CHAT, "runId": "r1", "state": {}, "tools": [], "context": [], "forwardedProps": {},
+        "messages": [{"id": "u1", "role": "user", "content": "Hello"}],
+    }  # fmt: skip
+    asking = asyncio.create_task(ask(client, body))
+    await gate.begun.wait()
+
+    [again] = await resumed_by(client, gate, 1)
+    events = await asking
+    assert (events[0]["type"], events[0]["runId"], events[-1]["type"]) == ("RUN_STARTED", "r1", "RUN_FINISHED")
+    for one in (events, again):
+        assert "".join(event["delta"] for event in one if event["type"] == "TEXT_MESSAGE_CONTENT") == "first last"
+    assert again[1]["type"] == "MESSAGES_SNAPSHOT"
+    assert [message["id"] for message in again[1]["messages"]] == ["u1"]
+    found = (await client.get(f"/{PATH}/messages")).json()
+    assert [(one["role"], one["content"]) for one in found] == [("user", "Hello"), ("assistant", "first last")]
+    assert (await client.post("", json={"threadId": CHAT})).status_code == 400
