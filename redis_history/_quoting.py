@@ -16,7 +16,7 @@ MAX_NAME: Final = 80
 #: Escaped in data: controls, line breaks that JSON allows, invisible characters and changes of direction, and the
 #: beginning of a closing tag.
 _HIDDEN: Final = re.compile(
-    "[\x7f-\x9f\xad\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb"
+    "[\x7f-\x9f\xad\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb"
     "\U000e0000-\U000e0fff]|</"
 )
 #: The delimiters of names, which a name must not contain.

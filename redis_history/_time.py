@@ -81,4 +81,6 @@ def _parse(text: str) -> datetime:
         ) from error
     # fromisoformat truncates to microseconds; the seventh digit rounds.
     finer = _FINER.search(text)
-    return parsed + _MICROSECOND if finer is not None and finer[1] >= "5" else parsed
+    # The last microsecond of the year 9999 cannot be rounded up; it is outside the allowed years anyway.
+    rounds = finer is not None and finer[1] >= "5" and parsed.replace(tzinfo=None) < datetime.max
+    return parsed + _MICROSECOND if rounds else parsed

@@ -38,6 +38,8 @@ from redis_history.importers import (
     read_transcripts,
 )
 
+#: Has the URL of --from if no FILE is given.
+_FROM_URL = "REDIS_HISTORY_FROM_URL"
 _CHUNK = 1 << 16  # bytes
 _PATH = click.Path(allow_dash=True, exists=True)
 _LONGEST_NAME = 255  # bytes of the name of a file
@@ -63,7 +65,7 @@ def _limits(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @define("import")
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.argument("files", nargs=-1, metavar="FILE...")
 @click.option("--from", "framework", type=click.Choice(FRAMEWORKS),
               help="Import what this framework's class stored in Redis. FILE is the URL of that server.")  # fmt: skip
 @click.option("--key-prefix",
@@ -87,9 +89,17 @@ def import_command(
     gzipped, and detects their format. FILE may be a pipe, or - for standard input. A repeated import adds only new
     messages. If a file cannot be read at all, nothing is imported. Skipped records are reported, and make the exit
     status 1.
+
+    With --from, FILE is the URL of the framework's server. Put a URL with a password into the variable
+    REDIS_HISTORY_FROM_URL and leave out FILE, because other users of the machine see the arguments of a command.
     """
     check_url(context)
     work = _Import(context, format, batch, language, ImportLimits(**limits), dry_run, quiet)
+    if framework is not None and not files:
+        files = tuple(filter(None, [os.environ.get(_FROM_URL)]))
+    if not files:
+        what = f"the URL, or the variable {_FROM_URL}" if framework is not None else "at least one FILE"
+        raise click.UsageError(f"give {what}")
     if framework is not None:
         if len(files) > 1 or "://" not in files[0]:
             raise click.UsageError("--from takes one URL, such as redis://localhost:6379/0")

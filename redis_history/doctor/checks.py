@@ -23,7 +23,7 @@ _FULL: Final = 0.9  # of maxmemory
 _PURPOSES: Final[dict[str, tuple[State, str]]] = {
     "storing": ("problem", "to store and read"),
     "following": ("limited", "to be notified of changes"),
-    "searching": ("limited", "to keep a search index"),
+    "searching": ("limited", "to use a search index"),
     "confirming": ("limited", "for durability levels above the default"),
     "describing": ("ok", "to identify the server"),
     "clustering": ("problem", "to follow slots that are moved"),
@@ -197,11 +197,14 @@ def _rights(answers: Answers, where: Where) -> _Result:
         return "problem", f"Lua scripts cannot run: {answers.refusal}", fix
     if answers.missing is None:
         return "ok", "scripts run; this server cannot report single rights (Redis can since 7.0)", None
-    if not answers.missing:
-        return "ok", f"scripts run; {user} has all rights that are needed", None
-    state = min((_PURPOSES[purpose][0] for purpose in answers.missing), key=("problem", "limited", "ok").index)
-    needs = "; ".join(f"{_PURPOSES[purpose][1]}: {', '.join(names)}" for purpose, names in answers.missing.items())
-    rules = dict.fromkeys(f"+{name}" for names in answers.missing.values() for name in names)
+    # Rights to make an index reach every namespace, so they are not suggested for a tenant's user.
+    missing = {purpose: names for purpose, names in answers.missing.items() if purpose != "indexing"}
+    if not missing:
+        tenant = "; an operator's user makes the search index" if answers.missing else ""
+        return "ok", f"scripts run; {user} has all rights that are needed{tenant}", None
+    state = min((_PURPOSES[purpose][0] for purpose in missing), key=("problem", "limited", "ok").index)
+    needs = "; ".join(f"{_PURPOSES[purpose][1]}: {', '.join(names)}" for purpose, names in missing.items())
+    rules = dict.fromkeys(f"+{name}" for names in missing.values() for name in names)
     fix = where.redis_cli("ACL", "SETUSER", user, *answers.lacking, *rules, admin=True)
     return state, f"{user} lacks rights that are needed {needs}", fix
 

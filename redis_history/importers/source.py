@@ -104,6 +104,11 @@ class _Text:
             self._pieces.clear()
         return fits
 
+    @property
+    def size(self) -> int:
+        """Bytes that were added since the last `take`."""
+        return self._size
+
     def take(self) -> bytes | None:
         """The pieces since the last call; None if they were too long."""
         text = b"".join(self._pieces) if self._size <= self._limit else None
@@ -267,6 +272,9 @@ class Source:
         """The lines that are not blank, with their numbers; None for a line that is too long."""
         number, text = 1, _Text(self.limits.max_record_bytes)
         for chunk in chain(self._chunks(), [b"\n"]):
+            if not text.size and not chunk.strip(b"\n"):  # only blank lines, of which a small file can unpack to many
+                number += len(chunk)
+                continue
             piece, *others = chunk.split(b"\n")
             text.add(piece)
             for piece in others:

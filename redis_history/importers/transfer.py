@@ -334,7 +334,8 @@ def _opened(target: str | PathLike[str] | IO[bytes]) -> Iterator[IO[bytes]]:
     path = Path(target)
     mode = path.stat().st_mode if path.exists() else None
     if mode is None or stat.S_ISREG(mode):
-        opened: Any = replacing(Path(os.path.realpath(path)), mode and stat.S_IMODE(mode))
+        # A new file is private, because it holds conversations.
+        opened: Any = replacing(Path(os.path.realpath(path)), 0o600 if mode is None else stat.S_IMODE(mode))
     else:
         opened = path.open("wb")  # raises for a folder
     with opened as stream:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from msgspec import Struct
@@ -146,7 +147,7 @@ def _words_of(text: str) -> Iterator[_Word]:
         while at < end:  # character by character, because words are pairs in a script without blanks
             stop = at + 1
             if _begins_unspaced(text[at]):
-                [pair, *_] = words(text[at : min(at + 2, end)])
+                pair = _first_word(text[at : min(at + 2, end)])
                 yield _Word(pair, at, at + len(pair) if len(pair) <= 2 else stop)
             else:
                 while stop < end and not _begins_unspaced(text[stop]):
@@ -155,6 +156,12 @@ def _words_of(text: str) -> Iterator[_Word]:
             at = stop
 
 
+@lru_cache(maxsize=65_536)
+def _first_word(text: str) -> str:
+    return words(text)[0]
+
+
+@lru_cache(maxsize=65_536)
 def _begins_unspaced(letter: str) -> bool:
     found = words(letter)
     return bool(found) and is_unspaced(found[0])

@@ -175,10 +175,10 @@ def is_same_origin(request: Request) -> bool:
     origin = request.headers.get("origin")
     if origin is not None:
         try:
-            host = urlsplit(origin).netloc.lower()
+            scheme, host, *_ = urlsplit(origin.lower())
         except ValueError:
             return False
-        if not host or host != request.headers.get("host", "").lower():
+        if scheme not in ("http", "https") or not host or host != request.headers.get("host", "").lower():
             return False
     return request.headers.get("sec-fetch-site", "none") in ("none", "same-origin")
 

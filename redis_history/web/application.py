@@ -27,6 +27,8 @@ from redis_history.web.routing import LiveView
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~-]{16,256}")
 #: Seconds after which a cookie expires, is renewed, and is no longer renewed; and after which an invitation expires.
 _EXPIRES: Final = 12 * 3600
+#: A name or an address, in brackets if it is one of IPv6, and a port: nothing before, between or behind them.
+_HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s\[\]:/@?#\\]+)(:[0-9]{1,5})?")
 _RENEW_AFTER: Final = 3600
 _SIGN_IN_AGAIN: Final = 7 * 24 * 3600
 _INVITED: Final = 60
@@ -184,7 +186,7 @@ class Gate:
         return hmac.new(self._key, value.encode(errors="replace"), "sha256").hexdigest()
 
     def _is_known(self, host: str) -> bool:
-        if re.search(r"[\s/@?#\\]", host):
+        if not _HOST.fullmatch(host):
             return False
         try:
             name = urlsplit(f"//{host}").hostname or ""

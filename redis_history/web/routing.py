@@ -415,6 +415,8 @@ def path_id(segment: bytes) -> str:
     try:
         if segment.startswith(b"~"):
             data = segment[1:].rstrip(b"=")
+            if not data:
+                raise bad_input("an id in the path is empty")
             return base64.b64decode(data + b"=" * (-len(data) % 4), b"-_", validate=True).decode()
         return unquote_to_bytes(segment).decode()
     except ValueError as error:

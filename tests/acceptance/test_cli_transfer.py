@@ -199,6 +199,7 @@ def test_an_export_into_a_file_and_to_standard_output(store: Any, on: Any, tmp_p
     for name in ("all.jsonl", "all.jsonl.gz"):
         done = on("export", "--output", str(tmp_path / name))
         assert (done.stdout, done.stderr) == (f"{tmp_path / name}: 2 conversations, 3 messages\n", "")
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600, "a new file is private"
     plain = (tmp_path / "all.jsonl").read_bytes()
     assert gzip.decompress((tmp_path / "all.jsonl.gz").read_bytes()) == plain
     done = on("export", "d", "c")

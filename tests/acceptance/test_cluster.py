@@ -272,7 +272,7 @@ async def test_a_user_with_the_documented_permissions_only(server_of: Servers, n
         "-@all "
         "+info +eval +evalsha +time +hmget +hget +hset +hdel +zadd +zrange +zrangebyscore +zrevrange +zcount +zcard "
         "+zrem +rpush +lrange +lindex +llen +ltrim +unlink +pexpire +persist +pttl +exists +pubsub|numsub "
-        "+pubsub|numpat +subscribe +unsubscribe +config|get +config|set +client|setinfo +cluster|slots +asking"
+        "+pubsub|numpat +subscribe +unsubscribe +client|setinfo +cluster|slots +asking"
     )
     for node in cluster.nodes:
         with node.client() as client:

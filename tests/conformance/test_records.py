@@ -7,12 +7,15 @@ from typing import Any
 import pytest
 
 from redis_history import Conversation, assistant, system, tool_use, user
+from redis_history.backends.redis.keys import Keyspace
 from redis_history.errors import (
     ConversationExistsError,
     ConversationNotFoundError,
     InvalidInputError,
     RevisionConflictError,
 )
+from tests.conformance.conftest import SOON
+from tests.conftest import Servers
 
 RECORD = {"user_id": "ann", "agent_name": "helper", "title": "Über 你好", "auditing_id": "a-1"}
 
@@ -234,3 +237,22 @@ async def test_conversations_are_counted(store: Any) -> None:
     assert [await store.count_conversations(), await store.count_conversations(user_id=0)] == [5, 2]
     with pytest.raises(InvalidInputError):
         await store.count_conversations(user_id=1.5)
+
+
+@pytest.mark.backends("redis", "cluster")
+async def test_names_that_are_not_ours_are_left_out_of_lists(
+    stores: Any, server_of: Servers, namespace: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = stores()
+    await store.append("c", user("x"))
+    await store.append("d", user("x"))
+    keys = Keyspace(namespace)
+    with server_of(stores.kind).client() as client:
+        for name in (b"\xff\xfe", b"a b", b"%zz", b"", b"x" * 600, b"%ff"):
+            client.zadd(keys.conversation("c").registry, {name: 9e15})
+        client.hset(keys.conversation("d").state, "M", b"\x91" * 2000)
+    assert [one.conversation_id for one in await store.list_conversations()] == ["c"]
+    assert "is not the name of a conversation" in caplog.text
+    async with store.subscribe_all() as changes:
+        await store.append("c", user("y"))
+        assert (await changes.get(timeout=SOON)).conversation_id == "c"

@@ -235,12 +235,16 @@ def test_the_rights_to_read_the_old_keys_are_enough(old: Any, store: HistoryStor
         "ACL", "SETUSER", "reader", "on", ">secret", "~message_store:*", "+@read", "+scan", "+@connection"
     )
     source = old.url.replace("unix://", "unix://reader:secret@")
-    done = run("--url", old.url, "--namespace", "new", "import", "--from", "langchain", source)
+    # The URL has a password, which the list of processes must not show.
+    variable = {"REDIS_HISTORY_FROM_URL": source}
+    done = run("--url", old.url, "--namespace", "new", "import", "--from", "langchain", environment=variable)
     assert (done.returncode, done.stderr) == (0, "")
     assert [message.text for message in store.get("s")] == ["Hello"]
 
 
 def test_wrong_uses_are_rejected(old: Any) -> None:
+    assert "REDIS_HISTORY_FROM_URL" in run("--url", old.url, "import", "--from", "langchain").stderr
+    assert "FILE" in run("--url", old.url, "import").stderr
     for arguments in (("--from", "langchain", "file.jsonl"), (old.url,), ("--key-prefix", "x", "/dev/null")):
         done = run("--url", old.url, "import", *arguments)
         assert done.returncode == 2

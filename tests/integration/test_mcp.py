@@ -110,6 +110,21 @@ async def test_a_server_needs_exactly_one_scope(store: Any, scope: dict[str, Any
         mcp_server(store, **scope)
 
 
+async def test_an_answer_has_a_bound(store: Any) -> None:
+    huge = {"argument": "x" * 1_000_000}
+    calls = [tool_use(f"c{number}", "find", huge) for number in range(3)]
+    for number in range(5):
+        await store.append("big", assistant(calls, id=f"m{number}"))
+    many = [tool_use(f"d{number}", "find", {"text": "y" * 1_900}) for number in range(100)]
+    await store.append_many("many", [assistant(many, id=f"n{number}") for number in range(20)])
+    async with Client(mcp_server(store, everything=True)) as client:
+        for name in ("big", "many"):
+            result = await client.call_tool("read_conversation", {"conversation_id": name})
+            assert len(result.content[0].text) < 210_000
+        assert "left out" in result.content[0].text
+        assert '"left_out":80' in result.content[0].text
+
+
 def command(server: RealServer, namespace: str, *options: str) -> list[str]:
     return ["-m", "redis_history.cli", "--url", server.url, "--namespace", namespace, "mcp", *options]
 

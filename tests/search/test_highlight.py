@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -86,3 +88,15 @@ def test_what_is_found_is_marked(written: str) -> None:
     query = parse_query(plain.split()[0] if plain.split() else "", "none")
     if query:
         assert highlights(user(plain), query, language="none")
+
+
+def test_text_without_blanks_takes_as_little_time_as_other_text() -> None:
+    """170 ms for each hit in version 0.2, because each character was looked at as a text of its own."""
+    written = "很好看的电影，去电影院。" * 1_300
+    highlights(user(written), parse_query("电影院"))  # loads tables
+    taken = []
+    for _ in range(3):
+        started = time.process_time()
+        assert highlights(user(written), parse_query("电影院"))
+        taken.append(time.process_time() - started)
+    assert min(taken) < 0.07

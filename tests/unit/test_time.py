@@ -127,3 +127,8 @@ def test_other_values_are_rejected_with_a_short_message(value: Any) -> None:
 def test_no_value_raises_another_error(thing: Any) -> None:
     with suppress(InvalidTimestampError):
         assert abs(to_microseconds(thing)) <= MAX_MICROSECONDS
+
+
+def test_the_last_moment_of_the_calendar_is_outside_the_years() -> None:
+    with pytest.raises(InvalidTimestampError):
+        to_microseconds("9999-12-31T23:59:59.999999999Z")

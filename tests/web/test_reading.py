@@ -223,6 +223,19 @@ async def test_search_within_one_and_over_all(web: Any, store: Any) -> None:
     assert await search(q="") == {"hits": [], "total": 0}
 
 
+async def test_messages_of_others_neither_hide_hits_nor_show(make: Any, store: Any) -> None:
+    await store.append("mine", user("a suitcase"))
+    for number in range(3):
+        await store.append_many(f"other {number}", [user("suitcase suitcase suitcase") for _ in range(50)])
+
+    def authorize(request: Any, conversation_id: str | None, action: str) -> bool:
+        return conversation_id in (None, "mine")
+
+    async with client(make(authorize=authorize)) as web:
+        found = (await web.get("v1/search", params={"q": "suitcase"})).json()
+    assert ([hit["conversation"] for hit in found["hits"]], found["total"]) == (["mine"], 1)
+
+
 async def test_search_over_all_needs_a_server_that_searches(server_of: Any, namespace: str, make: Any) -> None:
     async with AsyncHistoryStore(server_of("plain").url, namespace=namespace) as store:
         await store.append("c", user("a suitcase"))
@@ -242,6 +255,8 @@ async def test_wrong_parameters(web: Any) -> None:
         ("v1/conversations/%FF/messages", "UTF-8"),
         ("v1/conversations/~%2e/messages", "base64url"),
         ("v1/conversations/~_w/messages", "base64url"),
+        ("v1/conversations/~/messages", "empty"),
+        ("v1/search?q=x&since=9999-12-31T23:59:59.999999999Z", "outside the years"),
         (at("x" * 600, "messages"), "512 bytes"),
         (f"{messages}?conversation=d", "conversation"),
         (f"{messages}?limit=0", "limit"),

@@ -181,7 +181,15 @@ async def test_unknown_host_names_are_rejected(make: Any) -> None:
     async with client(make(hosts=("My.Name.",))) as web:
         for host in (
             *("evil.example", "localhost.evil.example", "evil.example:80", "127.0.0.1.evil.example", "[::1"),
-            *("localhost@evil.example", "evil.example#localhost", "", "x" * 300, "localhost/?"),
+            *(
+                "localhost@evil.example",
+                "evil.example#localhost",
+                "",
+                "x" * 300,
+                "localhost/?",
+                "[::1].evil.test",
+                "[::1]x",
+            ),
         ):
             refused = await web.get("v1/status", headers={"Host": host})
             assert (refused.status_code, refused.json()["code"]) == (403, "wrong_host")
@@ -203,6 +211,8 @@ async def test_requests_from_other_origins_are_rejected(make: Any) -> None:
         "",
         "http://[::1",
         "http://localhost:9999",
+        "//localhost",
+        "ftp://localhost",
         "http://localhost.evil.example",
     )
     link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}

@@ -176,7 +176,12 @@ class Keyspace:
 
     @staticmethod
     def name_to_id(name: bytes) -> str:
-        return unquote(name.decode())
+        """The conversation id of a name in a registry; "" for a name that this package did not write."""
+        try:
+            conversation_id = unquote(name.decode("ascii"), errors="strict")
+            return conversation_id if quote(check_conversation_id(conversation_id), safe="").encode() == name else ""
+        except (UnicodeDecodeError, InvalidInputError):
+            return ""
 
 
 def _bucket_of(encoded: bytes) -> int:

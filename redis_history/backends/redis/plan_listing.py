@@ -5,13 +5,15 @@ no command that takes the server long."""
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Final, NamedTuple
 
 from redis_history.backends.base import ChangedHeads, ChangeQuery
 from redis_history.backends.redis.calls import FORGET, Call, Settings, Steps, Upkeep, as_is, once, plain
-from redis_history.backends.redis.keys import BUCKETS, pack_keys
+from redis_history.backends.redis.keys import BUCKETS, Keyspace, pack_keys
 from redis_history.backends.redis.plan_reads import STATE_FIELDS, conversation_of, page_of, readable
 from redis_history.backends.rules import FIRST_MESSAGES, preview_of
+from redis_history.errors import CorruptDataError
 from redis_history.events import BEGINNING, Cursor
 from redis_history.model import Conversation
 from redis_history.operations import (
@@ -22,6 +24,8 @@ from redis_history.operations import (
     ScanConversations,
     Scanned,
 )
+
+_logger = logging.getLogger("redis_history")
 
 #: States read in one round trip.
 _CHUNK: Final = 500
@@ -146,10 +150,19 @@ def scan_conversations(op: ScanConversations, settings: Settings) -> Steps[Scann
     return Scanned([one.conversation for one in found], remaining or None)
 
 
+def _is_ours(name: bytes) -> bool:
+    """Whether a name in a registry is that of a conversation. Others are logged, and left out of lists."""
+    if Keyspace.name_to_id(name):
+        return True
+    _logger.error("a list leaves out %r, which is not the name of a conversation", name[:80])
+    return False
+
+
 def _read_records(
     op: ListConversations | ListPreviews, settings: Settings, chunk: list[tuple[float, bytes, bytes]]
 ) -> Steps[list[Preview]]:
     """The matching conversations of (score, name, registry) items."""
+    chunk = [one for one in chunk if _is_ours(one[1])]
     if not chunk:
         return []
     ids = [settings.keyspace.name_to_id(name) for _, name, _ in chunk]
@@ -162,7 +175,11 @@ def _read_records(
     newest, first = values[len(keys) : 2 * len(keys)], values[2 * len(keys) :]
     found, stale = [], []
     for at, ((_, name, registry), conversation_id) in enumerate(zip(chunk, ids, strict=True)):
-        conversation = conversation_of(conversation_id, values[at])
+        try:
+            conversation = conversation_of(conversation_id, values[at])
+        except CorruptDataError as error:
+            _logger.error("a list leaves out a conversation: %s", error)
+            continue
         if conversation is None:
             stale.append(Call(FORGET, pack_keys(registry, keys[at].state), [name], as_is))
         elif op.user_id in (None, conversation.user_id) and op.agent_name in (None, conversation.agent_name):
@@ -233,7 +250,7 @@ class _ChangeFinder:
         replies = (yield calls) if calls else []
         for bucket, pairs, count in zip(buckets, replies[::2], replies[1::2], strict=True):
             before = self.newest[bucket]
-            ids = {self.keyspace.name_to_id(name) for _, name in pairs}
+            ids = {self.keyspace.name_to_id(name) for _, name in pairs} - {""}
             complete = len(pairs) < _MEMBERS and len(ids | self.position.known[bucket]) == count
             if complete and (not before.name or any(name == before.name for _, name in pairs)):
                 if pairs:
@@ -251,7 +268,7 @@ class _ChangeFinder:
         while buckets:
             replies = yield [_by_score(self.registries[bucket], newest[bucket].score, _MEMBERS) for bucket in buckets]
             for bucket, pairs in zip(buckets, replies, strict=True):
-                present[bucket] |= {self.keyspace.name_to_id(name) for _, name in pairs}
+                present[bucket] |= {self.keyspace.name_to_id(name) for _, name in pairs} - {""}
                 if pairs:
                     newest[bucket] = _Newest.of(pairs)
             buckets = [bucket for bucket, pairs in zip(buckets, replies, strict=True) if len(pairs) == _MEMBERS]

@@ -156,11 +156,11 @@ def _log_entry(revision: int, raw: bytes, content: list[Any]) -> LogEntry:
     token, kind, rest = raw[:10].hex(), raw[0] >> 4, raw[10:]
     if not rest and kind != Kind.CLEARED:  # the entry of the subscriber's cursor has no content
         return LogEntry(revision, token, kind)
-    if kind == Kind.RECORD:
-        return LogEntry(revision, token, kind, fields=_fields(rest, content))
     messages = tuple(filter(None, (readable(item) for item in content if type(item) is bytes)))
     gone = tuple(item[0].decode() for item in content if type(item) is list and item)
     try:
+        if kind == Kind.RECORD:
+            return LogEntry(revision, token, kind, fields=_fields(rest, content))
         if kind in (Kind.APPENDED, Kind.RESTORED):
             return LogEntry(revision, token, kind, messages, gone, tuple(_decode_value(rest)[2]))
         if kind == Kind.DELETED:
@@ -171,7 +171,7 @@ def _log_entry(revision: int, raw: bytes, content: list[Any]) -> LogEntry:
         if kind == Kind.EXPANDED:
             summary_id, count = _decode_value(rest)
             return LogEntry(revision, token, kind, ids=(summary_id,), count=count)
-    except (msgspec.MsgspecError, TypeError, ValueError, IndexError):
+    except (msgspec.MsgspecError, TypeError, ValueError, IndexError, RecursionError):
         return LogEntry(revision, token, 0)
     return LogEntry(revision, token, kind, messages, gone)
 
@@ -211,7 +211,7 @@ def conversation_of(conversation_id: str, values: list[bytes | None]) -> Convers
             },
             type=Conversation,
         )
-    except (ValueError, msgspec.MsgspecError) as error:
+    except (ValueError, IndexError, RecursionError, msgspec.MsgspecError) as error:
         raise CorruptDataError(f"the record of conversation {conversation_id[:80]!r} is unreadable: {error}") from error
 
 
