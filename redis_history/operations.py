@@ -140,9 +140,11 @@ class UpdateMessage(Write[Appended | None], frozen=True):
 
 
 class GrowReply(Struct, Op[int], frozen=True):
-    """Append `records` (see model.replies) to the reply that the append of `token` began, if its content has `offset`
-    bytes; `lives` renews the lease of its writer. The outcome is the size of the content; -1: the reply has ended. With
-    a `run` that is not the present one, RunLostError."""
+    """Append `records` (see model.replies) to the reply `message_id` that the append of `token` began, if its content
+    has `offset` bytes. `tools`: the marks of the tool calls and results in them (`model.pairs.marks`). `lives` renews
+    the lease of its writer. The outcome is the size of the content; -1: the reply has ended. With a `run` that is not
+    the present one, RunLostError.
+    """
 
     conversation_id: str
     token: str
@@ -150,6 +152,8 @@ class GrowReply(Struct, Op[int], frozen=True):
     records: bytes
     lives: bool
     run: RunFence | None = None
+    message_id: str = ""
+    tools: bytes = b""
 
 
 class Restore(Write[int], frozen=True):

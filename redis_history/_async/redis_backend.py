@@ -270,7 +270,8 @@ class AsyncRedisBackend:
         attempt = (self._unanswered.pop(token, None) if self._unanswered else None) or Attempt()
         try:
             return await self._with_retries(self._reply, work, attempt)
-        except BackendUnavailableError as error:
+        except (BackendUnavailableError, BackendRefusedError) as error:
+            # Also a refusal: an earlier copy may be under way, and reach a server that takes it.
             if attempt.uncertain and not isinstance(error, OutcomeUnknownError):
                 raise OutcomeUnknownError(f"{error}; the write may have been made") from error.__cause__
             raise
@@ -297,6 +298,7 @@ class AsyncRedisBackend:
     async def _retry_call(self, method: Any, arguments: tuple[Any, ...], error: Exception) -> Any:
         self._check_open()
         address = self._server.address
+        self._settings.outage.note()
         _logger.info("%s: %s; trying again", address, error)
         self._retry.notify(RetryDetails(address, 1, 0.0, 0.0, error))  # at once, because the connection may just be old
         self._confirming.clear()  # another server may use the address now, which cannot confirm
@@ -310,11 +312,14 @@ class AsyncRedisBackend:
         )
         try:
             await self._server.start()
-            return await retrying(method, *arguments)
+            outcome: Any = await retrying(method, *arguments)
+            self._settings.outage.note()  # it has just ended
+            return outcome
         except (RedisError, OSError) as last:
             raise translate(last, address) from last
 
     def _report_retry(self, state: RetryCallState) -> None:
+        self._settings.outage.note()
         error = state.outcome.exception() if state.outcome is not None else None
         assert error is not None  # noqa: S101
         waited = state.idle_for - state.upcoming_sleep

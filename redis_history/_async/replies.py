@@ -14,8 +14,15 @@ from redis_history import requests
 from redis_history._async._runtime import Job, Openable, Signal, spawn, uninterrupted
 from redis_history._validation import refuse
 from redis_history.backends import rules
-from redis_history.errors import InvalidInputError, MessageConflictError, RedisHistoryError, StoreClosedError
+from redis_history.errors import (
+    InvalidInputError,
+    MessageConflictError,
+    MessageNotFoundError,
+    RedisHistoryError,
+    StoreClosedError,
+)
 from redis_history.model import Message, Part, TextPart
+from redis_history.model.pairs import marks
 from redis_history.model.replies import LEASE_SECONDS, grown, merged, record_of
 from redis_history.operations import (
     Append,
@@ -53,6 +60,7 @@ class AsyncReply(Openable):
         self._lock = threading.Lock()  # for these two; never held during a call
         self._content = bytearray()  # the records of parts; the server has the first `_sent` bytes
         self._sent = 0
+        self._tools: list[tuple[int, bytes]] = []  # where records with tool calls or results end, and their marks
         self._size = len(op.entries[0].body)
         self._renewed_at = 0.0
         self._job: Job | None = None
@@ -164,13 +172,8 @@ class AsyncReply(Openable):
             )
         ended: Appended | None = await self._store._write(self._end)
         if ended is None:
-            # A reader took this writer for dead, or the server has lost the reply.
-            await self._check_ended_by_other()
-            condition = self._end.precondition
-            op = UpdateMessage(self.conversation_id, self._end.entry, precondition=condition)
-            ended = await self._store._write(op)
-        if ended is None:
-            raise rules.message_missing(self.conversation_id, self._start.id)
+            # A redaction, for example, or a stop: that stays.
+            raise self._changed() if await self._find() is not None else self._removed()
         self._message = ended.message
         return ended.message
 
@@ -199,31 +202,50 @@ class AsyncReply(Openable):
             pending, self._pending = self._pending, []
         for part in merged((), pending):
             self._content += record_of(part)
+            if tools := marks(replace(self._start, parts=(part,))):
+                self._tools.append((len(self._content), tools))
         renews = time.monotonic() - self._renewed_at > _RENEW / 2
         while renews or self._sent < len(self._content):
             started = time.monotonic()
             records = bytes(self._content[self._sent :])
-            op = GrowReply(self.conversation_id, self._op.token, self._sent, records, renews, self._fence)
+            # The marks of the records that this call sends.
+            tools = b"".join(found for end, found in self._tools if end > self._sent)
+            op = GrowReply(
+                self.conversation_id,
+                self._op.token,
+                self._sent,
+                records,
+                renews,
+                self._fence,
+                self._start.id,
+                tools,
+            )
             size = await self._store.backend.execute(op)
             if size < 0:
                 self._ended_by_other = True
-                await self._check_ended_by_other()
+                found = await self._find()
+                if found is None:
+                    raise self._removed()
+                if found.status != "interrupted":  # else a reader may have taken this writer for dead
+                    raise self._changed()
                 return
             if renews:
                 self._renewed_at = started
             renews = False
             self._sent = min(size, len(self._content))  # less than before if the server has lost something
 
-    async def _check_ended_by_other(self) -> None:
-        """Raises if the end of the reply cannot be written any more."""
-        found = await self._store.backend.execute(FindMessage(self.conversation_id, self._start.id))
-        if found is None:
-            raise rules.message_missing(self.conversation_id, self._start.id)
-        if found.status == "complete" and (self._end is None or found.parts != self._end.entry.message.parts):
-            raise MessageConflictError(
-                f"message {self._start.id[:64]!r} was changed while its reply was being written",
-                message_id=self._start.id,
-            )
+    async def _find(self) -> Message | None:
+        found: Message | None = await self._store.backend.execute(FindMessage(self.conversation_id, self._start.id))
+        return found
+
+    def _removed(self) -> MessageNotFoundError:
+        return rules.message_missing(self.conversation_id, self._start.id)
+
+    def _changed(self) -> MessageConflictError:
+        return MessageConflictError(
+            f"message {self._start.id[:64]!r} was changed while its reply was being written, and stays as it is",
+            message_id=self._start.id,
+        )
 
     async def __aenter__(self) -> Self:
         await self.open()

@@ -271,7 +271,8 @@ class RedisBackend:
         attempt = (self._unanswered.pop(token, None) if self._unanswered else None) or Attempt()
         try:
             return self._with_retries(self._reply, work, attempt)
-        except BackendUnavailableError as error:
+        except (BackendUnavailableError, BackendRefusedError) as error:
+            # Also a refusal: an earlier copy may be under way, and reach a server that takes it.
             if attempt.uncertain and not isinstance(error, OutcomeUnknownError):
                 raise OutcomeUnknownError(f"{error}; the write may have been made") from error.__cause__
             raise
@@ -298,6 +299,7 @@ class RedisBackend:
     def _retry_call(self, method: Any, arguments: tuple[Any, ...], error: Exception) -> Any:
         self._check_open()
         address = self._server.address
+        self._settings.outage.note()
         _logger.info("%s: %s; trying again", address, error)
         self._retry.notify(RetryDetails(address, 1, 0.0, 0.0, error))  # at once, because the connection may just be old
         self._confirming.clear()  # another server may use the address now, which cannot confirm
@@ -311,11 +313,14 @@ class RedisBackend:
         )
         try:
             self._server.start()
-            return retrying(method, *arguments)
+            outcome: Any = retrying(method, *arguments)
+            self._settings.outage.note()  # it has just ended
+            return outcome
         except (RedisError, OSError) as last:
             raise translate(last, address) from last
 
     def _report_retry(self, state: RetryCallState) -> None:
+        self._settings.outage.note()
         error = state.outcome.exception() if state.outcome is not None else None
         assert error is not None  # noqa: S101
         waited = state.idle_for - state.upcoming_sleep

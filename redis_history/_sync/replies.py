@@ -15,8 +15,15 @@ from redis_history import requests
 from redis_history._sync._runtime import Job, Openable, Signal, spawn, uninterrupted
 from redis_history._validation import refuse
 from redis_history.backends import rules
-from redis_history.errors import InvalidInputError, MessageConflictError, RedisHistoryError, StoreClosedError
+from redis_history.errors import (
+    InvalidInputError,
+    MessageConflictError,
+    MessageNotFoundError,
+    RedisHistoryError,
+    StoreClosedError,
+)
 from redis_history.model import Message, Part, TextPart
+from redis_history.model.pairs import marks
 from redis_history.model.replies import LEASE_SECONDS, grown, merged, record_of
 from redis_history.operations import (
     Append,
@@ -54,6 +61,7 @@ class Reply(Openable):
         self._lock = threading.Lock()  # for these two; never held during a call
         self._content = bytearray()  # the records of parts; the server has the first `_sent` bytes
         self._sent = 0
+        self._tools: list[tuple[int, bytes]] = []  # where records with tool calls or results end, and their marks
         self._size = len(op.entries[0].body)
         self._renewed_at = 0.0
         self._job: Job | None = None
@@ -165,13 +173,8 @@ class Reply(Openable):
             )
         ended: Appended | None = self._store._write(self._end)
         if ended is None:
-            # A reader took this writer for dead, or the server has lost the reply.
-            self._check_ended_by_other()
-            condition = self._end.precondition
-            op = UpdateMessage(self.conversation_id, self._end.entry, precondition=condition)
-            ended = self._store._write(op)
-        if ended is None:
-            raise rules.message_missing(self.conversation_id, self._start.id)
+            # A redaction, for example, or a stop: that stays.
+            raise self._changed() if self._find() is not None else self._removed()
         self._message = ended.message
         return ended.message
 
@@ -200,31 +203,50 @@ class Reply(Openable):
             pending, self._pending = self._pending, []
         for part in merged((), pending):
             self._content += record_of(part)
+            if tools := marks(replace(self._start, parts=(part,))):
+                self._tools.append((len(self._content), tools))
         renews = time.monotonic() - self._renewed_at > _RENEW / 2
         while renews or self._sent < len(self._content):
             started = time.monotonic()
             records = bytes(self._content[self._sent :])
-            op = GrowReply(self.conversation_id, self._op.token, self._sent, records, renews, self._fence)
+            # The marks of the records that this call sends.
+            tools = b"".join(found for end, found in self._tools if end > self._sent)
+            op = GrowReply(
+                self.conversation_id,
+                self._op.token,
+                self._sent,
+                records,
+                renews,
+                self._fence,
+                self._start.id,
+                tools,
+            )
             size = self._store.backend.execute(op)
             if size < 0:
                 self._ended_by_other = True
-                self._check_ended_by_other()
+                found = self._find()
+                if found is None:
+                    raise self._removed()
+                if found.status != "interrupted":  # else a reader may have taken this writer for dead
+                    raise self._changed()
                 return
             if renews:
                 self._renewed_at = started
             renews = False
             self._sent = min(size, len(self._content))  # less than before if the server has lost something
 
-    def _check_ended_by_other(self) -> None:
-        """Raises if the end of the reply cannot be written any more."""
-        found = self._store.backend.execute(FindMessage(self.conversation_id, self._start.id))
-        if found is None:
-            raise rules.message_missing(self.conversation_id, self._start.id)
-        if found.status == "complete" and (self._end is None or found.parts != self._end.entry.message.parts):
-            raise MessageConflictError(
-                f"message {self._start.id[:64]!r} was changed while its reply was being written",
-                message_id=self._start.id,
-            )
+    def _find(self) -> Message | None:
+        found: Message | None = self._store.backend.execute(FindMessage(self.conversation_id, self._start.id))
+        return found
+
+    def _removed(self) -> MessageNotFoundError:
+        return rules.message_missing(self.conversation_id, self._start.id)
+
+    def _changed(self) -> MessageConflictError:
+        return MessageConflictError(
+            f"message {self._start.id[:64]!r} was changed while its reply was being written, and stays as it is",
+            message_id=self._start.id,
+        )
 
     def __enter__(self) -> Self:
         self.open()

@@ -25,6 +25,7 @@ from redis_history.events import (
     HistoryCompacted,
     HistoryRestored,
     MessagesAppended,
+    ReplyEnded,
     Reset,
 )
 from redis_history.history._outbox import Add, Compaction, Outbox, PendingChange, Rewrite, stamped, summary_and_replaced
@@ -326,6 +327,10 @@ class Syncer:
             for message in event.messages:
                 if message.id not in self._history._ids and message.id in self.replica:
                     post("entry", message)
+        elif isinstance(event, ReplyEnded):
+            reply = event.message
+            if reply is not None and reply.id not in self._history._ids and reply.id in self.replica:
+                post("entry", reply)
         elif isinstance(event, HistoryCleared | ConversationDeleted | HistoryCompacted | HistoryRestored):
             self._history._void_reductions()
             if isinstance(event, HistoryRestored):

@@ -22,10 +22,12 @@ def stays(message: Message) -> bool:
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """A call in the message `index`. `settled`: it has a result or was given up, so a range may end behind it."""
+    """A call in the message `index`. `settled`: it has a result or was given up, so a range may end behind it. `live`:
+    the message is a reply that is being written."""
 
     index: int
     settled: bool = False
+    live: bool = False
 
 
 class Ranges:
@@ -38,6 +40,8 @@ class Ranges:
         self._open: OpenCalls[_Call] = OpenCalls()
         # For each message, the number of its answered calls minus that of its results.
         self._pending: list[int] = []
+        # The first message that must stay together with a reply that is being written.
+        self._first_kept: int | None = None
         # The newest author, its calls since somebody else wrote, and the earlier calls of each author.
         self._author: Any = None
         self._new_calls: list[_Call] = []
@@ -48,6 +52,8 @@ class Ranges:
     def add(self, message: Message) -> None:
         index = len(self._pending)
         self._pending.append(0)
+        if message.status == "streaming":
+            self._add_live(message, index)
         if stays(message):
             return
         author = message.role, None if message.participant is None else message.participant.id
@@ -64,13 +70,26 @@ class Ranges:
                 self._open.call(call_id, agent, call)
                 self._new_calls.append(call)
             elif (answered := self._open.answer(call_id, agent)) is not None:
+                if answered.live:  # the reply stays, so this result must
+                    self._end_before(index)
                 answered.settled = True
                 self._pending[answered.index] += 1
                 self._pending[index] -= 1
 
+    def _add_live(self, message: Message, index: int) -> None:
+        """A reply that is being written, with the calls and results so far. It stays where it is."""
+        for _, (is_call, call_id, agent) in tool_parts(message):
+            if is_call:
+                self._open.call(call_id, agent, _Call(index, settled=True, live=True))
+            elif (answered := self._open.answer(call_id, agent)) is not None:
+                self._end_before(answered.index)
+
+    def _end_before(self, index: int) -> None:
+        self._first_kept = index if self._first_kept is None else min(self._first_kept, index)
+
     def waits(self, count: int) -> bool:
         """Whether a result may still answer a call in the first `count` messages, given up or not."""
-        return any(call.index < count for call in self._open)
+        return any(call.index < count and not call.live for call in self._open)
 
     def is_whole(self, count: int) -> bool:
         """Whether a range may have the first `count` messages."""
@@ -82,7 +101,8 @@ class Ranges:
         return [pending == 0 and index < first for index, pending in enumerate(accumulate(self._pending))]
 
     def _first_awaited(self) -> int:
-        return min((call.index for call in self._open if not call.settled), default=len(self._pending))
+        first = min((call.index for call in self._open if not call.settled), default=len(self._pending))
+        return first if self._first_kept is None else min(first, self._first_kept)
 
 
 def good_ends(messages: Iterable[Message]) -> list[bool]:

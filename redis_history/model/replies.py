@@ -86,8 +86,8 @@ def grown(message: Message, pieces: Iterable[Part], *, whole: bool = False) -> M
 
 
 class Progress(NamedTuple):
-    """How much of a reply a reader has: bytes of its stream, characters of `message.text`, and whether text continues
-    the last part."""
+    """How much of a reply a reader has: bytes of its stream, characters of `message.text`, and whether the last part is
+    plain text with characters, which further text continues without a line break."""
 
     size: int = 0
     characters: int = 0
@@ -95,6 +95,10 @@ class Progress(NamedTuple):
 
     def delta(self, pieces: Sequence[Part]) -> str:
         """The text that further pieces append to `message.text`."""
+        return self._read(pieces)[0]
+
+    def _read(self, pieces: Sequence[Part]) -> tuple[str, bool]:
+        """That text, and `open` behind these pieces."""
         found: list[str] = []
         has_text, is_open = self.characters > 0, self.open
         for piece in pieces:
@@ -102,11 +106,13 @@ class Progress(NamedTuple):
             if text and has_text and not (is_open and is_plain(piece)):
                 found.append("\n")
             found.append(text)
-            has_text, is_open = has_text or bool(text), is_plain(piece)
-        return "".join(found)
+            # An empty part is joined with the text behind it, but not with a part of another kind before it.
+            has_text, is_open = has_text or bool(text), is_plain(piece) and (bool(text) or is_open)
+        return "".join(found), is_open
 
     def after(self, pieces: Sequence[Part], size: int) -> Progress:
         """The progress with further pieces; `size` is that of the stream up to their end."""
         if not pieces:
             return self
-        return Progress(size, self.characters + len(self.delta(pieces)), is_plain(pieces[-1]))
+        delta, is_open = self._read(pieces)
+        return Progress(size, self.characters + len(delta), is_open)

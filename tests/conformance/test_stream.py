@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import time
 from typing import Any
 
 import pytest
 
-from redis_history import MessagesAppended, ReplyEnded, ReplyGrew, assistant, tool_result, tool_use, user
-from redis_history.errors import InvalidInputError, MessageConflictError, MessageNotFoundError
+from redis_history import MessagesAppended, ReplyEnded, ReplyGrew, assistant, tool, tool_result, tool_use, user
+from redis_history.errors import InvalidInputError, MessageConflictError, MessageNotFoundError, TornPairError
 from redis_history.model import TextPart
 from redis_history.model.replies import record_of
 from redis_history.operations import Append, GrowReply, ReplyEnd, UpdateMessage
@@ -180,17 +181,67 @@ async def test_a_reader_without_subscription_ends_the_reply_of_a_dead_writer(sto
     assert (await reader.get_conversation("c")).revision == 2
 
 
-async def test_a_writer_whose_reply_a_reader_ended_completes_it(store: Any) -> None:
-    async with store.stream("c") as reply:
-        await reply.write("all ")
-        await until_text(store, "all ")
-        [found] = await store.get("c")
-        end = UpdateMessage("c", entry_of(found), reply=ReplyEnd(reply._op.token))  # as a reader would
-        await execute(store, end)
-        assert (await store.get("c"))[0].status == "interrupted"
-        await reply.write("of it")
-    assert await store.get("c") == [reply.message]
-    assert (reply.message.status, reply.message.text) == ("complete", "all of it")
+@pytest.mark.parametrize("status", ["complete", "interrupted", "stopped"])
+async def test_an_edit_while_a_reply_is_written_stays(store: Any, status: str) -> None:
+    """A redaction, or a stop by another process."""
+
+    async def write() -> None:
+        async with store.stream("c", id="r") as reply:
+            await reply.write("a secret")
+            await until_text(store, "a secret")
+            await store.update_message("c", assistant("[redacted]", id="r", status=status))
+            await reply.write(" and more")
+
+    with pytest.raises(MessageConflictError, match="was changed while its reply"):
+        await write()
+    [message] = await store.get("c")
+    assert (message.text, message.status) == ("[redacted]", status)
+
+
+async def test_calls_in_a_reply_stay_with_their_results(stores: Any) -> None:
+    store = stores(max_messages=4)
+    await store.append("c", user("q", id="q"))
+    with contextlib.suppress(MessageNotFoundError):  # the cap may remove the reply, together with the result
+        await _reply_with_a_call(store)
+    left = {message.id for message in await store.get("c")}
+    assert ("r" in left) == ("t" in left), left
+
+
+async def _reply_with_a_call(store: Any) -> None:
+    async with store.stream("c", id="r") as reply:
+        await reply.write("I look. ")
+        await reply.add(tool_use("call", "find", {}))
+        await until_text(store, "I look. ")
+        await until_calls(store)
+        await store.append("c", tool(tool_result("call", "42"), id="t"))
+        await store.append("c", user("next", id="n"))
+        with pytest.raises(TornPairError):
+            await store.compact("c", through="t", summary="short")
+        await store.compact("c", through="q", summary=user("short", id="s", metadata={"is_summary": True}))
+        await store.append_many("c", [user("1", id="n1"), user("2", id="n2"), user("3", id="n3")])
+
+
+async def until_calls(store: Any) -> None:
+    ends = time.monotonic() + SOON
+    while not (await store.get("c"))[-1].tool_uses:
+        assert time.monotonic() < ends
+        await asyncio.sleep(0.01)
+
+
+async def test_the_deltas_of_empty_and_mixed_parts_are_the_text(store: Any) -> None:
+    texts = ["Let me look.", "", "Found it.", "", "", "More."]
+    joined = ""
+    async with store.subscribe("c") as subscription:
+        async with store.stream("c", interval=0.0) as reply:
+            for number, text in enumerate(texts):
+                await reply.add(TextPart(text=text))
+                if number % 2 == 0:
+                    await reply.add(tool_use(f"t{number}", "find", {}))
+                    await reply.add(TextPart(text=""))
+                await asyncio.sleep(0.02 * (number % 3))  # some parts are sent together
+        for event in await until_ended(subscription):
+            joined = joined[: getattr(event, "offset", None)] + event.delta
+    assert joined == reply.message.text
 
 
 async def until_text(store: Any, text: str) -> None:

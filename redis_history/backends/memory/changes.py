@@ -86,16 +86,22 @@ def _update(space: Space, op: UpdateMessage) -> Appended | None:
     if conversation is None or stored is None or op.entry.message.id in conversation.archived:
         return None
     token = conversation.reply_token(op.entry.message.id)
-    if op.reply is not None:
-        if token is None or token != (op.reply.token or token):
+    revision = conversation.revision + 1
+    if op.reply is not None and op.reply.token:
+        # The writer also ends a reply that a reader took for dead, unless the message was changed since then.
+        settled = conversation.settled.pop(op.reply.token, None)
+        if token != op.reply.token and settled != stored.revision:
+            return None
+    elif op.reply is not None:
+        if token is None:
             return None
         reply = conversation.replies[token]
-        if not op.reply.token and (reply.ends > time.monotonic() or len(reply.content) != op.reply.size):
+        if reply.ends > time.monotonic() or len(reply.content) != op.reply.size:
             return None
+        conversation.settled[token] = revision
     conversation.replies.pop(token or "", None)
     conversation.count(stored.entry, -1)
     conversation.count(op.entry, 1)
-    revision = conversation.revision + 1
     conversation.stored[op.entry.message.id] = StoredMessage(op.entry, stored.position, revision, op.token)
     reference = conversation.reference(op.entry.message.id)
     kind = Kind.REPLY_ENDED if token else Kind.UPDATED
@@ -113,6 +119,9 @@ def grow(space: Space, op: GrowReply) -> int:
         return -1
     if len(reply.content) == op.offset:
         reply.content += op.records
+        if op.tools and conversation is not None:
+            stored = conversation.stored[reply.message_id]
+            stored.entry = msgspec.structs.replace(stored.entry, tools=stored.entry.tools + op.tools)
     if op.lives:
         reply.ends = time.monotonic() + LEASE_SECONDS
     return len(reply.content)

@@ -104,6 +104,8 @@ class ConversationState:
     summary: str | None = None
     #: The streaming replies, by the tokens of their appends.
     replies: dict[str, Reply] = field(default_factory=dict)
+    #: The revisions in which readers ended the replies of writers that they took for dead, by the same tokens.
+    settled: dict[str, int] = field(default_factory=dict)
 
     @property
     def head(self) -> Cursor:
@@ -192,7 +194,7 @@ class ConversationState:
         return len(archive.held)
 
     def empty(self) -> None:
-        self.live, self.stored, self.replies = [], {}, {}
+        self.live, self.stored, self.replies, self.settled = [], {}, {}, {}
         self.archives, self.archived, self.summary = [], {}, None
         self.characters = self.tokens = 0
         self.times = None

@@ -6,7 +6,7 @@ import hashlib
 import re
 import time
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.resources import files
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar, cast
@@ -84,7 +84,7 @@ PAGE: Final = _load("page", "_member", "_locate")
 PAGE_ARCHIVED: Final = _load("page_archived", "_member", "_archive", "_locate")
 PURGE: Final = _load("purge", "_member")
 RECORD: Final = _load("record", *_WRITING)
-RENEW: Final = _load("renew", "_member", "_live", "_change", "_life")
+RENEW: Final = _load("renew", *_WRITING)
 RUN: Final = _load("run")
 REPLY: Final = _load("reply", "_member", "_live", "_locate")
 SEARCH: Final = _load("search")
@@ -149,11 +149,30 @@ class SearchIndex:
         return Keyspace.bucket_of(conversation_id) % len(self.parts)
 
 
+class Outage:
+    """When the server was last out of reach. Meanwhile no writer could renew the lease of its reply, so a reader that
+    comes back first must not take the writers for dead."""
+
+    #: Seconds that writers have to renew their leases: their clients may wait for two seconds before they try again.
+    GRACE: Final = 6.0
+
+    def __init__(self) -> None:
+        self._seen = float("-inf")
+
+    def note(self) -> None:
+        """A call has just failed."""
+        self._seen = time.monotonic()
+
+    @property
+    def is_recent(self) -> bool:
+        return time.monotonic() - self._seen < self.GRACE
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The settings that all calls of a store share. `log_length`: the least number of changes kept per conversation.
     `ttl`: seconds. `doorbell`: as in `DOORBELLS`. `confirm`: None if the reply is enough. `index`: None without search.
-    `zstd`: whether to compress messages that become smaller.
+    `zstd`: whether to compress messages that become smaller. `outage`: the last one, as this store saw it.
     """
 
     keyspace: Keyspace
@@ -165,6 +184,7 @@ class Settings:
     index: SearchIndex | None = None
     doorbell: str = "auto"
     zstd: bool = False
+    outage: Outage = field(default_factory=Outage)
 
     @property
     def document(self) -> DocumentOf | None:

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from functools import partial
 from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from redis_history.backends import rules
 from redis_history.backends.redis.calls import (
@@ -28,6 +28,7 @@ from redis_history.backends.redis.calls import (
 )
 from redis_history.backends.redis.keys import ConversationKeys, field_of, pack_keys
 from redis_history.backends.redis.plan_reads import changes_call, page_of, readable
+from redis_history.backends.redis.plan_replies import read_replies
 from redis_history.backends.redis.plan_writes import packed_message
 from redis_history.backends.redis.search_index import counted_fields, mark, write_documents
 from redis_history.backends.rules import check_pairs, check_summary, replaced
@@ -78,7 +79,7 @@ class _Range(Struct):
 def compact(op: Compact, settings: Settings) -> Steps[Compacted]:
     keys = settings.keyspace.conversation(op.conversation_id)
     for _ in range(_TRIES):
-        found = yield from _read_range(op, keys)
+        found = yield from _read_range(op, settings, keys)
         for _ in range(_TRIES):
             outcome: Compacted | bytes = yield from _commit(op, settings, keys, found)
             if isinstance(outcome, Compacted):
@@ -90,7 +91,7 @@ def compact(op: Compact, settings: Settings) -> Steps[Compacted]:
     raise rules.compaction_conflict(op.conversation_id, f"it was changed during each of {_TRIES} attempts")
 
 
-def _read_range(op: Compact, keys: ConversationKeys) -> Steps[_Range]:
+def _read_range(op: Compact, settings: Settings, keys: ConversationKeys) -> Steps[_Range]:
     entry = op.summary
     own, mark = field_of(entry.message.id), b"^" + entry.message.id.encode()
     [head] = yield [plain(b"HMGET", keys.state, b"e", b"r", b"x", b"q", b"s", own, mark)]
@@ -105,16 +106,30 @@ def _read_range(op: Compact, keys: ConversationKeys) -> Steps[_Range]:
         raise rules.revision_conflict(op.conversation_id, found.revision, op.precondition.expected_revision)
     end = op.through._replace(sequence=op.through.sequence + 1)
     yield from _read_messages(found, keys, end)
+    found.messages = yield from _with_live_calls(op, settings, found.messages)
     found.leaving = replaced(op, found.messages)
     if not found.leaving:
         return found
     if former is not None:
         [standing] = yield [plain(b"HGET", keys.state, field_of(former.decode()))]
         check_summary(op, None if standing is None else position_of(standing))
-    yield from _check_pairs(op, found, keys, end)
+    yield from _check_pairs(op, settings, found, keys, end)
     if place is not None:
         raise rules.message_conflict(op.conversation_id, entry.message.id)
     return found
+
+
+def _with_live_calls(op: Compact, settings: Settings, messages: list[Message]) -> Steps[list[Message]]:
+    """The messages; replies that are being written with their parts so far, because these may have tool calls."""
+    positions = [one.position for one in messages if one.status == "streaming" and one.position is not None]
+    if not positions:
+        return messages
+    found = yield from read_replies(op.conversation_id, positions, settings)
+    parts = {at: one.message.parts for at, one in zip(positions, found, strict=True) if one is not None}
+    return [
+        structs.replace(one, parts=parts[one.position]) if one.position in parts and one.status == "streaming" else one
+        for one in messages
+    ]
 
 
 def _read_messages(found: _Range, keys: ConversationKeys, end: Position) -> Steps[None]:
@@ -152,7 +167,7 @@ def _read_messages(found: _Range, keys: ConversationKeys, end: Position) -> Step
         raise rules.too_many_staying(staying, _MOST_STAYING)
 
 
-def _check_pairs(op: Compact, found: _Range, keys: ConversationKeys, end: Position) -> Steps[None]:
+def _check_pairs(op: Compact, settings: Settings, found: _Range, keys: ConversationKeys, end: Position) -> Steps[None]:
     """Reads on until all tool calls of the range are answered, or to the end of the conversation."""
     messages, count = list(found.messages), len(found.messages)
     ranges = Ranges(messages)
@@ -160,6 +175,7 @@ def _check_pairs(op: Compact, found: _Range, keys: ConversationKeys, end: Positi
     while more and (ranges.waits(count) or not ranges.is_whole(count)):  # if torn, to suggest another end
         [members] = yield [page_of(keys, size, newest=False, after=after, before=None)]
         later = [message for message in map(readable, members) if message is not None]
+        later = yield from _with_live_calls(op, settings, later)
         for message in later:
             ranges.add(message)
         messages += later

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from redis_history.backends import rules
 from redis_history.backends.redis.calls import GROW, RENEW, REPLY, Call, Settings, Steps, as_is, change_header
-from redis_history.backends.redis.keys import pack_keys
+from redis_history.backends.redis.keys import field_of, pack_keys
 from redis_history.backends.redis.plan_reads import changes_call, find_call, head_call, page_call, readable
 from redis_history.backends.redis.plan_writes import update
 from redis_history.errors import CorruptDataError, RedisHistoryError
@@ -48,8 +48,9 @@ def _grow(op: GrowReply, settings: Settings) -> Steps[int]:
     keys = settings.keyspace.conversation(op.conversation_id)
     content = keys.reply(op.token)
     args = [b"%d" % op.offset, op.records, b"1" if settings.doorbell == "publish" else b"0"]
-    if op.run is not None:
-        args.append(op.run.value.encode())
+    args.append(b"" if op.run is None else op.run.value.encode())
+    if op.tools:
+        args += (field_of(op.message_id), op.tools)
     call = Call(GROW, pack_keys(content, keys.state, keys.log), args, partial(_grown, op))
     if not op.lives:
         return cast(int, (yield call))
@@ -64,28 +65,34 @@ def _grown(op: GrowReply, size: int) -> int:
     return size
 
 
-def _with_content(message: Message, content: bytes, lives: float) -> _Current:
+def _with_content(message: Message, content: bytes, lives: float, settings: Settings) -> _Current:
     """A streaming message with its text so far; `lives`: for how long its writer counts as alive."""
     try:
         message = grown(message, read_records(content))
     except CorruptDataError as error:
         _logger.error("message %r: %s", message.id[:80], error)
-    return _Current(message) if lives > 0 else _Current(replace(message, status="interrupted"), len(content))
+    return (
+        _Current(message)
+        if lives > 0 or settings.outage.is_recent
+        else _Current(replace(message, status="interrupted"), len(content))
+    )
 
 
-def _read(conversation_id: str, positions: Sequence[Position], settings: Settings) -> Steps[list[_Current | None]]:
+def read_replies(
+    conversation_id: str, positions: Sequence[Position], settings: Settings
+) -> Steps[list[_Current | None]]:
     """Messages that were streaming a moment ago."""
     keys = settings.keyspace.conversation(conversation_id)
     args = [b"%d" % number for position in positions for number in position]
     replies = yield Call(REPLY, pack_keys(keys.state, keys.messages), args, as_is)
-    return [_current(reply) for reply in replies]
+    return [_current(reply, settings) for reply in replies]
 
 
-def _current(reply: list[Any]) -> _Current | None:
+def _current(reply: list[Any], settings: Settings) -> _Current | None:
     message = readable(reply[0]) if reply else None
     if message is None:
         return None
-    return _Current(message) if len(reply) == 1 else _with_content(message, reply[1], reply[2])
+    return _Current(message) if len(reply) == 1 else _with_content(message, reply[1], reply[2], settings)
 
 
 def _end_dead(conversation_id: str, found: Sequence[_Current | None], settings: Settings) -> Steps[list[bool]]:
@@ -104,9 +111,11 @@ def _end_dead(conversation_id: str, found: Sequence[_Current | None], settings: 
 
 def _refreshed(conversation_id: str, positions: Sequence[Position], settings: Settings) -> Steps[list[Message | None]]:
     """Streaming messages as they are now, after the replies of dead writers were ended."""
-    found = yield from _read(conversation_id, positions, settings)
+    found = yield from read_replies(conversation_id, positions, settings)
     if not all((yield from _end_dead(conversation_id, found, settings))):
-        found = yield from _read(conversation_id, positions, settings)  # the writer is back, or another reader ended it
+        found = yield from read_replies(
+            conversation_id, positions, settings
+        )  # the writer is back, or another reader ended it
     return [one and one.message for one in found]
 
 
@@ -143,16 +152,16 @@ def _head(op: ReadHead, settings: Settings) -> Steps[Head]:
     head, replies = yield call
     if not head.newest.live:
         return head
-    joined = _joined_head(head, replies)
+    joined = _joined_head(head, replies, settings)
     if any((yield from _end_dead(op.conversation_id, joined, settings))):  # read the cursor of these messages
         head, replies = yield call
-        joined = _joined_head(head, replies)
+        joined = _joined_head(head, replies, settings)
     return replace(head, newest=replace(head.newest, messages=[one.message for one in joined]))
 
 
-def _joined_head(head: Head, replies: dict[int, tuple[bytes, float]]) -> list[_Current]:
+def _joined_head(head: Head, replies: dict[int, tuple[bytes, float]], settings: Settings) -> list[_Current]:
     return [
-        _with_content(message, *replies.get(message.sequence or 0, (b"", 0.0)))
+        _with_content(message, *replies.get(message.sequence or 0, (b"", 0.0)), settings)
         if message.status == "streaming"
         else _Current(message)
         for message in head.newest.messages
@@ -162,7 +171,7 @@ def _joined_head(head: Head, replies: dict[int, tuple[bytes, float]]) -> list[_C
 def _changes(op: ReadChanges, settings: Settings) -> Steps[Changes]:
     changes: Changes = yield changes_call(op, settings)
     if changes.dead:
-        found = yield from _read(op.conversation_id, changes.dead, settings)
+        found = yield from read_replies(op.conversation_id, changes.dead, settings)
         if any((yield from _end_dead(op.conversation_id, found, settings))):
             changes = yield changes_call(op, settings)
     return changes

@@ -11,6 +11,11 @@ local function live(ttl, now, before, generation, archived)
   redis.call('PEXPIREAT', state, ends)
   redis.call('PEXPIREAT', messages, ends)
   redis.call('PEXPIREAT', log, ends)
+  local listed = redis.call('HGET', state, '~')
+  if listed then -- the content of a reply, which its writer or a reader will need
+    use_replies()
+    for _, reply in ipairs(replies_in(listed)) do redis.call('PEXPIREAT', content_of_reply(state, reply[1]), ends) end
+  end
   -- A list lives as long as the longest-lived of its conversations.
   for _, list in ipairs({registry, unpack(lists_of(redis.call('HMGET', state, 'U', 'A')))}) do
     local left = redis.call('PTTL', list)

@@ -3,13 +3,14 @@
 --
 -- KEYS  1 content (string): <conversation>:t:<token of the reply>   2 state (hash)   3 change log (list)
 -- ARGV  1 offset of these records   2 the records, or ''   3 '1' to publish as well
---       4 the fence of the run that the writer must have ('<fence>:<run id>', see run.lua), if any
+--       4 the fence of the run that the writer must have ('<fence>:<run id>', see run.lua), or ''
+--       5 with tool calls or results in the records: the state's field of the message   6 their marks, as in update.lua
 --
 -- Returns the size of the content in bytes; -1 if the reply has ended; -2 if the run is lost. Records whose offset is not the end of the content
 -- are not appended: they were appended before, or the server has lost earlier ones.
 local content = KEYS[1]
 local state, log, token = KEYS[2], KEYS[3], string.sub(content, -16)
-if ARGV[4] then
+if ARGV[4] ~= '' then
   local time, run = redis.call('TIME'), redis.call('HGET', state, 'R')
   run = run and cmsgpack.unpack(run) or {}
   local held = run[4] == 'active' or run[4] == 'stopping'
@@ -23,6 +24,10 @@ if not found then return -1 end
 local size = redis.call('STRLEN', content)
 if ARGV[2] == '' or size ~= tonumber(ARGV[1]) then return size end
 local grown = redis.call('APPEND', content, ARGV[2])
+if ARGV[5] then -- a cap must not tear a call in this reply from its result
+  local place = redis.call('HGET', state, ARGV[5])
+  if place then redis.call('HSET', state, ARGV[5], place .. ARGV[6]) end
+end
 if size == 0 then -- the content must not outlive the conversation
   local left = redis.call('PTTL', state)
   if left > 0 then redis.call('PEXPIRE', content, left) end

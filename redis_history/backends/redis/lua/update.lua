@@ -33,16 +33,25 @@ if not place then return unchanged(seen, known[1], {'unknown'}) end
 
 if archived_one then return unchanged(seen, true, {'unknown'}) end
 
-local now, live_before = clock(), old and is_live(old)
+local GRACE, LEASE = 10000, 6000 -- milliseconds of uptime; a writer renews its lease of 6 seconds every 2 seconds
+local now, live_before, settled = clock(), old and is_live(old), nil
 local asked, of = string.match(ARGV[3], '^(%a+):([^;]*)')
 if asked == 'reply' or asked == 'settle' then
   local reply = live_before and reply_at(known[13], sequence)
   local ends
   if asked == 'reply' then
-    ends = reply and reply[1] == of
+    -- The writer also ends a reply that a reader took for dead, unless the message was changed since then.
+    ends = reply and reply[1] == of or redis.call('HGET', state, '$' .. of) == tostring(changed)
   else
     ends = live_before and (not reply or
            reply[4] <= math.floor(now / 1000) and redis.call('STRLEN', content_of_reply(state, reply[1])) == tonumber(of))
+    if ends and reply then
+      -- After a restart a writer must first have had the time to renew its lease.
+      local uptime = 1000 * tonumber(string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)'))
+      local begun = math.floor(now / 1000) - uptime
+      ends = uptime > GRACE or reply[4] - LEASE > begun
+    end
+    if ends and reply then settled = reply[1] end
   end
   if not ends then return unchanged(seen, true, {'unknown'}) end
 end
@@ -59,6 +68,7 @@ note_places(seen, true, {{ARGV[10], place}})
 if old then redis.call('ZREM', messages, old) end
 redis.call('ZADD', messages, timestamp_text, member)
 if live_before then forget_replies(state, {[sequence] = true}) end
+if settled then redis.call('HSET', state, '$' .. settled, revision) elseif asked == 'reply' then redis.call('HDEL', state, '$' .. of) end
 local generation, named = known[7], id == known[9] and -sequence or sequence
 if #ARGV > 13 then
   if not generation then
