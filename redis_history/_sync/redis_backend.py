@@ -317,6 +317,7 @@ class RedisBackend:
             self._settings.outage.note()  # it has just ended
             return outcome
         except (RedisError, OSError) as last:
+            self._settings.outage.note()
             raise translate(last, address) from last
 
     def _report_retry(self, state: RetryCallState) -> None:

@@ -64,6 +64,9 @@ class Reply(Openable):
         self._tools: list[tuple[int, bytes]] = []  # where records with tool calls or results end, and their marks
         self._size = len(op.entries[0].body)
         self._renewed_at = 0.0
+        # Renewing also extends the life of a conversation with a `ttl`.
+        ttl = store._options.ttl
+        self._renew_every = _RENEW if ttl is None else min(_RENEW, ttl / 3)
         self._job: Job | None = None
         self._signal: Signal | None = None
         self._ending: Signal | None = None
@@ -184,7 +187,7 @@ class Reply(Openable):
         assert self._signal is not None  # noqa: S101
         assert self._ending is not None  # noqa: S101
         while not self._closing:
-            self._signal.wait(_RENEW)
+            self._signal.wait(self._renew_every)
             self._signal.clear()
             if self._closing or self._ended_by_other:
                 continue
@@ -205,7 +208,7 @@ class Reply(Openable):
             self._content += record_of(part)
             if tools := marks(replace(self._start, parts=(part,))):
                 self._tools.append((len(self._content), tools))
-        renews = time.monotonic() - self._renewed_at > _RENEW / 2
+        renews = time.monotonic() - self._renewed_at > self._renew_every / 2
         while renews or self._sent < len(self._content):
             started = time.monotonic()
             records = bytes(self._content[self._sent :])

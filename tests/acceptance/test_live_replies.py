@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+import signal
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from redis_history import HistoryStore, ReplyEnded, ReplyGrew, assistant, user
+from redis_history import HistoryStore, ReplyEnded, ReplyGrew, RetryPolicy, assistant, user
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.model import TextPart
 from redis_history.model.replies import record_of
@@ -161,3 +164,98 @@ def test_faults_leave_no_gap_and_no_repeat(own_server: Start, fault: str, full: 
     reader.wait()
     assert reply.message.status == "complete"
     assert reader.text == reply.message.text == "".join(f"{number} and " for number in range(100 if full else 5))
+
+
+@pytest.mark.proves("live")
+@pytest.mark.parametrize(
+    "seconds", [8.0, *(pytest.param(one, marks=pytest.mark.full) for one in (2.0, 6.0, 20.0, 60.0))]
+)
+def test_an_outage_ends_no_living_reply(own_server: Start, seconds: float) -> None:
+    """Nobody can renew the lease of 6 seconds while the server does not answer: neither the reader that comes back
+    first nor one that subscribes then takes the writer for dead."""
+    server = own_server()
+    retry = RetryPolicy(deadline=2 * seconds + 30)
+    with HistoryStore(server.url, search="off", retry=retry) as store, store.stream("c", id="r") as reply:
+        reader = Reader(server.url)
+        reply.write("before ")
+        wait_until(lambda: reader.text == "before ", "the text")
+        with server.client() as client:
+            client.client_pause(round(1000 * seconds), all=True)
+        reply.write("meanwhile ")
+        wait_until(lambda: reader.text == "before meanwhile ", "the end of the outage", seconds + 30)
+        assert store.get_message("c", "r").status == "streaming"
+        reply.write("after")
+    reader.wait()
+    assert reader.text == reply.message.text == "before meanwhile after"
+    assert reply.message.status == "complete"
+
+
+def test_a_restart_ends_no_living_reply(own_server: Start) -> None:
+    server = own_server(options=("--appendonly", "yes", "--appendfsync", "always"))
+    with HistoryStore(server.url, search="off") as store, store.stream("c", id="r") as reply:
+        reply.write("before ")
+        wait_until(lambda: store.get("c")[0].text == "before ", "the text")
+        server.kill()
+        time.sleep(6.5)  # longer than the lease
+        server.start()
+        with HistoryStore(server.url, search="off") as fresh:  # has not seen the outage
+            fresh.get("c")
+        reply.write("after")
+    assert (reply.message.text, reply.message.status) == ("before after", "complete")
+
+
+@pytest.mark.parametrize("edited", [False, True])
+@pytest.mark.full
+def test_a_writer_that_was_suspended(own_server: Start, edited: bool) -> None:
+    """It completes its reply, unless somebody has changed the message meanwhile."""
+    server = own_server()
+    script = (
+        "import sys; from redis_history import HistoryStore; s = HistoryStore(sys.argv[1], search='off');"
+        "r = s.stream('c', id='r'); r.open(); r.write('a secret'); sys.stdin.readline(); r.write(' and more');"
+        "r.finish()"
+    )
+    with (
+        HistoryStore(server.url, search="off") as store,
+        subprocess.Popen(
+            [sys.executable, "-c", script, server.url], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as p,
+    ):
+        wait_until(lambda: [one.text for one in store.get("c")] == ["a secret"], "the text")
+        p.send_signal(signal.SIGSTOP)
+        wait_until(lambda: store.get("c")[0].status == "interrupted", "the mark of death", 12)
+        if edited:
+            store.update_message("c", assistant("[redacted]", id="r", status="interrupted"))
+        p.send_signal(signal.SIGCONT)
+        _, errors = p.communicate(b"\n", timeout=30)
+        [message] = store.get("c")
+    if edited:
+        assert message.text == "[redacted]"
+        assert b"MessageConflictError" in errors
+    else:
+        assert (message.text, message.status, p.returncode) == ("a secret and more", "complete", 0)
+
+
+@pytest.mark.proves("ttl")
+def test_a_stream_longer_than_its_ttl(own_server: Start) -> None:
+    """Archives and what was written live as long as the conversation, and nothing outlives it."""
+    server = own_server()
+    with HistoryStore(server.url, search="off", ttl=1.0) as store:
+        store.append_many("c", [user(str(number), id=f"m{number}") for number in range(4)])
+        store.compact("c", through="m2", summary="Three.")
+        with store.stream("c", id="r") as reply:
+            ends = time.monotonic() + 3.5
+            while time.monotonic() < ends:
+                reply.write("word ")
+                time.sleep(0.3)
+        every = {message.id for message in store.get("c", include_archived=True)}
+        assert {"m0", "m1", "m2", "m3", "r"} <= every
+        op = start_reply("c", "assistant", {"id": "dead"})
+        store.backend.execute(op)
+        store.backend.execute(GrowReply("c", op.token, 0, record_of(TextPart(text="secret")), False))
+        for _ in range(3):  # by another writer, with another time to live
+            with HistoryStore(server.url, search="off", ttl=2.0) as other:
+                other.append("c", user("x"))
+            time.sleep(0.5)
+        assert store.get_message("c", "dead").text == "secret"
+    with server.client() as client:
+        wait_until(lambda: not [key for key in client.keys("*") if b":t:" in key or b":a:" in key], "the end", 15)

@@ -153,8 +153,9 @@ class Outage:
     """When the server was last out of reach. Meanwhile no writer could renew the lease of its reply, so a reader that
     comes back first must not take the writers for dead."""
 
-    #: Seconds that writers have to renew their leases: their clients may wait for two seconds before they try again.
-    GRACE: Final = 6.0
+    #: Seconds after the last sign of an outage in which writers can renew their leases. A call may take 5 seconds to
+    #: notice one, and the clients of writers wait for some seconds before they try again.
+    GRACE: Final = 12.0
 
     def __init__(self) -> None:
         self._seen = float("-inf")
