@@ -20,10 +20,10 @@ from redis_history.model.runs import RunInfo
 
 __all__ = [
     "ANY", "Append", "Appended", "Changes", "Clear", "Compact", "Compacted", "CountConversations", "DeleteConversation",
-    "DeleteMessages", "EndRun", "Entry", "Expand", "Expanded", "FindMessage", "GrowReply", "Head", "KeepLease",
-    "KeepRuns", "Lease", "LeaveRun", "ListConversations", "ListPreviews", "Op", "Page", "Precondition", "Preview",
-    "ReadChanges", "ReadConversation", "ReadHead", "ReadPage", "ReadRun", "ReadTogether", "ReplyEnd", "Restore",
-    "RunFence", "RunOutcome", "ScanConversations", "Scanned", "Snapshot", "StopRun", "TakeLease", "TakeRun",
+    "DeleteMessages", "EndRun", "Entry", "EraseMessages", "Expand", "Expanded", "FindMessage", "GrowReply", "Head",
+    "KeepLease", "KeepRuns", "Lease", "LeaveRun", "ListConversations", "ListPreviews", "Op", "Page", "Precondition",
+    "Preview", "ReadChanges", "ReadConversation", "ReadHead", "ReadPage", "ReadRun", "ReadTogether", "ReplyEnd",
+    "Restore", "RunFence", "RunOutcome", "ScanConversations", "Scanned", "Snapshot", "StopRun", "TakeLease", "TakeRun",
     "UpdateMessage", "Write", "WriteRecord",
 ]  # fmt: skip
 
@@ -220,6 +220,18 @@ class DeleteMessages(Write[int], frozen=True):
     """Remove messages by id, archived or not; unknown ids are ignored. The outcome is the number of removed ones."""
 
     message_ids: tuple[str, ...]
+
+
+class EraseMessages(Write[int | str], frozen=True):
+    """Remove messages by id, and all summaries that may quote them, in one change.
+
+    The outcome is the number of removed messages. If the live summary may quote one of them, nothing changes unless
+    `forced`, and the outcome is the id of that summary: expanding it first returns its other messages to the
+    conversation.
+    """
+
+    message_ids: tuple[str, ...]
+    forced: bool = False
 
 
 class DeleteConversation(Write[bool], frozen=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeVar, Unpack
+from typing import Any, Final, TypeVar, Unpack, cast
 
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
@@ -17,16 +17,24 @@ from redis_history._ids import check_conversation_id, check_message_id
 from redis_history._validation import check_seconds, refuse
 from redis_history.backends import rules
 from redis_history.backends.base import AsyncBackend, features
-from redis_history.errors import CapabilityError, ConversationNotFoundError, InvalidInputError, MessageNotFoundError
+from redis_history.errors import (
+    BackendRefusedError,
+    CapabilityError,
+    ConversationNotFoundError,
+    InvalidInputError,
+    MessageNotFoundError,
+)
 from redis_history.model import Conversation, Message, Position, Role
 from redis_history.model.helpers import MessageFields
 from redis_history.model.message import RECORD_FIELDS
-from redis_history.model.ranges import stays
 from redis_history.paging import PAGE, next_page
 from redis_history.requests.store_options import Options
 from redis_history.search.searches import Searcher
 
 T = TypeVar("T")
+
+#: Summaries that an erasure expands, also those that compressors write meanwhile, before it only removes them.
+_EXPANSIONS: Final = 50
 
 
 class AsyncWriting:
@@ -140,39 +148,44 @@ class AsyncWriting:
         op = requests.delete_messages(conversation_id, message_ids, expected_revision)
         return await self._write(op) if op.message_ids else 0
 
-    async def erase(self, conversation_id: str, ids: Iterable[str] | None = None) -> None:
-        """Remove messages and every copy of their content: in archives, in search documents, and in summaries that
-        replaced them. None: all messages. Unknown ids are ignored.
+    async def erase(self, conversation_id: str, ids: Iterable[str] | None = None) -> int:
+        """Remove messages and every copy of their content: in archives, in search documents, and in summaries that may
+        quote them, former and edited ones included. None: all messages. Unknown ids are ignored. Returns the number
+        of removed messages, without the summaries that were removed with them.
 
-        A summary that may quote an erased message is expanded: what else it replaced is live again. Several changes;
-        after an error, the same call again completes it. Raises BatchTooLargeError above 1,000 ids.
+        A live summary that may quote one is expanded first: what else it replaced is live again, unless the server
+        has no memory left for that; then it stays in the archive. After an error, call it again with the same ids.
+        Raises BatchTooLargeError above 1,000 ids.
         """
         if ids is None:
+            check_conversation_id(conversation_id)
+            count = await self._count_all(conversation_id)
             await self.clear(conversation_id)
-            return
+            return count
         op = requests.delete_messages(conversation_id, ids)
-        found = [await self._backend.execute(ops.FindMessage(conversation_id, one)) for one in op.message_ids]
-        positions = [message.position for message in found if message is not None and not stays(message)]
-        oldest = min(filter(None, positions), default=None)
-        if oldest is not None and features(self._backend).compacts:
-            # The summaries go first: a repeated call finds them as long as the messages are there.
-            summaries = await self._summaries_from(conversation_id, oldest)
-            while summaries:
-                expanded = await self._write(ops.Expand(conversation_id, summaries.pop().id))
-                if expanded is not None:  # a former summary may be live again
-                    summaries = await self._summaries_from(conversation_id, oldest)
-        if op.message_ids:
-            await self._write(op)
+        if not op.message_ids:
+            return 0
+        if not features(self._backend).compacts:
+            return await self._write(op)
+        for _ in range(_EXPANSIONS):
+            erased = await self._write(ops.EraseMessages(conversation_id, op.message_ids))
+            if isinstance(erased, int):
+                return erased
+            try:
+                await self._write(ops.Expand(conversation_id, erased))
+            except BackendRefusedError:  # a full server, which allows removal only
+                break
+        return cast(int, await self._write(ops.EraseMessages(conversation_id, op.message_ids, forced=True)))
 
-    async def _summaries_from(self, conversation_id: str, position: Position) -> list[Message]:
-        before = position._replace(sequence=position.sequence - 1)
-        op: ops.ReadPage | None = ops.ReadPage(conversation_id, PAGE, newest=False, after=before)
-        summaries = []
+    async def _count_all(self, conversation_id: str) -> int:
+        """Return the number of live and archived messages without summaries."""
+        op: ops.ReadPage | None = ops.ReadPage(conversation_id, PAGE, newest=False, archived=True)
+        count = 0
         while op is not None:
             page = await self._backend.execute(op)
-            summaries += [message for message in page.messages if message.is_summary]
+            count += sum(not message.is_summary for message in page.messages)
             op = next_page(op, page, PAGE)
-        return summaries
+        return count
 
     async def create_conversation(self, conversation: Conversation) -> Conversation:
         """Create a conversation with its record; as it is then. Raises ConversationExistsError."""

@@ -34,6 +34,7 @@ from redis_history.operations import (
     Clear,
     DeleteConversation,
     DeleteMessages,
+    EraseMessages,
     Precondition,
     Restore,
     UpdateMessage,
@@ -133,6 +134,7 @@ def wire(request: pytest.FixtureRequest, server_of: Servers, namespace: str) -> 
 DESTRUCTIVE = {
     "update": (lambda: _update(user("edited", id="a")), lambda outcome: outcome.message.text == "edited"),
     "delete": (lambda: DeleteMessages("c", ("a",)), lambda outcome: outcome == 1),
+    "erase": (lambda: EraseMessages("c", ("a",)), lambda outcome: outcome == 1),
     "delete an unknown message": (lambda: DeleteMessages("c", ("z",)), lambda outcome: outcome == 0),
     "update an unknown message": (lambda: _update(user("z", id="z")), lambda outcome: outcome is None),
     "clear": (lambda: Clear("c"), lambda outcome: outcome == 3),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from redis_history import Conversation, HistoryStore, user
+from redis_history.errors import BackendRefusedError, CompactionConflictError, MessageNotFoundError
 from tests.support.servers import RealServer, Start, wait_until
 
 SECRET = "swordfish-7391"
@@ -71,6 +74,71 @@ def test_erasing_reaches_archives_and_summaries(server: RealServer, namespace: s
         store.erase("c", ["6"])
         kept = [message.text for message in store.get("c")]
         assert kept == ["now without it", "7"], "a summary that cannot have its content stays"
+
+
+def _erased(client: Any, namespace: str) -> bool:
+    return not [key for key in _where(client) if namespace.encode() in key]
+
+
+def test_erasing_reaches_a_former_summary_after_the_newer_one_was_deleted(server: RealServer, namespace: str) -> None:
+    with HistoryStore(server.url, namespace=namespace) as store, server.client() as client:
+        store.append_many("c", [user(SECRET if n == 0 else str(n), id=str(n)) for n in range(5)])
+        store.compact("c", through="1", summary=f"The user said {SECRET}")
+        newer = store.compact("c", through="2", summary="They talked").summary
+        assert newer is not None
+        store.delete_messages("c", [newer.id])
+        assert store.erase("c", ["0"]) == 1
+        assert _erased(client, namespace)
+        assert [message.id for message in store.get("c", include_archived=True)] == ["1", "2", "3", "4"]
+
+
+def test_erasing_reaches_an_edited_summary(server: RealServer, namespace: str) -> None:
+    with HistoryStore(server.url, namespace=namespace) as store, server.client() as client:
+        store.append_many("c", [user(SECRET if n == 0 else str(n), id=str(n)) for n in range(4)])
+        summary = store.compact("c", through="2", summary=f"The user said {SECRET}").summary
+        assert summary is not None
+        store.update_message("c", user(f"In short: {SECRET}", id=summary.id))
+        assert store.erase("c", ["0"]) == 1
+        assert _erased(client, namespace)
+        assert [message.id for message in store.get("c")] == ["1", "2", "3"], "its other messages are live again"
+
+
+def test_erasing_and_compacting_at_the_same_time_leaves_no_quotation(server: RealServer, namespace: str) -> None:
+    with (
+        HistoryStore(server.url, namespace=namespace) as store,
+        HistoryStore(server.url, namespace=namespace) as other,
+        server.client() as client,
+        ThreadPoolExecutor(1) as pool,
+    ):
+
+        def compact(name: str) -> None:
+            with suppress(CompactionConflictError, MessageNotFoundError):
+                other.compact(name, through="3", summary=f"The user said {SECRET}", seen=other.get(name)[:4])
+
+        for attempt in range(40):
+            name = f"c{attempt}"
+            store.append_many(name, [user(SECRET if n == 0 else str(n), id=str(n)) for n in range(5)])
+            compacting = pool.submit(compact, name)
+            assert store.erase(name, ["0"]) == 1
+            compacting.result()
+            assert _erased(client, namespace)
+            assert "0" not in [message.id for message in store.get(name, include_archived=True)]
+
+
+def test_erasing_works_on_a_full_server(own_server: Start) -> None:
+    server = own_server()
+    with HistoryStore(server.url) as store, server.client() as client:
+        store.append_many("c", [user(SECRET if n == 0 else str(n), id=str(n)) for n in range(6)])
+        store.compact("c", through="1", summary=f"The user said {SECRET}")
+        store.compact("c", through="3", summary=f"Still {SECRET}")
+        client.config_set("maxmemory", 1)
+        with pytest.raises(BackendRefusedError):
+            store.append("c", user("more"))
+        assert store.erase("c", ["0", "5"]) == 2
+        client.config_set("maxmemory", 0)
+        assert _where(client) == []
+        assert [message.id for message in store.get("c", include_archived=True)] == ["1", "2", "3", "4"]
+        assert store.erase("c") == 4
 
 
 @pytest.mark.proves("ttl")

@@ -393,3 +393,41 @@ async def test_appends_meanwhile_stay(stores: Any) -> None:
         await store.expand("c", name)
     assert _ids(await store.get("c")) == originals
     assert await _totals(store) == await _expected_totals(store)
+
+
+async def test_erasing_removes_a_former_summary_after_the_newer_one_was_deleted(store: Any) -> None:
+    await _filled(store)
+    await store.compact("c", through="b", summary=summary("quotes a", id="s1"))
+    await store.compact("c", through="c", summary=summary("they talked", id="s2"))
+    await store.delete_messages("c", ["s2"])
+    assert await store.erase("c", ["a", "unknown"]) == 1
+    assert _ids(await store.get("c", include_archived=True)) == [*"bcdef"]
+    assert await store.get_message("c", "s1") is None
+    assert await _totals(store) == await _expected_totals(store)
+
+
+async def test_erasing_expands_an_edited_summary(store: Any) -> None:
+    await _filled(store)
+    await store.compact("c", through="c", summary=summary("quotes a", id="s"))
+    await store.update_message("c", user("in short: a", id="s"))
+    assert await store.erase("c", ["a"]) == 1
+    assert _ids(await store.get("c")) == [*"bcdef"]
+    assert await _totals(store) == await _expected_totals(store)
+
+
+async def test_erasing_keeps_summaries_of_earlier_messages(store: Any) -> None:
+    await _filled(store)
+    await store.compact("c", through="b", summary=summary(id="s"))
+    assert await store.erase("c", ["d"]) == 1
+    assert _ids(await store.get("c")) == ["s", *"cef"]
+    assert await store.erase("c") == 5
+    assert await store.get("c", include_archived=True) == []
+
+
+async def test_a_compaction_of_erased_messages_is_refused(stores: Any) -> None:
+    store, compressor = stores(), stores()
+    await _filled(store)
+    seen = await compressor.get("c")
+    await store.erase("c", ["a"])
+    with pytest.raises(CompactionConflictError):
+        await compressor.compact("c", through="c", summary=summary("quotes a"), seen=seen[:3])

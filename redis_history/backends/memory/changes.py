@@ -21,6 +21,7 @@ from redis_history.operations import (
     Compacted,
     DeleteConversation,
     DeleteMessages,
+    EraseMessages,
     Expand,
     Expanded,
     GrowReply,
@@ -151,6 +152,25 @@ def _delete(space: Space, op: DeleteMessages) -> int:
     return len(found)
 
 
+def _erase(space: Space, op: EraseMessages) -> int | str:
+    space.check(op.conversation_id, op.precondition)
+    conversation = space.find(op.conversation_id)
+    stored = {} if conversation is None else conversation.stored
+    found = [message_id for message_id in op.message_ids if message_id in stored]
+    if conversation is None or not found:
+        return 0
+    earliest = min(stored[message_id].position for message_id in found)
+    # A summary has the position of the last message it replaced, so an earlier one cannot quote these messages.
+    summaries = {conversation.summary, *(archive.former for archive in conversation.archives)} - {None, *found}
+    quoting = sorted(one for one in summaries if one in stored and stored[one].position >= earliest)
+    if conversation.summary in quoting and not op.forced:
+        return conversation.summary
+    for message_id in (*found, *quoting):
+        conversation.remove(message_id)
+    space.write(op, conversation, Kind.DELETED, ids=(*found, *quoting))
+    return len(found)
+
+
 def _delete_conversation(space: Space, op: DeleteConversation) -> bool:
     space.check(op.conversation_id, op.precondition)
     conversation = space.find(op.conversation_id)
@@ -222,6 +242,7 @@ WRITES: Final[dict[type, Callable[[Space, Any], Any]]] = {
     Compact: _compact,
     DeleteConversation: _delete_conversation,
     DeleteMessages: _delete,
+    EraseMessages: _erase,
     Expand: _expand,
     Restore: _restore,
     UpdateMessage: _update,

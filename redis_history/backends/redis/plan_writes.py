@@ -35,6 +35,7 @@ from redis_history.operations import (
     DeleteConversation,
     DeleteMessages,
     Entry,
+    EraseMessages,
     Restore,
     UpdateMessage,
     WriteRecord,
@@ -108,12 +109,28 @@ def _appended(op: Append, reply: bytes | list[Any]) -> list[Appended]:
 
 
 def _delete(op: DeleteMessages, settings: Settings) -> Steps[int]:
-    ids = op.message_ids
-    args = [b"%d" % len(ids), *map(field_of, ids), *map(str.encode, ids)]
+    args = [*_ids(op.message_ids), b""]
     return write(op, settings, write_call(DELETE, op, settings, args, _deleted))
 
 
+def _erase(op: EraseMessages, settings: Settings) -> Steps[int | str]:
+    args = [*_ids(op.message_ids), b"none" if op.forced else b"live"]
+    return write(op, settings, write_call(DELETE, op, settings, args, _erased))
+
+
+def _ids(ids: tuple[str, ...]) -> list[bytes]:
+    return [b"%d" % len(ids), *map(field_of, ids), *map(str.encode, ids)]
+
+
 def _deleted(op: DeleteMessages, reply: list[Any]) -> int:
+    if type(reply[0]) is bytes:
+        refused(op, reply)
+    return cast(int, reply[1])
+
+
+def _erased(op: EraseMessages, reply: list[Any]) -> int | str:
+    if reply[0] == b"quoted":
+        return cast(bytes, reply[1]).decode()
     if type(reply[0]) is bytes:
         refused(op, reply)
     return cast(int, reply[1])
@@ -186,6 +203,7 @@ PLANS: Final[dict[type, Callable[[Any, Settings], Steps[Any]]]] = {
     Clear: _clear,
     DeleteConversation: _delete_conversation,
     DeleteMessages: _delete,
+    EraseMessages: _erase,
     Restore: _restore,
     UpdateMessage: update,
     WriteRecord: _write_record,

@@ -1,9 +1,12 @@
 -- Removes messages by id as one change, also archived ones. Unknown ids are ignored; if all are unknown, nothing changes.
 -- After _document.lua and _archived.lua.
 --
--- ARGV  10 how many, then their fields of the state, then the ids, distinct
+-- ARGV  10 how many, then their fields of the state, then the ids, distinct, then which summaries may stay although they may
+--       quote these messages: '' all; 'live' none, and if the live summary is one of them, nothing is written, so that the
+--       caller can expand it; 'none' none
 --
--- Returns {revision, how many were removed}, or {'revision', current} | {'missing'} | {'late', …}; then nothing was written.
+-- Returns {revision, how many of the ids were removed}, {'quoted', id of the live summary}, or {'revision', current} |
+-- {'missing'} | {'late', …}; in all but the first case nothing was written.
 use_journal()
 use_documents()
 use_places()
@@ -18,20 +21,61 @@ local revision = tonumber(known[2] or 0)
 local seen, reply = open_change(known[1], revision, known[12], known[13])
 if reply then return reply end
 
+-- The ids and fields to remove. Copies, because quoting summaries are added, in this change: one that is written after it
+-- was not made from these messages, because compact.lua refuses ranges that were read before the newest 'h'.
+local asked, asked_fields, asked_places = {}, {}, {}
+local quoting, earliest, earliest_sequence = ARGV[FIRST + 2 * count_asked], nil, nil
+for i = 1, count_asked do
+  asked[i], asked_fields[i] = ARGV[FIRST + count_asked + i - 1], ARGV[FIRST + i - 1]
+  asked_places[i] = known[FIELDS + i] or nil
+  if quoting ~= '' and asked_places[i] then
+    local timestamp, sequence = place_of(asked_places[i])
+    if not earliest or timestamp < earliest or timestamp == earliest and sequence < earliest_sequence then
+      earliest, earliest_sequence = timestamp, sequence
+    end
+  end
+end
+local count_all = count_asked
+if earliest then
+  local present = {}
+  for i = 1, count_asked do present[asked[i]] = true end
+  -- A summary has the position of the last message it replaced, so an earlier one cannot quote these messages.
+  local function add(id)
+    if not id or id == '' or present[id] then return false end
+    local field = field_of(id)
+    local place = redis.call('HGET', state, field)
+    if not place then return false end
+    local timestamp, sequence = place_of(place)
+    if timestamp < earliest or timestamp == earliest and sequence < earliest_sequence then return false end
+    present[id], count_all = true, count_all + 1
+    asked[count_all], asked_fields[count_all], asked_places[count_all] = id, field, place
+    return true
+  end
+  if add(known[9]) and quoting == 'live' then return unchanged(seen, known[1], {'quoted', known[9]}) end
+  for _, archive in ipairs(archives_in(known[11])) do
+    if archive[3] >= earliest then
+      local text = redis.call('HGET', state, '#' .. archive[1])
+      add(text and string.match(text, '^%d+ %d+ %d+ %x+ (.+)$'))
+    end
+  end
+end
+
+local removed = 0
 local members, gone, ids, their_sequences, places, sequences = {}, {}, {}, {}, {}, {}
 local archived, count, originals = {}, 0, tonumber(known[10] or 0)
 local replies = {}
 local summaries = {}
 if known[11] then
-  for i = 1, count_asked do
-    summaries[i] = '^' .. ARGV[FIRST + count_asked + i - 1]
+  for i = 1, count_all do
+    summaries[i] = '^' .. asked[i]
   end
   summaries = redis.call('HMGET', state, unpack(summaries))
 end
 local characters, tokens = tonumber(known[4] or 0), tonumber(known[5] or 0)
-for i = 1, count_asked do
-  local place, field, id = known[FIELDS + i], ARGV[FIRST + i - 1], ARGV[FIRST + count_asked + i - 1]
+for i = 1, count_all do
+  local place, field, id = asked_places[i], asked_fields[i], asked[i]
   if place then
+    if i <= count_asked then removed = removed + 1 end
     local timestamp, sequence = place_of(place)
     local time = format('%.0f', timestamp)
     local member, archive = locate_live(messages, time, sequence, id), nil
@@ -81,4 +125,4 @@ forget_documents(known[7], sequences)
 redis.call('HSET', state, 'r', revision, 'x', newest, 'u', now, 'n', known[3] - count, 'c', characters,
            'k', tokens, 'h', revision)
 if known[10] then redis.call('HSET', state, 'm', originals) end
-return close_change(seen, {revision, #ids}, revision, now, known[6], known[7], known[8])
+return close_change(seen, {revision, removed}, revision, now, known[6], known[7], known[8])
