@@ -326,6 +326,7 @@ class _Feed:
         self._name = name
         self._changes = changes
         self._kinds = {change.place: change.kind for change in changes}
+        self._removed = {change.place: set(change.removed) for change in changes}
         self._follows = follows
         self._shortest_log = shortest_log
         self._lossy = lossy
@@ -367,6 +368,8 @@ class _Feed:
             return "" if self._lossy else "an event without a change"
         if not begins and before.token not in self._follows[event.token]:
             return "no Reset, but the change before is another one"
+        if set(event.removed) != self._removed.get(event.token, set(event.removed)):
+            return f"an event with removed ids {event.removed}, but the change removed {self._removed[event.token]}"
         kind = self._kinds.get(event.token, _KINDS_OF_EVENTS[event.kind])
         return "" if kind == _KINDS_OF_EVENTS[event.kind] else f"an event of another kind than the change, {kind}"
 

@@ -80,7 +80,8 @@ class Change(Struct, frozen=True):
 
 
 class Seen(Struct, frozen=True):
-    """One event, as a subscriber got it. `kind` is the tag of the event; `ids` those of its messages."""
+    """One event, as a subscriber got it. `kind` is the tag of the event; `ids` those of its messages;
+    `removed` those that left because of a cap."""
 
     conversation: str
     kind: str
@@ -89,6 +90,7 @@ class Seen(Struct, frozen=True):
     token: str
     ids: tuple[str, ...] = ()
     reason: str = ""
+    removed: tuple[str, ...] = ()
 
 
 class Final(Struct, frozen=True):
@@ -161,7 +163,9 @@ class Journal:
         kind = type(event).__struct_config__.tag
         cursor = event.cursor
         reason = getattr(event, "reason", "")
-        self.write("event", event.conversation_id, kind, cursor.epoch, cursor.revision, cursor.token, ids, reason)
+        removed = getattr(event, "removed_ids", ())
+        where = (event.conversation_id, kind, cursor.epoch, cursor.revision, cursor.token)
+        self.write("event", *where, ids, reason, removed)
 
 
 #: Operations without an outcome that can be compared. Those of several conversations are not recorded either.
@@ -300,8 +304,8 @@ def read_journal(path: Path, recorded: Recorded) -> None:
             call = open_calls.pop(number)
             recorded.calls.append(msgspec.structs.replace(call, responded=responded, status=status, value=value))
         elif what == "event":
-            conversation, kind, epoch, revision, token, ids, reason = fields
-            seen = Seen(conversation, kind, epoch, revision, token, tuple(ids), reason)
+            conversation, kind, epoch, revision, token, ids, reason, removed = fields
+            seen = Seen(conversation, kind, epoch, revision, token, tuple(ids), reason, tuple(removed))
             recorded.events.setdefault(name, []).append(seen)
         elif what == "added":
             recorded.added.append((fields[0], fields[1]))

@@ -62,7 +62,8 @@ class Run:
         self.recorded.final[C] = Final(tuple(self._forms), (), None, len(self._forms))
         kinds = {"append": "messages_appended", "update": "message_updated", "delete": "messages_deleted"}
         self.recorded.events["s"] = [
-            Seen(C, kinds[change.kind], self._epoch, change.revision, change.token) for change in self.recorded.changes
+            Seen(C, kinds[change.kind], self._epoch, change.revision, change.token, removed=change.removed)
+            for change in self.recorded.changes
         ]
         self.recorded.histories.append((C, list(self._forms)))
         self.recorded.found = [(C, text, [name]) for name, text, _ in self._forms]
@@ -271,3 +272,14 @@ def test_compaction_and_expansion_are_replayed() -> None:
     recorded.calls[-2] = structs.replace(expand, value=[3, 1])  # a part of it did not come back
     recorded.final[C] = Final(tuple(run._forms[1:]), (), None, 2)
     assert len(check(recorded)) == 3
+
+
+def test_an_event_without_the_ids_that_a_cap_removed_is_reported() -> None:
+    run = Run()
+    run.append(entry("a"), cap=1)
+    run.append(entry("b"), removed=("a",), cap=1)
+    recorded = run.end()
+    assert check(recorded) == []
+    recorded.events["s"][1] = structs.replace(recorded.events["s"][1], removed=())
+    [problem] = check(recorded)
+    assert "removed ids ()" in problem
