@@ -327,6 +327,27 @@ def test_calls_work_and_are_not_repeated_after_the_clock_was_set_back(wire: Wire
     assert wire.store.delete_conversation("c")
 
 
+@pytest.mark.proves("at-most-once")
+def test_a_conversation_is_writable_after_a_clock_that_was_ahead_was_set_right(wire: Wire) -> None:
+    """The clock was ten minutes ahead, for so long that the journal has expired."""
+    wire.store.append_many("c", [user(name, id=name) for name in "abc"])
+    wire.store.update_message("c", user("edited", id="a"))
+    keys = wire.keys
+    for suffix in (b"j0", b"j1"):
+        wire.client.delete(keys.state[:-1] + suffix)
+    ahead = wire.now() + 600 * SECOND
+    wire.client.hset(keys.state, mapping={"u": ahead, "g": ahead})
+    op, sent = DeleteMessages("c", ("b",)), wire.now()
+    assert wire.copy(op, sent=sent, repeated=True)()[0] == b"late", "it may have been executed"
+    wire.store.append("c", user("d", id="d"))
+    wire.store.update_message("c", user("edited again", id="a"))
+    assert wire.store.delete_messages("c", ["b"]) == 1
+    wire.store.update_conversation("c", title="t")
+    assert wire.texts() == ["edited again", "c", "d"]
+    assert wire.store.clear("c") > 0
+    assert wire.store.delete_conversation("c")
+
+
 def test_an_evicted_journal_is_noticed(wire: Wire) -> None:
     wire.store.append("c", user("0", id="0"))
     op, sent = _append(user("m", id="m")), wire.now()

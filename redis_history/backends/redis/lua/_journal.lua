@@ -50,9 +50,16 @@ local function use_journal()
         if tonumber(values[1]) == period then seen.begun, seen.aside = true, values[3] end
       end
     end
-    -- A missing hash was evicted.
+    -- A missing hash was evicted, or has expired while the clock was ahead.
     if written and tonumber(written) > seen.horizon and (not last or last < math.floor(written / LIFETIME)) then
       seen.horizon = tonumber(written)
+    end
+    -- A new call has the conversation's clock (see late), which must be behind the horizon: a clock that was ahead and is set
+    -- right must not keep all writes out until it has caught up.
+    if seen.now <= seen.horizon then
+      seen.now = seen.horizon + 1
+      local following = math.floor(seen.now / LIFETIME)
+      if following > seen.period then seen.period, seen.begun, seen.aside = following, nil, nil end
     end
     return seen
   end
