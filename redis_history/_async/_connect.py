@@ -102,6 +102,7 @@ def open_backend(url: str | None, client: Any, namespace: str, options: Options,
         index,
         options.doorbell,
         options.codec is not None,
+        cluster=cluster,
     )
     return (AsyncClusterBackend if cluster else AsyncRedisBackend)(server, settings, retry)
 

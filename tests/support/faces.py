@@ -23,7 +23,9 @@ class Awaitable:
         value = getattr(self._target, name)
         if not callable(value):
             return value
-        if name in ("subscribe", "subscribe_all", "stream", "run"):
+        if name in ("subscribe", "subscribe_all", "stream") or (
+            name == "run" and isinstance(self._target, HistoryStore)
+        ):
             return lambda *args, **options: Awaitable(value(*args, **options))
         if name == "iter":
             return lambda *args, **options: _each(value(*args, **options))

@@ -17,7 +17,7 @@ from redis.exceptions import MovedError, NoScriptError, ResponseError
 
 from redis_history.backends import rules
 from redis_history.backends.redis.failures import is_transient
-from redis_history.backends.redis.keys import ConversationKeys, IndexPart, Keyspace
+from redis_history.backends.redis.keys import ConversationKeys, IndexPart, Keyspace, extend_keys
 from redis_history.durability import Confirmation
 from redis_history.errors import DurabilityError
 from redis_history.model import Message
@@ -186,6 +186,7 @@ class Settings:
     doorbell: str = "auto"
     zstd: bool = False
     outage: Outage = field(default_factory=Outage)
+    cluster: bool = False
 
     @property
     def document(self) -> DocumentOf | None:
@@ -265,7 +266,7 @@ def change_header(
     """The first arguments of every writing script."""
     ttl = b"" if settings.ttl is None else b"%d" % round(settings.ttl * 1000)
     length = b"%d" % settings.log_length
-    kept = b"" if settings.confirm is None else b"1"
+    kept = (b"" if settings.confirm is None else b"1") + (b"c" if settings.cluster else b"")
     channel = keys.log if settings.doorbell == "publish" else b""
     return [token.encode(), *_condition(precondition), length, keys.name, ttl, b"0", channel, kept]
 
@@ -337,13 +338,36 @@ def write(
     """The steps of a write: its call, then the upkeep that `after` makes from the reply. The reply is decoded last,
     because that raises an error if the write is not confirmed."""
     if settings.confirm is not None:
-        decode = partial(_confirmed, op, call.decode, settings.confirm)
-        call = msgspec.structs.replace(call, decode=decode, confirm=settings.confirm)
+        confirmed = partial(_confirmed, op, call.decode, settings.confirm)
+        call = msgspec.structs.replace(call, decode=confirmed, confirm=settings.confirm)
+    decode = call.decode
+    call = msgspec.structs.replace(call, decode=as_is)
+    reply = yield call
+    while (missing := _missing_keys(reply if settings.confirm is None else reply[0])) is not None:
+        call = msgspec.structs.replace(call, keys=extend_keys(call.keys, missing))
+        reply = yield call
     if after is None:
-        return (yield call)
-    reply = yield msgspec.structs.replace(call, decode=as_is)
+        return decode(reply)
     yield Upkeep(after(reply if settings.confirm is None else reply[0]), later=True)
-    return call.decode(reply)
+    return decode(reply)
+
+
+def read(call: Call, settings: Settings) -> Steps[Any]:
+    """The steps of a read whose script may need archives; its last argument says that it runs in a cluster."""
+    if not settings.cluster:
+        return (yield call)
+    decode = call.decode
+    call = msgspec.structs.replace(call, args=[*call.args, b"c"], decode=as_is)
+    reply = yield call
+    while (missing := _missing_keys(reply)) is not None:
+        call = msgspec.structs.replace(call, keys=extend_keys(call.keys, missing))
+        reply = yield call
+    return decode(reply)
+
+
+def _missing_keys(reply: Any) -> list[bytes] | None:
+    """The keys that a writing script asks for, which did nothing: see lua/_change.lua."""
+    return reply[1:] if type(reply) is list and reply[0] == b"keys" else None
 
 
 def _confirmed(op: Write[Any], decode: Callable[[Any], T], confirmation: Confirmation, replies: tuple[Any, Any]) -> T:

@@ -44,6 +44,7 @@ class FullJitter(wait_exponential):
 # Transient states: a script that runs too long; loading; a failover.
 _TRANSIENT_CODES = ("BUSY ", "LOADING", "UNBLOCKED")
 _TRANSIENT = ClusterDownError | MasterDownError | TryAgainError
+_MOVING = ("non local key", "undeclared keys")
 # Permanent TLS errors. A connection that ends during the handshake is transient.
 _UNTRUSTED = ("CERTIFICATE", "UNKNOWN_CA", "HANDSHAKE_FAILURE", "PROTOCOL_VERSION", "WRONG_VERSION_NUMBER")
 _SENTINEL_ERRORS = re.compile(r""" - \w+\(["']([^\n]{0,1000}?)["']\)""")
@@ -59,8 +60,8 @@ def is_transient(error: BaseException) -> bool:
         return True
     if not isinstance(error, ResponseError):
         return False
-    # "non local key": a script asked for a key that a moving slot has not brought yet.
-    return str(error).startswith(_TRANSIENT_CODES) or "non local key" in str(error)
+    # A script asked for a key that a moving slot has not brought yet.
+    return str(error).startswith(_TRANSIENT_CODES) or any(text in str(error) for text in _MOVING)
 
 
 def _is_untrusted(error: BaseException) -> bool:

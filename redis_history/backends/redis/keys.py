@@ -48,6 +48,14 @@ def pack_keys(*keys: bytes) -> bytes:
     return b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in (b"%d" % len(keys), *keys))
 
 
+def extend_keys(packed: bytes, keys: list[bytes]) -> bytes:
+    """Keys packed by `pack_keys`, and more."""
+    _, count, rest = packed.split(b"\r\n", 2)
+    number = b"%d" % (int(count) + len(keys))
+    more = b"".join(b"$%d\r\n%b\r\n" % (len(key), key) for key in keys)
+    return b"$%d\r\n%b\r\n%b%b" % (len(number), number, rest, more)
+
+
 class ConversationKeys(NamedTuple):
     """The keys of one conversation. `name`: in its bucket's list; `writing`: the KEYS of writing scripts, packed."""
 

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from redis_history.backends import rules
 from redis_history.backends.redis.calls import GROW, RENEW, REPLY, Call, Settings, Steps, as_is, change_header
+from redis_history.backends.redis.calls import read as read_call
 from redis_history.backends.redis.keys import field_of, pack_keys
 from redis_history.backends.redis.plan_reads import changes_call, find_call, head_call, page_call, readable
 from redis_history.backends.redis.plan_writes import update
@@ -120,7 +121,8 @@ def _refreshed(conversation_id: str, positions: Sequence[Position], settings: Se
 
 
 def _page(op: ReadPage, settings: Settings) -> Steps[Page]:
-    page: Page = yield page_call(op, settings)
+    call = page_call(op, settings)
+    page: Page = (yield from read_call(call, settings)) if op.archived else (yield call)
     return (yield from joined_page(op.conversation_id, page, settings)) if page.live else page
 
 
@@ -135,7 +137,7 @@ def joined_page(conversation_id: str, page: Page, settings: Settings) -> Steps[P
 
 
 def _find(op: FindMessage, settings: Settings) -> Steps[Message | None]:
-    message: Message | None = yield find_call(op, settings)
+    message: Message | None = yield from read_call(find_call(op, settings), settings)
     return (yield from _joined_message(op.conversation_id, message, settings))
 
 

@@ -5,7 +5,12 @@
 --       5 name in the registry   6 time to live in milliseconds or ''
 --       7 when the call was first sent, in microseconds of this server's clock, rather early than late; '0': not known;
 --         with a minus: an earlier copy may have been executed
---       8 channel to publish to or ''   9 '1' if the caller waits until its writes are durable
+--       8 channel to publish to or ''   9 '1' if the caller waits until its writes are durable, and 'c' in a cluster
+--
+-- Extra keys. While a slot moves between two nodes of a cluster, a key that a script has not declared in KEYS proves nothing
+-- by its absence, and a command on it may fail in the middle of the script. So in a cluster a script first reads the state,
+-- and if it needs a key that is not declared, it writes nothing and returns {'keys', name, ...}. The caller then sends the same
+-- call with these keys, too; the server answers TRYAGAIN until all of them are on one node.
 --
 -- State fields: v layout, e epoch, r revision, x head of the newest log entry, o '1' if the conversation replaced a deleted
 -- one whose log still existed, q sequence, t newest server timestamp,
@@ -49,6 +54,23 @@ local LIFETIME, KEPT_STATES = 60000000, 16
 local sent, repeated = math.abs(tonumber(ARGV[7])), string.sub(ARGV[7], 1, 1) == '-'
 local mark = tonumber(string.sub(token, 1, 6), 16)
 local APPENDED_ONE, APPENDED, RESTORED, UPDATED, CLEARED, RECORD_WRITTEN, DELETED, COMPACTED, EXPANDED, ENDED, REPLY_ENDED = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
+
+-- The reply that asks for keys; nil if all of them are declared.
+local function undeclared(names)
+  if not string.find(ARGV[9], 'c', 1, true) then return nil end
+  local known, missing = {}, {'keys'}
+  for _, key in ipairs(KEYS) do known[key] = true end
+  for _, name in ipairs(names) do
+    if not known[name] then missing[#missing + 1] = name end
+  end
+  return #missing > 1 and missing or nil
+end
+
+-- The two journals of the conversation (see _journal.lua), and the state that is set aside by this call.
+local function journals(aside)
+  local base = sub(state, 1, -2)
+  return {base .. 'j0', base .. 'j1', aside and base .. 'o:' .. token or nil}
+end
 
 -- The server's clock in microseconds.
 local function clock()

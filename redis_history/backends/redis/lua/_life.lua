@@ -27,6 +27,24 @@ local function live(ttl, now, before, generation, archived)
   if generation then renew_documents(generation, now, ttl, ttl ~= before) end
 end
 
+-- The keys of the archives `listed`, and of the contents of the replies `streaming` (field '~').
+local function archives_and_contents(listed, streaming)
+  use_archives()
+  use_replies()
+  local names = {}
+  for _, archive in ipairs(archives_in(listed)) do names[#names + 1] = archive_of(state, archive[1]) end
+  for _, reply in ipairs(replies_in(streaming)) do names[#names + 1] = content_of_reply(state, reply[1]) end
+  return names
+end
+
+-- The lists of the owner and the agent, the journals, and more keys.
+local function with_journals(owners, aside, more)
+  local names = lists_of(owners)
+  for _, name in ipairs(journals(aside)) do names[#names + 1] = name end
+  for _, name in ipairs(more or {}) do names[#names + 1] = name end
+  return names
+end
+
 -- Whether this is the fence of the active run ('<fence>:<run id>'): see run.lua.
 local function has_run(fence)
   local packed = redis.call('HGET', state, 'R')

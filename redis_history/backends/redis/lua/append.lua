@@ -49,6 +49,15 @@ if unusual or searched or generation then
 -- include _archive _document
 end
 local departed, ended
+-- The keys that a script needs which removes messages: archives, contents of replies, and the journals.
+local function keys_of_removal(aside)
+  use_archives()
+  use_replies()
+  local names = journals(aside)
+  for _, archive in ipairs(archives_in(archives)) do names[#names + 1] = archive_of(state, archive[1]) end
+  for _, reply in ipairs(replies_in(redis.call('HGET', state, '~'))) do names[#names + 1] = content_of_reply(state, reply[1]) end
+  return names
+end
 if unusual then
 -- include _life _journal _locate _archived _empty _trim
 
@@ -78,6 +87,8 @@ if unusual then
 
   -- An outcome without a change, kept for later copies.
   function ended(seen, outcome)
+    local ask = undeclared(journals())
+    if ask then return ask end
     use_journal()
     return unchanged(seen or look(updated, written), epoch, outcome)
   end
@@ -85,6 +96,8 @@ end
 
 local stored, before_count, seen
 if replace then
+  local ask = undeclared(keys_of_removal(true))
+  if ask then return ask end
   use_journal()
   local reply
   seen, reply = decided(updated, written)
@@ -124,6 +137,8 @@ else
   if mine and window or (conflict or owned < count) and (mine or window or not epoch or sent > now) then
     -- An earlier copy may have been executed, and what it stored has left or was replaced since; or it was edited, and
     -- edited back.
+    local ask = undeclared(journals())
+    if ask then return ask end
     use_journal()
     use_places()
     seen = look(updated, written)
@@ -160,7 +175,7 @@ else
     if mine or (ARGV[2] == '' or tonumber(ARGV[2]) + 1 == newest) and (ARGV[3] ~= 'absent' or newest == 1) then
       local outcome = {'stored', revision .. ' 0 0', stored}
       if not mine then return ended(seen, outcome) end
-      if ARGV[9] == '1' then
+      if string.find(ARGV[9], '1', 1, true) then
         use_journal()
         force_write()
       end
@@ -170,6 +185,14 @@ else
 end
 local refusal = unusual and refused(epoch, revision)
 if refusal then return ended(seen, refusal) end
+local needed = lists_of({owner, agent})
+if excess then
+  for _, name in ipairs(keys_of_removal()) do needed[#needed + 1] = name end
+elseif replace or stored then
+  for _, name in ipairs(journals()) do needed[#needed + 1] = name end
+end
+local ask = undeclared(needed)
+if ask then return ask end
 
 local stamp = now
 if known[4] and stamp <= tonumber(known[4]) then stamp = tonumber(known[4]) + 1 end

@@ -7,8 +7,10 @@
 -- or {'revision', current} | {'missing'} | {'late', …}; then nothing was written.
 use_journal()
 use_documents()
-local known = redis.call('HMGET', state, 'e', 'r', 'i', 'n', 'l', 'm', 'w', 'u', 'g', 'U', 'A')
+local known = redis.call('HMGET', state, 'e', 'r', 'i', 'n', 'l', 'm', 'w', 'u', 'g', 'U', 'A', '~')
 local epoch, revision = known[1], tonumber(known[2] or 0)
+local ask = undeclared(with_journals({known[10], known[11]}, true, archives_and_contents(known[7], known[12])))
+if ask then return ask end
 local seen, reply = open_change(epoch, revision, known[8], known[9])
 if reply then return reply end
 if not epoch then return unchanged(seen, false, {0}) end

@@ -14,6 +14,12 @@ local FEW, LOOKED_AT = 1000, 1000
 local id = ARGV[10]
 local known = redis.call('HMGET', state, 'e', 'r', 'n', 'c', 'k', 'l', 'i', 's', 'w', 'a', 'm', ARGV[11], '^' .. id, 'h', 'q', 'u', 'g', 'j')
 local revision, place, compaction = tonumber(known[2] or 0), known[12], known[13]
+if compaction then
+  local archive = archive_of(state, compaction)
+  local names = {archive, ARGV[12] == '1' and archive .. ':' .. ARGV[16] or nil}
+  local ask = undeclared(with_journals(redis.call('HMGET', state, 'U', 'A'), false, names))
+  if ask then return ask end
+end
 local seen, reply = open_change(known[1], revision, known[16], known[17])
 if reply then return reply end
 if known[8] ~= id or not place or not compaction then return unchanged(seen, known[1], {'unknown'}) end

@@ -1,18 +1,21 @@
 -- Reads the messages of a window, live and archived. After _archive.lua and _locate.lua.
 --
 -- KEYS  1 state (hash)   2 messages (sorted set)
--- ARGV  as for page.lua
+-- ARGV  as for page.lua   7 'c' in a cluster
 -- Returns for each set: 0 for the live messages, else the revision of the archive; the id of the former summary in it, or
 -- ''; and its members in the window, ascending. These include the first (or last) `limit` of all sets, and all others of
--- their positions.
+-- their positions. Or {'keys', ...}: see _archive.lua.
 use_archives()
+local archives = archives_in(redis.call('HGET', KEYS[1], 'w'))
+local ask = undeclared_archives(KEYS[1], archives, ARGV[7])
+if ask then return ask end
 local limit, newest = tonumber(ARGV[1]), ARGV[2] == '1'
 local sets = {}
 local first = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2]
 if first then
   sets[1] = {0, tonumber(first), tonumber(redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2])}
 end
-for _, archive in ipairs(archives_in(redis.call('HGET', KEYS[1], 'w'))) do
+for _, archive in ipairs(archives) do
   sets[#sets + 1] = archive
 end
 table.sort(sets, function(one, other)

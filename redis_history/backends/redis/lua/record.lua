@@ -7,6 +7,12 @@ use_journal()
 use_documents()
 local known = redis.call('HMGET', state, 'e', 'r', 'l', 'i', 'a', 'u', 'g', 'U', 'A')
 local epoch, revision = known[1], tonumber(known[2] or 0)
+local later = {known[8], known[9]}
+for i = 11, #ARGV, 2 do
+  if ARGV[i] == 'U' then later[1] = ARGV[i + 1] elseif ARGV[i] == 'A' then later[2] = ARGV[i + 1] end
+end
+local ask = undeclared(with_journals({known[8], known[9]}, false, lists_of(later)))
+if ask then return ask end
 local seen, reply = open_change(epoch, revision, known[6], known[7])
 if reply then return reply end
 
