@@ -21,7 +21,7 @@ from redis_history import (
     user,
 )
 from redis_history.backends.redis.keys import Keyspace
-from redis_history.errors import ConfigurationError
+from redis_history.errors import ConfigurationError, MessageConflictError, RevisionConflictError
 from redis_history.model.pairs import marks, oldest_with_results
 from tests.conftest import Servers
 from tests.support.pairs import conversations
@@ -104,6 +104,37 @@ async def test_a_cap_removes_whole_groups_far_apart(stores: Any) -> None:
     await store.restore("c", [*messages, user("y", id="y"), user("z", id="z"), user("end", id="end")])
     ids = [one.id for one in messages if one.id not in ("call a", "result a", "call 2", "call 3", "both")]
     assert [message.id for message in await store.get("c")] == [*ids, "y", "z", "end"]
+
+
+@pytest.mark.proves("max-messages", "every-change")
+async def test_a_backlog_far_above_a_cap_leaves_in_several_changes(stores: Any) -> None:
+    """The cap is that of another store, so the conversation has many more messages when it first applies. Calls whose
+    results come late, or never, do not stop it."""
+    if stores.backend == "memory":
+        pytest.skip("a cap belongs to the backend here, so there is no backlog")
+    store = stores()
+    opened = assistant(tool_use("open", "f"), id="open")
+    far, result = assistant(tool_use("far", "f"), id="far"), tool(tool_result("far", "x"), id="result")
+    messages = [opened, far, *(user("x", id=f"{number:04}") for number in range(2000)), result, user("y", id="y")]
+    for start in range(0, len(messages), 500):
+        await store.append_many("c", messages[start : start + 500])
+    cursor = (await store.snapshot("c")).cursor
+    capped = stores(max_messages=3)
+    with pytest.raises(RevisionConflictError):
+        await capped.append("c", user("z", id="z"), expected_revision=cursor.revision - 1)
+    with pytest.raises(MessageConflictError):
+        await capped.append("c", user("other", id="y"))
+    assert (await store.get_conversation("c")).message_count == len(messages)
+    appended = await capped.append("c", user("z", id="z"), expected_revision=cursor.revision)
+    assert [message.id for message in await store.get("c")] == ["1999", "y", "z"]
+    assert (await store.get_conversation("c")).message_count == 3
+    assert (await capped.append("c", user("z", id="z"))).duplicate
+    async with store.subscribe("c", after=cursor) as subscription:
+        events = [await subscription.get(timeout=10) for _ in range(appended.revision - cursor.revision)]
+    assert [event.revision for event in events] == [*range(cursor.revision + 1, appended.revision + 1)]
+    gone = [message_id for event in events[:-1] for message_id in event.message_ids] + [*events[-1].removed_ids]
+    assert sorted(gone) == sorted(message.id for message in messages if message.id not in ("1999", "y"))
+    assert max(len(event.message_ids) for event in events[:-1]) <= 250
 
 
 @pytest.mark.proves("max-messages")

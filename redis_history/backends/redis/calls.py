@@ -88,6 +88,7 @@ RENEW: Final = _load("renew", *_WRITING)
 RUN: Final = _load("run")
 REPLY: Final = _load("reply", "_member", "_live", "_locate")
 SEARCH: Final = _load("search")
+TRIM: Final = _load("trim", *_WRITING, *_PLACES, "_trim")
 UPDATE: Final = _load("update", *_WRITING, *_PLACES)
 T = TypeVar("T")
 

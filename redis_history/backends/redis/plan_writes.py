@@ -7,13 +7,16 @@ from functools import partial
 from typing import Any, Final, cast
 
 import msgspec
+from msgspec.structs import replace
 
+from redis_history._ids import new_token
 from redis_history.backends.redis.calls import (
     APPEND,
     CLEAR,
     DELETE,
     DELETE_CONVERSATION,
     RECORD,
+    TRIM,
     UPDATE,
     DocumentOf,
     Settings,
@@ -46,10 +49,39 @@ LOG_OUTLIVES_MS: Final = b"60000"
 
 
 def _append(op: Append, settings: Settings) -> Steps[list[Appended]]:
+    return _append_once(op, settings, b"0") if settings.max_messages is None else _append_capped(op, settings)
+
+
+def _append_once(op: Append, settings: Settings, how: bytes) -> Steps[Any]:
     document = None if op.entries[0].flags & STREAMING else settings.document  # a reply is indexed when it ends
-    call = write_call(APPEND, op, settings, _added(op, settings, b"0", document), _appended)
+    call = write_call(APPEND, op, settings, _added(op, settings, how, document), _appended)
     many = document is not None and len(op.entries) > 1
     return write(op, settings, call, partial(_upkeep_after, op, settings, document) if many else None)
+
+
+def _append_capped(op: Append, settings: Settings) -> Steps[list[Appended]]:
+    """Before an append to a conversation that is far above its cap, removes the oldest messages in short changes."""
+    outcome: list[Appended] | None = yield from _append_once(op, settings, b"0")
+    if outcome is not None:
+        return outcome
+    removed = 1
+    while removed:
+        revision, removed = yield from _trim(op, settings)
+        if removed and op.precondition.expected_revision is not None:  # what has changed is our doing
+            op = replace(op, precondition=replace(op.precondition, expected_revision=revision))
+    return cast(list[Appended], (yield from _append_once(op, settings, b"2")))
+
+
+def _trim(op: Append, settings: Settings) -> Steps[tuple[int, int]]:
+    """Removes some of the oldest messages. Returns the revision, and their number."""
+    op = replace(op, token=new_token())
+    return write(op, settings, write_call(TRIM, op, settings, [b"%d" % (settings.max_messages or 0)], _trimmed))
+
+
+def _trimmed(op: Append, reply: list[Any]) -> tuple[int, int]:
+    if type(reply[0]) is bytes:
+        refused(op, reply)
+    return reply[0], reply[1]
 
 
 def _upkeep_after(op: Append | Restore, settings: Settings, document: DocumentOf | None, reply: Any) -> Steps[None]:
@@ -85,9 +117,12 @@ def _added(op: Append | Restore, settings: Settings, replace: bytes, document: D
     return [replace, most, *numbers, *rest]
 
 
-def _appended(op: Append, reply: bytes | list[Any]) -> list[Appended]:
+def _appended(op: Append, reply: bytes | list[Any]) -> list[Appended] | None:
+    """The outcome; None if messages must be removed before."""
     stored: dict[int, list[Any]] = {}
     if type(reply) is list:
+        if reply[0] == b"trim":
+            return None
         if reply[0] != b"stored":
             refused(op, reply)
         stored = {item[0]: item for item in reply[2]}

@@ -4,9 +4,21 @@
 -- Tool calls' ids and the agents of calls and results appear as four bytes of their digests. Calls are numbered in order;
 -- stacks of them are linked lists (`below` and `own_below`), because a table for each would cost more.
 
+local TRIMMED_AT_ONCE = 250 -- takes about 5 ms
+
+-- Those of the places (see trim) that a late copy may still ask for: of messages with a sequence above `since`.
+local function recent_places(places, since)
+  local recent = {}
+  for _, one in ipairs(places) do
+    if one[3] > since and #one[2] > 0 then recent[#recent + 1] = one end
+  end
+  return recent
+end
+
 -- Removes at least the `excess` oldest messages, in whole groups, and their search documents. Returns the removed ids, their
--- sequences, and {field of the state, place, sequence} of each.
-local function trim(excess, generation)
+-- sequences, and {field of the state, place, sequence} of each. `most`: how many messages to read at most, if not as many as
+-- it takes; groups that wait for results further on stay then.
+local function trim(excess, generation, most)
   local members, ids_of, fields_of, places, count = {}, {}, {}, {}, 0 -- read so far, from the oldest on
   -- By the index of a group's first message: the number of its messages, and of its calls that may still get a result.
   local parent, size, waiting = {}, {}, {}
@@ -93,6 +105,8 @@ local function trim(excess, generation)
   -- Reads more messages; returns whether there were any.
   local chunk = math.min(excess, 1000)
   local function more()
+    if most then chunk = math.min(chunk, most - count) end
+    if chunk <= 0 then return false end
     local found, fields = redis.call('ZRANGE', messages, count, count + chunk - 1), {}
     if #found == 0 then return false end
     for i, member in ipairs(found) do
@@ -115,8 +129,10 @@ local function trim(excess, generation)
     local first = first_of(index)
     if not leaving[first] then
       while waiting[first] > 0 and more() do end
-      leaving[first] = true
-      left = left - size[first]
+      if not most or waiting[first] == 0 then
+        leaving[first] = true
+        left = left - size[first]
+      end
     end
     index = index + 1
   end
@@ -124,6 +140,7 @@ local function trim(excess, generation)
   for i = 1, count do
     if leaving[first_of(i)] then gone[#gone + 1] = i end
   end
+  if #gone == 0 then return {}, {}, {} end
   local counts = redis.call('HMGET', state, 'n', 'c', 'k', 's')
   local characters, tokens, ids, their_sequences, left_places, sequences = 0, 0, {}, {}, {}, {}
   local replies = {}

@@ -1,7 +1,7 @@
 -- Appends messages to a conversation as one change, or puts them in place of all there are, archived ones too. Validates first, writes
 -- last: all or nothing. After _change.lua.
 --
--- ARGV  10 '1' to replace what there is   11 most messages or ''   12, 13 characters and tokens of all messages
+-- ARGV  10 '1' to replace what there is; '2' to remove at once whatever a cap requires   11 most messages or ''   12, 13 characters and tokens of all messages
 --       14 how many messages, then three for each, ids distinct: the field of its place; its head, which is characters, flags,
 --       header byte, tool marks, then its timestamp in microseconds, if it has one, and the length of that as a byte; the rest
 --       of the body, which begins with the id;
@@ -11,8 +11,9 @@
 -- or {'stored', that, {index, revision, sequence, timestamp, own} of each message that was stored before}, own = 1 if
 -- this very call had stored it (sequence 0: it has left again, and its place is not known any more);
 -- or {'pending', that, generation} if documents of replaced messages are still to be removed (purge.lua);
+-- or {'trim'} if many messages must leave before (trim.lua);
 -- or {'conflict', id} | {'revision', current} | {'missing'} | {'exists', current} | {'late', …}; then nothing was written.
-local FIRST, WIDTH, FIELDS = 15, 3, 12
+local FIRST, WIDTH, FIELDS, BACKLOG = 15, 3, 12, 100
 local replace = ARGV[10] == '1'
 
 local count = tonumber(ARGV[14])
@@ -185,6 +186,7 @@ else
 end
 local refusal = unusual and refused(epoch, revision)
 if refusal then return ended(seen, refusal) end
+if excess and ARGV[10] == '0' and (known[5] or 0) - ARGV[11] > BACKLOG then return {'trim'} end
 local needed = lists_of({owner, agent})
 if excess then
   for _, name in ipairs(keys_of_removal()) do needed[#needed + 1] = name end
@@ -339,10 +341,7 @@ if excess > 0 then
   local places
   entry[3], entry[4], places = trim(excess, generation)
   redis.call('HSET', state, 'h', revision)
-  local recent = {}
-  for _, one in ipairs(places) do
-    if one[3] > at_start_before and #one[2] > 0 then recent[#recent + 1] = one end
-  end
+  local recent = recent_places(places, at_start_before)
   if #recent > 0 then
     -- The journal of this period is there, or of a former one.
     local begun = written and math.floor(written / LIFETIME) == period and tonumber(updated) <= now
