@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from redis.cluster import RedisCluster
 from redis.exceptions import ConnectionError
 
@@ -21,6 +22,7 @@ from redis_history import AsyncHistoryStore, Conversation, HistoryStore, RetryPo
 from redis_history._sync import redis_backend
 from redis_history.backends.memory import MemoryBackend
 from redis_history.backends.redis.calls import Attempt
+from redis_history.backends.redis.keys import extend_keys
 from redis_history.errors import (
     BackendUnavailableError,
     ConversationExistsError,
@@ -93,16 +95,20 @@ class Wire:
         attempt.uncertain = repeated
         settings = self._backend._settings
         call = first_call(op, settings)
-        packed = call.pack(with_source=True, sent=attempt.argument)
 
-        def deliver() -> Any:
+        def reply_to(call: Any) -> Any:
             client = self._owner()
             connection = client.connection_pool.get_connection()
             try:
-                connection.send_packed_command([packed])
-                reply = connection.read_response(disable_decoding=True)
+                connection.send_packed_command([call.pack(with_source=True, sent=attempt.argument)])
+                return connection.read_response(disable_decoding=True)
             finally:
                 client.connection_pool.release(connection)
+
+        def deliver() -> Any:
+            reply = reply_to(call)
+            if type(reply) is list and reply[0] == b"keys":  # in a cluster; not executed, so the copy goes on with them
+                reply = reply_to(structs.replace(call, keys=extend_keys(call.keys, reply[1:])))
             return reply if type(reply) is list and reply[0] == b"late" else outcome(op, settings, reply)
 
         return deliver
