@@ -17,7 +17,7 @@ from redis_history.model import Part, Role, Scope, Status
 from redis_history.model.runs import RunInfo, RunStatus, RunWaiter
 from redis_history.operations import Appended, Compacted, Expanded, Preview, Snapshot
 from redis_history.prompt import Addressed, AddressedReason, AssembledPrompt, LeftOut, LeftOutReason, PromptReport
-from redis_history.requests.store_options import Embedder, VectorField
+from redis_history.requests.store_options import Embedder
 from redis_history.retry import RetryDetails
 from redis_history.search.hits import Highlight, Reindexed, SearchHits
 from redis_history.tokens import tiktoken_counter
@@ -70,6 +70,5 @@ __all__ = [
     "Summarizer",
     "ToolResultMasking",
     "Turn",
-    "VectorField",
     "tiktoken_counter",
 ]

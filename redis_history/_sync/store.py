@@ -31,7 +31,6 @@ from redis_history.requests.store_options import (
     Embedder,
     Options,
     SearchMode,
-    VectorField,
     meaning,
 )
 from redis_history.retry import RetryPolicy
@@ -67,7 +66,7 @@ class HistoryStore(Writing, Reading):
       `pip install 'redis_history[zstd]'`.
     - `search`: "auto" (the server keeps a search index if it can), "require" or "off". `language`: of most messages, or
       "none" (docs/how-to/search.md); the same in all stores of a namespace.
-    - `embedder`: search by meaning and words, with vectors of `vectors` numbers, or a `VectorField`. "default" is a
+    - `embedder`: search by meaning and words, with vectors of `vectors` numbers. "default" is a
       small model that needs no download, with 256 numbers: `pip install 'redis_history[semantic]'`. With `vectors`
       alone the store uses the index of other stores, which have an embedder.
     - `doorbell`: how subscriptions learn about changes: from the server's notifications ("keyspace"), from messages
@@ -98,7 +97,7 @@ class HistoryStore(Writing, Reading):
         search: SearchMode = "auto",
         language: str = "english",
         embedder: Embedder | Literal["default"] | None = None,
-        vectors: VectorField | int | None = None,
+        vectors: int | None = None,
         doorbell: Doorbell = "auto",
         codec: Codec | None = None,
     ) -> None:

@@ -66,7 +66,7 @@ def search_options(store: HistoryStore, language: str | None = None) -> dict[str
     if form is None:
         complain("the search index of this namespace belongs to another version of redis_history; it is not used")
         return {"search": "off"}
-    return {"language": language or form.language, "vectors": form.vector}
+    return {"language": language or form.language, "vectors": form.vectors}
 
 
 def no_conversation(store: HistoryStore, conversation_id: str) -> NoReturn:

@@ -169,7 +169,7 @@ def reindex_command(context: Context, language: str | None, quiet: bool) -> None
         vectors = search_options(first).get("vectors")
     if vectors is not None:
         raise CapabilityError(
-            f"the index of this namespace has vectors of {vectors.dimension} numbers, which need their embedder: "
+            f"the index of this namespace has vectors of {vectors} numbers, which need their embedder: "
             "call store.reindex() in a program that has the embedder"
         )
     with (

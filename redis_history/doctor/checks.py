@@ -259,4 +259,4 @@ def _search(server: Capabilities, answers: Answers, where: Where, stored: bool) 
 def _describe(form: Searching | None) -> str:
     if form is None:
         return "of another version"
-    return form.language + (f", vectors of {form.vector.dimension} numbers" if form.vector else "")
+    return form.language + (f", vectors of {form.vectors} numbers" if form.vectors else "")

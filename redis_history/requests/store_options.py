@@ -30,6 +30,8 @@ Durability = Literal["server", "fsync", "replicas"]
 Codec = Literal["zstd"]
 #: Numbers in a vector of the default embedder, WordLlama (the extra `semantic`), which comes with its weights.
 _DEFAULT_DIMENSION: Final = 256
+#: RediSearch's limit.
+MAX_DIMENSION: Final = 32_768
 
 
 class Embedder(Protocol):
@@ -39,42 +41,19 @@ class Embedder(Protocol):
     def __call__(self, texts: Sequence[str], /) -> Sequence[Sequence[float]] | Awaitable[Sequence[Sequence[float]]]: ...
 
 
-class VectorField(Struct, frozen=True):
-    """Vectors of `dimension` numbers, 1 to 32,768. With the distance "cosine" they are stored as 16-bit floats where
-    the server has these (RediSearch 2.10), else as 32-bit floats.
-
-    `algorithm`: "flat" compares with each (exact, for up to some 100,000 messages in the namespace), "hnsw" with few.
-    `distance`: "cosine", "l2" or "ip". Raises ConfigurationError.
-    """
-
-    dimension: int
-    algorithm: Literal["flat", "hnsw"] = "flat"
-    distance: Literal["cosine", "l2", "ip"] = "cosine"
-
-    def __post_init__(self) -> None:
-        check_integer(self.dimension, "dimension", 1, 32_768)
-        check_choice(self.algorithm, "algorithm", ("flat", "hnsw"))
-        check_choice(self.distance, "distance", ("cosine", "l2", "ip"))
-
-
-def meaning(
-    embedder: Embedder | Literal["default"] | None, vectors: VectorField | int | None
-) -> tuple[Embedder | None, VectorField | None]:
-    """The embedder and its vectors. Raises ConfigurationError, MissingExtraError."""
-    field = VectorField(vectors) if isinstance(vectors, int) else vectors
+def meaning(embedder: Embedder | Literal["default"] | None, vectors: int | None) -> tuple[Embedder | None, int | None]:
+    """The embedder and the dimension of its vectors. Raises ConfigurationError, MissingExtraError."""
     if embedder != "default":
-        return embedder, field
+        return embedder, vectors
     if find_spec("wordllama") is None:
         raise MissingExtraError(
             "embedder='default' needs a package that is not installed: pip install 'redis_history[semantic]'"
         )
-    field = field or VectorField(_DEFAULT_DIMENSION)
-    if field.dimension != _DEFAULT_DIMENSION:
+    if vectors not in (None, _DEFAULT_DIMENSION):
         raise ConfigurationError(
-            f"embedder='default' makes vectors of {_DEFAULT_DIMENSION} numbers, not of {field.dimension}: "
-            "leave vectors out"
+            f"embedder='default' makes vectors of {_DEFAULT_DIMENSION} numbers, not of {vectors}: leave vectors out"
         )
-    return _embed, field
+    return _embed, _DEFAULT_DIMENSION
 
 
 @cache  # half a second
@@ -104,7 +83,8 @@ class Options(Struct, frozen=True):
     search: SearchMode = "auto"
     language: str = "english"
     embedder: Embedder | None = None
-    vectors: VectorField | None = None
+    #: Numbers in a vector.
+    vectors: int | None = None
     #: Seconds that a search of all conversations waits for an index that the server is filling.
     search_wait: float = 10.0
     doorbell: str = "auto"
@@ -125,6 +105,7 @@ class Options(Struct, frozen=True):
             check_zstd()
         check_choice(self.search, "search", get_args(SearchMode))
         check_language(self.language)
+        check_integer(self.vectors, "vectors", 1, MAX_DIMENSION, optional=True)
         if self.embedder is not None and self.vectors is None:
             raise ConfigurationError("an embedder needs the dimension of its vectors: embedder=..., vectors=384")
         check_function(self.embedder, "embedder", "a function from texts to vectors")

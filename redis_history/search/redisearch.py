@@ -6,7 +6,7 @@ One index for each namespace, over hashes ("documents"), one for each message, w
     c  TAG      the conversation                            w  TAG      names of tools it calls or has results of
     r  TAG      the role                                    s  TAG      the scope, if it has one
     p  TAG      the participant's id, if it has one         z  TAG      "1" if it is archived, else no such field
-    v  VECTOR   of its text, if there is an embedder; h: the same in 16-bit floats
+    v  VECTOR   of its text, if there is an embedder: 16-bit floats, compared by their angle
 
 `document` makes t, r, p, s and w; its callers add c (`tag`), m, z and v. The time must be that of the stored message.
 
@@ -26,7 +26,6 @@ from redis_history._words import UNSTEMMED
 from redis_history.errors import CorruptDataError, InvalidInputError
 from redis_history.model import Message
 from redis_history.requests import ANYTHING, Filters, tool_names_of
-from redis_history.requests.store_options import VectorField
 from redis_history.search.dates import Period
 from redis_history.search.query import Query, Term
 from redis_history.search.ranking import DEPTH, MAX_DATED, Matches
@@ -41,7 +40,6 @@ TOOLS: Final = b"w"
 TIME: Final = b"m"
 ARCHIVED: Final = b"z"
 VECTOR: Final = b"v"
-HALF_VECTOR: Final = b"h"
 
 _MAX_TAG_BYTES: Final = 2048
 _DEEPEST: Final = 1_000_000  # RediSearch's MAXSEARCHRESULTS
@@ -76,10 +74,10 @@ def create_arguments(
     prefixes: Sequence[bytes],
     *,
     language: str = "english",
-    vector: VectorField | None = None,
-    half: bool = False,
+    vectors: int | None = None,
 ) -> list[bytes]:
-    """FT.CREATE. `prefixes` are those of the keys of documents, and of no other hash, because each hash is indexed."""
+    """FT.CREATE. `prefixes` are those of the keys of documents, and of no other hash, because each hash is indexed.
+    `vectors`: their dimension."""
     if not prefixes or not all(prefixes):
         raise InvalidInputError("an index needs the prefixes of its keys, or it takes every hash of the server")
     stemmed = [] if language == UNSTEMMED else [b"LANGUAGE", language.encode()]
@@ -91,10 +89,9 @@ def create_arguments(
     for field in (CONVERSATION, ROLE, PARTICIPANT, SCOPE, TOOLS, ARCHIVED):
         arguments += [field, b"TAG", b"SEPARATOR", _SEPARATOR, b"CASESENSITIVE"]
     arguments += [TIME, b"NUMERIC"]
-    if vector is not None:
-        field, number = (HALF_VECTOR, b"FLOAT16") if half else (VECTOR, b"FLOAT32")
-        arguments += [field, b"VECTOR", vector.algorithm.upper().encode(), b"6", b"TYPE", number]
-        arguments += [b"DIM", b"%d" % vector.dimension, b"DISTANCE_METRIC", vector.distance.upper().encode()]
+    if vectors is not None:
+        arguments += [VECTOR, b"VECTOR", b"FLAT", b"6", b"TYPE", b"FLOAT16", b"DIM", b"%d" % vectors]
+        arguments += [b"DISTANCE_METRIC", b"COSINE"]
     return arguments
 
 
@@ -238,7 +235,6 @@ def nearest_command(
     filters: Filters = ANYTHING,
     *,
     count: int = DEPTH,
-    half: bool = False,
 ) -> list[bytes]:
     """FT.SEARCH for the documents of a scope with the nearest vectors, nearest first, and their distances; `vector` as
     from `text.pack`. A count of 100 instead of 500 costs 0.03 of recall@10.
@@ -246,8 +242,8 @@ def nearest_command(
     Raises InvalidInputError for an empty scope, and for filters that nothing can pass.
     """
     expression = _Expression(scope, filters)
-    within, field = expression.within, HALF_VECTOR if half else VECTOR
-    text = b"(%b)=>[KNN %d @%b %b AS d]" % (within or b"*", count, field, expression.parameter(vector))
+    within = expression.within
+    text = b"(%b)=>[KNN %d @%b %b AS d]" % (within or b"*", count, VECTOR, expression.parameter(vector))
     return [b"FT.SEARCH", index, text, b"RETURN", b"1", b"d", b"SORTBY", b"d", *expression._end(count)]
 
 

@@ -194,7 +194,7 @@ class Searcher(Struct, frozen=True):
 
     def _embed(self, texts: list[str]) -> Steps[list[bytes]]:
         assert self.options.vectors is not None  # noqa: S101
-        return pack_all((yield Embed(texts)), len(texts), self.options.vectors.dimension)
+        return pack_all((yield Embed(texts)), len(texts), self.options.vectors)
 
     @property
     def _server_may_search(self) -> bool:

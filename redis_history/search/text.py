@@ -135,23 +135,19 @@ def chunk_length(sizes: Iterable[int], most: int, most_characters: int) -> int:
 
 
 def pack(vector: Any, dimension: int) -> bytes:
-    """A vector in 32-bit floats. Raises InvalidInputError unless it has `dimension` finite numbers."""
+    """A vector in 16-bit floats, scaled to the length 1. Raises InvalidInputError unless it has `dimension` finite
+    numbers."""
     try:
         values = [float(value) for value in vector]
-        packed = struct.pack(f"<{len(values)}f", *values)
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidInputError(f"the embedder must return vectors of numbers, not {str(vector)[:80]}") from error
     if len(values) != dimension:
         raise InvalidInputError(f"the embedder returned a vector of {len(values)} numbers, not of {dimension}")
     if not all(map(math.isfinite, values)):
         raise InvalidInputError("the embedder returned a vector with a number that is not finite")
-    return packed
-
-
-def halved(vector: bytes) -> bytes:
-    """A packed vector of length 1 in 16-bit floats."""
-    values = struct.unpack(f"<{len(vector) // 4}f", vector)
     length = math.hypot(*values) or 1.0
+    if not math.isfinite(length):
+        raise InvalidInputError("the embedder returned a vector with numbers too large to compare")
     return struct.pack(f"<{len(values)}e", *(value / length for value in values))
 
 

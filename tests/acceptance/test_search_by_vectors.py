@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 from zlib import crc32
@@ -19,7 +18,6 @@ import pytest
 from redis_history import AsyncHistoryStore, HistoryStore, user
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.errors import ConfigurationError, MissingExtraError
-from redis_history.types import VectorField
 from tests.conftest import Servers
 from tests.support.servers import RealServer, wait_until
 
@@ -87,8 +85,7 @@ def test_vectors_find_what_words_do_not(server: RealServer, namespace: str, serv
 
 
 async def test_filters_and_changes_with_vectors(server: RealServer, namespace: str) -> None:
-    field = VectorField(DIMENSION, "hnsw")
-    async with AsyncHistoryStore(server.url, namespace=namespace, embedder=embed_elsewhere, vectors=field) as store:
+    async with AsyncHistoryStore(server.url, namespace=namespace, embedder=embed_elsewhere, vectors=DIMENSION) as store:
         await store.append_many("c", [user(text, id=name) for name, text in SAID.items()])
         assert await store.search("c", "umbrela", roles=["tool"]) == []
         assert ids(await store.search("c", "umbrela", limit=1)) == ["umbrella"]
@@ -97,7 +94,7 @@ async def test_filters_and_changes_with_vectors(server: RealServer, namespace: s
         assert ids(await store.search("c", "umbrela", limit=1)) != ["umbrella"], "its vector is of its content now"
         await store.delete_messages("c", ["german"])
         assert "german" not in ids(await store.search("c", "Schirm"))
-        async with AsyncHistoryStore(server.url, namespace=namespace, vectors=field) as without:
+        async with AsyncHistoryStore(server.url, namespace=namespace, vectors=DIMENSION) as without:
             await without.append("c", user("resturant", id="later"))
         assert ids(await store.search("c", "restaurant", limit=1)) != ["later"], "it has no vector"
         await store.reindex()
@@ -123,32 +120,6 @@ def test_the_default_embedder_is_an_extra(server: RealServer, monkeypatch: pytes
     monkeypatch.setattr("redis_history.requests.store_options.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=re.escape("redis_history[semantic]")):
         HistoryStore(server.url, embedder="default")
-
-
-def test_servers_without_16_bit_floats_and_their_successors(
-    server: RealServer, server_of: Servers, namespace: str
-) -> None:
-    """Documents of both kinds stand side by side and are found by words; `reindex` gives all the same vectors."""
-    options: dict[str, Any] = {"namespace": namespace, "embedder": embed, "vectors": DIMENSION}
-    with HistoryStore(server.url, **options) as old:
-        backend: Any = old.backend
-        form = backend._settings.index.form
-        backend._settings.index.form = replace(form, halved=False)
-        old.append("c", user("my umbrella", id="1"))
-        assert ids(old.search("c", "umbrela", limit=1)) == ["1"]
-    with HistoryStore(server.url, **options) as new, server.client() as client:
-        new.append("c", user("the restaurant", id="2"))
-        assert ids(new.search("c", "umbrella", limit=1)) == ["1"]
-        assert ids(new.search("c", "resturant", limit=1)) == ["2"]
-        told = client.execute_command("FT.INFO", Keyspace(namespace).index)
-        assert int(told.get("hash_indexing_failures", told.get(b"hash_indexing_failures"))) == 0
-        new.reindex()
-        assert ids(new.search("c", "umbrela", limit=1)) == ["1"]
-    field = VectorField(DIMENSION, distance="l2")
-    with HistoryStore(server.url, namespace=f"{namespace}-l2", embedder=embed, vectors=field) as far:
-        far.append("c", user("my umbrella", id="1"))
-        assert ids(far.search("c", "umbrela", limit=1)) == ["1"]
-    server_of.clear(f"{namespace}-l2")
 
 
 @pytest.mark.proves("embedders")

@@ -24,7 +24,6 @@ from redis_history.errors import (
 )
 from redis_history.operations import Clear, ScanConversations
 from redis_history.search.server_search import WriteDocuments
-from redis_history.types import VectorField
 from tests.support.forks import Forked, barrier
 from tests.support.servers import RealServer, wait_until
 from tests.support.steps import first_call
@@ -540,10 +539,9 @@ def test_a_store_without_the_embedder_uses_an_index_with_vectors(
     own_server: Callable[..., RealServer], protocol: int
 ) -> None:
     server = own_server()
-    field = VectorField(2, "hnsw")
     with (
-        HistoryStore(server.url, embedder=meaning, vectors=field) as embedding,
-        HistoryStore(f"{server.url}?protocol={protocol}", vectors=field) as plain,
+        HistoryStore(server.url, embedder=meaning, vectors=2) as embedding,
+        HistoryStore(f"{server.url}?protocol={protocol}", vectors=2) as plain,
     ):
         embedding.append("c", user("kitten", id="by its vector"))
         before = indexes(server)
@@ -554,5 +552,5 @@ def test_a_store_without_the_embedder_uses_an_index_with_vectors(
         backend: Any = plain._backend
         [[told]] = backend.ask([[b"FT.INFO", Keyspace("default").index]])
         [own], [others] = (Keyspace(name).index_parts(cluster=False) for name in ("default", "other"))
-        assert read_index_form(own, told) == Searching("english", field)
+        assert read_index_form(own, told) == Searching("english", 2)
         assert read_index_form(others, told) is None

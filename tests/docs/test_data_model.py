@@ -92,7 +92,7 @@ def test_the_search_documents(server: RealServer, namespace: str) -> None:
             b"p": b"a%7Cb",
             b"s": b"dm",
             b"w": b"f%20g",
-            b"h": struct.pack("<2e", 1, 0),
+            b"v": struct.pack("<2e", 1, 0),
         }
         assert 60_000 < client.pttl(key) <= 90_000, "one and a half times the ttl"
         assert client.hget(keys.state, "y") is None

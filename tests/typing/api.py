@@ -118,7 +118,7 @@ async def embed_elsewhere(texts: Sequence[str]) -> list[list[float]]:
 
 
 rh.HistoryStore("redis://", embedder=embed, vectors=1)
-rh.AsyncHistoryStore("redis://", embedder=embed_elsewhere, vectors=types.VectorField(1, algorithm="hnsw"))
+rh.AsyncHistoryStore("redis://", embedder=embed_elsewhere, vectors=1)
 
 
 def rolling(messages: Sequence[rh.Message], previous_summary: str | None) -> str:

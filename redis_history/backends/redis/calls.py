@@ -22,9 +22,7 @@ from redis_history.durability import Confirmation
 from redis_history.errors import DurabilityError
 from redis_history.model import Message
 from redis_history.operations import ANY, DeleteConversation, Precondition, Write
-from redis_history.requests.store_options import VectorField
-from redis_history.search.redisearch import HALF_VECTOR, VECTOR, document
-from redis_history.search.text import halved
+from redis_history.search.redisearch import VECTOR, document
 
 
 class Script(NamedTuple):
@@ -106,27 +104,16 @@ SENT: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class Searching:
-    """The form of a search index. `required`: fail without search on the server. `halved`: cosine vectors have 16-bit
-    floats, which needs RediSearch 2.10."""
+    """The form of a search index. `vectors`: their dimension. `required`: fail without search on the server."""
 
     language: str = "english"
-    vector: VectorField | None = None
+    vectors: int | None = None
     required: bool = False
-    halved: bool = True
 
     def document(self, message: Message, vector: bytes = b"") -> list[bytes]:
         """The fields and values of a message's search document, with its vector if there is one."""
         fields = document(message)
-        return [*fields, HALF_VECTOR if self.half else VECTOR, self.stored(vector)] if vector else fields
-
-    @property
-    def half(self) -> bool:
-        """Whether vectors are stored in 16-bit floats."""
-        return self.halved and self.vector is not None and self.vector.distance == "cosine"
-
-    def stored(self, vector: bytes) -> bytes:
-        """A vector of 32-bit floats in the stored form."""
-        return halved(vector) if self.half else vector
+        return [*fields, VECTOR, vector] if vector else fields
 
 
 class SearchIndex:

@@ -341,8 +341,7 @@ def _commands(
     terms = search_commands(name, scope, op.query, op.filters, language=searching.language, depth=depth)
     others = []
     if op.vector is not None and not op.filters.impossible:
-        vector = searching.stored(op.vector)
-        others.append(nearest_command(name, scope, vector, op.filters, count=near, half=searching.half))
+        others.append(nearest_command(name, scope, op.vector, op.filters, count=near))
     if op.query.periods and terms:
         others.append(dated_command(name, scope, op.query.periods, op.filters))
     return terms, others

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -36,8 +35,7 @@ from redis_history.backends.redis.resp import as_map
 from redis_history.errors import BackendError, CapabilityError, CorruptDataError
 from redis_history.model import Message
 from redis_history.operations import Append, Restore
-from redis_history.requests.store_options import VectorField
-from redis_history.search.redisearch import HALF_VECTOR, VECTOR, create_arguments
+from redis_history.search.redisearch import VECTOR, create_arguments
 from redis_history.search.text import chunk_length
 
 _logger = logging.getLogger("redis_history")
@@ -66,9 +64,7 @@ def together(states: Sequence[IndexState]) -> IndexState:
 
 def create_index(part: IndexPart, searching: Searching) -> tuple[bytes, list[bytes]]:
     """The name of the index with this form, and the command that creates it."""
-    command = create_arguments(
-        b"", [part.documents], language=searching.language, vector=searching.vector, half=searching.half
-    )
+    command = create_arguments(b"", [part.documents], language=searching.language, vectors=searching.vectors)
     form = hashlib.sha256(b"\0".join(command)).hexdigest()[:8].encode()
     name = b"%b:%d:%b" % (part.name, DOCUMENT_VERSION, form)
     command[1] = name
@@ -89,14 +85,12 @@ def read_index_info(reply: Any) -> IndexState:
 def read_index_form(part: IndexPart, reply: Any) -> Searching | None:
     """The form of an index, from the reply to FT.INFO; None for an index of another version."""
     info = as_map(reply)
-    name, vector = info.get(b"index_name"), None
+    name, vectors = info.get(b"index_name"), None
     for attribute in info.get(b"attributes", ()):
         field = as_map([*attribute, b""] if isinstance(attribute, list) and len(attribute) % 2 else attribute)
-        if field.get(b"attribute") in (VECTOR, HALF_VECTOR) and field.get(b"type") == b"VECTOR":
-            algorithm, distance = field[b"algorithm"].decode().lower(), field[b"distance_metric"].decode().lower()
-            vector = VectorField(int(field[b"dim"]), algorithm, distance)
-    languages = (*sorted(LANGUAGES), UNSTEMMED)
-    every = (Searching(language, vector, halved=halved) for language in languages for halved in (True, False))
+        if field.get(b"attribute") == VECTOR and field.get(b"type") == b"VECTOR":
+            vectors = int(field[b"dim"])
+    every = (Searching(language, vectors) for language in (*sorted(LANGUAGES), UNSTEMMED))
     return next((one for one in every if create_index(part, one)[0] == name), None)
 
 
@@ -151,9 +145,6 @@ def _ensure_all(index: SearchIndex) -> Steps[IndexState | str]:
         state = None if isinstance(reply, Exception) else read_index_info(reply)
         if state is None or state.name != name:
             found = yield from _ensure(part.name, name, command)
-            if isinstance(found, str) and index.form.half and "vector" in found.lower():
-                index.form = replace(index.form, halved=False)  # an older RediSearch, without 16-bit floats
-                return (yield from _ensure_all(index))
             if isinstance(found, str):
                 return found
             state = found
