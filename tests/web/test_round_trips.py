@@ -34,6 +34,8 @@ COSTS: dict[str, tuple[str, dict[str, Any] | None, int]] = {
     "PATCH /v1/conversations/{conversation}": (at("c1"), {"title": "T"}, 3),
     "POST /v1/conversations/{conversation}/messages": (at("c1", "messages"), {"text": "x"}, 2),
     "DELETE /v1/conversations/{conversation}/messages/{message}": (at("c1", "messages", "m"), None, 3),
+    "GET /v1/conversations/{conversation}/run": (at("c1", "run"), None, 1),
+    "POST /v1/conversations/{conversation}/stop": (at("c1", "stop"), {}, 1),
     "DELETE /v1/conversations/{conversation}": (at("c1"), None, 3),
 }  # fmt: skip
 #: Not in the table: streams, a change that is made in as many steps as it needs, and a document of the package.
