@@ -156,7 +156,10 @@ def _log_entry(revision: int, raw: bytes, content: list[Any]) -> LogEntry:
     token, kind, rest = raw[:10].hex(), raw[0] >> 4, raw[10:]
     if not rest and kind != Kind.CLEARED:  # the entry of the subscriber's cursor has no content
         return LogEntry(revision, token, kind)
-    messages = tuple(filter(None, (readable(item) for item in content if type(item) is bytes)))
+    # The contents of a change of the record are values, of all others they are messages.
+    messages: tuple[Message, ...] = ()
+    if kind != Kind.RECORD:
+        messages = tuple(filter(None, (readable(item) for item in content if type(item) is bytes)))
     gone = tuple(item[0].decode() for item in content if type(item) is list and item)
     try:
         if kind == Kind.RECORD:
