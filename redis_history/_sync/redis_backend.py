@@ -59,6 +59,8 @@ _UPKEEP_WAIT: Final = 10.0
 _UPKEEP_CALLS: Final = 100
 _MAX_UPKEEP: Final = 100
 _MAX_UNANSWERED: Final = 1000
+#: Seconds after which a store looks again for unfinished work of processes that were killed.
+_WORK_SECONDS: Final = 10.0
 #: How often a call that the server finds too late is sent with a later time, if no copy of it is under way.
 _MAX_LATE: Final = 5
 _INFO: Final = Call(None, b"", [b"INFO", b"server"], read_info)
@@ -248,6 +250,8 @@ class RedisBackend:
                 raise
             self._postpone(steps, work)
             return
+        if self.search_mode == "server":
+            self._finish_work(_WORK_SECONDS)
 
     def _postpone(self, steps: Steps[None], work: list[Call], wait: float = 0.0) -> None:
         """Continue later: with a `wait`, after the other tasks; without, as the next one."""
@@ -343,8 +347,12 @@ class RedisBackend:
         self._run(use_index(self._settings))
         self._usable = True
         if self.search_mode == "server":
-            steps = finish_work(self._settings.keyspace)
-            self._postpone(steps, next(steps))
+            self._finish_work(0.0)
+
+    def _finish_work(self, wait: float) -> None:
+        """Finish the work of processes that were killed, when `wait` seconds have passed."""
+        steps = finish_work(self._settings.keyspace)
+        self._postpone(steps, next(steps), wait)
 
     def _primaries(self) -> list[ConnectionPool]:
         self._server.start()

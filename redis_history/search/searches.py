@@ -17,6 +17,7 @@ from redis_history import operations as ops
 from redis_history._validation import check_function, check_integer, check_limit, check_range
 from redis_history.backends.base import AsyncBackend, Backend, features
 from redis_history.errors import BackendUnavailableError, CapabilityError, InvalidInputError, RedisHistoryError
+from redis_history.events import Cursor
 from redis_history.model import Message
 from redis_history.paging import next_page
 from redis_history.requests import Filters, Within
@@ -153,19 +154,19 @@ class Searcher(Struct, frozen=True):
             seen.update(new)
             for conversation_id in new:
                 op: ops.ReadPage | None = self._newest_page(conversation_id)
-                revision = (yield ops.ReadHead(conversation_id)).cursor.revision
+                cursor = (yield ops.ReadHead(conversation_id)).cursor
                 while op is not None:
                     page = yield op
-                    documents += yield from self._document(conversation_id, _searched(page), revision)
+                    documents += yield from self._document(conversation_id, _searched(page), cursor)
                     op = next_page(op, page, _PAGE)
                 done += 1
                 if on_progress is not None:
                     on_progress(done, len(seen))
-        removed = cursor = 0
-        while (swept := (yield from self._ask_server(server_search.SweepDocuments(cursor)))) is not None:
-            cursor = swept[0]
+        removed = at = 0
+        while (swept := (yield from self._ask_server(server_search.SweepDocuments(at)))) is not None:
+            at = swept[0]
             removed += swept[1]
-            if cursor == 0:
+            if at == 0:
                 break
         return Reindexed(len(seen), documents, removed)
 
@@ -259,7 +260,7 @@ class Searcher(Struct, frozen=True):
         left, documented = MAX_SCANNED, True
         archived: set[int] = set()
         op: ops.ReadPage | None = self._newest_page(conversation_id)
-        revision = (yield ops.ReadHead(conversation_id)).cursor.revision if self._server_may_search else 0
+        cursor = (yield ops.ReadHead(conversation_id)).cursor if self._server_may_search else None
         while op is not None:
             page = yield op
             op = next_page(op, page, _PAGE)
@@ -268,10 +269,10 @@ class Searcher(Struct, frozen=True):
             yield Work(partial(scan.add, [one.message for one in chunk], [one.number for one in chunk]))
             archived.update(one.number for one in chunk if one.archived)
             left -= min(left, len(searched))
-            if documented and self._server_may_search:
+            if documented and cursor is not None:
                 # Messages from before there was search, or an index that was lost: the next search finds them there.
                 try:
-                    yield from self._document(conversation_id, searched, revision)
+                    yield from self._document(conversation_id, searched, cursor)
                 except RedisHistoryError as error:  # this search does not need the documents
                     documented = False
                     _logger.warning("search documents were not written: %s", error)
@@ -313,7 +314,7 @@ class Searcher(Struct, frozen=True):
     def _newest_page(self, conversation_id: str) -> ops.ReadPage:
         return ops.ReadPage(conversation_id, _PAGE, newest=True, archived=features(self.backend).compacts)
 
-    def _document(self, conversation_id: str, searched: list[_Searched], revision: int) -> Steps[int]:
+    def _document(self, conversation_id: str, searched: list[_Searched], cursor: Cursor) -> Steps[int]:
         """Write the documents of these messages, as many at once as the server takes in some 10 ms."""
         written = start = 0
         messages = tuple(one.message for one in searched)
@@ -321,7 +322,8 @@ class Searcher(Struct, frozen=True):
             sizes = map(count_characters, islice(messages, start, None))
             chunk = messages[start : start + chunk_length(sizes, _DOCUMENTS, _DOCUMENTS_CHARACTERS)]
             vectors = yield from self._embedded(list(chunk))
-            op = server_search.WriteDocuments(conversation_id, chunk, revision, tuple(vectors))
+            position = cursor.epoch, cursor.revision
+            op = server_search.WriteDocuments(conversation_id, chunk, *position, tuple(vectors))
             written += (yield from self._ask_server(op)) or 0
             start += len(chunk)
         return written

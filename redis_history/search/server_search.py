@@ -77,11 +77,12 @@ class Fetch(Struct, Op[list[Fetched | None]], frozen=True):
 
 
 class WriteDocuments(Struct, Op[int], frozen=True):
-    """Write the search documents of messages that were read at `revision` or later. The outcome is the number of those
-    that had not changed since."""
+    """Write the search documents of messages that were read in `epoch` at `revision` or later. The outcome is the
+    number of those that had not changed since."""
 
     conversation_id: str
     messages: tuple[Message, ...]
+    epoch: str
     revision: int
     vectors: tuple[bytes, ...] = ()
     token: str = field(default_factory=new_token)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from typing import Any
 
@@ -10,8 +11,12 @@ from msgspec.structs import force_setattr
 from redis.crc import key_slot
 
 from redis_history import HistoryStore, RetryPolicy, user
+from redis_history.backends.redis.calls import SearchIndex, Searching, Settings
 from redis_history.backends.redis.keys import Keyspace
+from redis_history.backends.redis.planner import plan
 from redis_history.errors import BackendUnavailableError
+from redis_history.search.query import parse_query
+from redis_history.search.server_search import Search
 from tests.conftest import Servers
 from tests.support.cluster import RealCluster
 from tests.support.servers import wait_until, wait_until_replicated
@@ -62,14 +67,16 @@ def test_searches_while_a_slot_moves(own_cluster: RealCluster, namespace: str) -
     with HistoryStore(own_cluster.url, namespace=namespace, retry=PATIENT) as store:
         fill(store)
         force_setattr(store._options, "search_wait", 0.1)  # seconds until `search_all` gives up
+        stored = _documents(own_cluster, namespace)
         source = own_cluster.begin_migration(slot, target)
         for step in range(3):
             for name in NAMES[:3]:
                 assert found(store, "velvet", name) == expected("velvet", [name])
+            assert _documents(own_cluster, namespace) >= stored, "a search destroys no documents"
             store.append("c0", user("while it moves", id=f"moving {step}"))
             if step == 0:
-                with pytest.raises(BackendUnavailableError):
-                    found(store, "velvet")
+                with contextlib.suppress(BackendUnavailableError):  # RediSearch 8 asks the other node itself
+                    assert found(store, "velvet") == expected("velvet")
                 _move_some(own_cluster, slot, source, target, 60)
         own_cluster.move_keys(slot, source, target)
         own_cluster.end_migration(slot, target)
@@ -78,6 +85,15 @@ def test_searches_while_a_slot_moves(own_cluster: RealCluster, namespace: str) -
         assert found(store, "velvet") == expected("velvet")
         with HistoryStore(own_cluster.url, namespace=namespace, retry=PATIENT) as other:
             assert found(other, "marble") == expected("marble")
+
+
+def _documents(cluster: RealCluster, namespace: str) -> int:
+    """The number of documents on all nodes."""
+    pattern, keys = Keyspace(namespace).patterns[1], set()
+    for node in cluster.nodes:
+        with node.client() as client:
+            keys.update(client.scan_iter(match=pattern, count=1000))
+    return len(keys)
 
 
 def _move_some(cluster: RealCluster, slot: int, source: Any, target: Any, count: int) -> None:
@@ -100,6 +116,39 @@ def test_a_replica_searches_after_a_failover(own_cluster: RealCluster, namespace
         assert found(store, "velvet") == expected("velvet")
         store.append("c0", user("velvet again", id="again"))
         assert "again" in found(store, "velvet")
+
+
+#: What a server answers about a conversation: its counters, documents, matches, and its counters again. In order: the
+#: generation of its documents, messages, archived messages, streaming replies, unmarked moves.
+ANSWERS = {
+    "as many documents as messages": ([b"g", b"2", None, None, None], 2, [b"g", b"2", None, None, None], 1),
+    "each counted twice": ([b"g", b"2", None, None, None], 4, [b"g", b"2", None, None, None], 2),
+    "a message that was appended meanwhile": ([b"g", b"2", None, None, None], 3, [b"g", b"3", None, None, None], 1),
+    "a streaming reply": ([b"g", b"3", None, b"r" * 33, None], 2, [b"g", b"3", None, b"r" * 33, None], 1),
+    "a document is missing": ([b"g", b"3", None, None, None], 2, [b"g", b"3", None, None, None], None),
+    "another conversation": ([b"g", b"2", None, None, None], 3, [b"h", b"3", None, None, None], None),
+}
+
+
+@pytest.mark.parametrize(("before", "documents", "after", "times"), ANSWERS.values(), ids=list(ANSWERS))
+def test_documents_are_counted_without_a_script(before: Any, documents: int, after: Any, times: int | None) -> None:
+    """As in a cluster of Redis 8, after a slot has moved or while another process writes."""
+    keyspace = Keyspace("n")
+    index = SearchIndex(Searching(), keyspace.index_parts(cluster=True))
+    index.works, index.settled, index.scripts = True, True, False
+    steps = plan(Search("c", parse_query("word", "english")), Settings(keyspace, 1000, index=index))
+    next(steps)
+    steps.send(before)
+    prefix = keyspace.documents_of("c", b"g")
+    steps.send([[documents], [documents, prefix + b"1", b"0.5", prefix + b"2", b"0.25"]])
+    with pytest.raises(StopIteration) as end:
+        steps.send(after)
+    found = end.value.value
+    if times is None:
+        assert found is None
+    else:
+        assert found.matches[0].total == documents // times
+        assert found.matches[0].scores == {("c", b"g"): {1: 0.5, 2: 0.25}}
 
 
 @pytest.mark.parametrize("kind", ["redis", "cluster"])

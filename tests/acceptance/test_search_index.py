@@ -272,14 +272,61 @@ def test_late_documents_have_the_right_marks(own_server: Callable[..., RealServe
     server = own_server()
     with HistoryStore(server.url) as store:
         every = filled(store, 60)
-        messages, revision = tuple(store.get("c")), store.snapshot("c").cursor.revision
+        messages, cursor = tuple(store.get("c")), store.snapshot("c").cursor
+        late = WriteDocuments("c", messages, cursor.epoch, cursor.revision)
         store.compact("c", through="29", summary=SUMMARY)
         archived = {str(n) for n in range(30)}
-        store._backend.execute(WriteDocuments("c", messages, revision))
+        store._backend.execute(late)
         assert _by_archived(store.search, "c") == (archived, every - archived)
         store.expand("c", "s")
-        store._backend.execute(WriteDocuments("c", messages, revision))
+        store._backend.execute(late)
         assert _by_archived(store.search, "c") == (set(), every)
+
+
+def test_late_documents_of_a_former_conversation_are_ignored(own_server: Callable[..., RealServer]) -> None:
+    """Copies of the calls that write documents, after a deletion and new messages with the same ids."""
+    server = own_server()
+    with HistoryStore(server.url) as store:
+        backend: Any = store._backend
+        replies, sent = backend._replies, []
+        backend._replies = lambda calls, **options: sent.append(calls) or replies(calls, **options)
+        store.append("c", user("first", id="first"))
+        store.append_many("c", [user(f"zebra {n}", id=str(n)) for n in range(600)])  # documents in several calls
+        backend._replies = replies
+        late = [calls for calls in sent if calls[0].script is not None and calls[0].script.name == "index"]
+        assert late
+        cursor = store.snapshot("c").cursor
+        late_search = WriteDocuments("c", tuple(store.get("c")), cursor.epoch, cursor.revision)
+        store.delete_conversation("c")
+        store.append_many("c", [user("hello", id="0"), user("other", id="599")])
+        for calls in late:
+            backend.carry_out(calls)
+        backend.execute(late_search)
+        assert found(store, "c", "zebra") == set()
+        assert found(store, "c", "hello") == {"0"}
+        assert documents(server) == 2
+
+
+def _killed_after_a_clear(url: str) -> None:
+    with HistoryStore(url) as store:
+        backend: Any = store._backend
+        backend._maintain = lambda upkeep: os.kill(os.getpid(), signal.SIGKILL)
+        store.clear("c")
+
+
+@pytest.mark.proves("index")
+def test_a_running_process_removes_what_a_killed_one_left(
+    own_server: Callable[..., RealServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redis_history._sync.redis_backend._WORK_SECONDS", 0.05)
+    server = own_server()
+    with HistoryStore(server.url) as store:
+        filled(store, 1200)
+        process = Forked(_killed_after_a_clear, server.url)
+        wait_until(lambda: not process.running, "the end of the process", 60)
+        process.kill()
+        wait_until(lambda: store.get("d") == [] and documents(server) == 0, "the documents to go", 20)
+        assert pending_work(server) == []
 
 
 def _limited(server: RealServer, without: str) -> str:
@@ -316,7 +363,6 @@ def test_maintenance_without_a_right_is_done_later(
         backend._upkeep_at = 0.0
         assert len(store.get("d")) == 3
         assert pending_work(server) == []
-        assert backend._upkeep_at is None
     assert documents(server) == 3
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, NoReturn, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
-from redis.exceptions import MovedError, NoScriptError, ResponseError
+from redis.exceptions import MovedError, NoScriptError, ResponseError, TryAgainError
 
 from redis_history.backends import rules
 from redis_history.backends.redis.failures import is_transient
@@ -201,7 +201,7 @@ class Call(Struct, frozen=True):
     With a script, `keys` are the number of its KEYS and these, packed (RESP), and `args` its ARGV; without, `args` is
     the whole command. `sent_at`: for calls that must not run twice, the argument for the time when the call was first
     sent. `confirm`: sends a confirming command right after; `decode` then takes both replies. `errors`: in a list of
-    calls, a permanent error or a redirection is an outcome.
+    calls, a permanent error, a redirection and TRYAGAIN are outcomes.
     """
 
     script: Script | None
@@ -444,9 +444,12 @@ def _socket(connection: Any) -> Any:
 
 
 def raise_first(calls: list[Call], replies: list[Any]) -> list[Any]:
-    """The replies. Raises the first error, except NoScriptError, and except permanent errors of calls with `errors`."""
+    """The replies. Raises the first error, except NoScriptError, and except permanent errors and TRYAGAIN of calls with
+    `errors`."""
     for call, reply in zip(calls, replies, strict=True):
         if not isinstance(reply, ResponseError) or isinstance(reply, NoScriptError):
+            continue
+        if call.errors and isinstance(reply, TryAgainError):
             continue
         if not call.errors or isinstance(reply, MovedError) or is_transient(reply):
             raise reply

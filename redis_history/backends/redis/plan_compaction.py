@@ -361,7 +361,7 @@ def _index_after(
 def _index_former(
     op: Expand, settings: Settings, keys: ConversationKeys, document: DocumentOf, former: bytes
 ) -> Steps[None]:
-    [[revision, place]] = yield [plain(b"HMGET", keys.state, b"r", field_of(former.decode()))]
+    [[epoch, revision, place]] = yield [plain(b"HMGET", keys.state, b"e", b"r", field_of(former.decode()))]
     if place is None:
         return
     at = position_of(place)
@@ -370,4 +370,5 @@ def _index_former(
     if message is None or message.id.encode() != former:
         return
     documents = [counted_fields(document, message, b"")]
-    yield [write_documents(op.token, settings, op.conversation_id, int(revision), [message.id], documents)]
+    read_at = epoch.decode(), int(revision)
+    yield [write_documents(op.token, settings, op.conversation_id, *read_at, [message.id], documents)]

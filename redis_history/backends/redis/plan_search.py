@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from msgspec import structs
-from redis.exceptions import AskError, ResponseError
+from redis.exceptions import AskError, ResponseError, TryAgainError
 
 from redis_history.backends.redis.calls import (
     FETCH,
@@ -75,6 +75,8 @@ _SWEPT: Final = 200
 _MARKINGS: Final = 3
 #: A placeholder: the script puts in the generation of the conversation's documents.
 _SCOPE: Final = ["-"]
+#: Of a reply in the state's field "~" (lua/_live.lua).
+_REPLY_BYTES: Final = 33
 
 
 def _is_lost_index(error: Exception) -> bool:
@@ -86,11 +88,13 @@ def _is_lost_index(error: Exception) -> bool:
 def _is_unanswered(error: Exception) -> bool:
     """Whether the search took too long, or a slot of the cluster moves."""
     cause = error.__cause__
-    return isinstance(cause, AskError) or (isinstance(cause, ResponseError) and "timeout" in str(cause).lower())
+    return isinstance(cause, AskError | TryAgainError) or (
+        isinstance(cause, ResponseError) and "timeout" in str(cause).lower()
+    )
 
 
 def _make(op: MakeIndex, settings: Settings) -> Steps[float | None]:
-    state = yield from fill_index(settings, op.seconds)
+    state = yield from fill_index(settings, op.seconds, anew=True)
     return None if state is None else state.share
 
 
@@ -131,7 +135,7 @@ def _search_with_index(
                 _logger.warning("the server did not answer a search: %s", error)
                 return None
             _logger.warning("the search index is lost; it is created again")
-        yield from use_index(settings)
+        yield from use_index(settings, lost=True)
     return None
 
 
@@ -300,25 +304,52 @@ def _found(op: Search, terms: int, reply: list[Any]) -> SearchMatches | None:
 def _unscripted(op: Search, args: list[bytes], terms: int, settings: Settings) -> Steps[list[Any]]:
     """Does the work of search.lua with commands, and returns the same."""
     state = settings.keyspace.conversation(op.conversation_id).state
-    generation, live, archived, moves = yield plain(b"HMGET", state, b"i", b"n", b"m", b"j")
-    answer = [generation or b"", int(live or 0) + int(archived or 0), 0]
+    counters = plain(b"HMGET", state, b"i", b"n", b"m", b"~", b"j")
+    generation, size, moves = _counted((yield counters))
+    answer = [generation, size, 0]
     if not generation or (args[0] == b"1" and moves):
-        return answer if not generation else [*answer[:2], -1]
+        return answer if not generation else [generation, size, -1]
     commands, at = [], 1
     while at < len(args):
-        size, scope = int(args[at]), int(args[at + 1])
-        command = args[at + 2 : at + 2 + size]
+        length, scope = int(args[at]), int(args[at + 1])
+        command = args[at + 2 : at + 2 + length]
         command[scope - 1] = generation
-        commands.append(plain(*command))
-        at += 2 + size
-    count, *found = [read_found(reply) for reply in (yield commands)]
-    answer[2] = count.total
+        commands.append(plain(*command, errors=True))
+        at += 2 + length
+    replies = yield commands
+    for reply in replies:
+        if isinstance(reply, AskError | TryAgainError):
+            return [generation, size, -2]
+        if isinstance(reply, Exception):
+            raise BackendError(str(reply)) from reply
+    count, *found = [read_found(reply) for reply in replies]
+    # The conversation may have changed since its counters were read.
+    later = _counted((yield counters))
+    if count.total == later.size and generation == later.generation:
+        answer[1] = size = later.size
+    # After a slot move, RediSearch 8.0 to 8.2 asks a node once for each of its ranges, and counts them as often.
+    times = count.total // size if size and count.total % size == 0 else 1
+    answer[2] = count.total // times
     prefix = settings.keyspace.documents_of(op.conversation_id, generation)
     for index, (total, documents) in enumerate(found):
         sign = 1 if index < terms else -1  # of a near vector: the distance
         listed = [(key[len(prefix) :], sign * score) for key, score in documents if key.startswith(prefix)]
-        answer += (total, b" ".join(b"%b %a" % one for one in listed))
+        answer += (total // times, b" ".join(b"%b %a" % one for one in listed))
     return answer
+
+
+class _Counted(NamedTuple):
+    """Counters of a conversation: the generation of its documents, its finished messages, and its unmarked moves."""
+
+    generation: bytes
+    size: int
+    moves: bytes | None
+
+
+def _counted(values: list[Any]) -> _Counted:
+    generation, live, archived, streaming, moves = values
+    size = int(live or 0) + int(archived or 0) - len(streaming or b"") // _REPLY_BYTES
+    return _Counted(generation or b"", size, moves)
 
 
 def _search_all_calls(
@@ -389,7 +420,7 @@ def _documents_call(op: WriteDocuments, settings: Settings, searching: Searching
     vectors = op.vectors or [b""] * len(op.messages)
     documents = [counted_fields(searching.document, *pair) for pair in zip(op.messages, vectors, strict=True)]
     ids = [message.id for message in op.messages]
-    return write_documents(op.token, settings, op.conversation_id, op.revision, ids, documents)
+    return write_documents(op.token, settings, op.conversation_id, op.epoch, op.revision, ids, documents)
 
 
 PLANS: Final[dict[type, Callable[[Any, Settings], Steps[Any]]]] = {

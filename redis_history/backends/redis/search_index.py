@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from redis.exceptions import AskError, ResponseError
+from redis.exceptions import AskError, ResponseError, TryAgainError
 
 from redis_history._words import LANGUAGES, UNSTEMMED
 from redis_history.backends.redis.calls import (
@@ -99,13 +99,13 @@ def is_refusal(error: Exception) -> bool:
     return isinstance(error.__cause__, ResponseError) and not is_transient(error.__cause__)
 
 
-def use_index(settings: Settings) -> Steps[None]:
-    """Check whether the server can search, and create the index. Raises CapabilityError if a required index cannot be
-    created."""
+def use_index(settings: Settings, *, lost: bool = False) -> Steps[None]:
+    """Check whether the server can search, and create the index. With `lost`, create it on every node that lacks it.
+    Raises CapabilityError if a required index cannot be created."""
     index = settings.index
     if index is None:
         return
-    found = yield from _ensure_all(index)
+    found = yield from _ensure_all(index, anew=lost)
     if isinstance(found, str):
         if index.form.required:
             raise CapabilityError(
@@ -117,13 +117,13 @@ def use_index(settings: Settings) -> Steps[None]:
     index.works = not isinstance(found, str)
 
 
-def fill_index(settings: Settings, seconds: float) -> Steps[IndexState | None]:
+def fill_index(settings: Settings, seconds: float, *, anew: bool = False) -> Steps[IndexState | None]:
     """Create the index if necessary, and wait up to `seconds` until the server has filled it. Returns its state; None
-    if this server has no search."""
+    if this server has no search. `anew`: see `_ensure_all`."""
     index = settings.index
     if index is None:
         return None
-    found = yield from _ensure_all(index)
+    found = yield from _ensure_all(index, anew=anew)
     waited = 0.0
     while not isinstance(found, str) and not found.complete and waited < seconds:
         yield Pause(_CHECK_SECONDS)
@@ -132,22 +132,27 @@ def fill_index(settings: Settings, seconds: float) -> Steps[IndexState | None]:
     return None if isinstance(found, str) else found
 
 
-def _ensure_all(index: SearchIndex) -> Steps[IndexState | str]:
-    """Create the missing parts of the index. Returns the state of all parts, or why this server cannot search."""
+def _ensure_all(index: SearchIndex, *, anew: bool = False) -> Steps[IndexState | str]:
+    """Create the missing parts of the index. Returns the state of all parts, or why this server cannot search.
+
+    With `anew`, create also the parts that the server says it has. In a cluster of Redis 8, where one node answers for
+    all, a node that has joined since has no index, and FT.INFO does not tell.
+    """
     states: list[IndexState] = []
     settled = True
     replies = yield [plain(b"FT.INFO", part.name, errors=True) for part in index.parts]
     for part, reply in zip(index.parts, replies, strict=True):
         name, command = create_index(part, index.form)
-        if isinstance(reply, AskError):  # its slot moves: two nodes have documents
+        if isinstance(reply, AskError | TryAgainError):  # its slot moves: two nodes have documents
             states.append(IndexState(name, 0, 0.0, False))
             continue
         state = None if isinstance(reply, Exception) else read_index_info(reply)
-        if state is None or state.name != name:
+        if anew or state is None or state.name != name:
             found = yield from _ensure(part.name, name, command)
-            if isinstance(found, str):
+            if not isinstance(found, str):
+                state = found
+            elif state is None or state.name != name:  # else this user may only search
                 return found
-            state = found
         settled = settled and state.name == name
         states.append(state)
     index.settled = settled
@@ -239,7 +244,7 @@ def documents_later(
         chunk = range(start, _chunk_end(op, start))
         documents = [_document_fields(op, document, index) for index in chunk]
         ids = [op.entries[index].message.id for index in chunk]
-        yield [write_documents(op.token, settings, op.conversation_id, revision, ids, documents)]
+        yield [write_documents(op.token, settings, op.conversation_id, "", revision, ids, documents)]
         start = chunk.stop
 
 
@@ -247,13 +252,15 @@ def write_documents(
     token: str,
     settings: Settings,
     conversation_id: str,
+    epoch: str,
     revision: int,
     ids: Sequence[str],
     documents: Sequence[list[bytes]],
 ) -> Call:
-    """Writes search documents of messages that have not changed since `revision`. The outcome is their number."""
+    """Writes search documents of messages that have not changed since `revision`, and that were read in this `epoch`,
+    or, if that is empty, appended with this token. The outcome is their number."""
     keys = settings.keyspace.conversation(conversation_id)
-    args = [*change_header(token, settings, keys), b"%d" % revision, b"%d" % len(ids)]
+    args = [*change_header(token, settings, keys), epoch.encode(), b"%d" % revision, b"%d" % len(ids)]
     for message_id in ids:
         args += (field_of(message_id), message_id.encode())
     for document in documents:

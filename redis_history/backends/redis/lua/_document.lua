@@ -35,7 +35,8 @@ local function use_documents()
   -- `anew`: there is none of this sequence; `archived`: its message is in an archive.
   function document(prefix, generation, sequence, timestamp, from, to, ends, anew, archived)
     local key = prefix .. sequence
-    if not anew then attempt('UNLINK', key) end
+    -- Fields that not every document has. The key stays: a node whose slot is leaving cannot create it again.
+    if not anew then attempt('HDEL', key, 'p', 's', 'v', 'w', 'z') end
     if archived then
       attempt('HSET', key, 'c', generation, 'm', timestamp, 'z', '1', unpack(ARGV, from, to))
     else

@@ -1,21 +1,23 @@
 -- Writes the search documents of stored messages. After _document.lua and _archived.lua.
 --
 -- ARGV  1 to 9 as in every writing script, although the conversation does not change
---       10 revision when they were read   11 how many messages, then for each its field of the state and its id;
+--       10 epoch when they were read; '' if this call has appended them   11 revision when they were read or appended
+--       12 how many messages, then for each its field of the state and its id;
 --       then for each its document: how many fields and values, and these
 --
 -- Returns how many were written. Skips messages that were removed or changed since they were read: the writer of the change
 -- has written the document, or the next search will. Skips former summaries: the messages they replaced have documents.
 use_documents()
 use_places()
-local read_at, count, FIELDS = tonumber(ARGV[10]), tonumber(ARGV[11]), 5
+local read_at, count, FIELDS = tonumber(ARGV[11]), tonumber(ARGV[12]), 5
 local fields, marks = {'e', 'i', 'l', 's', 'w'}, {}
 for i = 1, count do
-  fields[FIELDS + i] = ARGV[10 + 2 * i]
-  marks[i] = '^' .. ARGV[11 + 2 * i]
+  fields[FIELDS + i] = ARGV[11 + 2 * i]
+  marks[i] = '^' .. ARGV[12 + 2 * i]
 end
 local known = redis.call('HMGET', state, unpack(fields))
-if not known[1] then return 0 end
+-- A conversation that was deleted since, and created again, may have other messages with the same ids.
+if not known[1] or ARGV[10] ~= '' and ARGV[10] ~= known[1] then return 0 end
 marks = known[5] and redis.call('HMGET', state, unpack(marks)) or {}
 local now, generation, written, ends = clock(), known[2], 0, nil
 if not generation then
@@ -23,7 +25,7 @@ if not generation then
   redis.call('HSET', state, 'i', generation, 'O', '1')
 end
 if known[3] then ends = document_ends(now, known[3]) end
-local prefix, at = documents_of(generation), 12 + 2 * count
+local prefix, at = documents_of(generation), 13 + 2 * count
 local archives = archives_in(known[5])
 
 -- Whether a message is archived now; it may have moved since it was read.
@@ -41,18 +43,18 @@ local keys = {}
 for i = 1, count do
   if known[FIELDS + i] then
     local _, sequence = place_of(known[FIELDS + i])
-    keys[#keys + 1] = prefix .. (ARGV[11 + 2 * i] == known[4] and -sequence or sequence)
+    keys[#keys + 1] = prefix .. (ARGV[12 + 2 * i] == known[4] and -sequence or sequence)
   end
 end
 local anew = #keys == 0 or attempt('EXISTS', unpack(keys)) == 0
 
 for i = 1, count do
   local place, to = known[FIELDS + i], at + ARGV[at]
-  local id = ARGV[11 + 2 * i]
+  local id = ARGV[12 + 2 * i]
   local live_summary = id == known[4]
   if place and (live_summary or not marks[i]) then
-    local timestamp, sequence, revision = place_of(place)
-    if revision <= read_at then
+    local timestamp, sequence, revision, whose = place_of(place)
+    if revision <= read_at and (ARGV[10] ~= '' or whose == mark) then
       local archived = not live_summary and is_archived(timestamp, sequence, id)
       document(prefix, generation, live_summary and -sequence or sequence, timestamp, at + 1, to, ends, anew, archived)
       written = written + 1
