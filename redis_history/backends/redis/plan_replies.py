@@ -48,11 +48,16 @@ class _Current(NamedTuple):
 def _grow(op: GrowReply, settings: Settings) -> Steps[int]:
     keys = settings.keyspace.conversation(op.conversation_id)
     content = keys.reply(op.token)
-    args = [b"%d" % op.offset, op.records, b"1" if settings.doorbell == "publish" else b"0"]
-    args.append(b"" if op.run is None else op.run.value.encode())
+    args = [b"%d" % op.offset, op.records]
+    if op.tools or op.run is not None or settings.doorbell == "publish":
+        args.append(b"1" if settings.doorbell == "publish" else b"0")
+    if op.tools or op.run is not None:
+        args.append(b"" if op.run is None else op.run.value.encode())
     if op.tools:
         args += (field_of(op.message_id), op.tools)
-    call = Call(GROW, pack_keys(content, keys.state, keys.log), args, partial(_grown, op))
+    # Every flush sends its keys, so the others are declared only where that matters.
+    packed = pack_keys(content, keys.state, keys.log) if settings.cluster else pack_keys(content)
+    call = Call(GROW, packed, args, partial(_grown, op))
     if not op.lives:
         return cast(int, (yield call))
     packed = pack_keys(keys.state, keys.messages, keys.log, keys.registry, content)
