@@ -90,12 +90,13 @@ class LogEntry:
 
 
 class LiveReply(NamedTuple):
-    """A streaming reply. `content`: the part that the reader lacks. `lives`: seconds until its writer counts as
-    dead."""
+    """A streaming reply. `content`: the part that the reader lacks. `size`: bytes of the whole content. `lives`:
+    seconds until its writer counts as dead."""
 
     position: Position
     message_id: str
     content: bytes
+    size: int
     lives: float
 
 
@@ -152,6 +153,8 @@ def recover(
     before_this, progress = progress, {}
     for reply in replies:
         before = before_this.get(reply.position.sequence, Progress())
+        if reply.size < before.size:  # a failover has lost text that the reader has
+            return _reset(conversation_id, head, "server_rewound", more=True)
         try:
             pieces = read_records(reply.content)
         except CorruptDataError as error:
@@ -178,8 +181,8 @@ def recover(
     return Changes(events, False, progress, min(lives, default=None), dead, run)
 
 
-def _reset(conversation_id: str, head: Cursor, reason: ResetReason) -> Changes:
-    return Changes([Reset(conversation_id=conversation_id, revision=head.revision, cursor=head, reason=reason)], False)
+def _reset(conversation_id: str, head: Cursor, reason: ResetReason, *, more: bool = False) -> Changes:
+    return Changes([Reset(conversation_id=conversation_id, revision=head.revision, cursor=head, reason=reason)], more)
 
 
 def is_gone(head: Cursor) -> bool:
@@ -227,8 +230,12 @@ def _event(conversation_id: str, epoch: str, entry: LogEntry, progress: dict[int
         case Kind.UPDATED:
             return MessageUpdated(message_id=entry.ids[0], message=message, **common)
         case Kind.REPLY_ENDED:
-            offset = progress.pop(entry.through.sequence, Progress()).characters
-            delta = "" if message is None else message.text[offset:]
+            before = progress.pop(entry.through.sequence, Progress())
+            offset, delta = before.characters, ""
+            if message is not None:
+                # An edit, for example a redaction, replaces what the reader has.
+                offset = offset if before.is_in(message.text) else 0
+                delta = message.text[offset:]
             return ReplyEnded(message_id=entry.ids[0], message=message, offset=offset, delta=delta, **common)
         case Kind.CLEARED:
             return HistoryCleared(**common)

@@ -114,7 +114,8 @@ class ReplyGrew(Change, frozen=True, tag="reply_grew"):
 
 class ReplyEnded(Change, frozen=True, tag="reply_ended"):
     """The reply `message_id` has ended: its `status` is "complete" or "interrupted". `message` is all of it; None: it
-    was removed since. `delta` and `offset`: the rest of its text, as in ReplyGrew."""
+    was removed since. `delta` and `offset`: the rest of its text, as in ReplyGrew. If an edit has ended it, or has
+    changed it since, `offset` may be 0, and `delta` all of the text."""
 
     message_id: str
     message: Message | None

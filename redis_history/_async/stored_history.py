@@ -138,7 +138,8 @@ class AsyncRedisHistory(History):
         to the store.
 
         `clear`, `restore`, `reset` and `reduce` are applied only if nobody has changed the conversation since it was
-        loaded; otherwise RevisionConflictError is raised, nothing is overwritten, and `load` reads the present state.
+        loaded, nor is writing a reply; otherwise RevisionConflictError is raised, nothing is overwritten, and `load`
+        reads the present state.
         Another conversation than the loaded one gets all entries. After any error, the next call sends the rest; it
         repeats nothing. More than 1,000 messages, or 4 MB, are several changes. Raises as `append_many`, and
         InvalidInputError without a conversation.
@@ -392,6 +393,8 @@ class AsyncRedisHistory(History):
                 raise rules.compaction_conflict(conversation_id, str(error)) from error
             self._syncer.rewritten(change, done.revision, changed=done.changed)
             return
+        if change.hidden_reply:  # growth has no revision, so the store could not tell
+            raise rules.reply_unfinished(conversation_id, change.seen)
         op: Clear | Restore = Clear(conversation_id, precondition=requests.precondition(change.seen))
         if change.target:
             op = requests.restore(conversation_id, change.target, expected_revision=change.seen)

@@ -235,7 +235,7 @@ class Reply(Openable):
                 return
             if renews:
                 self._renewed_at = started
-            renews = False
+            renews = time.monotonic() - self._renewed_at > self._renew_every  # after an outage
             self._sent = min(size, len(self._content))  # less than before if the server has lost something
 
     def _find(self) -> Message | None:

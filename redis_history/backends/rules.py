@@ -64,6 +64,15 @@ def revision_conflict(conversation_id: str, current: int, expected: int | None) 
     )
 
 
+def reply_unfinished(conversation_id: str, revision: int) -> RevisionConflictError:
+    return RevisionConflictError(
+        f"in conversation {_named(conversation_id)} a reply is being written, which this history does not show; "
+        "rewrite it when the reply has ended",
+        current_revision=revision,
+        expected_revision=revision,
+    )
+
+
 def compaction_conflict(conversation_id: str, why: str) -> CompactionConflictError:
     return CompactionConflictError(
         f"conversation {_named(conversation_id)} was not compacted: {why}; read and summarize it again"

@@ -38,9 +38,11 @@ class Rewrite(PendingChange):
     """Replaces all entries, if the store is still at revision `seen`.
 
     `token` identifies the change in the change log, even if it is sent again. `uncertain`: an attempt got no reply.
+    `hidden_reply`: at `seen` a reply was being written, which the history did not show.
     """
 
     uncertain = False
+    hidden_reply = False
 
     def __init__(self, seen: int, target: Sequence[Message], size: int = 0) -> None:
         self.seen = seen

@@ -20,20 +20,24 @@ _ATTEMPTS: Final = 5
 class Replica:
     """Stored messages in ascending order, without replies that are being written.
 
-    `cursor`: the last applied change; None: not read yet. `whole`: no message is missing.
+    `cursor`: the last applied change; None: not read yet. `whole`: no message is missing. `streaming`: the replies that
+    are being written, as they began or were read, by id.
     """
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self.cursor: Cursor | None = None
         self.whole = False
+        self.streaming: dict[str, Message] = {}
         self._ids: set[str] = set()
 
     def __contains__(self, message_id: object) -> bool:
         return message_id in self._ids
 
     def begin(self, messages: Iterable[Message], cursor: Cursor, *, whole: bool) -> None:
+        messages = list(messages)
         self.messages = [message for message in messages if message.status != "streaming"]
+        self.streaming = {message.id: message for message in messages if message.status == "streaming"}
         self._ids = {message.id for message in self.messages}
         self.cursor = cursor
         self.whole = whole
@@ -49,7 +53,9 @@ class Replica:
             self.messages.insert(bisect_left(self.messages, position_in_store(message), key=position_in_store), message)
 
     def remove(self, message_ids: Iterable[str]) -> bool:
-        """Remove messages; unknown ids are ignored. Whether any was removed."""
+        """Remove messages; unknown ids are ignored. Whether any was removed that is not being written."""
+        message_ids = set(message_ids)
+        self.streaming = {name: reply for name, reply in self.streaming.items() if name not in message_ids}
         ids = self._ids.intersection(message_ids)
         if ids:
             self._ids -= ids
@@ -81,7 +87,9 @@ class Replica:
         match event:
             case events.MessagesAppended():
                 for message in event.messages:
-                    if message.status != "streaming":
+                    if message.status == "streaming":
+                        self.streaming[message.id] = message
+                    else:
                         self.put(message)
                 self.remove(event.removed_ids)
             case events.MessagesDeleted():
@@ -90,6 +98,7 @@ class Replica:
                 if event.message is not None and event.message_id in self:
                     self.put(event.message)
             case events.ReplyEnded():
+                self.streaming.pop(event.message_id, None)
                 if event.message is not None:
                     self.put(event.message)
             case events.HistoryRestored():
@@ -145,6 +154,7 @@ def read_whole(conversation_id: str) -> Reads[Snapshot]:
                 break
             cursor, more = replica.cursor or cursor, changes.more
         else:
-            return Snapshot(replica.messages, cursor, len(replica.messages))
+            messages = sorted([*replica.messages, *replica.streaming.values()], key=position_in_store)
+            return Snapshot(messages, cursor, len(messages))
     messages = sorted(found.values(), key=position_in_store)
     return Snapshot(messages, head.cursor, len(messages))

@@ -99,7 +99,9 @@ class Syncer:
         if self.conversation_id is not None:
             target = stamped(entries)
             op = requests.restore(self.bound_id, target)  # raises if it would not fit
-            self._put(Rewrite(self._seen, target, sum(len(entry.body) for entry in op.entries)))
+            change = Rewrite(self._seen, target, sum(len(entry.body) for entry in op.entries))
+            change.hidden_reply = bool(self.replica.streaming)
+            self._put(change)
             self._hidden.difference_update(entry.id for entry in entries)
             self._left_out.difference_update(entry.id for entry in entries)
 
@@ -255,7 +257,7 @@ class Syncer:
                 elif change.revision <= revision or (ended and (acknowledged is None or change in acknowledged)):
                     self._remove(change)  # unless it was made in a new conversation after the snapshot
             history._void_reductions()
-            for message in snapshot.messages:
+            for message in self.replica.messages:
                 if message.id not in shown:
                     history._listeners.post("entry", message)
             self._compose()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
+from zlib import crc32
 
 import msgspec
 from msgspec.structs import replace
@@ -86,12 +87,17 @@ def grown(message: Message, pieces: Iterable[Part], *, whole: bool = False) -> M
 
 
 class Progress(NamedTuple):
-    """How much of a reply a reader has: bytes of its stream, characters of `message.text`, and whether the last part is
-    plain text with characters, which further text continues without a line break."""
+    """How much of a reply a reader has: bytes of its stream, characters of `message.text`, whether the last part is
+    plain text with characters, which further text continues without a line break, and the checksum of the text."""
 
     size: int = 0
     characters: int = 0
     open: bool = False
+    checksum: int = 0
+
+    def is_in(self, text: str) -> bool:
+        """Whether `text` begins with the text that the reader has."""
+        return len(text) >= self.characters and crc32(text[: self.characters].encode()) == self.checksum
 
     def delta(self, pieces: Sequence[Part]) -> str:
         """The text that further pieces append to `message.text`."""
@@ -115,4 +121,4 @@ class Progress(NamedTuple):
         if not pieces:
             return self
         delta, is_open = self._read(pieces)
-        return Progress(size, self.characters + len(delta), is_open)
+        return Progress(size, self.characters + len(delta), is_open, crc32(delta.encode(), self.checksum))

@@ -12,7 +12,7 @@ import pytest
 import redis
 from redis.crc import key_slot
 
-from redis_history import AsyncHistoryStore, HistoryStore, MessagesAppended, Reset, RetryPolicy, user
+from redis_history import AsyncHistoryStore, HistoryStore, MessagesAppended, ReplyEnded, Reset, RetryPolicy, user
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.errors import (
     BackendRefusedError,
@@ -20,6 +20,10 @@ from redis_history.errors import (
     ConfigurationError,
     UnsupportedServerError,
 )
+from redis_history.model import TextPart
+from redis_history.model.replies import LEASE_SECONDS, record_of
+from redis_history.operations import GrowReply
+from redis_history.requests import start_reply
 from tests.conftest import Servers
 from tests.support.chance import untouched
 from tests.support.cluster import RealCluster
@@ -130,6 +134,46 @@ async def test_a_new_conversation_waits_for_a_moving_slot(cluster: RealCluster, 
         assert {one.conversation_id for one in await store.list_conversations()} == {"c", same_slot}
         for name in ("c", same_slot):
             await store.delete_conversation(name)
+
+
+@pytest.mark.proves("cluster")
+@pytest.mark.parametrize("first", ["content", "others"])
+async def test_no_text_of_a_reply_is_lost_while_its_slot_moves(
+    cluster: RealCluster, namespace: str, first: str
+) -> None:
+    """The slot is stuck with the content of the reply on one node and all else on the other, until its writer is dead.
+    Readers do not take it for empty: they wait until the slot has moved."""
+    slot = _slot(namespace, "c")
+    target = cluster.another(slot)
+    async with (
+        AsyncHistoryStore(cluster.url, namespace=namespace, retry=PATIENT) as store,
+        AsyncHistoryStore(cluster.url, namespace=namespace, retry=PATIENT, poll_interval=0.5) as reader,
+        reader.subscribe("c") as subscription,
+    ):
+        begun = start_reply("c", "assistant", {"id": "r"})
+        await store.backend.execute(begun)
+        await store.backend.execute(GrowReply("c", begun.token, 0, record_of(TextPart("half of it")), False))
+        assert isinstance(await subscription.get(timeout=10), MessagesAppended)
+        assert (await subscription.get(timeout=10)).delta == "half of it"
+        source = cluster.begin_migration(slot, target)
+        with source.client() as client:
+            keys = client.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 100)
+            [content] = [key for key in keys if begun.token.encode() in key]
+            some = [content] if first == "content" else [key for key in keys if key != content]
+            client.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *some)
+        reading = [asyncio.create_task(store.get("c")), asyncio.create_task(store.get_message("c", "r"))]
+        died = asyncio.get_running_loop().time()
+        while asyncio.get_running_loop().time() < died + LEASE_SECONDS + 1:
+            event = await subscription.get(timeout=0.5)
+            assert event is None, event
+        await asyncio.to_thread(cluster.move_keys, slot, source, target)
+        await asyncio.to_thread(cluster.end_migration, slot, target)
+        for found in await asyncio.gather(*reading):
+            assert (found[0] if isinstance(found, list) else found).text == "half of it"
+        ended = await subscription.get(timeout=30)
+        assert isinstance(ended, ReplyEnded), ended
+        assert (ended.offset, ended.delta, ended.message.text) == (10, "", "half of it")
+        await store.delete_conversation("c")
 
 
 def test_changes_of_a_new_shard_arrive(cluster: RealCluster, namespace: str) -> None:

@@ -9,17 +9,19 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 
-from redis_history import HistoryStore, ReplyEnded, ReplyGrew, RetryPolicy, assistant, user
+from redis_history import HistoryStore, ReplyEnded, ReplyGrew, Reset, RetryPolicy, assistant, user
 from redis_history.backends.redis.keys import Keyspace
 from redis_history.model import TextPart
 from redis_history.model.replies import record_of
 from redis_history.operations import GrowReply
 from redis_history.requests import start_reply
 from tests.support.forks import Forked, write_replies
-from tests.support.servers import RealServer, Start, lasting, wait_until
+from tests.support.proxy import LossyProxy
+from tests.support.servers import RealServer, Start, lasting, wait_until, wait_until_replicated
 
 WORDS = [f"word{number} " for number in range(1000)]
 
@@ -143,6 +145,66 @@ def test_killed_writers_leave_what_they_wrote(own_server: Start, full: bool) -> 
         with ThreadPoolExecutor(20) as pool:
             list(pool.map(dies, map(str, range(100 if full else 4))))
         assert len(store.list_conversations(limit=200)) == (100 if full else 4)
+
+
+@pytest.mark.proves("live")
+def test_late_copies_of_signs_of_life_do_not_keep_a_dead_reply_alive(own_server: Start) -> None:
+    server = own_server()
+    with HistoryStore(server.url, search="off") as store, server.client() as client, client.monitor() as monitor:
+        writer = Forked(write_replies, server.url, "c")
+        # Each script that the writer has sent for three seconds. Only the growth has blanks in its arguments.
+        sent: set[tuple[str, ...]] = set()
+        ends = time.monotonic() + 3
+        while time.monotonic() < ends:
+            command = monitor.next_command()["command"]
+            if command.startswith("EVALSHA ") and "\\" not in command:
+                sent.add(tuple(command.split(" ")))
+        writer.kill()
+        died = time.monotonic()
+        assert sent
+
+        def is_dead() -> bool:
+            for copy in sent:
+                server.watcher.execute_command(*copy)
+            return store.get("c")[0].status == "interrupted"
+
+        wait_until(is_dead, "the mark of death", 10)
+        assert time.monotonic() - died < 10
+
+
+@pytest.mark.proves("live")
+def test_growth_that_a_failover_lost_gives_a_reset(own_server: Start) -> None:
+    """The writer is dead, too, so nobody sends it again."""
+    primary = own_server(tcp=True)
+    replica = own_server(tcp=True, options=("--replicaof", "127.0.0.1", str(primary.port)))
+    with closing(LossyProxy(primary.port)) as proxy:
+        url = f"redis://127.0.0.1:{proxy.port}"
+        with HistoryStore(primary.url, search="off") as store, HistoryStore(url, search="off") as reading:
+            changes = reading.subscribe("c")
+            changes.get(timeout=0)
+            begin = start_reply("c", "assistant", {"id": "r"})
+            store.backend.execute(begin)
+            both, lost = record_of(TextPart("on both ")), record_of(TextPart("and lost"))
+            store.backend.execute(GrowReply("c", begin.token, 0, both, False))
+            wait_until_replicated(primary, replica)
+            replica.watcher.replicaof("NO", "ONE")
+            store.backend.execute(GrowReply("c", begin.token, len(both), lost, False))
+            text = ""
+            while text != "on both and lost":
+                text += getattr(changes.get(timeout=10), "delta", "")
+            proxy.refuse()
+            proxy.forward(replica.port)
+            event = changes.get(timeout=20)
+            assert isinstance(event, Reset)
+            assert event.reason == "server_rewound"
+            text = ""
+            while not isinstance(event, ReplyEnded):
+                event = changes.get(timeout=30)
+                if isinstance(event, ReplyGrew | ReplyEnded):
+                    assert event.offset == len(text)
+                    text += event.delta
+            changes.close()
+            assert text == event.message.text == "on both "
 
 
 @pytest.mark.proves("live")

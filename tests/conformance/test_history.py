@@ -115,6 +115,33 @@ async def test_a_rewrite_overwrites_nobody(stores: Any, rewrite: str) -> None:
     assert "1" not in texts(history)
 
 
+@pytest.mark.proves("no-overwrite")
+@pytest.mark.parametrize("rewrite", ["clear", "restore", "reset"])
+@pytest.mark.parametrize("loaded", ["before", "meanwhile"])
+async def test_a_rewrite_removes_no_reply_that_it_did_not_show(stores: Any, rewrite: str, loaded: str) -> None:
+    store, history = stores(), history_over(stores())
+    await store.append_many("c", numbered(1, 2))
+    if loaded == "before":
+        await history.load("c")
+    async with store.stream("c", id="r") as reply:
+        await reply.write("an answer")
+        if loaded == "before":
+            history.add_text("user", "3")
+            await history.save()  # which also reads the beginning of the reply
+        else:
+            await history.load("c")
+        assert "r" not in {entry.id for entry in history.entries}
+        history.restore(history.entries[:1]) if rewrite == "restore" else getattr(history, rewrite)()
+        with pytest.raises(RevisionConflictError, match="a reply is being written"):
+            await history.save()
+    assert (await store.get_message("c", "r")).text == "an answer"
+    await history.load("c")
+    assert "an answer" in texts(history)
+    history.clear()
+    await history.save()
+    assert await store.get("c") == []
+
+
 @pytest.mark.proves("autosave")
 async def test_adds_and_rewrites_are_saved_in_order(stores: Any) -> None:
     store, history = stores(), history_over(stores())

@@ -244,6 +244,28 @@ async def test_the_deltas_of_empty_and_mixed_parts_are_the_text(store: Any) -> N
     assert joined == reply.message.text
 
 
+@pytest.mark.parametrize("text", ["[redacted]", "a new secret, which is longer", "no"])
+async def test_an_edit_replaces_the_text_that_subscribers_have(store: Any, text: str) -> None:
+    async with store.subscribe("c") as subscription, store.subscribe_all() as every:
+        await begun(store, "a secret")
+        for following in (subscription, every):
+            _, *grown = await until_grown(following, "a secret")
+            assert "".join(event.delta for event in grown) == "a secret"
+        await store.update_message("c", assistant(text, id="r"))
+        for following in (subscription, every):
+            [ended] = await take(following, 1)
+            assert isinstance(ended, ReplyEnded)
+            assert "a secret"[: ended.offset] + ended.delta == ended.message.text == text
+
+
+async def until_grown(subscription: Any, text: str) -> list[Any]:
+    """The events up to the one with the last of this text."""
+    events = await take(subscription, 1)
+    while "".join(getattr(event, "delta", "") for event in events) != text:
+        events += await take(subscription, 1)
+    return events
+
+
 async def until_text(store: Any, text: str) -> None:
     ends = time.monotonic() + SOON
     while (await store.get("c"))[-1].text != text:

@@ -158,7 +158,8 @@ def _changes(space: Space, op: ReadChanges) -> Changes:
 def _reply(op: ReadChanges, conversation: ConversationState, reply: Reply) -> LiveReply:
     position = conversation.stored[reply.message_id].position
     had = op.replies.get(position.sequence, Progress()).size
-    return LiveReply(position, reply.message_id, bytes(reply.content[had:]), reply.ends - time.monotonic())
+    content = bytes(reply.content[had:])
+    return LiveReply(position, reply.message_id, content, len(reply.content), reply.ends - time.monotonic())
 
 
 def _with_content(change: Change, conversation: ConversationState | None, log: list[Change]) -> LogEntry:

@@ -328,29 +328,28 @@ def write(
     if settings.confirm is not None:
         confirmed = partial(_confirmed, op, call.decode, settings.confirm)
         call = msgspec.structs.replace(call, decode=confirmed, confirm=settings.confirm)
-    decode = call.decode
-    call = msgspec.structs.replace(call, decode=as_is)
-    reply = yield call
-    while (missing := _missing_keys(reply if settings.confirm is None else reply[0])) is not None:
-        call = msgspec.structs.replace(call, keys=extend_keys(call.keys, missing))
-        reply = yield call
-    if after is None:
-        return decode(reply)
-    yield Upkeep(after(reply if settings.confirm is None else reply[0]), later=True)
-    return decode(reply)
+    reply = yield from with_extra_keys(call)
+    if after is not None:
+        yield Upkeep(after(reply if settings.confirm is None else reply[0]), later=True)
+    return call.decode(reply)
 
 
 def read(call: Call, settings: Settings) -> Steps[Any]:
-    """The steps of a read whose script may need archives; its last argument says that it runs in a cluster."""
+    """The steps of a read whose script may need archives or contents of replies; its last argument says that it runs
+    in a cluster."""
     if not settings.cluster:
         return (yield call)
-    decode = call.decode
-    call = msgspec.structs.replace(call, args=[*call.args, b"c"], decode=as_is)
+    return call.decode((yield from with_extra_keys(msgspec.structs.replace(call, args=[*call.args, b"c"]))))
+
+
+def with_extra_keys(call: Call) -> Steps[Any]:
+    """The steps of a call whose script may ask for further keys: see lua/_change.lua. Returns the raw reply."""
+    call = msgspec.structs.replace(call, decode=as_is)
     reply = yield call
-    while (missing := _missing_keys(reply)) is not None:
+    while (missing := _missing_keys(reply if call.confirm is None else reply[0])) is not None:
         call = msgspec.structs.replace(call, keys=extend_keys(call.keys, missing))
         reply = yield call
-    return decode(reply)
+    return reply
 
 
 def _missing_keys(reply: Any) -> list[bytes] | None:

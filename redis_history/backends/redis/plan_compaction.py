@@ -26,6 +26,7 @@ from redis_history.backends.redis.calls import (
     write,
     write_call,
 )
+from redis_history.backends.redis.calls import read as read_call
 from redis_history.backends.redis.keys import ConversationKeys, field_of, pack_keys
 from redis_history.backends.redis.plan_reads import changes_call, page_of, readable
 from redis_history.backends.redis.plan_replies import read_replies
@@ -197,7 +198,7 @@ def _read_appended(op: Compact, settings: Settings, found: _Range) -> Steps[bool
     assert tail is not None  # noqa: S101
     more = True
     while more:
-        changes = yield changes_call(ReadChanges(op.conversation_id, tail.known), settings)
+        changes = yield from read_call(changes_call(ReadChanges(op.conversation_id, tail.known), settings), settings)
         more = changes.more
         for event in changes.events:
             if not isinstance(event, MessagesAppended | ConversationUpdated):

@@ -130,8 +130,8 @@ def _cursor(reply: list[Any]) -> Cursor:
 def _read_changes(op: ReadChanges, reply: list[Any]) -> Changes:
     entries = [_log_entry(revision, *raw) for revision, raw in enumerate(reply[5], reply[4])]
     replies = [
-        LiveReply(Position(int(timestamp), sequence), message_id.decode(), content, lives / 1000)
-        for sequence, timestamp, message_id, content, lives in reply[6]
+        LiveReply(Position(int(timestamp), sequence), message_id.decode(), content, size, lives / 1000)
+        for sequence, timestamp, message_id, content, size, lives in reply[6]
     ]
     run, expires = read_run(op.conversation_id, *reply[7:10])
     return recover(

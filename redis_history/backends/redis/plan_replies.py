@@ -12,13 +12,25 @@ from typing import Any, Final, NamedTuple, cast
 
 from msgspec.structs import replace
 
+from redis_history._ids import new_token
 from redis_history.backends import rules
-from redis_history.backends.redis.calls import GROW, RENEW, REPLY, Call, Settings, Steps, as_is, change_header
+from redis_history.backends.redis.calls import (
+    GROW,
+    RENEW,
+    REPLY,
+    SENT,
+    Call,
+    Settings,
+    Steps,
+    as_is,
+    change_header,
+    with_extra_keys,
+)
 from redis_history.backends.redis.calls import read as read_call
 from redis_history.backends.redis.keys import field_of, pack_keys
 from redis_history.backends.redis.plan_reads import changes_call, find_call, head_call, page_call, readable
 from redis_history.backends.redis.plan_writes import update
-from redis_history.errors import CorruptDataError, RedisHistoryError
+from redis_history.errors import CorruptDataError, OutcomeUnknownError, RedisHistoryError
 from redis_history.model import Message, Position
 from redis_history.model.replies import grown, read_records
 from redis_history.operations import (
@@ -57,12 +69,16 @@ def _grow(op: GrowReply, settings: Settings) -> Steps[int]:
         args += (field_of(op.message_id), op.tools)
     # Every flush sends its keys, so the others are declared only where that matters.
     packed = pack_keys(content, keys.state, keys.log) if settings.cluster else pack_keys(content)
-    call = Call(GROW, packed, args, partial(_grown, op))
-    if not op.lives:
-        return cast(int, (yield call))
-    packed = pack_keys(keys.state, keys.messages, keys.log, keys.registry, content)
-    _, size = yield [Call(RENEW, packed, change_header(op.token, settings, keys), as_is), call]
-    return cast(int, size)
+    size: int = yield Call(GROW, packed, args, partial(_grown, op))
+    if op.lives and size >= 0:
+        packed = pack_keys(keys.state, keys.messages, keys.log, keys.registry, content)
+        renew = Call(RENEW, packed, change_header(new_token(), settings, keys), as_is, SENT)
+        try:
+            yield from with_extra_keys(renew)
+        except OutcomeUnknownError as error:
+            if not error.forgotten:
+                raise  # else it was sent too long ago to count, and the writer does it again
+    return size
 
 
 def _grown(op: GrowReply, size: int) -> int:
@@ -90,7 +106,7 @@ def read_replies(
     """Messages that were streaming a moment ago."""
     keys = settings.keyspace.conversation(conversation_id)
     args = [b"%d" % number for position in positions for number in position]
-    replies = yield Call(REPLY, pack_keys(keys.state, keys.messages), args, as_is)
+    replies = yield from read_call(Call(REPLY, pack_keys(keys.state, keys.messages), args, as_is), settings)
     return [_current(reply, settings) for reply in replies]
 
 
@@ -156,12 +172,12 @@ def _joined_message(conversation_id: str, message: Message | None, settings: Set
 def _head(op: ReadHead, settings: Settings) -> Steps[Head]:
     call = head_call(op, settings)
     head: Head
-    head, replies = yield call
+    head, replies = yield from read_call(call, settings)
     if not head.newest.live:
         return head
     joined = _joined_head(head, replies, settings)
     if any((yield from _end_dead(op.conversation_id, joined, settings))):  # read the cursor of these messages
-        head, replies = yield call
+        head, replies = yield from read_call(call, settings)
         joined = _joined_head(head, replies, settings)
     return replace(head, newest=replace(head.newest, messages=[one.message for one in joined]))
 
@@ -176,11 +192,11 @@ def _joined_head(head: Head, replies: dict[int, tuple[bytes, float]], settings: 
 
 
 def _changes(op: ReadChanges, settings: Settings) -> Steps[Changes]:
-    changes: Changes = yield changes_call(op, settings)
+    changes: Changes = yield from read_call(changes_call(op, settings), settings)
     if changes.dead:
         found = yield from read_replies(op.conversation_id, changes.dead, settings)
         if any((yield from _end_dead(op.conversation_id, found, settings))):
-            changes = yield changes_call(op, settings)
+            changes = yield from read_call(changes_call(op, settings), settings)
     return changes
 
 

@@ -3,12 +3,11 @@
 -- The member of a streaming reply has the flag 4 and no content. Field '~' of the state has 33 bytes for each: its token (16
 -- hexadecimal digits), sequence (uint32), timestamp (7 bytes), and the time in milliseconds (6 bytes) when its writer counts as
 -- dead, unless it renews that. The content is the string <conversation>:t:<token>, which only grows: see model/replies.py.
-local is_live, content_of_reply, replies_in, reply_record, reply_at, forget_replies
+local is_live, content_of_reply, replies_in, reply_record, reply_at, forget_replies, read_content
+local LEASE = 6000 -- milliseconds; a writer renews its lease every two seconds
 
 -- Creates these functions; see use_archives.
 local function use_replies()
-  local LEASE = 6000
-
   function is_live(member)
     return #member >= SHORTEST and string.byte(member, 8) >= 4
   end
@@ -27,9 +26,9 @@ local function use_replies()
     return found
   end
 
-  -- An entry of field '~', for a writer that is alive now.
-  function reply_record(token, sequence, timestamp, now)
-    return token .. struct.pack('>I4i7I6', sequence, timestamp, math.floor(now / 1000) + LEASE)
+  -- An entry of field '~', for a writer that was alive at this time (microseconds).
+  function reply_record(token, sequence, timestamp, time)
+    return token .. struct.pack('>I4i7I6', sequence, timestamp, math.floor(time / 1000) + LEASE)
   end
 
   -- The reply with this sequence.
@@ -37,6 +36,19 @@ local function use_replies()
     for _, reply in ipairs(replies_in(listed)) do
       if reply[2] == sequence then return reply end
     end
+  end
+
+  -- For scripts that read: the content from byte `from` on, and its size. While a slot of a cluster moves, only a declared key
+  -- that is absent has no content; in a cluster, one that is not declared is added to `missing` (see _change.lua, "Extra keys").
+  function read_content(state, token, from, missing)
+    local key, declared = content_of_reply(state, token), not missing
+    for _, name in ipairs(KEYS) do declared = declared or name == key end
+    local size = (declared and redis.call or redis.pcall)('STRLEN', key)
+    if not declared and (type(size) ~= 'number' or size == 0) then
+      missing[#missing + 1] = key
+      return '', 0
+    end
+    return size > from and redis.call('GETRANGE', key, from, -1) or '', size
   end
 
   -- Removes replies and their content: those in the set `sequences`, or all.

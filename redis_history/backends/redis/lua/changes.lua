@@ -3,14 +3,14 @@
 --
 -- KEYS  1 state (hash)  2 change log (list)  3 messages (sorted set)
 -- ARGV  1 first revision to read, 0: the oldest   2 most entries   3 bytes of content after which no further entry is read
---       then for each streaming reply that the subscriber knows: sequence and size of the known content
+--       then for each streaming reply that the subscriber knows: sequence and size of the known content; then 'c' in a cluster
 --
 -- Returns {epoch, revision, head of the newest entry, '1' if the conversation replaced a deleted one whose log still existed,
 -- revision of the first entry, entries, replies}. An entry is {its bytes, its content}: the present members for an append, an
 -- update or a compaction; the values of the fields for a record. A removed message is a list of its id, or an empty list if the
 -- id is unknown. The entry of the subscriber's cursor has only the head. Streaming replies, at the end of the log only:
--- {sequence, timestamp, id, content that the subscriber lacks, milliseconds until the writer counts as dead}. Last the run, its
--- queue and the time in milliseconds: see run.lua.
+-- {sequence, timestamp, id, content that the subscriber lacks, size of the whole content, milliseconds until the writer counts as
+-- dead}. Last the run, its queue and the time in milliseconds: see run.lua. Or {'keys', ...}: see _archive.lua and _live.lua.
 use_archives()
 use_places()
 local state, log, messages = KEYS[1], KEYS[2], KEYS[3]
@@ -21,6 +21,7 @@ local asked = tonumber(ARGV[1])
 local oldest = revision - length + 1
 local first = math.max(asked, oldest)
 local summary, listed
+local cluster, ask = ARGV[#ARGV] == 'c' and 'c' or '', nil -- ask: the reply that asks for archives
 
 -- The member of an appended message. Summaries have the position of a message that they replaced.
 local function appended(timestamp, sequence)
@@ -31,6 +32,7 @@ local function appended(timestamp, sequence)
     summary, listed = known[1], archives_in(known[2])
   end
   if member and not (summary and id_of(member) == summary) then return member end
+  ask = ask or undeclared_archives(state, listed, cluster)
   for _, archive in ipairs(listed) do
     if archive[2] <= timestamp and timestamp <= archive[3] then
       member = locate(archive_of(state, archive[1]), time, sequence)
@@ -41,8 +43,11 @@ end
 
 local function of_id(id, timestamp, sequence)
   local time = string.format('%.0f', timestamp)
-  return locate_live(messages, time, sequence, id) or
-         find_archived(state, redis.call('HGET', state, 'w'), time, sequence, id)
+  local live = locate_live(messages, time, sequence, id)
+  if live then return live end
+  local archives = redis.call('HGET', state, 'w')
+  ask = ask or undeclared_archives(state, archives_in(archives), cluster)
+  return find_archived(state, archives, time, sequence, id)
 end
 
 local missing, first_missing = {}, nil -- by sequence, the list for its id
@@ -113,6 +118,8 @@ while #entries < most and bytes < budget and at < length do
   end
 end
 
+if ask then return ask end
+
 -- The entries of the changes that removed messages have their ids.
 local from = first_missing
 while from and next(missing) and from < length do
@@ -139,16 +146,18 @@ local replies = {}
 if listed_replies and at >= length then
   use_replies()
   local had = {}
-  for i = 4, #ARGV, 2 do had[tonumber(ARGV[i])] = tonumber(ARGV[i + 1]) end
+  for i = 4, #ARGV - 1, 2 do had[tonumber(ARGV[i])] = tonumber(ARGV[i + 1]) end
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  local contents = cluster == 'c' and {'keys'} or nil
   for i, reply in ipairs(replies_in(listed_replies)) do
     local token, sequence, timestamp, ends = unpack(reply)
     local time = string.format('%.0f', timestamp)
     local member = locate(messages, time, sequence)
-    local content = redis.call('GETRANGE', content_of_reply(state, token), had[sequence] or 0, -1)
-    replies[i] = {sequence, time, member and id_of(member) or '', content, ends - now}
+    local content, size = read_content(state, token, had[sequence] or 0, contents)
+    replies[i] = {sequence, time, member and id_of(member) or '', content, size, ends - now}
   end
+  if contents and #contents > 1 then return contents end
 end
 local run = redis.call('HMGET', state, 'R', 'Q')
 local clock = run[1] and redis.call('TIME') or {0, 0}

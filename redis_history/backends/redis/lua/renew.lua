@@ -1,15 +1,29 @@
--- Records that the writer of a reply is alive. Does not change the conversation. The token is that of the reply. Returns
--- nothing. After _change.lua, _member.lua, _live.lua, _archive.lua, _document.lua and _life.lua.
+-- Records that the writer of a reply is alive. Does not change the conversation. Each call has its own token; that of the reply
+-- is in the name of the content. After _change.lua, _member.lua, _live.lua, _archive.lua, _document.lua and _life.lua.
 --
 -- KEYS  5 content (string)
+--
+-- The writer was alive when it sent the call, which may have been long ago: a late copy changes nothing.
+--
+-- Returns nothing, or {'late', ...}: see _change.lua; then nothing was written.
 use_replies()
 use_documents()
-local known = redis.call('HMGET', state, '~', 'l', 'i', 'a')
-for i, reply in ipairs(replies_in(known[1])) do
-  if reply[1] == token then
-    local at, now = 33 * i - 32, clock()
-    local record = reply_record(token, reply[2], reply[3], now)
-    redis.call('HSET', state, '~', string.sub(known[1], 1, at - 1) .. record .. string.sub(known[1], at + 33))
-    live(ARGV[6], now, known[2], known[3], known[4])
-  end
+local known = redis.call('HMGET', state, '~', 'l', 'i', 'a', 'w', 'U', 'A')
+local at, reply
+for i, one in ipairs(replies_in(known[1])) do
+  if content_of_reply(state, one[1]) == KEYS[5] then at, reply = 33 * i - 32, one end
 end
+if not reply then return end
+if known[2] or ARGV[6] ~= '' then -- the keys whose life the call extends
+  local names = archives_and_contents(known[5], known[1])
+  for _, list in ipairs(lists_of({known[6], known[7]})) do names[#names + 1] = list end
+  local ask = undeclared(names)
+  if ask then return ask end
+end
+local now = clock()
+if sent > now or sent <= now - 1000 * LEASE then return {'late', format('%.0f', now), format('%.0f', now)} end
+if sent / 1000 + LEASE > reply[4] or reply[4] > now / 1000 + LEASE then -- the latter if the clock was set back
+  local record = reply_record(reply[1], reply[2], reply[3], sent)
+  redis.call('HSET', state, '~', string.sub(known[1], 1, at - 1) .. record .. string.sub(known[1], at + 33))
+end
+live(ARGV[6], now, known[2], known[3], known[4])

@@ -36,7 +36,7 @@ if not place then return unchanged(seen, known[1], {'unknown'}) end
 
 if archived_one then return unchanged(seen, true, {'unknown'}) end
 
-local GRACE, LEASE = 10000, 6000 -- milliseconds of uptime; a writer renews its lease of 6 seconds every 2 seconds
+local GRACE = 10000 -- milliseconds of uptime
 local now, live_before, settled = clock(), old and is_live(old), nil
 local asked, of = string.match(ARGV[3], '^(%a+):([^;]*)')
 if asked == 'reply' or asked == 'settle' then
