@@ -38,17 +38,16 @@ local function use_replies()
     end
   end
 
-  -- For scripts that read: the content from byte `from` on, and its size. While a slot of a cluster moves, only a declared key
-  -- that is absent has no content; in a cluster, one that is not declared is added to `missing` (see _change.lua, "Extra keys").
+  -- For scripts that read: the content from byte `from` on, and its size, 0 if it has fewer bytes. While a slot of a cluster
+  -- moves, only a declared key that is absent has no content; in a cluster, one that is not declared is added to `missing` (see
+  -- _change.lua, "Extra keys").
   function read_content(state, token, from, missing)
-    local key, declared = content_of_reply(state, token), not missing
+    local key, declared, before = content_of_reply(state, token), not missing, math.max(from - 1, 0)
     for _, name in ipairs(KEYS) do declared = declared or name == key end
-    local size = (declared and redis.call or redis.pcall)('STRLEN', key)
-    if not declared and (type(size) ~= 'number' or size == 0) then
-      missing[#missing + 1] = key
-      return '', 0
-    end
-    return size > from and redis.call('GETRANGE', key, from, -1) or '', size
+    local found = (declared and redis.call or redis.pcall)('GETRANGE', key, before, -1) -- with the byte before, if there is one
+    if type(found) == 'string' and found ~= '' then return string.sub(found, from - before + 1), before + #found end
+    if not declared then missing[#missing + 1] = key end
+    return '', 0
   end
 
   -- Removes replies and their content: those in the set `sequences`, or all.
