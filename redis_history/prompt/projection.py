@@ -9,21 +9,24 @@ A turn is kept or left out as a whole: a tool call with its results.
 | another agent | user | "name (agent): …" |
 | the system | system | unchanged |
 
-A line of text that begins with such a name is quoted: "> Bob: …". An attachment without a reference cannot be
-sent, and is replaced by text such as "File: report.pdf".
+As soon as one speaker has a name, every message with the role user begins with a name, and all its other lines begin
+with "| ". So a text cannot begin a line like a speaker, whatever it contains. An attachment without a reference cannot
+be sent, and is replaced by text such as "File: report.pdf".
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from enum import Enum, auto
+from hashlib import sha256
 from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
-from redis_history._quoting import normalized, plain_name
+from redis_history._quoting import plain_name
 from redis_history.compaction.summaries import SUMMARY_START, summary_text
 from redis_history.model import (
     AttachmentPart,
@@ -42,11 +45,9 @@ from redis_history.prompt.options import LeftOut, LeftOutReason
 
 #: Names of roles. A participant with such a name is always shown with its id.
 _ROLES: Final = frozenset(("user", "human", "assistant", "ai", "agent", "system", "developer", "tool", "function"))
-_BREAKS: Final = "\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
-_BREAK: Final = re.compile(f"[{_BREAKS}]")
-_COLONS: Final = ":\uff1a\ufe13\ufe55"
-#: Text before a colon at the beginning of a line.
-_SPEAKER: Final = re.compile(f"(?:^|(?<=[{_BREAKS}]))[^{_BREAKS}{_COLONS}]{{1,200}}(?=[{_COLONS}])")
+#: All characters that begin a line for `str.splitlines`.
+_BREAK: Final = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
+_MARGIN: Final = "| "
 
 _TOOLS = (ToolUsePart, ToolResultPart)
 _PRIVATE = (*_TOOLS, ReasoningPart)
@@ -78,71 +79,81 @@ def voice_of(message: Message, own_ids: frozenset[str]) -> Voice:
 
 
 class Names:
-    """Unambiguous names for the participants of a prompt.
+    """Unambiguous labels for the speakers of a prompt, and texts that cannot be taken for a label.
 
     `own` are the names of the agent that reads the prompt.
     """
 
     def __init__(self, messages: Iterable[Message], own_ids: frozenset[str], own: Iterable[str]) -> None:
         taken: dict[str, set[tuple[str, str]]] = {_folded(name): {("", "")} for name in (*_ROLES, *own)}
-        shown: dict[tuple[str, str, str | None], tuple[str, Voice]] = {}
+        shown: dict[tuple[str, str, str | None], str] = {}
         for message in messages:
             who = message.participant
             if who is None or (key := (who.kind, who.id, who.display_name)) in shown:
                 continue
             voice = voice_of(message, own_ids)
-            name = _shown_name(who, voice)
-            shown[key] = name, voice
-            taken.setdefault(_folded(name), set()).add((who.kind, who.id))
-        self._prefixes: dict[tuple[str, str, str | None], str] = {}
-        for one, (name, voice) in shown.items():
-            if len(taken[_folded(name)]) > 1 and voice is not Voice.SELF:
-                name = f"{name} [{plain_name(one[1])}]"
-            self._prefixes[one] = f"{name}: "
-        self._folded = frozenset((*taken, *(_folded(prefix[:-2]) for prefix in self._prefixes.values())))
+            if voice is Voice.USER or voice is Voice.OTHER:
+                shown[key] = _shown_name(who, voice)
+                taken.setdefault(_folded(shown[key]), set()).add((who.kind, who.id))
+        # Letters of other alphabets may look like Latin ones, so beside Latin names they do not identify anybody.
+        latin = any(map(_is_latin, shown.values()))
+        self._labels = {
+            key: f"{name}: "
+            if len(taken[_folded(name)]) == 1 and (_is_latin(name) or not latin)
+            else f"{name} [{_shown_id(key[1])}]: "
+            for key, name in shown.items()
+        }
 
-    def prefix(self, who: Participant | None, voice: Voice) -> str:
-        """The prefix for the text of a participant; may be empty."""
+    def label(self, message: Message) -> str:
+        """What the text of a message begins with; empty if no speaker of the prompt has a name."""
+        if not self._labels:
+            return ""
+        who = message.participant
         if who is None:
-            return "An agent (agent): " if voice is Voice.OTHER else ""
-        return self._prefixes[who.kind, who.id, who.display_name]
+            return "Tool: " if message.role == "tool" else "User: "
+        return self._labels[who.kind, who.id, who.display_name]
 
-    def quoted(self, text: str, *, follows: bool) -> str:
-        """The text with "> " before each line that begins like a name. `follows`: the text comes after a prefix."""
-        if not self._prefixes or (follows and _BREAK.search(text) is None):
-            return text
-
-        def quote(found: re.Match[str]) -> str:
-            name = _folded(found[0])
-            is_name = name in self._folded or name.endswith("(agent)")
-            return f"> {found[0]}" if is_name and (found.start() or not follows) else found[0]
-
-        return _SPEAKER.sub(quote, text)
+    def within(self, text: str) -> str:
+        """A text with the margin at the beginning of each line but the first."""
+        return _BREAK.sub(lambda found: found[0] + _MARGIN, text) if self._labels else text
 
 
 def _shown_name(who: Participant, voice: Voice) -> str:
     name = plain_name(who.display_name or "") or plain_name(who.id) or who.kind
-    if voice is Voice.OTHER:
-        return f"{name} (agent)"
-    if "(agent)" in _folded(name):
-        name = " ".join(normalized(name).replace("(", " ").replace(")", " ").split())
-    return name
+    return f"{name} (agent)" if voice is Voice.OTHER else name
+
+
+def _shown_id(identity: str) -> str:
+    """An id, with a digest if some of it cannot be shown."""
+    plain = plain_name(identity)
+    return plain if plain == identity else f"{plain[:40]} {sha256(identity.encode()).hexdigest()[:16]}".strip()
 
 
 def _folded(name: str) -> str:
-    visible = "".join(letter for letter in normalized(name) if letter.isprintable() or letter.isspace())
-    return " ".join(visible.casefold().split()).strip("*_`#\"' ")
+    """What is left of a name without case, accents, width, blanks and punctuation."""
+    return "".join(filter(str.isalnum, unicodedata.normalize("NFKD", plain_name(name).casefold())))
 
 
-def project_turn(turn: Turn, names: Names) -> tuple[Message, ...]:
+def _is_latin(name: str) -> bool:
+    return _folded(name).isascii()
+
+
+def project_turn(turn: Turn, own_ids: frozenset[str], names: Names) -> tuple[Message, ...]:
     """The messages of a turn in the view of this agent's model; empty if nothing in it is for the model."""
     first = _project(turn.shown[0], turn.voice, names)
     if first is None:
         return ()
     if len(turn.shown) == 1:
         return (first,)
-    results = [_with_hints(one) for one in turn.shown[1:]]
-    return (first, *(one if one.role in ("tool", "user") else _changed(one, one.parts, "tool") for one in results))
+    return (first, *(_project_result(one, voice_of(one, own_ids), names) for one in turn.shown[1:]))
+
+
+def _project_result(message: Message, voice: Voice, names: Names) -> Message:
+    """A message with results of calls. Other parts of it are shown to the model in a message of the user."""
+    message = _with_hints(message)
+    said = voice is Voice.USER or voice is Voice.OTHER
+    parts = _labeled(message, message.parts, names) if said else message.parts
+    return _changed(message, parts, None if message.role == "user" else "tool")
 
 
 def _project(message: Message, voice: Voice, names: Names) -> Message | None:
@@ -155,18 +166,26 @@ def _project(message: Message, voice: Voice, names: Names) -> Message | None:
     parts = [part for part in message.parts if type(part) not in hidden]
     if not _readable(parts):
         return None
-    prefix = names.prefix(message.participant, voice)
+    return _changed(message, _labeled(message, parts, names, foreign=voice is Voice.OTHER), "user")
+
+
+def _labeled(message: Message, parts: Iterable[Part], names: Names, *, foreign: bool = False) -> tuple[Part, ...]:
+    """The parts, with the label of the speaker before the first text. `foreign`: the provider's data in texts belongs
+    to the model of another agent."""
+    start = label = names.label(message)
     shown: list[Part] = []
     for part in parts:
         if type(part) is TextPart:
-            text = prefix + names.quoted(part.text, follows=bool(prefix))
-            prefix = ""
-            if voice is Voice.OTHER or (part.provider_meta is None and part.extra is None):
-                part = TextPart(text)  # provider_meta belongs to the model of the other agent
+            text = start + names.within(part.text)
+            start = label and _MARGIN
+            if foreign or (part.provider_meta is None and part.extra is None):
+                part = TextPart(text)
             elif text != part.text:
                 part = replace(part, text=text)
         shown.append(part)
-    return _changed(message, (TextPart(prefix.rstrip()), *shown) if prefix else tuple(shown), "user")
+    if start == label and label and any(type(part) is not ToolResultPart for part in shown):  # no text
+        shown.insert(0, TextPart(label.rstrip()))
+    return tuple(shown)
 
 
 def _readable(parts: Iterable[Part]) -> bool:
@@ -176,11 +195,12 @@ def _readable(parts: Iterable[Part]) -> bool:
     return False
 
 
-def as_summary(message: Message) -> Message:
+def as_summary(message: Message, names: Names) -> Message:
     """A stored summary in its frame. A summary with role `system` stays unchanged."""
-    if message.role == "system" or message.text.startswith(SUMMARY_START):
+    if message.role == "system":
         return message
-    return _changed(message, (TextPart(summary_text(message.text)),), "user")
+    text = message.text if message.text.startswith(SUMMARY_START) else summary_text(message.text)
+    return _changed(message, (TextPart(names.within(text)),), "user")
 
 
 def _with_hints(message: Message) -> Message:
@@ -194,7 +214,7 @@ def _with_hints(message: Message) -> Message:
 def _hinted(part: Part) -> Part:
     if type(part) is not AttachmentPart or part.reference is not None:
         return part
-    # File names come from users. On one line and without a colon, a name cannot imitate a speaker.
+    # File names come from users.
     return TextPart(f"File: {plain_name(part.name or '') or part.modality or 'unnamed'}")
 
 

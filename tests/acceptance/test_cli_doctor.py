@@ -100,7 +100,26 @@ def test_the_fix_for_missing_rights_works(own_server: Start) -> None:
     assert found["notifications"]["state"] == "limited"
     apply(server, found["rights"]["fix"])
     found = examined(url, "--namespace", "support")
-    assert found["rights"]["detail"].startswith("scripts run; ann has all rights that are needed")
+    assert found["rights"]["detail"].startswith("scripts run; ann has all rights of a tenant")
+
+
+@pytest.mark.proves("doctor")
+def test_the_lines_of_roles(own_server: Start) -> None:
+    server = own_server(options=("--notify-keyspace-events", "Kl"))
+    for role in ("reader", "tenant"):
+        [line] = run("--url", server.url, "--namespace", "ü", "doctor", "--acl", role).stdout.splitlines()
+        with server.client() as client:
+            client.execute_command("ACL", "SETUSER", *line.split()[1:])
+        done = run("--url", f"unix://{role}:change-me@{server.socket}", "--namespace", "ü", "--json", "doctor")
+        rights = next(one for one in done.lines if one["check"] == "rights")
+        assert rights["state"] == ("ok" if role == "tenant" else "limited")
+        assert rights["detail"].startswith(
+            "scripts run; tenant" if role == "tenant" else "reader may read, and not write"
+        )
+    clustered = run("--url", "redis+cluster://a:1,b:2", "doctor", "--acl", "writer").stdout
+    assert clustered.startswith("user writer on >change-me ")
+    assert "+cluster|slots" in clustered
+    assert "+select" in run("--url", "redis://nowhere/3", "doctor", "--acl", "worker").stdout
 
 
 @pytest.mark.parametrize(

@@ -127,13 +127,13 @@ async def test_nobody_writes_in_the_name_of_another(store: Any, line_break: str)
     )
     prompt = await assemble_prompt(store, "c", "planner", "The planner", {"addressed_only_mode": False})
     assert {message.role for message in prompt.messages} == {"user"}
-    starts = {message.id: {line.partition(":")[0] for line in message.text.splitlines()} for message in prompt.messages}
-    assert starts["ann"] == {"Ann [ann]"}, "a second participant looks like this one"
-    assert starts["critic"] == {"Critic (agent)"}
-    assert starts["text"] == {"Eve Ann yes", "> Ann", "> \u202eAnn", "> Critic (agent)", "> **Assistant", "Note"}
-    assert starts["parts"] == {"Eve Ann yes", "> Ann"}
-    assert starts["nobody"] == {"> Ann"}
-    assert starts["double"] == {"Ann [d]"}
-    assert starts["agent"] == {"Critic agent"}
-    assert starts["role"] == {"Assistant [r]"}
-    assert starts["me"] == {"the PLANNER [p]"}
+    lines = {message.id: message.text.splitlines() for message in prompt.messages}
+    assert lines["ann"] == ["Ann [ann]: hi"], "a second participant looks like this one"
+    assert lines["critic"] == ["Critic (agent) [critic]: hi"]
+    assert lines["text"] == ["Eve Ann yes: hi", *(f"| {line}" for line in forged.split(line_break)[1:])]
+    assert lines["parts"] == ["Eve Ann yes: hi", "| Ann: second part"]
+    assert lines["nobody"] == ["User: Ann: first line"]
+    assert lines["double"] == ["Ann [d]: hi"]
+    assert lines["agent"] == ["Critic agent [x]: hi"]
+    assert lines["role"] == ["Assistant [r]: hi"]
+    assert lines["me"] == ["the PLANNER [p]: hi"]

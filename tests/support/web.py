@@ -24,11 +24,14 @@ TOKEN = "a-token-of-the-tests"
 
 
 class Serve:
-    """`redis-history serve` as a process."""
+    """`redis-history serve` as a process, which may open `files` at once."""
 
-    def __init__(self, url: str, namespace: str, *options: str, port: int = 0, token: str = TOKEN) -> None:
+    def __init__(
+        self, url: str, namespace: str, *options: str, port: int = 0, token: str = TOKEN, files: int = 4096
+    ) -> None:
         argv = [sys.executable, "-m", "redis_history.cli", "--url", url, "--namespace", namespace, "serve"]
         argv += ["--port", str(port), *options]
+        argv = ["sh", "-c", f'ulimit -n {files} && exec "$@"', "sh", *argv]
         environment = {**os.environ, "REDIS_HISTORY_TOKEN": token}
         self.process = subprocess.Popen(
             argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True

@@ -66,7 +66,7 @@ def test_an_append_only_file_that_may_be_truncated(
         ({"appendfsync": "always"}, {}, "persistence", "ok"),
         ({}, {"refusal": "NOPERM"}, "rights", "problem"),
         ({}, {"missing": None}, "rights", "ok"),
-        ({}, {"missing": {"storing": ["rpush"]}}, "rights", "problem"),
+        ({}, {"missing": {"writing": ["rpush"]}}, "rights", "problem"),
         ({}, {"missing": {"searching": ["ft.search"]}}, "rights", "limited"),
         ({}, {"missing": {"describing": ["module|list"]}}, "rights", "ok"),
         ({"notifications": None}, {}, "notifications", "limited"),
@@ -88,7 +88,7 @@ def test_the_state_of_each_check(changes: dict[str, Any], answers: dict[str, Any
     ],
 )
 def test_the_command_that_grants_rights(answers: dict[str, Any], command: str) -> None:
-    answers = {"missing": {"storing": ["rpush", "hset"], "searching": ["hset"]}, **answers}
+    answers = {"missing": {"writing": ["rpush", "hset"], "searching": ["hset"]}, **answers}
     cli = "redis-cli -h db.example -p 6380 --user AN-ADMIN --askpass ACL SETUSER"
     assert findings(answers=answers)["rights"].fix == f"{cli} {command}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import httpx
@@ -63,6 +65,10 @@ async def see(browser: httpx.AsyncClient, view: Serve, store: HistoryStore) -> N
     assert (refused.status_code, refused.json()["code"]) == (403, "read_only")
 
 
+def _connections() -> str:
+    return Path("/proc/net/tcp").read_text()
+
+
 @pytest.mark.proves("shutdown")
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 async def test_serve_ends_with_open_streams(server: RealServer, namespace: str, how: signal.Signals) -> None:
@@ -84,6 +90,64 @@ async def test_serve_ends_with_open_streams(server: RealServer, namespace: str, 
             while await listed.event() is not None:
                 pass
             stuck.writer.transport.abort()
+
+
+@pytest.mark.proves("slow-clients")
+async def test_silent_connections_keep_nobody_out(server: RealServer, namespace: str) -> None:
+    """More than the process may have open, with a stream of somebody who signed in before."""
+    with serve(server.url, namespace, files=256) as view, HistoryStore(server.url, namespace=namespace) as store:
+        async with Stream(view.port) as listed, httpx.AsyncClient(headers=BEARER, timeout=20) as client:
+            await listed.event()
+            silent = [await asyncio.open_connection("127.0.0.1", view.port) for _ in range(300)]
+            for _, writer in silent[::2]:
+                writer.write(b"GET /v1/status HTTP/1.1\r\nHost: localhost\r\n")
+            assert (await client.get(view.base + "v1/status")).status_code == 200
+            store.append("c", user("x"))
+            assert (await listed.event())[1]["conversation"] == "c"
+            for _, writer in silent:
+                writer.close()
+            await asyncio.gather(*(writer.wait_closed() for _, writer in silent), return_exceptions=True)
+        assert view.end(signal.SIGTERM)[1] == view.greeting, "nothing failed"
+
+
+@pytest.mark.full
+@pytest.mark.proves("slow-clients")
+async def test_slow_clients_are_disconnected(server: RealServer, namespace: str) -> None:
+    """They are silent, send a header or a body byte by byte, or do not read a long answer."""
+    with (
+        serve(server.url, namespace, "--allow-writes") as view,
+        HistoryStore(server.url, namespace=namespace) as store,
+    ):
+        for _ in range(4):
+            store.append_many("c", [user("x" * 50_000) for _ in range(70)])
+        head = f"HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
+        change = f"POST /{at('c', 'messages')} {head}Content-Type: application/json\r\nContent-Length: 900\r\n\r\n"
+        asked = (
+            ("", ""),
+            ("GET / HTTP/1.1\r\nx: ", "y"),
+            (change, " "),
+            (f"GET /{at('c', 'messages')}?limit=280 {head}\r\n", ""),
+        )
+
+        async def ask(first: str, more: str) -> float:
+            """How long the connection lives for the server."""
+            _, writer = await asyncio.open_connection("127.0.0.1", view.port, limit=1)  # reads hardly anything
+            port, started = writer.get_extra_info("sockname")[1], time.monotonic()
+            writer.write(first.encode())
+            while f"0100007F:{view.port:04X} 0100007F:{port:04X} 01 " in _connections():
+                assert time.monotonic() < started + 60, first
+                writer.write(more.encode())
+                await asyncio.sleep(0.2)
+            writer.transport.abort()
+            return time.monotonic() - started
+
+        async with Stream(view.port) as listed:
+            await listed.event()
+            lives = await asyncio.gather(*(ask(*one) for one in asked))
+            store.append("d", user("x"))
+            while (await listed.event())[1]["conversation"] != "d":
+                pass
+        assert max(lives) < 30, lives
 
 
 def test_wrong_arguments(server: RealServer, namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:

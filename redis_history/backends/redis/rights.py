@@ -1,57 +1,84 @@
-"""The permissions (ACL) that a user of the server needs, and how to check them. See docs/operations.md."""
+"""The permissions (ACL) of the users of the server: the line of each role, and how to check them. See
+docs/how-to/security.md."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from redis_history.backends.redis.keys import Keyspace
 
+Role = Literal["reader", "writer", "worker", "tenant", "operator"]
+
 #: By purpose, the commands with example arguments; {names} stand for keys and channels.
 RIGHTS: Final[dict[str, tuple[str, ...]]] = {
-    "storing": (
+    "reading": (
         "info",
         "eval 0 1 {state}",
         "evalsha 0 1 {state}",
         "time",
         "hmget {state} a",
         "hget {state} a",
+        "zrange {messages} 0 1",
+        "zrangebyscore {messages} 0 1",
+        "zrevrange {messages} 0 1",
+        "zcount {messages} 0 1",
+        "zcard {registry}",
+        "zscore {registry} a",
+        "lrange {log} 0 1",
+        "llen {log}",
+        "lindex {log} 0",
+        "getrange {content} 0 1",
+    ),
+    "writing": (
         "hset {state} a b",
         "hsetnx {journal} a b",
         "hdel {state} a",
+        "hincrby {state} a 1",
         "zadd {messages} 1 a",
-        "zrange {messages} 0 1",
-        "zrangebyscore {messages} 0 1",
-        "zcount {messages} 0 1",
-        "zcard {registry}",
         "zrem {registry} a",
+        "zrangestore {archive} {messages} 0 1",
+        "zremrangebyrank {messages} 0 1",
         "rpush {log} a",
-        "lrange {log} 0 1",
-        "lindex {log} 0",
-        "llen {log}",
         "ltrim {log} 0 1",
         "append {content} a",
         "strlen {content}",
-        "getrange {content} 0 1",
+        "exists {messages}",
         "unlink {state}",
         "rename {messages} {archive}",
         "pexpire {log} 1",
         "pexpireat {state} 1",
         "persist {log}",
         "pttl {state}",
-        "exists {messages}",
-        "zrevrange {messages} 0 1",
-        "zscore {registry} a",
+        "publish {published} a",
+        "pubsub|numsub a",
+        "pubsub|numpat",
+    ),
+    #: A part of writing.
+    "compacting": (
+        "hset {state} a b",
+        "hsetnx {journal} a b",
+        "hdel {state} a",
+        "zadd {messages} 1 a",
+        "zrem {registry} a",
         "zrangestore {archive} {messages} 0 1",
         "zremrangebyrank {messages} 0 1",
+        "rpush {log} a",
+        "ltrim {log} 0 1",
+        "exists {messages}",
+        "unlink {state}",
+        "rename {messages} {archive}",
+        "pexpire {log} 1",
+        "pexpireat {state} 1",
+        "persist {log}",
+        "pttl {state}",
+        "publish {published} a",
     ),
     "following": (
         "subscribe {channel} rh2:doorbell",
         "unsubscribe {channel}",
         "psubscribe {pattern}",
         "punsubscribe {pattern}",
-        "pubsub|numsub a",
-        "pubsub|numpat",
     ),
     "searching": (
         "hscan {pending_work} 0",
@@ -60,8 +87,8 @@ RIGHTS: Final[dict[str, tuple[str, ...]]] = {
         "ft.search {index} a",
         "hset {document} a b",
     ),
-    #: For the operator's user that makes the index. A user with these rights can make an index over the documents of
-    #: any namespace, and read them: RediSearch does not check key patterns.
+    #: A user with these rights can make an index over the documents of any namespace, and read them: RediSearch does
+    #: not check key patterns.
     "indexing": (
         "scan 0",
         "ft.create {index} schema t text",
@@ -74,6 +101,28 @@ RIGHTS: Final[dict[str, tuple[str, ...]]] = {
     #: Only for the nodes of a cluster.
     "clustering": ("cluster|slots", "asking"),
 }
+
+#: The purposes of each role. No role has `config|get`, which shows passwords.
+ROLES: Final[dict[Role, tuple[str, ...]]] = {
+    "reader": ("reading", "following", "describing"),
+    "writer": ("reading", "writing", "following", "confirming", "describing"),
+    "worker": ("reading", "compacting", "following", "describing"),
+    "tenant": ("reading", "writing", "following", "searching", "confirming", "describing"),
+    "operator": ("reading", "writing", "following", "searching", "indexing", "confirming", "describing"),
+}
+
+
+def acl_line(keyspace: Keyspace, database: int, role: Role, *, cluster: bool) -> str:
+    """The line of an ACL file for a user with this role, named like it."""
+    purposes = (*ROLES[role], *(("clustering",) if cluster else ()))
+    commands = dict.fromkeys(command.split()[0] for purpose in purposes for command in RIGHTS[purpose])
+    if database:
+        commands["select"] = None
+    keys = _key_patterns(keyspace)[: None if "searching" in purposes else 1]
+    channels = _channel_patterns(keyspace, database)
+    allowed = (f"+{name}" for name in commands)
+    return " ".join(("user", role, "on >change-me resetkeys", *keys, "resetchannels", *channels, "-@all", *allowed))
+
 
 #: EVAL itself is allowed, because the check runs with it; so a refusal is one of the key.
 _EVAL_WITH_KEY: Final = (b"eval", b"0", b"1")
@@ -108,6 +157,7 @@ def _questions(keyspace: Keyspace, database: int, cluster: bool) -> Iterator[tup
         "document": keyspace.documents_of("doctor", b"1") + b"1",
         "channel": b"__keyspace@%d__:%b" % (database, keys.log),
         "pattern": b"__keyspace@%d__:%b" % (database, keyspace.logs),
+        "published": keys.log,
     }
     for purpose, commands in RIGHTS.items():
         for command in commands if cluster or purpose != "clustering" else ():
@@ -160,14 +210,10 @@ def missing_patterns(keyspace: Keyspace, database: int, replies: Sequence[Any], 
     return lacking
 
 
-def patterns(keyspace: Keyspace, database: int) -> list[str]:
-    """The patterns of keys and channels of a namespace, as ACL rules."""
-    return [*_key_patterns(keyspace), *_channel_patterns(keyspace, database)]
-
-
 def _channel_patterns(keyspace: Keyspace, database: int) -> list[str]:
-    channel = f"__keyspace@{database}__:"
-    return [f"&{channel}{_prefix(keyspace)}*", f"&{channel}{keyspace.logs.decode()}", "&rh2:doorbell"]
+    names = (f"{_prefix(keyspace)}*", keyspace.logs.decode())
+    notified = [f"&__keyspace@{database}__:{name}" for name in names]
+    return [*notified, *(f"&{name}" for name in names), "&rh2:doorbell"]
 
 
 def _prefix(keyspace: Keyspace) -> str:
