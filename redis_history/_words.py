@@ -4,6 +4,7 @@ RediSearch splits text at ASCII punctuation only and knows no words in Chinese, 
 for queries alike: NFKC, case folded, words of letters, digits and marks. Scripts without blanks between words (Han,
 kana, hangul, Thai, Lao, Khmer, Myanmar) become overlapping pairs of characters, the last character of a run alone:
 "电影院" is "电影 影院 院". So any part of a run is a phrase of pairs, and a single character is the prefix of a pair.
+An identifier in CamelCase is followed by its parts: "getUserName" is "getusername get user name".
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ _UNSPACED_RANGES: Final = (
     (0x3021, 0x3029), (0x3040, 0x318F), (0x31A0, 0x31BF), (0x31F0, 0x31FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF),
     (0xA960, 0xA97F), (0xAC00, 0xD7FF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF),
 )  # fmt: skip
+# Possessive, so that the time is linear in the length of a run without blanks.
+_CAMEL: Final = re.compile(r"(?<![A-Za-z0-9])(?:[A-Z]*+[a-z0-9]++[A-Z]|[A-Z]{2,}+[a-z]{2})[A-Za-z0-9]*+")
+_HUMP: Final = re.compile(r"[a-z0-9][A-Z]|[A-Z]{2}[a-z]{2}")
+_PART: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _UNSPACED: Final = re.compile("[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in _UNSPACED_RANGES) + "]+")
 
 
@@ -54,6 +59,8 @@ def words(text: str) -> list[str]:
 
 
 def split_words(text: str) -> list[str]:
+    if _HUMP.search(text) is not None:
+        text = _CAMEL.sub(_with_parts, text)
     if text.isascii():
         return text.encode().translate(_ASCII_WORDS).decode().split()
     text = unicodedata.normalize("NFKC", normalized(text).casefold()).translate(_letters)
@@ -72,6 +79,14 @@ def split_words(text: str) -> list[str]:
         if end < len(word):
             split.append(word[end:])
     return split
+
+
+def _with_parts(identifier: re.Match[str]) -> str:
+    """An identifier in CamelCase, followed by its parts of at least two letters, if there are two or more."""
+    if len(identifier[0]) > MAX_WORD:
+        return identifier[0]
+    parts = [part for part in _PART.findall(identifier[0]) if len(part) > 1]
+    return " ".join((identifier[0], *parts)) if len(parts) > 1 else identifier[0]
 
 
 def is_unspaced(word: str) -> bool:

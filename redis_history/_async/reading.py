@@ -195,14 +195,14 @@ class AsyncReading:
         """Messages of one conversation that match any term of `query`, best first.
 
         A term is a word, a "phrase in quotes" or the beginning of words*; see docs/how-to/search.md. No text makes it
-        fail: its first 100,000 characters and 32 different terms count. `limit` hits after the first `offset`, in at
+        fail: of its first 100,000 characters the 128 rarest terms count. `limit` hits after the first `offset`, in at
         most `token_cap` tokens (None: no cap), by `token_counter` or estimated: a message that is too long comes with
         the `excerpt` that matches, cut to what fits. The filters must all hold: `roles`, `participant_ids`, `scope`,
         `since` and `before` as in `get`; `tool_names` are tools called or answered. Messages that were compacted are
         found too (`archived`: True for these alone, False for none of them), former summaries are not. With `context`,
         0 to 100, each hit has as many messages before and after it; with `highlight`, where the terms are.
 
-        Without search on the server the newest 20,000 messages are read and ranked here.
+        Without search on the server the newest 20,000 messages are read and ranked here; `hits.incomplete` says so.
         """
         check_conversation_id(conversation_id)
         filters = make_filters(roles, participant_ids, scope, since, before, tool_names, archived)
@@ -234,8 +234,8 @@ class AsyncReading:
         `agent_name` (at most the 10,000 that changed last) and among `conversation_ids`. Others are never ranked. What
         was written without search needs `reindex`.
 
-        Without search on the server it reads up to 100 conversations, and raises CapabilityError for more (`memory://`
-        searches all). Raises BackendUnavailableError while the server is still filling its index.
+        Without search on the server, and while it is still filling its index, the messages of the conversations that
+        changed last are read and ranked here, at most 20,000; `hits.incomplete` says what was left out.
         """
         filters = make_filters(roles, participant_ids, scope, since, before, tool_names, archived)
         asked = Asked(query, filters, limit, offset, token_cap, token_counter, context, highlight)

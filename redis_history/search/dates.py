@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final
 
 from redis_history._time import to_microseconds
@@ -39,9 +39,10 @@ _YEARS: Final = 10
 _MAX_PERIODS: Final = 30
 
 
-def named_periods(query: str, now: datetime | None = None) -> tuple[Period, ...]:
-    """The days, months and years that a query names. `now` is for "yesterday" and "last May"; None: the clock."""
-    now = now or datetime.now(UTC)
+def named_periods(query: str, now: datetime | None = None, zone: tzinfo = UTC) -> tuple[Period, ...]:
+    """The days, months and years that a query names, in the time zone. `now` is for "yesterday" and "last May"; None:
+    the clock."""
+    now = (now or datetime.now(UTC)).astimezone(zone)
     found: dict[Period, None] = {}
     for pattern in _DATES:
         for match in pattern.finditer(query):
@@ -53,7 +54,7 @@ def named_periods(query: str, now: datetime | None = None) -> tuple[Period, ...]
 
 
 def _spans(said: dict[str, str], now: datetime) -> Iterator[tuple[datetime, datetime]]:
-    today = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    today = now.replace(hour=0, minute=0, second=0, microsecond=0)
     which, last = said["which"], said["which"] == "last"
     if which in ("today", "yesterday"):
         begin = today - timedelta(days=which == "yesterday")
@@ -65,7 +66,7 @@ def _spans(said: dict[str, str], now: datetime) -> Iterator[tuple[datetime, date
         month = today.replace(day=1)
         yield _month(month - timedelta(days=1) if last else month)
     elif said.get("unit") == "year":
-        yield _year(today.year - last)
+        yield _year(today, today.year - last)
     elif "month" in said or "number" in said:
         month_number = int(said["number"]) if "number" in said else _NAMES.index(said["month"]) + 1
         newest = today.year - (month_number > today.month or (last and month_number == today.month))
@@ -82,7 +83,7 @@ def _spans(said: dict[str, str], now: datetime) -> Iterator[tuple[datetime, date
                 continue
             yield (begin, begin + timedelta(days=1)) if "day" in said else _month(begin)
     else:
-        yield _year(int(said["year"]))
+        yield _year(today, int(said["year"]))
 
 
 def _month(day: datetime) -> tuple[datetime, datetime]:
@@ -90,6 +91,6 @@ def _month(day: datetime) -> tuple[datetime, datetime]:
     return begin, (begin + timedelta(days=31)).replace(day=1)
 
 
-def _year(year: int) -> tuple[datetime, datetime]:
-    begin = datetime(year, 1, 1, tzinfo=UTC)
+def _year(day: datetime, year: int) -> tuple[datetime, datetime]:
+    begin = day.replace(year=year, month=1, day=1)
     return begin, begin.replace(year=year + 1)

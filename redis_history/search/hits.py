@@ -235,11 +235,13 @@ class SearchHit(Struct, frozen=True):
 
 class SearchHits(list[SearchHit]):
     """The hits of one page, best first. `total`: how many messages match; if more than 500 match a term, there may be
-    more."""
+    more. `incomplete` says what was not searched, None: nothing (without an index, searches read a bounded number of
+    messages)."""
 
-    def __init__(self, hits: Iterable[SearchHit] = (), total: int = 0) -> None:
+    def __init__(self, hits: Iterable[SearchHit] = (), total: int = 0, incomplete: str | None = None) -> None:
         super().__init__(hits)
         self.total = total
+        self.incomplete = incomplete
 
 
 class Reindexed(Struct, frozen=True):

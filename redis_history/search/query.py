@@ -1,16 +1,19 @@
 """Parses the queries of people and models into terms. Every text is valid, and no syntax of the server gets through.
 
-A term is a word, a "phrase in quotes" or the beginning of words*. A message matches if any term does. A term holds only
-letters, digits and marks. An open quote, a lone star and operators are text.
+A term is a word, a "phrase in quotes" or the beginning of words*. A message matches if any term does. A phrase that no
+message has counts as its words. Words without a blank between them (a path, a code, an identifier) are a phrase, too.
+A term holds only letters, digits and marks. An open quote, a lone star and operators are text.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, tzinfo
 from typing import Final, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from redis_history._validation import refuse
 from redis_history._words import is_unspaced, stop_words, words
@@ -21,11 +24,16 @@ from redis_history.search.dates import Period, named_periods
 MAX_QUERY_CHARACTERS: Final = 100_000
 #: Dates are looked for in the beginning.
 MAX_DATED_CHARACTERS: Final = 1_000
-#: Terms of a query, and words of a phrase, that are searched for: the first ones.
-MAX_TERMS: Final = 32
+#: Terms of a query that are searched for: the rarest ones of the first MAX_CANDIDATES.
+MAX_TERMS: Final = 128
+MAX_CANDIDATES: Final = 512
+#: Words of a phrase that are searched for: the first ones.
+MAX_PHRASE: Final = 32
 _MIN_PREFIX: Final = 2
 
 _QUOTED: Final = re.compile(r'"([^"]*)"|“([^“”]*)”|„([^„“”]*)[“”]')
+#: Words without a blank between them, such as a path, a code or a date: also a phrase. Not those with an apostrophe.
+_COMPOUND: Final = re.compile(r"[^\s'’ʼ\"“”„*]++(?!\*)")
 _STAR: Final = re.compile(r"(?<![*\s])\*+(?!\w)")
 
 
@@ -42,31 +50,64 @@ class Term(Struct, frozen=True):
 
 
 class Query(Struct, frozen=True):
-    """The distinct terms of a query, at most MAX_TERMS, in order; without terms nothing can match. `periods`: the times
-    that it names."""
+    """The distinct terms of a query, at most MAX_CANDIDATES, in order; without terms nothing can match. `periods`: the
+    times that it names; `names`: its words that may name the writer of a message."""
 
     terms: tuple[Term, ...]
     periods: tuple[Period, ...] = ()
+    language: str = "english"
+    names: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.terms)
 
+    def words_of_phrases(self) -> dict[Term, tuple[Term, ...]]:
+        """The words of each phrase, as they are searched for if nothing has the phrase."""
+        phrases = [term for term in self.terms if term.kind == "phrase"]
+        return {term: _without_stop_words(_words([*term.words]), self.language) for term in phrases}
 
-def parse_query(query: str, language: str = "english") -> Query:
-    """The terms of a query. Stop words of the language are left out, unless the query has only stop words.
+    def widened(self, totals: Sequence[int]) -> Query:
+        """The query with the words of each phrase that nothing has in its place; `totals` are the matches of each
+        term."""
+        words_of = self.words_of_phrases()
+        terms: dict[Term, None] = {}
+        for term, total in zip(self.terms, totals, strict=True):
+            terms.update(dict.fromkeys((term,) if total or term.kind != "phrase" else words_of[term]))
+        return replace(self, terms=tuple(terms)[:MAX_CANDIDATES], names=_names(terms))
+
+    def rarest(self, totals: Sequence[int]) -> Query:
+        """The query with its MAX_TERMS rarest terms that anything has, in their order."""
+        found = [(total, at) for at, total in enumerate(totals) if total]
+        kept = sorted(at for _, at in sorted(found)[:MAX_TERMS])
+        return replace(self, terms=tuple(self.terms[at] for at in kept))
+
+
+def parse_query(query: str, language: str = "english", zone: tzinfo = UTC) -> Query:
+    """The terms of a query. Stop words of the language are left out, unless the query has only stop words. `zone`: the
+    time zone of the days that it names.
 
     Raises InvalidInputError for anything but a string.
     """
     if not isinstance(query, str):
         refuse(query, "query", "a str", InvalidInputError)
+    terms = _without_stop_words(_terms(query[:MAX_QUERY_CHARACTERS]), language)
+    return Query(terms, named_periods(query[:MAX_DATED_CHARACTERS], zone=zone), language, _names(terms))
+
+
+def _names(terms: Iterable[Term]) -> tuple[str, ...]:
+    found = (term.word for term in terms if term.kind == "word")
+    return tuple(word for word in found if len(word) > 1 and word.isalpha())[:MAX_TERMS]
+
+
+def _without_stop_words(found: Iterable[Term], language: str) -> tuple[Term, ...]:
     stop = stop_words(language)
     terms: dict[Term, None] = {}
     stopped: dict[Term, None] = {}
-    for term in _terms(query[:MAX_QUERY_CHARACTERS]):
+    for term in found:
         (stopped if term.kind == "word" and term.word in stop else terms)[term] = None
-        if len(terms) == MAX_TERMS:
+        if len(terms) == MAX_CANDIDATES:
             break
-    return Query(tuple(terms or stopped)[:MAX_TERMS], named_periods(query[:MAX_DATED_CHARACTERS]))
+    return tuple(terms or stopped)[:MAX_CANDIDATES]
 
 
 def _terms(query: str) -> Iterator[Term]:
@@ -91,6 +132,10 @@ def _free(text: str) -> Iterator[Term]:
         else:
             yield from _words(found)
     yield from _words(words(text[end:]))
+    for compound in _COMPOUND.findall(text):
+        found = words(compound)
+        if len(found) > 1 and not any(map(is_unspaced, found)):
+            yield Term("phrase", tuple(found[:MAX_PHRASE]))
 
 
 def _words(found: list[str]) -> Iterator[Term]:
@@ -110,4 +155,4 @@ def _phrase(text: str) -> Iterator[Term]:
     if len(found) == 1 and is_unspaced(found[0]) and len(found[0]) == 1:
         yield Term("prefix", (found[0],))
     elif found:
-        yield Term("phrase", tuple(found[:MAX_TERMS]))
+        yield Term("phrase", tuple(found[:MAX_PHRASE]))

@@ -4,8 +4,11 @@ The turns of a conversation are short, and the answer to a question is often spr
 thing, the next describes it. So each term counts once for a message: with its full weight if the message has the term,
 with 0.7, 0.5 or 0.3 of it if the nearest message that has it is one, two or three steps away. The weight of a term is
 its rareness within the searched messages, not within the namespace: the names of the speakers say little. How often a
-message has a term, and how long the message is, matter less in turns than in documents: the BM25 score of a message,
-relative to the best one of the term, counts by its square root.
+message has a term, and how long the message is, do not count. With BM25's weights for them recall@10 on LoCoMo and on
+known items (scripts/benchmarks/known_items.py) is the same within 0.005, and the scores of a message depend on what
+else the index has.
+
+Messages from the times that a query names, and by writers whom it names, have more weight, as if these were words.
 
 `fuse` weighs vectors by their correlation with the words over all searched messages. On LoCoMo it is 0.37 for a small
 static embedder, and within 0.15 of 0 for random vectors, which therefore change nothing.
@@ -14,22 +17,25 @@ static embedder, and within 0.15 of 0 for random vectors, which therefore change
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from redis_history._words import load_stemmer, words
+from redis_history._words import load_stemmer
 from redis_history.model import Message
 from redis_history.requests import ANYTHING, Filters
 from redis_history.search.query import Query, Term
-from redis_history.search.text import searchable
+from redis_history.search.text import author_words, index_words
 
-#: Messages of each term that are ranked, those with the best scores, if no more are asked for. 200 cost 0.03 of
-#: recall@10.
-DEPTH: Final = 500
+#: Messages of each term that are ranked, those that have it most often, if no more are asked for.
+DEPTH: Final = 1_000
+#: Bytes of the shortest word of a message that RediSearch stems.
+_LEAST_STEMMED: Final = 4
 
-#: If more messages are from the times that a query names, times do not count.
-MAX_DATED: Final = 2_000
+#: Messages from the times and by the writers that a query names that are ranked. If more messages are from these times,
+#: times do not count.
+MAX_LISTED: Final = 2_000
+#: The weight of a writer's name, beside that of a word. From 2 to 3 all is the same: 0.02 of recall@10 on LoCoMo.
+AUTHORSHIP: Final = 2.5
 
 #: The share of a term's weight that a message gets if another one, so many steps before or after it, has the term.
 NEIGHBOURS: Final = (0.7, 0.5, 0.3)
@@ -41,8 +47,8 @@ _AGREEMENT: Final = 0.15
 
 
 class Matches(NamedTuple):
-    """The messages that one term matches: how many there are, and the scores of all or the best of them, by
-    conversation and sequence. Scores compare within one `Matches` only; those of words are at least 0."""
+    """The messages that one term matches: how many there are, and all or the best of them with a score, by
+    conversation and sequence. Scores compare within one `Matches` only, and say which messages are listed."""
 
     total: int
     scores: Mapping[Any, Mapping[int, float]]
@@ -65,6 +71,12 @@ def rareness(total: int, size: int) -> float:
     return math.log1p(max(size - total + 0.5, 0.5) / (total + 0.5))
 
 
+def estimated_size(matches: Sequence[Matches]) -> int:
+    """A number of searched messages for `rareness`, if only the matches are known: messages of other conversations must
+    not change the order of hits."""
+    return 2 * max((found.total for found in matches), default=0)
+
+
 def rank(
     query: Query, matches: Sequence[Matches], *, size: int | None = None, together: Matches | None = None
 ) -> list[Ranked]:
@@ -74,17 +86,16 @@ def rank(
     `together` are the matches of any term: a message with many common terms may be among the best of none of them.
     """
     if size is None:
-        size = 2 * max((found.total for found in matches), default=0)
+        size = estimated_size(matches)
     scores: dict[Any, dict[int, float]] = {}
     for found in matches:
         for conversation, listed in found.scores.items():
             scores.setdefault(conversation, {}).update(dict.fromkeys(listed, 0.0))
     for term, found in zip(query.terms, matches, strict=True):
-        best = max((max(listed.values(), default=0.0) for listed in found.scores.values()), default=0.0)
         # A phrase is as much evidence as its words.
         weight = len(term.words) * rareness(found.total, size)
         for conversation, listed in found.scores.items():
-            _add(scores[conversation], {n: weight * math.sqrt(s / best) if best else weight for n, s in listed.items()})
+            _add(scores[conversation], listed, weight)
     if together is not None and any(found.total > found.listed for found in matches):
         _complete(scores, together)
     ranked = [Ranked(where, n, score) for where, those in scores.items() for n, score in those.items()]
@@ -93,12 +104,12 @@ def rank(
     return ranked
 
 
-def favor(ranked: list[Ranked], dated: Matches, size: int) -> list[Ranked]:
-    """The messages in order, with a higher score for those from the times that the query names (`dated`), as if the
-    time were a word: 0.015 of recall@10 on LoCoMo, where 34 of 383 questions name a time."""
-    if not dated.total or dated.total > dated.listed:  # so many that it says little
+def favor(ranked: list[Ranked], wanted: Matches, size: int, times: float = 1.0) -> list[Ranked]:
+    """The messages in order, with a higher score for the `wanted` ones, as if they had one more term, whose weight
+    counts so many `times`."""
+    if not wanted.total:
         return ranked
-    weight, of = rareness(dated.total, size), dated.scores
+    weight, of = times * rareness(wanted.total, size), wanted.scores
     found = [one._replace(score=one.score + weight * (one.sequence in of.get(one.conversation, ()))) for one in ranked]
     return sorted(found, key=lambda one: one.score, reverse=True)
 
@@ -159,16 +170,16 @@ def _moments(scores: Mapping[Any, Mapping[int, float]], count: int) -> tuple[flo
     return mean, math.sqrt(variance) if variance > 1e-12 else 1.0
 
 
-def _add(scores: dict[int, float], weights: dict[int, float]) -> None:
-    """Add the weight of one term to each message: in full, or the largest share from a neighbor."""
-    spread = dict(weights)
-    for sequence, weight in weights.items():
-        for step, share in _STEPS:
+def _add(scores: dict[int, float], listed: Iterable[int], weight: float) -> None:
+    """Add the weight of one term to each message that has it, and a share of it to their neighbors."""
+    shares = dict.fromkeys(listed, 1.0)
+    for step, share in _STEPS:  # the nearest first, so a message gets the largest share
+        for sequence in listed:
             beside = sequence + step
-            if beside in scores and share * weight > spread.get(beside, 0.0):
-                spread[beside] = share * weight
-    for sequence, weight in spread.items():
-        scores[sequence] += weight
+            if beside in scores and beside not in shares:
+                shares[beside] = share
+    for sequence, share in shares.items():
+        scores[sequence] += share * weight
 
 
 def _complete(scores: dict[Any, dict[int, float]], together: Matches) -> None:
@@ -187,92 +198,119 @@ def _complete(scores: dict[Any, dict[int, float]], together: Matches) -> None:
             known_scores[sequence] = max(known_scores.get(sequence, 0.0), score * scale)
 
 
-#: Messages of a conversation that are searched without an index: the newest. It takes about 0.7 s.
+#: Messages that are searched without an index: the newest of each conversation. It takes about 0.1 s.
 MAX_SCANNED: Final = 20_000
-
-_K1: Final = 1.2
-_B: Final = 0.5  # as the server's
 
 
 class Scan:
-    """One search over one conversation. `add` its messages, at most MAX_SCANNED, in any order; then `ranked`.
+    """One search over some messages. `add` them in any order; then `ranked`, which gives what `rank` and `favor` give
+    for the matches of an index.
 
     Not for several threads.
     """
 
     def __init__(self, query: Query, filters: Filters = ANYTHING, *, language: str = "english") -> None:
-        self._query = query
+        self.query = query
         self._filters = filters
         self._stem = load_stemmer(language)
-        self._wanted = [_counter(term, self._stem) for term in query.terms]
-        self._found: list[dict[int, float]] = [{} for _ in query.terms]
-        self._lengths: dict[int, int] = {}
-        self._dated: dict[int, float] = {}
-        self._length = 0
-        self.searched = 0
-        #: The messages that match, by number.
-        self.messages: dict[int, Message] = {}
+        instead = (word for those in query.words_of_phrases().values() for word in those)
+        self._terms = list(dict.fromkeys((*query.terms, *instead)))
+        self._found: list[dict[Any, dict[int, float]]] = [{} for _ in self._terms]
+        self._phrases = [
+            (at, frozenset(term.words), f" {' '.join(term.words)} ")
+            for at, term in enumerate(self._terms)
+            if term.kind == "phrase"
+        ]
+        self._roots = [(at, term, self._root(term)) for at, term in enumerate(self._terms) if term.kind != "phrase"]
+        self._matching: dict[str, tuple[int, ...]] = {}
+        self._dated: dict[Any, dict[int, float]] = {}
+        #: By the id and the display name of the writer.
+        self._written: dict[tuple[str, str | None], dict[Any, dict[int, float]]] = {}
+        #: Messages that were added, whether they pass the filters or not.
+        self.size = 0
+        #: The messages that match, by conversation and number.
+        self.messages: dict[Any, dict[int, Message]] = {}
 
-    def add(self, messages: Iterable[Message], numbers: Iterable[int] | None = None) -> None:
+    def add(self, messages: Sequence[Message], numbers: Iterable[int] | None = None, conversation: Any = None) -> None:
         """Add stored messages, under their `numbers` (None: under their sequences, but a summary shares its sequence
-        with another message). Messages that do not pass the filters are not counted; the caller checks `archived`."""
+        with another message). The caller checks `archived`, and counts what it leaves out in `size`."""
+        self.size += len(messages)
         if self._filters.impossible:
             return
-        stem = self._stem
-        messages = list(messages)
+        kept = self.messages.setdefault(conversation, {})
         sequences = [one.sequence or 0 for one in messages] if numbers is None else numbers
         for message, sequence in zip(messages, sequences, strict=True):
             if not self._filters.wants(message):
                 continue
-            text = words(searchable(message))
-            self.searched += 1
-            time = message.position.timestamp if self._query.periods and message.position else None
-            if time is not None and any(begin <= time < end for begin, end in self._query.periods):
-                self._dated[sequence] = 1.0
-            self._length += len(text)
-            counts = Counter(text)
-            stems: Counter[str] = Counter()
-            if stem is not None:
-                for word, count in counts.items():
-                    stems[stem(word)] += count
-            for wanted, found in zip(self._wanted, self._found, strict=True):
-                if frequency := wanted(text, counts, stems):
-                    found[sequence] = frequency
-                    self._lengths[sequence] = len(text)
-                    self.messages[sequence] = message
+            if self._is_dated(message):
+                self._dated.setdefault(conversation, {})[sequence] = 1.0
+            if (writer := message.participant) is not None:
+                written = self._written.setdefault((writer.id, writer.display_name), {})
+                written.setdefault(conversation, {})[sequence] = 1.0
+            for at in self._matches(index_words(message)):
+                self._found[at].setdefault(conversation, {})[sequence] = 1.0
+                kept[sequence] = message
 
-    def ranked(self) -> list[Ranked]:
-        """All messages that match, best first; their conversation is None."""
-        average = self._length / self.searched if self._length else 1.0
-        norms = {n: _K1 * (1 - _B + _B * length / average) for n, length in self._lengths.items()}
-        matches = [
-            Matches(len(found), {None: {n: f * (_K1 + 1) / (f + norms[n]) for n, f in found.items()}})
-            for found in self._found
-        ]
-        ranked = rank(self._query, matches, size=self.searched)
-        return favor(ranked, Matches(len(self._dated), {None: self._dated}), self.searched)
+    def ranked(self, *, one: bool = True) -> list[Ranked]:
+        """All messages that match, best first. `one`: the search is of one conversation. Afterwards `query` has the
+        terms that were searched for."""
+        found = {
+            term: Matches(sum(map(len, scores.values())), scores)
+            for term, scores in zip(self._terms, self._found, strict=True)
+        }
+        query = self.query.widened([found[term].total for term in self.query.terms])
+        self.query = query = query.rarest([found[term].total for term in query.terms])
+        matches = [found[term] for term in query.terms]
+        size = self.size if one else estimated_size(matches)
+        ranked = rank(query, matches, size=size)
+        dated = Matches(sum(map(len, self._dated.values())), self._dated)
+        if dated.total <= MAX_LISTED:
+            ranked = favor(ranked, dated, size)
+        return favor(ranked, self._authored(frozenset(query.names)), size, AUTHORSHIP)
 
+    def _authored(self, names: frozenset[str]) -> Matches:
+        """The messages by writers with any of these names."""
+        scores: dict[Any, dict[int, float]] = {}
+        for writer, written in self._written.items():
+            if not names.isdisjoint(author_words(*writer)):
+                for conversation, listed in written.items():
+                    scores.setdefault(conversation, {}).update(listed)
+        return Matches(sum(map(len, scores.values())), scores)
 
-_Count = Callable[[Sequence[str], Counter[str], Counter[str]], float]
+    def _matches(self, text: list[str]) -> set[int]:
+        """The terms that a message with these words matches."""
+        distinct, known = set(text), self._matching
+        found: set[int] = set()
+        for word in distinct:
+            terms = known.get(word)
+            if terms is None:
+                terms = known[word] = self._terms_of(word)
+            if terms:
+                found.update(terms)
+        if self._phrases:
+            whole = ""
+            for at, wanted, phrase in self._phrases:
+                if wanted <= distinct:
+                    whole = whole or f" {' '.join(text)} "
+                    if phrase in whole:
+                        found.add(at)
+        return found
 
+    def _terms_of(self, word: str) -> tuple[int, ...]:
+        stem = self._stem
+        # RediSearch indexes a short word as it is.
+        root = word if stem is None or len(word.encode()) < _LEAST_STEMMED else stem(word)
+        return tuple(
+            at
+            for at, term, wanted in self._roots
+            if (word.startswith(term.word) if term.kind == "prefix" else word == term.word or root == wanted)
+        )
 
-def _counter(term: Term, stem: Callable[[str], str] | None) -> _Count:
-    """How often a text has a term, from its words, their counts and the counts of their stems."""
-    word = term.word
-    if term.kind == "prefix":
-        return lambda text, counts, stems: sum(count for one, count in counts.items() if one.startswith(word))
-    if term.kind == "phrase":
-        phrase = list(term.words)
-        return lambda text, counts, stems: _occurrences(text, counts, phrase)
-    if stem is None:
-        return lambda text, counts, stems: counts[word]
-    root = stem(word)
-    # The word as it was asked for counts twice as much as another form of it.
-    return lambda text, counts, stems: (stems[root] + counts[word]) / 2
+    def _root(self, term: Term) -> str:
+        return term.word if self._stem is None else self._stem(term.word)
 
-
-def _occurrences(text: Sequence[str], counts: Counter[str], phrase: list[str]) -> int:
-    if not all(counts[word] for word in phrase):
-        return 0
-    size = len(phrase)
-    return sum(1 for at, word in enumerate(text) if word == phrase[0] and list(text[at : at + size]) == phrase)
+    def _is_dated(self, message: Message) -> bool:
+        if not self.query.periods or message.position is None:
+            return False
+        time = message.position.timestamp
+        return any(begin <= time < end for begin, end in self.query.periods)

@@ -5,14 +5,16 @@ One index for each namespace, over hashes ("documents"), one for each message, w
     t  TEXT     the words of the message (text.py)          m  NUMERIC  its time, microseconds since 1970
     c  TAG      the conversation                            w  TAG      names of tools it calls or has results of
     r  TAG      the role                                    s  TAG      the scope, if it has one
-    p  TAG      the participant's id, if it has one         z  TAG      "1" if it is archived, else no such field
+    p  TAG      the participant's id, and its name's words  z  TAG      "1" if it is archived, else no such field
     v  VECTOR   of its text, if there is an embedder: 16-bit floats, compared by their angle
 
 `document` makes t, r, p, s and w; its callers add c (`tag`), m, z and v. The time must be that of the stored message.
 
 A search is one query for each term, because the ranking (ranking.py) needs to know which term a message has, and how
-many messages have it: `search_commands` makes commands to send together, and `read_matches` reads their replies. No
-value is in the text of a query: all are parameters, and all are encoded (`tag`) or words.
+many messages have it. Nothing of the scope or the filters is scored, and in one conversation DISMAX scores only how
+often a message has a term, so that other documents in the index change nothing. `search_commands` makes commands to
+send together, and `matches_of` reads their replies. No value is in the text of a query: all are parameters, and all are
+encoded (`tag`) or words.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ from redis_history.model import Message
 from redis_history.requests import ANYTHING, Filters, tool_names_of
 from redis_history.search.dates import Period
 from redis_history.search.query import Query, Term
-from redis_history.search.ranking import DEPTH, MAX_DATED, Matches
-from redis_history.search.text import index_text
+from redis_history.search.ranking import DEPTH, MAX_LISTED, Matches
+from redis_history.search.text import author_words, index_words
 
 TEXT: Final = b"t"
 CONVERSATION: Final = b"c"
@@ -44,7 +46,11 @@ VECTOR: Final = b"v"
 _MAX_TAG_BYTES: Final = 2048
 _DEEPEST: Final = 1_000_000  # RediSearch's MAXSEARCHRESULTS
 _SEPARATOR: Final = b","
-_SCORER: Final = b"BM25STD"
+_SCORER: Final = b"DISMAX"
+#: For several conversations, where more messages match than are listed: rare terms and short messages come first.
+_SCORER_OF_MANY: Final = b"BM25STD"
+#: Before a word of a writer's name, so that it is no participant's id: `tag` makes no value that begins like this.
+_NAMED: Final = b"%:"
 
 
 class Namespace:
@@ -97,15 +103,17 @@ def create_arguments(
 
 def document(message: Message) -> list[bytes]:
     """The fields of a document that depend on its message only: names and values, alternating."""
-    fields = [TEXT, index_text(message).encode(), ROLE, message.role.encode()]
+    fields = [TEXT, " ".join(index_words(message)).encode(), ROLE, message.role.encode()]
     if message.participant is not None:
-        fields += [PARTICIPANT, tag(message.participant.id)]
+        writer = message.participant
+        names = [_NAMED + tag(word) for word in sorted(author_words(writer.id, writer.display_name))]
+        fields += [PARTICIPANT, _SEPARATOR.join((tag(writer.id), *names))]
     if message.scope is not None:
         fields += [SCOPE, message.scope.encode()]
     if len(message.parts) != 1 or type(message.parts[0]).__name__ != "TextPart":
-        names = tool_names_of(message)
-        if names:
-            fields += [TOOLS, _SEPARATOR.join(sorted(map(tag, names)))]
+        tools = tool_names_of(message)
+        if tools:
+            fields += [TOOLS, _SEPARATOR.join(sorted(map(tag, tools)))]
     return fields
 
 
@@ -116,6 +124,7 @@ class _Expression:
         if filters.impossible:
             raise InvalidInputError("no message can pass these filters: do not search")
         self.parameters: list[bytes] = []
+        self._scorer = _SCORER_OF_MANY if isinstance(scope, Namespace) or len(scope) > 1 else _SCORER
         self._clauses: list[bytes] = []
         if not isinstance(scope, Namespace):
             if isinstance(scope, str) or not scope:
@@ -137,8 +146,10 @@ class _Expression:
             if filters.before is not None and filters.before.sequence <= 0:
                 before = b"(" + before
             self._clauses.append(b"@%b:[%b %b]" % (TIME, since, before))
-        if filters.archived is not None:
-            self._clauses.append(b"%b@%b:{1}" % (b"" if filters.archived else b"-", ARCHIVED))
+        if filters.archived is True:
+            self._tags(ARCHIVED, (b"1",))
+        elif filters.archived is False:
+            self._clauses.append(b"-@%b:{1}" % ARCHIVED)
 
     @property
     def within(self) -> bytes:
@@ -165,15 +176,21 @@ class _Expression:
         if len(each) > 1:
             # Beside a scope, the score of a|b is that of one of them (RediSearch 2.10); of optional terms, the sum.
             wanted = b"(%b=>{$weight:0}) (%b)" % (wanted, b" ".join(b"~" + one for one in each))
-        command = [b"FT.SEARCH", index, b" ".join(filter(None, (self.within, wanted))), b"NOCONTENT", b"WITHSCORES"]
-        if language == UNSTEMMED or terms[0].kind == "phrase":
-            command.append(b"VERBATIM")
-        else:
-            command += [b"LANGUAGE", language.encode()]
-        return [*command, b"SCORER", _SCORER, *self._end(depth)]
+        return self.ranked(index, wanted, "none" if terms[0].kind == "phrase" else language, depth)
+
+    def ranked(self, index: bytes, wanted: bytes, language: str, depth: int) -> list[bytes]:
+        text = b" ".join(filter(None, (self.within, wanted)))
+        forms = [b"VERBATIM"] if language == UNSTEMMED else [b"LANGUAGE", language.encode()]
+        end = self._end(depth)
+        return [b"FT.SEARCH", index, text, b"NOCONTENT", b"WITHSCORES", *forms, b"SCORER", self._scorer, *end]
 
     def _tags(self, field: bytes, values: Iterable[bytes]) -> None:
-        self._clauses.append(b"@%b:{%b}" % (field, b"|".join(map(self.parameter, values))))
+        self._clauses.append(self.any_of(field, values))
+
+    def any_of(self, field: bytes, values: Iterable[bytes]) -> bytes:
+        names = list(map(self.parameter, values))
+        # A single tag is scored like a word, whatever its weight (RediSearch 2.10); a union obeys its weight.
+        return b"(@%b:{%b})=>{$weight:0}" % (field, b"|".join(names * 2 if len(names) == 1 else names))
 
     def _end(self, depth: int) -> list[bytes]:
         # No timeout: after it the server returns a part of the results, and over RESP2 it does not say so.
@@ -192,8 +209,7 @@ def search_commands(
     language: str = "english",
     depth: int = DEPTH,
 ) -> list[list[bytes]]:
-    """FT.SEARCH for each term, then, if there are several words, one for any of them. Send them in one pipeline;
-    `read_matches` takes the replies in this order. No command: nothing can match.
+    """FT.SEARCH for each term, then, if there are several words, one for any of them. No command: nothing can match.
 
     `scope` has the ids of conversations, at least one, or is NAMESPACE. Raises InvalidInputError for an empty scope,
     and for a depth that no server supports."""
@@ -208,6 +224,28 @@ def search_commands(
     if len(one_by_one) > 1 and len(together) > 1:
         one_by_one.append(_Expression(scope, filters).search(index, together, language, depth))
     return one_by_one
+
+
+def authored_commands(
+    index: bytes,
+    scope: Sequence[str] | Namespace,
+    query: Query,
+    filters: Filters = ANYTHING,
+    *,
+    language: str = "english",
+) -> list[list[bytes]]:
+    """FT.SEARCH for the messages that match a term and were written by somebody whom the query names, and one that
+    counts all messages of these. No command: the query has no word that can be a name."""
+    names = [_NAMED + tag(word) for word in query.names]
+    if not names:
+        return []
+    matching, every = _Expression(scope, filters), _Expression(scope, filters)
+    by_them = matching.any_of(PARTICIPANT, names)
+    terms = b"|".join(matching.term(term) for term in query.terms if term.kind != "phrase")
+    return [
+        matching.ranked(index, b"(%b) (%b)" % (by_them, terms), language, MAX_LISTED),
+        every.ranked(index, b"(%b)" % every.any_of(PARTICIPANT, names), language, 0),
+    ]
 
 
 def scope_at(command: Sequence[bytes]) -> int:
@@ -258,7 +296,7 @@ def dated_command(
     spans = [[expression.parameter(b"%d" % time) for time in period] for period in periods]
     times = b"|".join(b"@%b:[%b (%b]" % (TIME, *span) for span in spans)
     text = b" ".join(filter(None, (expression.within, b"(%b)" % times)))
-    return [b"FT.SEARCH", index, text, b"NOCONTENT", b"WITHSCORES", *expression._end(MAX_DATED)]
+    return [b"FT.SEARCH", index, text, b"NOCONTENT", b"WITHSCORES", *expression._end(MAX_LISTED)]
 
 
 class Found(NamedTuple):
@@ -287,20 +325,8 @@ def _score(value: Any) -> float:
     return -float(value[1]) if isinstance(value, list) else float(value)
 
 
-def read_matches(replies: Sequence[Any], query: Query, place: Place) -> tuple[list[Matches], Matches | None]:
-    """Read the replies to `search_commands`: the matches of each term, and those of any term if there was a command for
-    them. Documents whose key `place` does not know are left out."""
-    if not replies:  # there was no command, because nothing can match
-        return [Matches(0, {}) for _ in query.terms], None
-    read = [matches_of(reply, place) for reply in replies]
-    count = len(query.terms)
-    if len(read) not in (count, count + 1):
-        raise CorruptDataError(f"{len(read)} replies to a search of {count} terms")
-    return read[:count], read[count] if len(read) > count else None
-
-
 def matches_of(reply: Any, place: Place) -> Matches:
-    """The reply to one command, by conversation and sequence."""
+    """The reply to one command, by conversation and sequence, without those that `place` does not know."""
     found = read_found(reply)
     scores: dict[Any, dict[int, float]] = {}
     for key, score in found.documents:

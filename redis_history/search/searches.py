@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from heapq import nlargest
 from itertools import compress, groupby, islice
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -16,7 +15,7 @@ from msgspec.structs import replace
 from redis_history import operations as ops
 from redis_history._validation import check_function, check_integer, check_limit, check_range
 from redis_history.backends.base import AsyncBackend, Backend, features
-from redis_history.errors import BackendUnavailableError, CapabilityError, InvalidInputError, RedisHistoryError
+from redis_history.errors import CapabilityError, InvalidInputError, RedisHistoryError
 from redis_history.events import Cursor
 from redis_history.model import Message
 from redis_history.paging import next_page
@@ -24,13 +23,25 @@ from redis_history.requests import Filters, Within
 from redis_history.requests.store_options import Options
 from redis_history.search import server_search
 from redis_history.search.hits import Reindexed, SearchHit, SearchHits, cut_to_tokens, highlights
-from redis_history.search.query import Query, parse_query
-from redis_history.search.ranking import DEPTH, MAX_SCANNED, Ranked, Scan, favor, fuse, rank
-from redis_history.search.text import chunk_length, pack_all, searchable
+from redis_history.search.query import MAX_TERMS, Query, parse_query
+from redis_history.search.ranking import (
+    AUTHORSHIP,
+    DEPTH,
+    MAX_LISTED,
+    MAX_SCANNED,
+    Ranked,
+    Scan,
+    estimated_size,
+    favor,
+    fuse,
+    rank,
+)
+from redis_history.search.text import MAX_CHARACTERS, MAX_IN_ORDER, chunk_length, pack_all, searchable
 from redis_history.tokens import TokenCounter, count_characters
 
 T = TypeVar("T")
 Steps = Generator[Any, Any, T]
+_SearchOp = server_search.Search | server_search.SearchAll
 _logger = logging.getLogger("redis_history")
 
 #: Messages whose documents are written at once, and their text: some 10 ms of the server's time.
@@ -42,8 +53,10 @@ _PAGE: Final = 1000
 _FETCHED: Final = 50
 #: Conversations of an owner or agent that are searched: those that changed last.
 MOST_OWNED: Final = 10_000
-#: Conversations that are read and ranked here, if the server cannot search.
-MOST_READ: Final = 100
+#: Characters that are read and ranked here, if the server cannot search, and messages for which each conversation
+#: counts besides its own, because it takes a round trip.
+MAX_SCANNED_CHARACTERS: Final = 20_000_000
+_EACH: Final = 10
 #: How often a reindexing looks for conversations that were created meanwhile.
 _PASSES: Final = 4
 #: A longer query is parsed, and more matches are ranked, in a thread, because it would block the event loop.
@@ -105,6 +118,28 @@ class _Searched(NamedTuple):
     number: int
 
 
+class _Room(Struct):
+    """How much more is read and ranked here."""
+
+    messages: int
+    characters: int
+
+    @property
+    def is_full(self) -> bool:
+        return self.messages <= 0 or self.characters <= 0
+
+    def take(self, messages: Sequence[Message]) -> int:
+        """How many of these messages, ascending, still fit: the newest."""
+        fitting = 0
+        for message in reversed(messages):
+            if self.is_full:
+                break
+            self.messages -= 1
+            self.characters -= min(count_characters(message), MAX_CHARACTERS)
+            fitting += 1
+        return fitting
+
+
 class Searcher(Struct, frozen=True):
     """The searches of one store."""
 
@@ -116,35 +151,30 @@ class Searcher(Struct, frozen=True):
         if not asked.can_match:
             return SearchHits()
         op = server_search.Search(conversation_id, asked.terms, asked.filters, asked.vector, asked.depth)
-        found = yield from self._ask_server(op)
+        found = yield from self._matches(op)
         if found is None:
-            hits = yield from self._scanned(conversation_id, asked)
-        else:
-            hits = yield from self._ranked(found, asked)
-        return (yield from self._finished(hits, asked))
+            return (yield from self._scanned([conversation_id], asked, one=True))
+        return (yield from self._ranked(*found, asked))
 
     def search_all(self, within: Within, asked: Asked) -> Steps[SearchHits]:
         asked = yield from self._parsed(asked)
-        ids = yield from _conversations_within(within)
-        found = None
-        if features(self.backend).search_mode != "memory":
-            wait = self.options.search_wait
-            op = server_search.SearchAll(asked.terms, asked.filters, asked.vector, asked.depth, wait, ids)
-            found = yield from self._ask_server(op)
-            if found is None and (ids is None or len(ids) > MOST_READ):
-                yield from self._raise_cannot_search_all()
         if not asked.can_match:
             return SearchHits()
+        ids = yield from _conversations_within(within)
+        wait = self.options.search_wait
+        op = server_search.SearchAll(asked.terms, asked.filters, asked.vector, asked.depth, wait, ids)
+        found = yield from self._matches(op)
         if found is None:
-            hits = yield from self._scanned_all(ids, asked)
-        else:
-            hits = yield from self._ranked(found, asked)
-        return (yield from self._finished(hits, asked))
+            return (yield from self._scanned(ids, asked))
+        return (yield from self._ranked(*found, asked))
 
     def reindex(self, on_progress: Callable[[int, int], object] | None) -> Steps[Reindexed]:
         share = yield from self._ask_server(server_search.MakeIndex(self.options.search_wait))
         if share is None:
-            yield from self._raise_cannot_search_all()
+            raise CapabilityError(
+                "reindex needs a server with search (Redis 8, Redis Stack, RediSearch; database 0); without it, "
+                "searches read the conversations and need no index"
+            )
         seen: set[str] = set()
         documents = done = 0
         for _ in range(_PASSES):
@@ -187,7 +217,7 @@ class Searcher(Struct, frozen=True):
         if self.options.embedder is None or not messages or not self._server_may_search:
             return []
         try:
-            texts = yield Work(lambda: [searchable(message) for message in messages])
+            texts = yield Work(lambda: [searchable(message)[:MAX_IN_ORDER] for message in messages])
             return (yield from self._embed(texts))
         except Exception as error:  # noqa: BLE001 -- an embedder may raise anything
             _logger.error("the embedder failed; %d messages are found by words alone: %s", len(messages), error)
@@ -216,19 +246,32 @@ class Searcher(Struct, frozen=True):
                 _logger.error("the embedder failed; searching by words alone: %s", error)
         return replace(asked, terms=terms, vector=vector)
 
-    def _raise_cannot_search_all(self) -> Steps[None]:
-        if (yield from self._ask_server(server_search.MakeIndex(0.0))) is not None:
-            raise BackendUnavailableError("the server is still filling its search index; try again a little later")
-        raise CapabilityError(
-            f"searching more than {MOST_READ} conversations needs a server with search (Redis 8, Redis Stack, "
-            "RediSearch; database 0); without it, pass conversation_ids, or search one with `search`"
-        )
+    def _matches(self, op: _SearchOp) -> Steps[tuple[Query, server_search.SearchMatches] | None]:
+        """What the server finds, and the query that it was asked at last: phrases that nothing has are replaced by
+        their words, and of many terms the rarest are searched for. None: the server cannot search now."""
+        if not self._server_may_search:
+            return None
+        while True:
+            many = len(op.query.terms) > MAX_TERMS
+            found = yield replace(op, depth=0, vector=None) if many else op
+            if found is None:
+                return None
+            totals = [one.total for one in found.matches]
+            wider = op.query.widened(totals)
+            if not {*wider.terms} <= {*op.query.terms}:
+                op = replace(op, query=wider)
+            elif many:
+                op = replace(op, query=op.query.rarest(totals))
+            else:
+                return op.query, found
 
-    def _ranked(self, found: server_search.SearchMatches, asked: Asked) -> Steps[SearchHits]:
+    def _ranked(self, query: Query, found: server_search.SearchMatches, asked: Asked) -> Steps[SearchHits]:
+        asked = replace(asked, terms=query)
         listed = sum(one.listed for one in (*found.matches, found.nearest) if one is not None)
-        ranked = yield from _work(partial(_rank, found, asked.terms), slow=listed > _FEW_MATCHES)
+        ranked = yield from _work(partial(_rank, found, query), slow=listed > _FEW_MATCHES)
         totals = (one.total for one in (*found.matches, found.together) if one is not None)
-        return SearchHits((yield from self._fetched(ranked, asked)), max(len(ranked), *totals))
+        hits = SearchHits((yield from self._fetched(ranked, asked)), max((len(ranked), *totals)))
+        return (yield from self._finished(hits, asked))
 
     def _fetched(self, ranked: list[Ranked], asked: Asked) -> Steps[list[SearchHit]]:
         """The hits of a page. A message that was removed meanwhile, or is beyond a bound, makes room for the next."""
@@ -254,21 +297,59 @@ class Searcher(Struct, frozen=True):
                     hits.append(SearchHit(hit.message, one.score, one.conversation[0], (), *context, hit.archived))
         return hits[asked.offset : asked.end]
 
-    def _scanned(self, conversation_id: str, asked: Asked) -> Steps[SearchHits]:
-        """The hits without an index: reads the conversation, the newest messages first, and ranks its messages."""
+    def _scanned(self, ids: Sequence[str] | None, asked: Asked, *, one: bool = False) -> Steps[SearchHits]:
+        """The hits without an index: reads conversations (None: all, those that changed last first; `one`: a search of
+        one conversation), the newest messages of each first, and ranks their messages."""
+        if ids is None:
+            listed = yield ops.ListConversations(None, None, MOST_OWNED + 1, 0)
+            ids = [each.conversation_id for each in listed]
         scan = Scan(asked.terms, asked.filters, language=self.options.language)
-        left, documented = MAX_SCANNED, True
-        archived: set[int] = set()
+        room = _Room(MAX_SCANNED, MAX_SCANNED_CHARACTERS)
+        archived: set[tuple[str, int]] = set()
+        cut = read = 0
+        for conversation_id in ids[:MOST_OWNED]:
+            if room.is_full:
+                break
+            read += 1
+            cut += yield from self._scan(conversation_id, asked, scan, room, archived, document=one)
+        ranked = yield Work(partial(scan.ranked, one=one))
+        asked = replace(asked, terms=scan.query)
+        hits = SearchHits((), len(ranked), _left_out(cut, len(ids) - read, scan.size))
+        for found in ranked[asked.offset : asked.end]:
+            conversation_id, number = found.conversation, found.sequence
+            message, is_archived = scan.messages[conversation_id][number], (conversation_id, number) in archived
+            context = yield from self._neighbors(conversation_id, message, asked.context, is_archived)
+            hits.append(SearchHit(message, found.score, conversation_id, (), *context, is_archived))
+        return (yield from self._finished(hits, asked))
+
+    def _scan(
+        self,
+        conversation_id: str,
+        asked: Asked,
+        scan: Scan,
+        room: _Room,
+        archived: set[tuple[str, int]],
+        *,
+        document: bool,
+    ) -> Steps[bool]:
+        """Add the messages of a conversation to the scan. Returns whether older ones were left out."""
+        documented = document and self._server_may_search
         op: ops.ReadPage | None = self._newest_page(conversation_id)
-        cursor = (yield ops.ReadHead(conversation_id)).cursor if self._server_may_search else None
+        cursor = (yield ops.ReadHead(conversation_id)).cursor if documented else None
+        room.messages -= _EACH
+        cut = False
         while op is not None:
             page = yield op
             op = next_page(op, page, _PAGE)
             searched = _searched(page)
-            chunk = [one for one in searched if asked.filters.archived in (None, one.archived)][-left:] if left else []
-            yield Work(partial(scan.add, [one.message for one in chunk], [one.number for one in chunk]))
-            archived.update(one.number for one in chunk if one.archived)
-            left -= min(left, len(searched))
+            fitting = room.take([one.message for one in searched])
+            cut = cut or fitting < len(searched)
+            newest = searched[len(searched) - fitting :]
+            chunk = [one for one in newest if asked.filters.archived in (None, one.archived)]
+            scan.size += len(newest) - len(chunk)
+            messages, numbers = [one.message for one in chunk], [one.number for one in chunk]
+            yield Work(partial(scan.add, messages, numbers, conversation_id))
+            archived.update((conversation_id, one.number) for one in chunk if one.archived)
             if documented and cursor is not None:
                 # Messages from before there was search, or an index that was lost: the next search finds them there.
                 try:
@@ -276,26 +357,9 @@ class Searcher(Struct, frozen=True):
                 except RedisHistoryError as error:  # this search does not need the documents
                     documented = False
                     _logger.warning("search documents were not written: %s", error)
-            elif not left:
-                _logger.warning("only the newest %d messages of %r are searched", MAX_SCANNED, conversation_id[:80])
-                break
-        ranked = yield Work(scan.ranked)
-        hits = SearchHits((), len(ranked))
-        for one in ranked[asked.offset : asked.end]:
-            message, is_archived = scan.messages[one.sequence], one.sequence in archived
-            context = yield from self._neighbors(conversation_id, message, asked.context, is_archived)
-            hits.append(SearchHit(message, one.score, conversation_id, (), *context, is_archived))
-        return hits
-
-    def _scanned_all(self, ids: Sequence[str] | None, asked: Asked) -> Steps[SearchHits]:
-        first_pages = replace(asked, limit=asked.end, offset=0)
-        best: list[SearchHit] = []
-        total = 0
-        for conversation_id in (yield from _all_ids()) if ids is None else ids:
-            hits = yield from self._scanned(conversation_id, first_pages)
-            best = nlargest(asked.end, [*best, *hits], key=lambda hit: hit.score)
-            total += hits.total
-        return SearchHits(best[asked.offset :], total)
+            elif room.is_full:
+                return cut or op is not None
+        return cut
 
     def _neighbors(
         self, conversation_id: str, message: Message, count: int, archived: bool
@@ -331,7 +395,7 @@ class Searcher(Struct, frozen=True):
     def _finished(self, hits: SearchHits, asked: Asked) -> Steps[SearchHits]:
         finish = partial(_cut_and_highlighted, hits, asked, self.options.language)
         shown = yield from _work(finish, slow=asked.highlight or len(hits) > _FETCHED)
-        return SearchHits(shown, hits.total)
+        return SearchHits(shown, hits.total, hits.incomplete)
 
 
 def _work(function: Callable[[], T], *, slow: bool) -> Steps[T]:
@@ -382,11 +446,20 @@ def _conversation(ranked: Ranked) -> Any:
 
 
 def _rank(found: server_search.SearchMatches, query: Query) -> list[Ranked]:
-    ranked = rank(query, found.matches, size=found.size, together=found.together)
-    size = found.size or found.documents
-    if found.dated is not None:
+    size = estimated_size(found.matches) if found.size is None else found.size
+    ranked = rank(query, found.matches, size=size, together=found.together)
+    if found.dated is not None and found.dated.total <= MAX_LISTED:  # else it says little
         ranked = favor(ranked, found.dated, size)
-    return ranked if found.nearest is None else fuse(ranked, found.nearest, size)
+    if found.authored is not None:
+        ranked = favor(ranked, found.authored, size, AUTHORSHIP)
+    return ranked if found.nearest is None else fuse(ranked, found.nearest, found.size or found.documents)
+
+
+def _left_out(cut: int, unread: int, size: int) -> str | None:
+    if not cut and not unread:
+        return None
+    left = [f"{unread:,} conversations" if unread else "", f"older messages of {cut:,} conversations" if cut else ""]
+    return f"without an index only {size:,} messages were searched, not {' and '.join(filter(None, left))}"
 
 
 def _cut_and_highlighted(hits: list[SearchHit], asked: Asked, language: str) -> list[SearchHit]:

@@ -26,7 +26,8 @@ class MessagePlace(NamedTuple):
 class SearchMatches(Struct, frozen=True):
     """The matches of each term of a query, by conversation id and generation, and of any of them (`together`). `size`:
     the number of searched messages (None: unknown); `nearest`: the similarity of the nearest vectors; `documents`: the
-    number in the index of a namespace; `dated`: the messages from the times that the query names."""
+    number in the index of a namespace; `dated`: the messages from the times that the query names; `authored`: the
+    matches by writers whom the query names, of all messages by these."""
 
     matches: list[Matches]
     together: Matches | None
@@ -34,11 +35,12 @@ class SearchMatches(Struct, frozen=True):
     nearest: Matches | None = None
     documents: int = 0
     dated: Matches | None = None
+    authored: Matches | None = None
 
 
 class Search(Struct, Op[SearchMatches | None], frozen=True):
-    """Search one conversation: the best `depth` matches of each term. The outcome is also None if some messages have no
-    document yet."""
+    """Search one conversation: the best `depth` matches of each term (0: only how many there are). The outcome is also
+    None if some messages have no document yet."""
 
     conversation_id: str
     query: Query

@@ -539,8 +539,9 @@ def test_servers_without_search(own_server: Callable[..., RealServer], server: R
     with HistoryStore(f"{server.url}?db=1", namespace="one") as store, server.client() as client:
         store.append("c", user("word", id="1"))
         assert found(store, "c", "word") == {"1"}
+        assert {hit.message.id for hit in store.search_all("word")} == {"1"}
         with pytest.raises(CapabilityError):
-            store.search_all("word")
+            store.reindex()
         store.delete_conversation("c")
     with HistoryStore(f"{server.url}?db=1", search="require") as store, pytest.raises(CapabilityError, match="db"):
         store.get("c")

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redis_history._words import is_unspaced, stop_words, words
-from redis_history.search.query import MAX_TERMS, Query, Term, parse_query
+from redis_history.search.query import MAX_CANDIDATES, MAX_PHRASE, MAX_TERMS, Query, Term, parse_query
 
 
 def _texts(query: Query) -> list[str]:
@@ -28,6 +28,8 @@ def _texts(query: Query) -> list[str]:
         ("c* *c * a*b a * b", ["c", "b"]),
         ("**bold** and *this*", ["bold"]),
         ("snake_ca*", ["snake", "ca*"]),
+        ("open src/main.py", ["open", "src", "main", "py", '"src main py"']),
+        ("getName of it's", ["getname", "get", "name", '"getname get name"']),
         ("what is it", ["what", "is", "it"]),
         ("电影院", ["电影", "影院"]),
         ('"电影院"', ['"电影 影院"']),
@@ -51,9 +53,23 @@ def test_stop_words_are_those_of_the_language() -> None:
 
 
 def test_no_more_terms_than_the_bound() -> None:
-    assert len(parse_query(" ".join(f"word{n}" for n in range(100))).terms) == MAX_TERMS
+    assert len(parse_query(" ".join(f"word{n}" for n in range(1_000))).terms) == MAX_CANDIDATES
     (phrase,) = parse_query('"' + " ".join(f"word{n}" for n in range(100)) + '"').terms
-    assert len(phrase.words) == MAX_TERMS
+    assert len(phrase.words) == MAX_PHRASE
+
+
+def test_phrases_without_a_hit_become_words() -> None:
+    query = parse_query('say "where is the green tea" and "of it"')
+    assert _texts(query.widened([1, 0, 3])) == ["say", "green", "tea", '"of it"']
+    assert _texts(query.widened([0, 2, 0])) == ["say", '"where is the green tea"', "of", "it"]
+
+
+def test_the_rarest_terms_are_kept() -> None:
+    query = parse_query(" ".join(f"word{n}" for n in range(300)))
+    kept = _texts(query.rarest([n % 3 * 10 for n in range(300)]))
+    assert len(kept) == MAX_TERMS
+    assert {f"word{n}" for n in range(1, 300, 3)} <= set(kept), "those with 10 matches before those with 20"
+    assert not {f"word{n}" for n in range(0, 300, 3)} & set(kept), "none without a match"
 
 
 @pytest.mark.proves("linear-time")

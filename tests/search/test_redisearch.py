@@ -13,13 +13,11 @@ from redis_history._words import LANGUAGES
 from redis_history.errors import ConfigurationError, CorruptDataError, InvalidInputError
 from redis_history.requests import make_filters
 from redis_history.search.query import parse_query
-from redis_history.search.ranking import Matches
 from redis_history.search.redisearch import (
     count_command,
     create_arguments,
     document,
     read_found,
-    read_matches,
     search_commands,
     tag,
 )
@@ -74,7 +72,6 @@ def test_impossible_searches_are_not_sent() -> None:
     assert search_commands(b"i", ["c"], query, make_filters(since=Position(30, 0), before=Position(20, 0))) == []
     with pytest.raises(InvalidInputError, match="filters"):
         count_command(b"i", ["c"], none)
-    assert read_matches([], query, lambda key: None) == ([Matches(0, {})], None)
 
 
 def test_an_index_is_never_over_everything() -> None:
@@ -85,11 +82,12 @@ def test_an_index_is_never_over_everything() -> None:
 
 def test_the_scope_stands_first_and_in_parentheses() -> None:
     commands = search_commands(b"i", ["c", "d"], parse_query('tea "iced tea" cof*'), make_filters(roles=["user"]))
+    scope = b"((@c:{$p0|$p1})=>{$weight:0}) ((@r:{$p2|$p2})=>{$weight:0})"
     assert [command[2] for command in commands] == [
-        b"(@c:{$p0|$p1}) (@r:{$p2}) ($p3)",
-        b"(@c:{$p0|$p1}) (@r:{$p2}) (((($p3) ($p4))=>{$slop:0;$inorder:true}))",
-        b"(@c:{$p0|$p1}) (@r:{$p2}) ($p3*)",
-        b"(@c:{$p0|$p1}) (@r:{$p2}) (($p3|$p4*)=>{$weight:0}) (~$p3 ~$p4*)",
+        scope + b" ($p3)",
+        scope + b" (((($p3) ($p4))=>{$slop:0;$inorder:true}))",
+        scope + b" ($p3*)",
+        scope + b" (($p3|$p4*)=>{$weight:0}) (~$p3 ~$p4*)",
     ]
     assert all(command[-2:] == [b"DIALECT", b"2"] for command in commands)
 
@@ -113,8 +111,6 @@ def test_replies_of_both_protocols() -> None:
 def test_other_replies_are_corrupt(reply: Any) -> None:
     with pytest.raises(CorruptDataError):
         read_found(reply)
-    with pytest.raises(CorruptDataError):
-        read_matches([[0]], parse_query("one two three"), lambda key: None)
 
 
 def ids(store: HistoryStore, query: str) -> set[str]:

@@ -20,7 +20,7 @@ from redis_history import (
     user,
 )
 from redis_history._words import MAX_WORD, is_unspaced, words
-from redis_history.search.text import MAX_CHARACTERS, chunk_length, index_text, searchable
+from redis_history.search.text import MAX_CHARACTERS, chunk_length, index_words, searchable
 
 NOISE = base64.b64encode(bytes(range(256)) * 4).decode()
 
@@ -29,7 +29,7 @@ NOISE = base64.b64encode(bytes(range(256)) * 4).decode()
     ("written", "expected"),
     [
         ("Hello, World!", "hello world"),
-        ("snake_case CamelCase a.b/c-d", "snake case camelcase a b c d"),
+        ("snake_case CamelCase a.b/c-d", "snake case camelcase camel case a b c d"),
         ("don’t DON'T", "don t don t"),
         ("ＦＵＬＬ ﬁsh ² Straße İ", "full fish 2 strasse i̇"),
         ("naïve naïve".replace("ï", "i\u0308", 1), "naïve naïve"),
@@ -76,7 +76,9 @@ def test_every_part_of_a_message_is_searchable() -> None:
             UnknownPart({"type": "hologram", "text": "later"}),
         ),
     )
-    assert index_text(message) == ("ada plain pondering get weather oslo 3 celsius sunny 21 5 report pdf later")
+    assert (
+        " ".join(index_words(message)) == "ada plain pondering get weather oslo 3 celsius sunny 21 5 report pdf later"
+    )
     for hidden in ("c2lnbmF0dXJl", "call", "f-1", "hologram", "application"):
         assert hidden not in searchable(message)
 
@@ -89,14 +91,43 @@ def test_encoded_bytes_are_not_searchable() -> None:
         Message(role="tool", parts=(tool_result("1", ["before", image, "after"]),)),
         Message(role="tool", parts=(tool_result("1", {"text": "before", "encrypted_content": NOISE, "x": "after"}),)),
     ):
-        assert set(index_text(message).split()) <= {"before", "after", "image", "png"}, message.parts
+        assert set(index_words(message)) <= {"before", "after", "image", "png"}, message.parts
 
 
 def test_long_paths_and_digests_are_searchable() -> None:
     path = "/usr/lib/python3/site-packages/redis_history/backends/redis/planner/some_long_module_name.py"
-    assert index_text(user(path)) == " ".join(re.findall(r"[a-z0-9]+", path))
-    assert index_text(user("f" * 64)) == "f" * 64
-    assert index_text(user("f" * 65)) == ""
+    assert index_words(user(path)) == re.findall(r"[a-z0-9]+", path)
+    assert index_words(user("f" * 64)) == ["f" * 64]
+    assert index_words(user("f" * 65)) == []
+
+
+def test_parts_of_identifiers_are_words() -> None:
+    assert words("getUserName in HTTPServer") == [
+        "getusername",
+        "get",
+        "user",
+        "name",
+        "in",
+        "httpserver",
+        "http",
+        "server",
+    ]
+    for plain in ("snake_case", "HAT136", "2nd", "iOS", "ABC", "Word", "aB"):
+        assert words(plain) == plain.lower().replace("_", " ").split()
+
+
+@given(st.text("aB1_ é", max_size=60))
+def test_parts_follow_the_whole(written: str) -> None:
+    whole = words(written.lower())
+    found = iter(words(written))
+    assert all(word in found for word in whole)
+
+
+def test_a_long_listing_has_each_word_behind_its_beginning_once() -> None:
+    listing = tool_result("1", "\n".join(f"file_{n} of the folder" for n in range(3_000)))
+    found = index_words(Message(role="tool", parts=(listing,)))
+    assert set(found) == {"file", "of", "the", "folder", *map(str, range(3_000))}
+    assert len(found) < 6_000
 
 
 def test_searchable_text_is_bounded() -> None:
@@ -112,7 +143,7 @@ def test_searchable_text_is_bounded() -> None:
 @given(st.text(st.characters(), max_size=2_000))
 def test_the_index_has_the_words_of_what_is_searchable(written: str) -> None:
     message = Message(role="user", parts=(text(written),))
-    assert index_text(message).split() == words(searchable(message))
+    assert index_words(message) == words(searchable(message))
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from redis_history.backends.redis.calls import (
     as_is,
     plain,
 )
-from redis_history.backends.redis.keys import IndexPart, pack_keys
+from redis_history.backends.redis.keys import pack_keys
 from redis_history.backends.redis.search_index import (
     counted_fields,
     fill_index,
@@ -34,17 +34,17 @@ from redis_history.backends.redis.search_index import (
 )
 from redis_history.errors import BackendError, CorruptDataError
 from redis_history.model.wire import decode_member
-from redis_history.search.ranking import DEPTH, Matches, rareness
+from redis_history.search.ranking import DEPTH, Matches
 from redis_history.search.redisearch import (
     NAMESPACE,
     Namespace,
+    authored_commands,
     count_command,
     dated_command,
     matches_of,
     nearest_command,
     page_command,
     read_found,
-    read_matches,
     scope_at,
     search_commands,
 )
@@ -71,6 +71,8 @@ _PART_DEPTH: Final = 100
 _SCOPE_SIZE: Final = 500
 #: Documents that a sweep checks in one step.
 _SWEPT: Final = 200
+#: Commands of one script: some 10 ms of the server's time.
+_COMMANDS: Final = 40
 #: Searches of one conversation whose documents must first be marked as archived or live.
 _MARKINGS: Final = 3
 #: A placeholder: the script puts in the generation of the conversation's documents.
@@ -144,13 +146,19 @@ def _search_one(op: Search, settings: Settings, index: SearchIndex) -> Steps[Sea
         yield from fill_index(settings, 0.0)
     if not index.settled:  # until the index with vectors is filled, another one answers
         op = structs.replace(op, vector=None)
-    call, terms = _search_call(op, settings, index)
+    calls, names = _search_calls(op, settings, index)
     for _ in range(_MARKINGS):
-        reply = (yield call) if index.scripts else (yield from _unscripted(op, call.args, terms, settings))
-        if reply[2] == -2:
-            return None  # the slot moves
+        if index.scripts:
+            replies = yield calls
+        else:
+            replies = []
+            for call in calls:
+                replies.append((yield from _unscripted(op, call.args, settings)))
+        reply = _one_reply(replies)
+        if reply is None or reply[2] == -2:
+            return None  # the conversation was replaced, or the slot moves
         if reply[2] != -1:
-            return _found(op, terms, reply)
+            return _found(op, names, reply)
         # The search filters by `archived`, and some documents have no mark yet.
         if not (yield Upkeep(mark(settings.keyspace.conversation(op.conversation_id)))):
             break
@@ -170,17 +178,18 @@ def _search_all(op: SearchAll, settings: Settings, index: SearchIndex) -> Steps[
     asked: list[tuple[int, Sequence[str] | Namespace]] = [(at, NAMESPACE) for at in range(len(index.parts))]
     if op.conversation_ids is not None:
         asked = yield from _scopes(op.conversation_ids, settings, index)
-    calls = [_search_all_calls(op, index.parts[at], scope, index.form, depth) for at, scope in asked]
-    replies = (yield [call for each in calls for call in each]) if calls and calls[0] else []
+    each = [_commands(op, index.parts[at].name, scope, index.form, depth, depth) for at, scope in asked]
+    names = [name for name, _ in each[0]] if each else []
+    calls = [plain(*command, errors=True) for commands in each for _, command in commands]
+    replies = (yield calls) if calls else []
     for reply in replies:
         if isinstance(reply, Exception):
             raise BackendError(str(reply)) from reply
-    size = len(calls[0]) if calls else 0
-    found = [_read_all(op, settings, replies[at * size : (at + 1) * size]) for at in range(len(calls))]
+    size = len(names)
+    found = [_read_all(op, settings, names, replies[at * size : (at + 1) * size]) for at in range(len(each))]
     if not found:
-        return _read_all(op, settings, [])
-    sizes = tuple(state.each[at] for at, _ in asked) if several else None
-    return structs.replace(_merged(found, sizes) if len(found) > 1 else found[0], documents=state.documents)
+        return _read_all(op, settings, [], [])
+    return structs.replace(_merged(found) if len(found) > 1 else found[0], documents=state.documents)
 
 
 def _scopes(
@@ -200,32 +209,26 @@ def _scopes(
     ]
 
 
-def _merged(found: list[SearchMatches], sizes: tuple[int, ...] | None) -> SearchMatches:
-    """The matches of several searches. `sizes`: documents in the part of the index of each. A part weights scores by
-    how rare a term is in that part; this weight is divided out."""
-    matches = []
-    for each in zip(*(one.matches for one in found), strict=True):
-        scores: dict[Any, dict[int, float]] = {}
-        for index, (total, of_part) in enumerate(each):
-            rare = 1.0 if sizes is None else rareness(total, sizes[index])
-            scores |= {whose: {n: s / rare for n, s in listed.items()} for whose, listed in of_part.items()}
-        matches.append(Matches(sum(part.total for part in each), scores))
+def _merged(found: list[SearchMatches]) -> SearchMatches:
+    """The matches of several searches."""
     return SearchMatches(
-        matches,
+        [_joined_known(each) for each in zip(*(one.matches for one in found), strict=True)],
         _joined([one.together for one in found]),
         None,
         _joined([one.nearest for one in found]),
         dated=_joined([one.dated for one in found]),
+        authored=_joined([one.authored for one in found]),
     )
 
 
 def _joined(parts: list[Matches | None]) -> Matches | None:
     known = [part for part in parts if part is not None]
-    if not known:
-        return None
-    return Matches(
-        sum(part.total for part in known), {w: listed for part in known for w, listed in part.scores.items()}
-    )
+    return _joined_known(known) if known else None
+
+
+def _joined_known(parts: Sequence[Matches]) -> Matches:
+    scores = {whose: listed for part in parts for whose, listed in part.scores.items()}
+    return Matches(sum(part.total for part in parts), scores)
 
 
 def _write_documents(op: WriteDocuments, settings: Settings) -> Steps[int | None]:
@@ -268,40 +271,61 @@ def _sweep(op: SweepDocuments, settings: Settings) -> Steps[tuple[int, int] | No
     return (at + 2) % (count + 1), len(gone)
 
 
-def _search_call(op: Search, settings: Settings, index: SearchIndex) -> tuple[Call, int]:
-    """A search of one conversation, and how many of its commands are for terms; `_found` reads the reply."""
+def _search_calls(op: Search, settings: Settings, index: SearchIndex) -> tuple[list[Call], list[str]]:
+    """A search of one conversation, and what its commands find; `_found` reads the replies."""
     name = index.part(op.conversation_id).name
-    terms, others = _commands(op, name, _SCOPE, index.form, op.depth, DEPTH)
-    args = [b"0" if op.filters.archived is None else b"1"]
-    for command in (count_command(name, _SCOPE), *terms, *others):
-        args += (b"%d" % len(command), b"%d" % (scope_at(command) + 1), *command)
+    commands = _commands(op, name, _SCOPE, index.form, op.depth, DEPTH)
     keys = pack_keys(settings.keyspace.conversation(op.conversation_id).state)
-    return Call(SEARCH, keys, args, as_is), len(terms)
+    calls = []
+    for start in range(0, max(len(commands), 1), _COMMANDS):
+        args = [b"0" if op.filters.archived is None else b"1"]
+        for _, command in (("", count_command(name, _SCOPE)), *commands[start : start + _COMMANDS]):
+            args += (b"%d" % len(command), b"%d" % (scope_at(command) + 1), *command)
+        calls.append(Call(SEARCH, keys, args, as_is))
+    return calls, [name for name, _ in commands]
 
 
-def _found(op: Search, terms: int, reply: list[Any]) -> SearchMatches | None:
+def _one_reply(replies: list[list[Any]]) -> list[Any] | None:
+    """The replies to calls of one search as the reply to one call; None if the conversation was replaced meanwhile."""
+    first = replies[0]
+    for reply in replies:
+        if reply[0] != first[0]:
+            return None
+        if reply[1] != reply[2]:  # some messages have no document or no mark, or the slot moves
+            return reply
+    return [*first[:3], *(item for reply in replies for item in reply[3:])]
+
+
+def _found(op: Search, names: list[str], reply: list[Any]) -> SearchMatches | None:
     """The matches; None if not all messages have documents."""
     generation, count, documents, *replies = reply
     if count != documents:
         return None
-
+    if not replies:  # a conversation without messages
+        return SearchMatches([Matches(0, {})] * len(op.query.terms), None, 0)
     whose = (op.conversation_id, generation)
     found = [
         Matches(total, {whose: dict(zip(map(int, listed[::2]), map(float, listed[1::2]), strict=True))})
         for total, listed in zip(replies[::2], map(bytes.split, replies[1::2]), strict=True)
     ]
-    single = len(op.query.terms)
-    if not replies:  # a conversation without messages
-        return SearchMatches([Matches(0, {})] * single, None, 0)
-    nearest, rest = None, found[terms:]
-    if op.vector is not None and rest:
-        distances = found[terms].scores[whose]
-        nearest = Matches(len(distances), {whose: {sequence: -distance for sequence, distance in distances.items()}})
-    dated = found[-1] if op.query.periods and terms else None
-    return SearchMatches(found[:single], found[single] if terms > single else None, count, nearest, dated=dated)
+    if "nearest" in names:
+        at = names.index("nearest")
+        distances = found[at].scores[whose]
+        found[at] = Matches(len(distances), {whose: {sequence: -one for sequence, one in distances.items()}})
+    return _search_matches(names, found, count)
 
 
-def _unscripted(op: Search, args: list[bytes], terms: int, settings: Settings) -> Steps[list[Any]]:
+def _search_matches(names: list[str], found: list[Matches], size: int | None) -> SearchMatches:
+    """What commands have found, by the names of `_commands`."""
+    of: dict[str, Matches] = {name: each for name, each in zip(names, found, strict=True) if name != "term"}
+    terms = [each for name, each in zip(names, found, strict=True) if name == "term"]
+    authored = of.get("authored")
+    if authored is not None:
+        authored = authored._replace(total=of["authors"].total)
+    return SearchMatches(terms, of.get("together"), size, of.get("nearest"), dated=of.get("dated"), authored=authored)
+
+
+def _unscripted(op: Search, args: list[bytes], settings: Settings) -> Steps[list[Any]]:
     """Does the work of search.lua with commands, and returns the same."""
     state = settings.keyspace.conversation(op.conversation_id).state
     counters = plain(b"HMGET", state, b"i", b"n", b"m", b"~", b"j")
@@ -331,9 +355,9 @@ def _unscripted(op: Search, args: list[bytes], terms: int, settings: Settings) -
     times = count.total // size if size and count.total % size == 0 else 1
     answer[2] = count.total // times
     prefix = settings.keyspace.documents_of(op.conversation_id, generation)
-    for index, (total, documents) in enumerate(found):
-        sign = 1 if index < terms else -1  # of a near vector: the distance
-        listed = [(key[len(prefix) :], sign * score) for key, score in documents if key.startswith(prefix)]
+    for total, documents in found:
+        # The score of a near vector is its distance with a minus; the script returns the distance.
+        listed = [(key[len(prefix) :], abs(score)) for key, score in documents if key.startswith(prefix)]
         answer += (total // times, b" ".join(b"%b %a" % one for one in listed))
     return answer
 
@@ -352,14 +376,6 @@ def _counted(values: list[Any]) -> _Counted:
     return _Counted(generation or b"", size, moves)
 
 
-def _search_all_calls(
-    op: SearchAll, part: IndexPart, scope: Sequence[str] | Namespace, searching: Searching, depth: int
-) -> list[Call]:
-    """Commands to send together; `_read_all` reads the replies."""
-    terms, others = _commands(op, part.name, scope, searching, depth, depth)
-    return [plain(*command, errors=True) for command in (*terms, *others)]
-
-
 def _commands(
     op: Search | SearchAll,
     name: bytes,
@@ -367,29 +383,31 @@ def _commands(
     searching: Searching,
     depth: int,
     near: int,
-) -> tuple[list[list[bytes]], list[list[bytes]]]:
-    """The commands for terms; and those for near vectors and for the times in the query, in this order."""
+) -> list[tuple[str, list[bytes]]]:
+    """The commands, and what each of them finds."""
     terms = search_commands(name, scope, op.query, op.filters, language=searching.language, depth=depth)
-    others = []
+    commands = list(zip(["term"] * len(op.query.terms) + ["together"], terms, strict=False))
+    if not op.depth:  # only the numbers of matches are wanted
+        return commands[: len(op.query.terms)]
     if op.vector is not None and not op.filters.impossible:
-        others.append(nearest_command(name, scope, op.vector, op.filters, count=near))
-    if op.query.periods and terms:
-        others.append(dated_command(name, scope, op.query.periods, op.filters))
-    return terms, others
+        commands.append(("nearest", nearest_command(name, scope, op.vector, op.filters, count=near)))
+    if terms:
+        authored = authored_commands(name, scope, op.query, op.filters, language=searching.language)
+        commands += zip(("authored", "authors"), authored, strict=False)
+        if op.query.periods:
+            commands.append(("dated", dated_command(name, scope, op.query.periods, op.filters)))
+    return commands
 
 
-def _read_all(op: SearchAll, settings: Settings, replies: list[Any]) -> SearchMatches:
+def _read_all(op: SearchAll, settings: Settings, names: list[str], replies: list[Any]) -> SearchMatches:
     keyspace = settings.keyspace
 
     def message_of(key: bytes) -> tuple[tuple[str, bytes], int] | None:
         where = keyspace.document_of(key)
         return None if where is None else ((where.conversation_id, where.generation), where.sequence)
 
-    replies = list(replies)
-    dated = matches_of(replies.pop(), message_of) if op.query.periods and replies else None
-    nearest = matches_of(replies.pop(), message_of) if op.vector is not None and replies else None
-    matches, together = read_matches(replies, op.query, message_of)
-    return SearchMatches(matches, together, None, nearest, dated=dated)
+    found = _search_matches(names, [matches_of(reply, message_of) for reply in replies], None)
+    return found if found.matches else structs.replace(found, matches=[Matches(0, {})] * len(op.query.terms))
 
 
 def fetch_call(op: Fetch, settings: Settings) -> Call:
