@@ -115,6 +115,7 @@ async def test_a_rewrite_overwrites_nobody(stores: Any, rewrite: str) -> None:
     assert "1" not in texts(history)
 
 
+@pytest.mark.compaction
 @pytest.mark.proves("no-overwrite")
 @pytest.mark.parametrize("rewrite", ["clear", "restore", "reset"])
 @pytest.mark.parametrize("loaded", ["before", "meanwhile"])

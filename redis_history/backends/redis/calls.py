@@ -354,7 +354,7 @@ def with_extra_keys(call: Call) -> Steps[Any]:
 
 def _missing_keys(reply: Any) -> list[bytes] | None:
     """The keys that a writing script asks for, which did nothing: see lua/_change.lua."""
-    return reply[1:] if type(reply) is list and reply[0] == b"keys" else None
+    return reply[1:] if type(reply) is list and reply[:1] == [b"keys"] else None
 
 
 def _confirmed(op: Write[Any], decode: Callable[[Any], T], confirmation: Confirmation, replies: tuple[Any, Any]) -> T:
