@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -16,6 +15,7 @@ from redis_history.cli.commands import Context
 from redis_history.errors import ConfigurationError, ConversationNotFoundError
 from redis_history.retry import RetryPolicy
 
+AT_ONCE = RetryPolicy(deadline=0)
 PATIENCE = RetryPolicy(deadline=2.0)
 
 
@@ -30,11 +30,9 @@ def check_url(context: Context) -> None:
 
 @contextmanager
 def connect(context: Context, *, probe: bool = True) -> Iterator[HistoryStore]:
-    """A store without search that reports a missing server soon, and at a terminal at once."""
+    """A store without search that reports a missing server at once."""
     check_url(context)
-    at_terminal = sys.stderr is not None and sys.stderr.isatty()
-    retry = RetryPolicy(deadline=0) if at_terminal else PATIENCE
-    with HistoryStore(context.url, namespace=context.namespace, retry=retry, search="off") as store:
+    with HistoryStore(context.url, namespace=context.namespace, retry=AT_ONCE, search="off") as store:
         if probe:
             store.list_conversations(limit=1)
         yield store

@@ -7,6 +7,7 @@ import errno
 import functools
 import io
 import os
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -19,6 +20,7 @@ from redis_history.errors import RedisHistoryError
 
 DONE, FAILED, WRONG, NO_SERVER, INTERRUPTED, NO_READER, TERMINATED = 0, 1, 2, 3, 130, 141, 143
 DEFAULT_URL = "redis://localhost:6379/0"
+PRIVATE_URL = "embedded://"
 SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
 
 #: Each command with its module and the first line of its help. The module is imported when the command runs.
@@ -57,7 +59,7 @@ class Context(NamedTuple):
 
     @property
     def url(self) -> str:
-        return DEFAULT_URL if self.given_url is None else self.given_url
+        return default_url() if self.given_url is None else self.given_url
 
     def say(self, text: str, **fields: Any) -> None:
         """Print a line to standard output: the text, or the fields with --json."""
@@ -72,6 +74,14 @@ class Context(NamedTuple):
         from redis_history.cli._output import json_line
 
         click.echo(json_line(fields))
+
+
+@functools.cache
+def default_url() -> str:
+    """The server of all commands without --url: one on the port of Redis, otherwise the private server."""
+    with contextlib.suppress(OSError), socket.create_connection(("localhost", 6379), timeout=0.4):
+        return DEFAULT_URL
+    return PRIVATE_URL
 
 
 def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
@@ -176,7 +186,7 @@ def discard_output() -> None:
             metavar="URL",
             envvar="REDIS_HISTORY_URL",
             show_envvar=True,
-            show_default=DEFAULT_URL,
+            show_default=f"{DEFAULT_URL} if a server listens there, otherwise {PRIVATE_URL}",
         ),
         _shared("namespace", **_SHARED["namespace"], envvar="REDIS_HISTORY_NAMESPACE", show_envvar=True,
                 default="default"),

@@ -37,13 +37,13 @@ _LINE_SECONDS = 1.0
 def demo_command(context: Context, data: Path | None, agents: int, conversations: int | None, serve: bool) -> None:
     """Watch agents write at once, a subscriber follow, and a compressor keep the conversations short.
 
-    Agent processes replay conversations on a real server: on the private one without --url. They repeat some appends,
+    Agent processes replay conversations on a real server. They repeat some appends,
     as after a lost reply. The conversations stay for a day in a namespace of their own, so that you can look at them
     afterwards. Exit status 1 if anything is missing, duplicated or out of order.
     """
     if serve and find_spec("starlette") is None:
         raise click.UsageError("--serve needs the extra web: pip install 'redis_history[cli,web]'")
-    context = context._replace(given_url=context.given_url or "embedded://", namespace=f"demo-{new_token()[:6]}")
+    context = context._replace(given_url=context.url, namespace=f"demo-{new_token()[:6]}")
     check_url(context)
     problems: list[ImportProblem] = []
     replay = Replay(context.url, context.namespace, load(data or SAMPLE, conversations, problems.append), agents)

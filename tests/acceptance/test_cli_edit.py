@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pty
 import subprocess
 import sys
 from typing import Any
@@ -61,17 +59,14 @@ def test_ls_filters_and_sorts(store: HistoryStore, on: Any) -> None:
     assert on("ls", "--since", "5.3").returncode == 2
 
 
-def test_a_refused_connection_is_reported_at_once_at_a_terminal() -> None:
+def test_a_refused_connection_is_reported_at_once() -> None:
     code = """if True:
         from redis_history import RetryPolicy
         from redis_history.cli import _stores, main
         _stores.PATIENCE = RetryPolicy(deadline=600)
         main()"""
-    ours, theirs = pty.openpty()
     argv = [sys.executable, "-c", code, "--url", f"redis://127.0.0.1:{free_port()}", "ls"]
-    assert subprocess.run(argv, stderr=theirs, env=environment(), timeout=60, check=False).returncode == 3
-    os.close(theirs)
-    shown = os.read(ours, 65_536)
-    assert b"nothing listens" in shown
-    assert b"--url embedded://" in shown, "the remedy"
-    os.close(ours)
+    done = subprocess.run(argv, capture_output=True, text=True, env=environment(), timeout=60, check=False)
+    assert done.returncode == 3
+    assert "nothing listens" in done.stderr
+    assert "--url embedded://" in done.stderr, "the remedy"
