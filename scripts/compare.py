@@ -1,9 +1,10 @@
 """Measures this package beside others, each as a multiple of the same bare redis-py calls.
 
 The base, for messages of about 226 bytes as {id, role, content} in MessagePack: `ZADD` of one message, `ZRANGE` of
-600 with an untyped msgspec decode, and a pipeline of 500 `ZADD`. Calls of a package and of the base alternate. Bytes
-per message are the growth of the server's `used_memory` by 10 conversations of 600 messages that were appended one by
-one, so they include indexes.
+600 with an untyped msgspec decode, and a pipeline of 500 `ZADD`. Calls of a package and of the base alternate, for at
+most 3 seconds a figure, so the whole run ends within 5 minutes. Bytes per message are the growth of the server's
+`used_memory` by up to 3 conversations of 600 messages that were appended one by one, so they include indexes. The last
+line says how much the medians of the base varied between rows: on a quiet machine they differ by less than a fifth.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import asyncio
 import itertools
 import logging
 import statistics
+import sys
 import tempfile
 import time
 import warnings
@@ -33,7 +35,11 @@ from redis_history import AsyncHistoryStore, HistoryStore, user
 from redis_history.embedded import EmbeddedServer
 
 TEXT = "I would like to change my flight to the one on May 20, in economy if there is still a seat. " * 2
-LOADED, BULK, CONVERSATIONS = 600, 500, 10
+LOADED, BULK, CONVERSATIONS = 600, 500, 3
+SECONDS = 3.0  # at most, for a figure
+
+#: The medians of `ZADD`, one for each row, in seconds.
+BASE_TIMES: list[float] = []
 
 
 class Calls(NamedTuple):
@@ -304,16 +310,25 @@ def base(client: Any) -> Conversation:
     return conversation
 
 
-def ratio(rounds: int, work: Callable[[], Any], base: Callable[[], Any]) -> str:
-    """The median time of `work` in medians of `base`."""
+def medians(rounds: int, work: Callable[[], Any], base: Callable[[], Any]) -> tuple[float, float]:
+    """The median times of `work` and of `base`, in seconds."""
     times: tuple[list[float], list[float]] = ([], [])
+    end = time.perf_counter() + SECONDS
     for turn in range(rounds + rounds // 10 + 1):
+        if time.perf_counter() > end and len(times[0]) >= 5:
+            break
         for kept, call in zip(times, (work, base), strict=True):
             start = time.perf_counter()
             call()
             if turn > rounds // 10:  # the first tenth warms up
                 kept.append(time.perf_counter() - start)
-    return f"{statistics.median(times[0]) / statistics.median(times[1]):.2f}"
+    return statistics.median(times[0]), statistics.median(times[1])
+
+
+def ratio(rounds: int, work: Callable[[], Any], base: Callable[[], Any]) -> str:
+    """The median time of `work` in medians of `base`."""
+    ours, bare = medians(rounds, work, base)
+    return f"{ours / bare:.2f}"
 
 
 def compare(package: Conversation, other: Conversation, rounds: int) -> list[str]:
@@ -339,12 +354,17 @@ def measure(distribution: str, package: Package, url: str | None, rounds: int) -
         client.flushall()
         with package(one) as conversation:
             conversation("warm").append()
-            before = used_memory(client)
+            before, count, end = used_memory(client), 0, time.perf_counter() + SECONDS
             for number in range(CONVERSATIONS):
                 append = conversation(f"memory-{number}").append
                 for _ in range(LOADED):
                     append()
-            used = (used_memory(client) - before) / CONVERSATIONS / LOADED
+                count += LOADED
+                if time.perf_counter() > end:
+                    break
+            used = (used_memory(client) - before) / count
+            bare = base(client)("spread").append
+            BASE_TIMES.append(medians(200, bare, bare)[1])
             return [version(distribution), *compare(conversation, base(client), rounds), f"{used:.0f}"]
 
 
@@ -375,18 +395,24 @@ def figures(count: int, work: Callable[..., list[str]], *arguments: Any) -> list
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=2000, help="appends of each package (default 2000)")
+    parser.add_argument("--rounds", type=int, default=2000, help="appends of each package, at most (default 2000)")
     parser.add_argument("--url", help="a server to use instead of a private one; it is EMPTIED")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     table = Table("package", "version", "append p50", "load 600", "bulk 500", "bytes a message")
-    for name, distribution, package in PACKAGES:
+    for row, (name, distribution, package) in enumerate(PACKAGES, 1):
+        print(f"{row} of {len(PACKAGES)}: {name} ...", file=sys.stderr, flush=True)
         table.add_row(name, *figures(5, measure, distribution, package, options.url, options.rounds))
     adapters = Table("adapter, in times of the framework's own class", "append p50", "load 600", "bulk 500")
     for name, adapter, theirs in ADAPTERS:
+        print(f"adapter: {name} ...", file=sys.stderr, flush=True)
         adapters.add_row(name, *figures(3, measure_adapter, adapter, theirs, options.url, options.rounds))
-    text = f"payload {len(member())} bytes; times in multiples of bare redis-py calls"
+    text = (
+        f"payload {len(member())} bytes; times in multiples of bare redis-py calls; a bare ZADD took "
+        f"{min(BASE_TIMES) * 1e6:.0f} to {max(BASE_TIMES) * 1e6:.0f} µs, a spread of "
+        f"{max(BASE_TIMES) / min(BASE_TIMES) - 1:.0%} between rows"
+    )
     Console(width=120).print(table, text, adapters)
 
 
