@@ -15,7 +15,7 @@ from redis_history._ids import new_token
 def replacing(path: Path, mode: int | None = None) -> Iterator[IO[bytes]]:
     """A stream whose content replaces the file at `path` when all is written, with `mode` or the mode of new files.
     Readers see the old file or the new one. An error or a signal leaves the old one. Raises OSError."""
-    # A new name each time, because several processes may write at once. Shorter than the longest names.
+    # A new name each time, because several processes may write at the same time. Shorter than the longest names.
     part = path.with_name(f".{path.name[:40]}.{new_token()}.part")
 
     def create(name: str, flags: int) -> int:

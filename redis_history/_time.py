@@ -79,7 +79,7 @@ def _parse(text: str) -> datetime:
         raise InvalidTimestampError(
             f"{text[:64]!r} is not an ISO 8601 time; write it like 2026-01-31T12:00:00Z"
         ) from error
-    # fromisoformat truncates to microseconds; the seventh digit rounds.
+    # fromisoformat truncates to microseconds. The seventh digit rounds.
     finer = _FINER.search(text)
     # The last microsecond of the year 9999 cannot be rounded up; it is outside the allowed years anyway.
     rounds = finer is not None and finer[1] >= "5" and parsed.replace(tzinfo=None) < datetime.max

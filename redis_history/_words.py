@@ -19,7 +19,7 @@ from typing import Any, Final
 from redis_history._quoting import normalized
 from redis_history._validation import check_choice
 
-#: Longer words are keys, hashes and encoded bytes, not words; a SHA-256 in hex still is one.
+#: Longer words are keys, hashes and encoded bytes, not words. A SHA-256 in hex still is one.
 MAX_WORD: Final = 64
 
 _ASCII_WORDS: Final = bytes(

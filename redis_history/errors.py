@@ -133,7 +133,7 @@ class ConversationExistsError(ConflictError):
 
 class CompactionConflictError(ConflictError):
     """The messages in the range are not those that were summarized: some were edited, deleted, inserted or compacted
-    meanwhile. Read and summarize them again."""
+    in the meantime. Read and summarize them again."""
 
 
 class LeaseLostError(ConflictError):
@@ -202,7 +202,7 @@ class BackendError(RedisHistoryError):
 
 class BackendUnavailableError(BackendError):
     """The server did not answer within the deadline of the RetryPolicy, and no write was sent. Check address and
-    server; the call may be repeated."""
+    server. The call may be repeated."""
 
 
 class OutcomeUnknownError(BackendUnavailableError):
@@ -233,7 +233,7 @@ class DurabilityError(BackendError):
     """The change was made, but the `durability` was not confirmed in time. Repeat the call with the same ids: it waits
     for the confirmation again. Check disk and replicas.
 
-    All readers see the change; whether it survives a crash is unknown. `conversation_id` and `revision` name the change
+    All readers see the change. Whether it survives a crash is unknown. `conversation_id` and `revision` name the change
     (`revision` is None if it deleted the conversation). `token` is that of its cursor: an event with it proves that the
     change is still there.
     """

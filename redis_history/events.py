@@ -134,7 +134,7 @@ class RunChanged(Change, frozen=True, tag="run_changed"):
 
 
 class HistoryCleared(Change, frozen=True, tag="history_cleared"):
-    """All messages were removed; the conversation still exists."""
+    """All messages were removed. The conversation still exists."""
 
 
 class HistoryRestored(Change, frozen=True, tag="history_restored"):
@@ -182,14 +182,14 @@ ResetReason = Literal[
 
 
 class Reset(Change, frozen=True, tag="reset"):
-    """Changes after the cursor of the subscriber are not available; the state at `revision` replaces them.
+    """Changes after the cursor of the subscriber are not available. The state at `revision` replaces them.
 
     Values of `reason`: `log_trimmed` (the change log does not reach back so far), `log_unreadable` (an entry is
     corrupt, or of a newer version of this package), `conversation_missing` (deleted or expired),
     `conversation_replaced` (deleted and created again), `server_rewound` (the server lost acknowledged changes, for
     example in a failover). Read the conversation again with `snapshot`, and resume from its cursor. Or continue this
     subscription: its next event is the one after `revision` (0: there is no conversation), which a snapshot read
-    meanwhile may already include.
+    in the meantime may already include.
     """
 
     reason: ResetReason

@@ -1,6 +1,6 @@
 """The JSON form of messages, conversations, events and search hits: for histories, exports, the CLI and the web view.
 
-A message is an object of its fields, with the names of `Message`; a part has its fields and its `type`. Times are
+A message is an object of its fields, with the names of `Message`. A part has its fields and its `type`. Times are
 ISO 8601 in UTC, positions and cursors are text. A free-form value that JSON cannot represent becomes an object with one
 key that begins with "&": `{"&bytes": base64}`, `{"&time": ISO 8601}`, `{"&ext": [code, base64]}`,
 `{"&map": [[key, value], …]}`.

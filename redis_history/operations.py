@@ -254,7 +254,7 @@ class Scanned(Struct, frozen=True):
 class ScanConversations(Struct, Op[Scanned], frozen=True):
     """A page of about `limit` conversations, maybe none, unordered, from `cursor` on (None: the first page).
 
-    A scan finds each conversation that exists all the time. Conversations that change meanwhile may come twice.
+    A scan finds each conversation that exists all the time. Conversations that change in the meantime may come twice.
     """
 
     limit: int = 500

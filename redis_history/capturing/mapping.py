@@ -116,7 +116,7 @@ def as_participant(given: Any, kind: Any) -> Participant | None:
 
 
 def _messages(value: Any, role: Literal["user", "assistant"], name: str) -> list[Message]:
-    """A single message from any of the accepted values; none for None and blank text."""
+    """A single message from any of the accepted values. Returns None for None and blank text."""
     make = user if role == "user" else assistant
     if value is None:
         return []

@@ -100,7 +100,7 @@ def _row(one: Conversation) -> list[str]:
 
 
 def _table(found: Sequence[Conversation], width: int) -> Table:
-    """Titles are cut before ids; a narrow terminal shows fewer columns."""
+    """Titles are cut before ids. A narrow terminal shows fewer columns."""
     rows = [[*_row(one)[:4], _age(one.updated_at), *_row(one)[5:]] for one in found]
     wanted = _HEADINGS if width >= _NARROW else _HEADINGS[:2]
     columns = {

@@ -163,7 +163,7 @@ def _print_plan(context: Context, plan: list[CompressionProgress]) -> None:
 def reindex_command(context: Context, language: str | None, quiet: bool) -> None:
     """Rebuild the search index of a namespace.
 
-    Indexes messages that were stored before the server had search. Other processes may read and write meanwhile.
+    Indexes messages that were stored before the server had search. Other processes may read and write in the meantime.
     """
     with connect(context) as first:
         vectors = search_options(first).get("vectors")

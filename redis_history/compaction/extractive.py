@@ -53,7 +53,7 @@ _ASKED: Final = 0.7
 _WISH: Final = 1.2
 #: The least share of letters in prose.
 _LETTERS: Final = 0.7
-#: The conversation is divided into this number of parts; each has this weight against a part that has its room.
+#: The conversation is divided into this number of parts. Each has this weight against a part that has its room.
 _PARTS: Final = 20
 _SPREAD: Final = 1.0
 _TIE: Final = 1e-9

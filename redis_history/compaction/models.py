@@ -149,7 +149,7 @@ def openai_summarizer(
 ) -> ModelSummarizer:
     """Create a summarizer that calls a model of OpenAI, or of a server with compatible chat completions at `base_url`.
 
-    `prompt` tells the model what to do. `max_tokens` limits the summary; a truncated answer is an error. Conversations
+    `prompt` tells the model what to do. `max_tokens` limits the summary. A truncated answer is an error. Conversations
     longer than `max_input_tokens` (estimated) are sent in portions. `timeout` is in seconds per attempt, with up to
     `max_retries` retries. `options` are additional arguments of the SDK's request. `api_key` defaults to the
     environment variable OPENAI_API_KEY. `client` is an `openai.OpenAI` and replaces the connection options.

@@ -62,11 +62,11 @@ class Policy(Struct, frozen=True, kw_only=True):
 
     After a compaction the limits hold whenever a summary can achieve this. These messages always stay: system messages,
     the turn in progress (from the newest user message until the assistant answers without a tool call), and tool calls
-    that wait for a result; a call is never separated from its result. If `max_tokens` or `max_messages` is exceeded,
+    that wait for a result. A call is never separated from its result. If `max_tokens` or `max_messages` is exceeded,
     the conversation shrinks to `target` times the limit, so that the next message does not exceed it again. The newest
     `keep_recent` messages (without system messages) stay if the limits allow it, even if `target` is then missed.
 
-    `summary_tokens` is the expected size of a summary. `counter` returns the tokens of a text; the default is an
+    `summary_tokens` is the expected size of a summary. `counter` returns the tokens of a text. The default is an
     estimate. If the limits cannot be met, messages are still replaced if this helps. To save tokens, there must be
     more new tokens to replace than the shortest useful summary has: 16, or `summary_tokens` if that is less.
 

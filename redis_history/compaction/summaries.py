@@ -59,7 +59,7 @@ class Summarizer(Protocol):
 
 
 def check_summarizer(summarizer: object) -> None:
-    """Raises ConfigurationError unless `summarizer` is a function or a callable object; a class is rejected."""
+    """Raises ConfigurationError unless `summarizer` is a function or a callable object. A class is rejected."""
     if not callable(summarizer) or isinstance(summarizer, type):
         raise ConfigurationError(
             f"summarizer must be a function (messages, previous_summary) -> str, plain or async, not {summarizer!r}; "

@@ -1,4 +1,4 @@
-"""Options, progress and state of a compressor, without I/O; the compressor itself is in _async/compressor.py."""
+"""Options, progress and state of a compressor, without I/O. The compressor itself is in _async/compressor.py."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class CompressorStats(Struct, frozen=True):
     `sweeps`: scans of all conversations. `looks`: scans of changed conversations. `compressed`: summaries written.
     `messages`: messages they replaced. `tokens_before`, `tokens_after`: tokens of these messages, and of the
     summaries. `nothing`, `failed`, `conflicts`, `leases_lost`: see CompressionProgress. `busy`: conversations that
-    another worker was compressing. `waiting`, `working`, `resting`: current numbers of conversations; those that rest
+    another worker was compressing. `waiting`, `working`, `resting`: current numbers of conversations. Those that rest
     wait for a retry after a failure.
     """
 
@@ -106,7 +106,7 @@ def compressor_policy(
 
 
 def is_over(policy: Policy, conversation: Conversation) -> bool:
-    """Whether a conversation exceeds `max_tokens` or `max_messages`; its record does not contain its age."""
+    """Whether a conversation exceeds `max_tokens` or `max_messages`. Its record does not contain its age."""
     return (policy.max_tokens is not None and conversation.tokens > policy.max_tokens) or (
         policy.max_messages is not None and conversation.message_count > policy.max_messages
     )
@@ -205,7 +205,7 @@ class Work:
             self._failures[conversation_id] += 1
             doublings = min(self._failures[conversation_id] - 1, 30)
         wait: float = min(self._longest_wait, self._first_wait * 2**doublings)
-        return wait * rng.uniform(0.75, 1.25)  # workers must not all retry at once
+        return wait * rng.uniform(0.75, 1.25)  # workers must not all retry at the same time
 
     def release(self, conversation_id: str, rest: float | None = None) -> None:
         """The work on the conversation has ended. With `rest`, do not retry it for so many seconds."""

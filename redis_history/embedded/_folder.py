@@ -55,7 +55,7 @@ class DataFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.users_lock = path / "users.lock"  # shared by the users; the supervisor takes it to stop the server
+        self.users_lock = path / "users.lock"  # shared by the users. The supervisor takes it to stop the server
         self.start_lock = path / "start.lock"  # of the process that launches a supervisor or changes the record
         self.supervisor_lock = path / "supervisor.lock"  # of the supervisor; contains its process id
         self.server_lock = path / "server.lock"  # of the server; contains its record

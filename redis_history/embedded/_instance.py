@@ -27,7 +27,7 @@ class EmbeddedServer:
     """A share in the private server of one data folder. The server runs as long as any process has a share.
 
     `path`: the folder; None: the user's default. `durability`: "everysec" fsyncs once a second, "always" before
-    each reply; the strictest setting of all users applies. `start_timeout`: seconds that start() and
+    each reply. The strictest setting of all users applies. `start_timeout`: seconds that start() and
     ensure() may take, including the time to load the data.
 
     Any number of objects and processes of one user can share a folder. A share ends with close(), with the
@@ -194,7 +194,7 @@ def hold(server: EmbeddedServer) -> None:
     before: dict[signal.Signals, Any] = {number: signal.signal(number, lambda *_: ended.set()) for number in numbers}
     try:
         while not ended.wait(_CHECK_INTERVAL):
-            with contextlib.suppress(EmbeddedServerError):  # the logs have the reason; the next check tries again
+            with contextlib.suppress(EmbeddedServerError):  # the logs have the reason. The next check tries again
                 server.ensure()
     finally:
         for number, handler in before.items():
@@ -304,6 +304,6 @@ def _count_shares(path: Path) -> int | None:
     except OSError:
         return None
     wanted = f"{os.major(info.st_dev):02x}:{os.minor(info.st_dev):02x}:{info.st_ino}"
-    # "1: FLOCK ADVISORY READ 4711 fe:01:131 0 EOF"; a waiting lock has "->" after its number.
+    # "1: FLOCK ADVISORY READ 4711 fe:01:131 0 EOF". A waiting lock has "->" after its number.
     fields = (line.split() for line in lines)
     return sum(f[1] == "FLOCK" and f[3] == "READ" and f[5] == wanted for f in fields if len(f) > 5) or None

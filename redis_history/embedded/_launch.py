@@ -1,6 +1,6 @@
 """Makes sure that a server answers and that a supervisor watches it, whatever runs at the moment.
 
-The caller holds users.lock shared, so no supervisor stops the server for lack of users meanwhile.
+The caller holds users.lock shared, so no supervisor stops the server for lack of users in the meantime.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def _launch(folder: DataFolder, durability: Durability, deadline: float) -> IO[b
 
 def _rewrite(folder: DataFolder, deadline: float) -> None:
     """Rewrite the AOF after a crash. Redis 7.4.1 truncates a torn AOF within a MULTI, and appends the next change to
-    the partial transaction; the next start would restore the partial one, or lose both."""
+    the partial transaction. The next start would restore the partial one, or lose both."""
     with contextlib.suppress(OSError):
         command(folder.unix_socket, "BGREWRITEAOF")
         while b"aof_rewrite_in_progress:1" in command(folder.unix_socket, "INFO", "persistence"):
@@ -194,7 +194,7 @@ def _start_supervisor(folder: DataFolder, argv: list[str], record: dict[str, Any
                 cwd="/",
                 start_new_session=True,
             )
-        # The program forks and ends at once, so that the supervisor is not a child of this process: code
+        # The program forks and ends immediately, so that the supervisor is not a child of this process: code
         # that waits for any child would get it, or it would remain as a zombie.
         status = process.wait(_LAUNCH_TIMEOUT)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -1,7 +1,7 @@
 """File locks (flock) that end with their process and that a forked child does not share.
 
 A flock belongs to the open file, which a forked child shares. A child that kept it open would keep the server
-running; a child that unlocked it would release the parent's lock. So the child only closes its copies, right
+running. A child that unlocked it would release the parent's lock. So the child only closes its copies, right
 after the fork. Programs started with exec inherit nothing (O_CLOEXEC).
 """
 
@@ -87,7 +87,7 @@ def wait_until(condition: Callable[[], bool], deadline: float) -> bool:
 def is_held(path: Path) -> bool:
     """Whether a process holds the lock at `path` exclusively. Never creates the file. Raises OSError.
 
-    Takes a shared lock for an instant, so another process's attempt at an exclusive lock may fail meanwhile.
+    Takes a shared lock for an instant, so another process's attempt at an exclusive lock may fail in the meantime.
     """
     with _opening:
         try:

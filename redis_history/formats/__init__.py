@@ -4,7 +4,7 @@
 `provider_meta["x"]` of the message or part. `to_x` puts them back: `to_x(from_x(m)) == m` for every list `m` of dicts
 that the provider's own types accept, also after the messages were stored. Dicts that these types reject are corrected,
 unless `shape="original"` asks for the original. Content that cannot be converted to *another* provider's format is
-reported as a `Loss`; the guide "Message formats" lists such content for each provider.
+reported as a `Loss`. The guide "Message formats" lists such content for each provider.
 """
 
 from redis_history.formats._losses import Loss, OnLoss

@@ -34,7 +34,7 @@ class Losses:
         self._counts: Counter[str] = Counter()
 
     def add(self, message_id: str, part: int | None, reason: str | None) -> None:
-        """Report a loss; a `reason` of None means that nothing was lost."""
+        """Report a loss. A `reason` of None means that nothing was lost."""
         if reason is None:
             return
         if self._on_loss is not None:

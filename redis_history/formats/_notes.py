@@ -187,7 +187,7 @@ def noted_message(
 ) -> Message:
     """`message` with `note` and the note that restores `raw`. `ours` is the rendering of the message.
 
-    Raises InvalidMessageError like `remember`; the error text begins with `where`.
+    Raises InvalidMessageError like `remember`. The error text begins with `where`.
     """
     try:
         note |= remember(raw, ours)

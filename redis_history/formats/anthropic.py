@@ -6,9 +6,9 @@
 | the separate `system` value | a first message with role `system`; see `to_anthropic_system` |
 | a message with role `system` in the list | role `system`; restored in the list |
 | `thinking`, `redacted_thinking` | a reasoning part with its signature |
-| `server_tool_use`, `web_search_tool_result` … | tool_use and tool_result parts; the note has the type |
+| `server_tool_use`, `web_search_tool_result` … | tool_use and tool_result parts. The note has the type |
 | `image`, `document` (base64, URL, file id) | an attachment; base64 becomes a data URL without decoding |
-| `cache_control`, `citations`, unknown keys, unknown blocks | `provider_meta["anthropic"]`; an opaque part |
+| `cache_control`, `citations`, unknown keys, unknown blocks | `provider_meta["anthropic"]`. An opaque part |
 """
 
 from __future__ import annotations

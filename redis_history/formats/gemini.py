@@ -7,9 +7,9 @@
 | the separate system instruction | a first message with role `system`; see `to_gemini_system` |
 | a part with `thought` | a reasoning part; `thought_signature` is its signature |
 | `thought_signature` on another part | `provider_meta["gemini"]` of that part |
-| `function_call`, `function_response` | tool_use and tool_result parts; a missing id is made of name and number |
+| `function_call`, `function_response` | tool_use and tool_result parts. A missing id is made of name and number |
 | a response `{"output": …}` or `{"error": …}` | the value is the content; `error` sets `is_error` |
-| `inline_data`; `file_data` | attachments: a data URL; the URI |
+| `inline_data`; `file_data` | attachments: a data URL. The URI |
 | `executable_code`, `video_metadata`, unknown keys | an opaque part; `provider_meta["gemini"]` |
 
 Keys in camel case (`functionCall`) and bytes are accepted and restored. New output has keys in snake case and base64

@@ -2,10 +2,10 @@
 
 | chat completions | `Message` |
 |---|---|
-| role `developer`; `function` | `system`; `tool`; the original role is restored |
-| any other role (`exit` of mini-swe-agent) | `user`; the original role is restored |
+| role `developer`; `function` | `system`; `tool`. The original role is restored |
+| any other role (`exit` of mini-swe-agent) | `user`. The original role is restored |
 | `reasoning_content`, `reasoning` | a reasoning part |
-| `tool_calls` (of any role), `function_call` | tool_use parts with parsed arguments; the original JSON is restored |
+| `tool_calls` (of any role), `function_call` | tool_use parts with parsed arguments. The original JSON is restored |
 | unknown blocks, keys | an opaque part; `provider_meta["openai_chat"]` |
 """
 

@@ -5,7 +5,7 @@
 | a message item with role `user`, `system` or `developer` | one message; `developer` becomes `system` and is restored |
 | output items: `reasoning`, a message, `function_call` … | parts of one assistant message |
 | `function_call_output` | a message with role `tool` |
-| `encrypted_content` of a reasoning item | the signature of the reasoning part; the item's summary is the text |
+| `encrypted_content` of a reasoning item | the signature of the reasoning part. The item's summary is the text |
 | `annotations` (citations) of a text | `provider_meta["openai_responses"]` |
 | items of the API's own tools (`web_search_call` …), unknown items, items without type and role | opaque parts |
 

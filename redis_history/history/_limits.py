@@ -73,7 +73,7 @@ class TokenCounts:
 def reduce_options(
     max_tokens: int | None = None, max_entries: int | None = None, older_than: Instant | timedelta | None = None
 ) -> ReduceOptions:
-    """The options, checked; an age becomes an instant. Raises InvalidInputError, InvalidTimestampError."""
+    """The options, checked. An age becomes an instant. Raises InvalidInputError, InvalidTimestampError."""
     for name, value in (("max_tokens", max_tokens), ("max_entries", max_entries)):
         check_integer(value, name, optional=True, error=InvalidInputError)
     return ReduceOptions(max_tokens, max_entries, None if older_than is None else cutoff(older_than))

@@ -137,7 +137,7 @@ def read_whole(conversation_id: str) -> Reads[Snapshot]:
         head = yield ReadHead(conversation_id, PAGE)
         if head.message_count == len(head.newest.messages):
             return Snapshot(head.newest.messages, head.cursor, head.message_count)
-        # By id: a message deleted and appended again meanwhile may be found at both positions.
+        # By id: a message deleted and appended again in the meantime may be found at both positions.
         found: dict[str, Message] = {}
         op: ReadPage | None = ReadPage(conversation_id, PAGE, newest=False)
         while op is not None:

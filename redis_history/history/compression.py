@@ -188,7 +188,7 @@ def compression(
     their results. `keep_recent` entries stay if the bounds allow it.
 
     `auto_reduce_when` are bounds, as `reduce` takes them: `{"max_tokens": 8000}`. An addition that exceeds them starts
-    a reduction to `target` times the bounds, in the background if an event loop runs; a failure is a `plugin_error`.
+    a reduction to `target` times the bounds, in the background if an event loop runs. A failure is a `plugin_error`.
     One runs at a time. To keep `keep_recent` entries, it may miss the target.
 
     With a stored history, the next `save` or autosave compacts the stored conversation: others see the summary, and the
@@ -198,7 +198,7 @@ def compression(
 
 
 def _bounds(when: ReduceWhen) -> ReduceOptions:
-    """The bounds; an age counts from now. Raises ConfigurationError."""
+    """The bounds. An age counts from now. Raises ConfigurationError."""
     given = asdict(when) if isinstance(when, ReduceOptions) else when
     names = ReduceOptions.__struct_fields__
     known = isinstance(given, Mapping) and set(names).issuperset(given)

@@ -95,7 +95,7 @@ class History(Selectors):
 
     `entries` are the first messages. `max_length` and `max_tokens` limit the history: each addition removes the oldest
     entries, tool calls together with their results; system entries and the newest entry stay. `token_counter` counts
-    the tokens of a text; the default is a quarter of its characters. `on_plugin_error` is called with the error, the
+    the tokens of a text. The default is a quarter of its characters. `on_plugin_error` is called with the error, the
     plugin and the name of the hook. `transient` marks a history that is never saved, for one run of an agent.
 
     Events of `on`: `entry` (with the message), `clear`, `restore` (with the messages), `change` (with the snapshot),
@@ -318,7 +318,7 @@ class History(Selectors):
         The store keeps everything: replaced entries move to its archive, and entries that a plugin leaves out stay
         there.
 
-        Raises InvalidInputError, CompactionConflictError (a replaced tool call got its result meanwhile), and the
+        Raises InvalidInputError, CompactionConflictError (a replaced tool call got its result in the meantime), and the
         errors of plugins; then nothing has changed.
         """
         options = reduce_options(max_tokens, max_entries, older_than)

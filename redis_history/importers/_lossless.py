@@ -5,7 +5,7 @@ The first line of a conversation is its record, and each further line is a messa
     {"type": "conversation", "version": 1, "conversation": {"conversation_id": …, …}}
     {"type": "message", "conversation_id": …, "timestamp": …, "message": {…}}
 
-A message that was replaced by a summary also has `"archived": true`; the summary comes after it.
+A message that was replaced by a summary also has `"archived": true`. The summary comes after it.
 Messages have the form of `redis_history.json_form`, without their time and sequence.
 """
 

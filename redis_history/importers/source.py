@@ -67,7 +67,7 @@ class ImportLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _LimitReachedError(Exception):
-    """A limit was reached; the message is the reason."""
+    """A limit was reached. The message is the reason."""
 
 
 class _BreaksOffError(Exception):

@@ -78,7 +78,7 @@ def import_messages(
 
     `source` is a path (`format` and `limits` are for it), or transcripts, such as a `FrameworkSource`.
 
-    A repeated import adds nothing, because ids depend only on the source; a conversation that has grown gets its new
+    A repeated import adds nothing, because ids depend only on the source. A conversation that has grown gets its new
     messages. A new conversation gets the title and metadata of the source. Archived messages of an export are archived
     again by the same compactions. If the store cannot repeat a compaction (it does not support compaction, or the
     conversation has other messages there), the summary is stored as a normal message, and a problem is reported.
@@ -117,7 +117,7 @@ def export_messages(
     """Write conversations as lossless JSONL for `import_messages`.
 
     `conversation_ids` are the conversations to write; None: all. `target` is a path or a binary file. A file at the
-    path is replaced only when the export is complete, and keeps its mode; a link is followed. Devices and named pipes
+    path is replaced only when the export is complete, and keeps its mode. A link is followed. Devices and named pipes
     are written directly. If the path ends in .gz, the output is gzipped. `include_archived` also writes archived
     messages, marked as such; each summary follows the messages it replaced, and an import repeats the compaction.
     `on_progress` is called after each conversation and after every 1,000 messages. The export may or may not contain
@@ -264,7 +264,7 @@ class _Import:
 
 def _sections(transcript: Transcript) -> Iterator[_Section]:
     """Split a transcript into sections, in the order in which they were written. A live message before a summary was
-    appended after it (otherwise the summary would have replaced it); its timestamp gives its position. Archived
+    appended after it (otherwise the summary would have replaced it). Its timestamp gives its position. Archived
     messages without a later summary are live messages of the last section."""
     messages, archived = transcript.messages, transcript.archived
     begin, earlier, later = 0, tuple[Message, ...](), list[Message]()
@@ -327,7 +327,7 @@ async def _all_ids(store: Any) -> Iterable[str]:
 
 @contextmanager
 def _opened(target: str | PathLike[str] | IO[bytes]) -> Iterator[IO[bytes]]:
-    """A stream to `target`. A file is replaced when all is written; a device or pipe is written directly."""
+    """A stream to `target`. A file is replaced when all is written. A device or pipe is written directly."""
     if not isinstance(target, str | PathLike):
         yield target
         return

@@ -139,7 +139,7 @@ class _Checked(msgspec.StructMeta):
 class Message(OpenStruct, frozen=True, kw_only=True, metaclass=_Checked):
     """One turn of a conversation; provider-neutral and lossless. Immutable: change it with `msgspec.structs.replace`.
 
-    - `id`: 1 to 512 bytes of UTF-8, unique in its conversation; a new UUIDv7 by default.
+    - `id`: 1 to 512 bytes of UTF-8, unique in its conversation. A new UUIDv7 by default.
     - `role`: "user", "assistant", "system" or "tool".
     - `parts`: a part, a text, dicts of the JSON form, or a list of these.
     - `participant`: the author. `scope`: where it was said. `sources`: the `Source` documents of retrieval.
@@ -150,7 +150,7 @@ class Message(OpenStruct, frozen=True, kw_only=True, metaclass=_Checked):
     - `trace_id`: text. `provider_meta`: a dict, opaque and preserved.
     - `status`: "complete", "streaming" while `store.stream` writes it, or "interrupted" if that did not come to its
       end.
-    - `sequence`: the arrival number within the conversation, from 1; the store sets it.
+    - `sequence`: the arrival number within the conversation, from 1. The store sets it.
 
     JSON values are text, finite numbers, integers of 64 bits, booleans, None, and lists and dicts of these, with text
     as keys. A stored message has at most 4,000,000 bytes, 100 levels of nesting and 100,000 values (else

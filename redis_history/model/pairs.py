@@ -5,7 +5,7 @@ This is the specification; `_trim.lua` follows it on the server.
 1. Messages of role system and summaries have no calls and no results. In all other messages each tool use is a call
    and each tool result is a result, in the order of the messages and of their parts.
 2. A message is *by an agent* if its participant has the kind "agent". Agents are the same if their ids are.
-3. A result by an agent answers the latest earlier call of its id by this agent that has no result of its own yet.
+3. A result by an agent answers the latest earlier call of its id by this agent that has no result yet.
 4. Otherwise it answers the latest earlier call of its id, by anybody, that has no result at all.
 5. The call is settled then, unless call and result are by two different agents. In that case the result may belong
    to a call that was removed, so the agent that called may still answer by rule 3, until another agent answers one
@@ -14,7 +14,7 @@ This is the specification; `_trim.lua` follows it on the server.
 6. A result for which no call is left answers nothing, such as the second result of a call.
 
 Why the latest: an agent that dies never answers, and its ids come back in the next run. Why the agent: several agents
-number their calls alike and write at once.
+number their calls alike and write at the same time.
 
 *Messages of one group* are those connected by calls and results, directly or through others. When messages are removed
 in whole groups, every remaining result keeps its call.

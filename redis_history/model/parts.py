@@ -43,7 +43,7 @@ class ReasoningPart(OpenStruct, frozen=True, tag=2):
 
 
 class ToolUsePart(OpenStruct, frozen=True, tag=3):
-    """A call of the tool `name`. `input` has its arguments: usually a dict; a string if a model wrote broken JSON.
+    """A call of the tool `name`. `input` has its arguments: usually a dict, but a string if a model wrote broken JSON.
 
     `id` is that of the call. Ids repeat in real conversations: a result belongs to the nearest earlier call of its id.
     """

@@ -86,7 +86,7 @@ def assemble_prompt(
     Reads the newest messages once, leaves out messages that are too old or not for this agent, lets `summarizer`
     replace older messages if there are many, and fills the token budget starting with the newest message. Tool calls
     stay together with their results. See docs/how-to/prompts.md. With an asynchronous store, `summarizer` may be a
-    coroutine function; a plain function is called in a thread.
+    coroutine function. A plain function is called in a thread.
 
     Raises InvalidInputError, ConfigurationError, and the errors of the store and the summarizer.
     """
@@ -195,7 +195,7 @@ class Assembly:
         return [message for turn in self.older for message in turn.sources], "\n\n".join(filter(None, texts)) or None
 
     def compose(self, summary: object) -> AssembledPrompt:
-        """Build the prompt. `summary` is the answer of the summarizer, if there was one; the budget decides about the
+        """Build the prompt. `summary` is the answer of the summarizer, if there was one. The budget decides about the
         older messages if it is blank. Raises InvalidInputError unless it is text or None."""
         options = self._options
         instructions = [system(options.system_prompt, id="system_prompt")] if options.system_prompt else []

@@ -95,7 +95,7 @@ class Names:
             if voice is Voice.USER or voice is Voice.OTHER:
                 shown[key] = _shown_name(who, voice)
                 taken.setdefault(_folded(shown[key]), set()).add((who.kind, who.id))
-        # Letters of other alphabets may look like Latin ones, so beside Latin names they do not identify anybody.
+        # Letters of other alphabets may look like Latin ones, so next to Latin names they do not identify anybody.
         latin = any(map(_is_latin, shown.values()))
         self._labels = {
             key: f"{name}: "

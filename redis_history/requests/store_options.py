@@ -15,7 +15,7 @@ from redis_history._words import check_language
 from redis_history.errors import ConfigurationError, MissingExtraError
 from redis_history.model._zstd import check_zstd
 
-#: Seconds; a hundred years, and far from what a server's clock can hold.
+#: Seconds. A hundred years, and far from what a server's clock can hold.
 MAX_TTL: Final = 3_155_760_000.0
 #: How subscriptions learn of changes: from the server's notifications, from messages that writers publish, or by
 #: polling; "auto": the first of these that is available.
