@@ -25,7 +25,7 @@ SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
 
 #: Each command with its module and the first line of its help. The module is imported when the command runs.
 _COMMANDS = {
-    "demo": ("demo", "Watch agents write at the same time, a subscriber follow, and a compressor keep the conversations short."),
+    "demo": ("demo", "Watch agents write concurrently, a subscriber follow, and a compressor keep them short."),
     "ls": ("browse", "List conversations, the last changed first."),
     "show": ("browse", "Show a conversation."),
     "tail": ("tail", "Show the newest messages of a conversation, and follow changes."),

@@ -35,7 +35,7 @@ _LINE_SECONDS = 1.0
 @click.option("--conversations", type=Number(1), help="Only the first N conversations.")
 @click.option("--serve", is_flag=True, help="Then show the conversations in a page, until SIGINT or SIGTERM.")
 def demo_command(context: Context, data: Path | None, agents: int, conversations: int | None, serve: bool) -> None:
-    """Watch agents write at the same time, a subscriber follow, and a compressor keep the conversations short.
+    """Watch agents write concurrently, a subscriber follow, and a compressor keep them short.
 
     Agent processes replay conversations on a real server. They repeat some appends,
     as after a lost reply. The conversations stay for a day in a namespace of their own, so that you can look at them
