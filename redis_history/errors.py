@@ -10,6 +10,7 @@
     │   ├── InvalidCursorError
     │   ├── TornPairError                       a range that would tear a tool call from its result
     │   └── ConfigurationError                  a URL or an option is wrong
+    │       └── StoreTypeError (also a TypeError)   an adapter needs another kind of store
     ├── ConflictError                           the stored state does not allow the call; nothing was written
     │   ├── MessageConflictError                same id, other content
     │   ├── RevisionConflictError               `expected_revision` is not the current one
@@ -56,8 +57,8 @@ __all__ = [
     "InvalidConversationIdError", "InvalidCursorError", "InvalidInputError", "InvalidMessageError",
     "InvalidTimestampError", "LeaseLostError", "MessageConflictError", "MessageNotFoundError", "MessageTooLargeError",
     "MissingExtraError", "NotFoundError", "OutcomeUnknownError", "RedisHistoryError", "RevisionConflictError",
-    "RunBusyError", "RunLostError", "RunStopped",
-    "StoreClosedError", "SummaryError", "TornPairError", "UnsavedLimitError", "UnsupportedServerError",
+    "RunBusyError", "RunLostError", "RunStopped", "StoreClosedError", "StoreTypeError", "SummaryError", "TornPairError",
+    "UnsavedLimitError", "UnsupportedServerError",
 ]  # fmt: skip
 
 
@@ -101,6 +102,10 @@ class TornPairError(InvalidInputError):
 
 class ConfigurationError(InvalidInputError):
     """A URL, an option or a combination of options is wrong. The message says which, and what is allowed."""
+
+
+class StoreTypeError(ConfigurationError, TypeError):
+    """An adapter needs another kind of store. The message says which: a HistoryStore or an AsyncHistoryStore."""
 
 
 class ConflictError(RedisHistoryError):

@@ -13,9 +13,6 @@ from typing import Final
 from msgspec import Struct
 
 from redis_history._async.store import AsyncHistoryStore
-from redis_history._sync.store import HistoryStore
-from redis_history._validation import refuse
-from redis_history.errors import ConfigurationError
 from redis_history.events import (
     ConversationDeleted,
     Event,
@@ -44,14 +41,6 @@ class Answer(Struct):
     messages: list[Message]
     run: RunInfo | None
     done: bool
-
-
-def check_store(store: object, who: str) -> None:
-    """Raises ConfigurationError unless it is an AsyncHistoryStore."""
-    if isinstance(store, HistoryStore):
-        raise ConfigurationError(f"{who} runs in an event loop: pass an AsyncHistoryStore, not a HistoryStore")
-    if not isinstance(store, AsyncHistoryStore):
-        refuse(store, "store", "an AsyncHistoryStore")
 
 
 async def follow_answer(

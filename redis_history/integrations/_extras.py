@@ -7,8 +7,10 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any, Unpack
 
+from redis_history._async.store import AsyncHistoryStore
 from redis_history._ids import check_conversation_id
-from redis_history.errors import MissingExtraError
+from redis_history._sync.store import HistoryStore
+from redis_history.errors import MissingExtraError, StoreTypeError
 from redis_history.tools import (
     AsyncConversationSearchTool,
     ConversationSearchTool,
@@ -37,10 +39,37 @@ def checked_id(conversation_id: str) -> str:
     return conversation_id
 
 
+def check_store(store: object, who: str, *kinds: type) -> None:
+    """Raises StoreTypeError unless `store` is of one of these kinds: HistoryStore, AsyncHistoryStore. The wrong one
+    would lose data: a coroutine that nobody awaits writes nothing."""
+    if isinstance(store, kinds):
+        return
+    needed = " or ".join(map(_with_article, kinds))
+    given = "None" if store is None else _with_article(type(store))
+    # Without the URL, which may contain a password.
+    hint = f": create a store with {kinds[0].__name__}(url)" if isinstance(store, str) else ""
+    raise StoreTypeError(f"{who} needs {needed}, not {given}{hint}")
+
+
+def check_stores(store: object, async_store: object, who: str) -> None:
+    """The same for a class that takes a HistoryStore, an AsyncHistoryStore or both."""
+    if store is None and async_store is None:
+        raise StoreTypeError(f"{who} needs a HistoryStore as store=, an AsyncHistoryStore as async_store=, or both")
+    if store is not None:
+        check_store(store, f"store= of {who}", HistoryStore)
+    if async_store is not None:
+        check_store(async_store, f"async_store= of {who}", AsyncHistoryStore)
+
+
+def _with_article(kind: type) -> str:
+    return f"{'an' if kind.__name__[0] in 'AEIOUaeiou' else 'a'} {kind.__name__}"
+
+
 def search_runner(
     store: Any, conversation_id: str, **options: Unpack[SearchOptions]
 ) -> tuple[ConversationSearchTool | AsyncConversationSearchTool, Callable[[Any], Awaitable[str]]]:
     """The search tool, and a coroutine function that runs it: in a thread, if the store is synchronous."""
+    check_store(store, "search_tool", HistoryStore, AsyncHistoryStore)
     tool: Any = conversation_search_tool(store, conversation_id, **options)
 
     async def run(arguments: Any) -> str:

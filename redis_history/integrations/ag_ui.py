@@ -12,8 +12,8 @@ from typing import Any, Final
 import orjson
 
 from redis_history._async.store import AsyncHistoryStore
-from redis_history.integrations._answers import Answer, check_store, follow_answer
-from redis_history.integrations._extras import missing
+from redis_history.integrations._answers import Answer, follow_answer
+from redis_history.integrations._extras import check_store, missing
 from redis_history.json_form import to_json
 from redis_history.model import (
     AttachmentPart,
@@ -89,7 +89,7 @@ async def events(
     of the conversation, without this answer, which follows from its start. Raises ConfigurationError for another store
     than an AsyncHistoryStore.
     """
-    check_store(store, "events")
+    check_store(store, "events", AsyncHistoryStore)
     writer: _Writer | None = None
     async for answer in follow_answer(store, conversation_id, run_id=run_id, after=after):
         if writer is None and (answer.run is not None or answer.done):

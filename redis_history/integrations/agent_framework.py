@@ -19,7 +19,7 @@ from redis_history.formats._notes import (
     rebuild,
     write_block,
 )
-from redis_history.integrations._extras import checked_id, missing, search_runner
+from redis_history.integrations._extras import check_store, checked_id, missing, search_runner
 from redis_history.model import (
     AttachmentPart,
     Part,
@@ -65,6 +65,7 @@ class AgentFrameworkHistory(HistoryProvider):
         on_loss: OnLoss | None = None,
         **flags: Any,
     ) -> None:
+        check_store(store, type(self).__name__, AsyncHistoryStore)
         super().__init__(source_id, **flags)
         self._store = store
         self._limit = limit

@@ -19,7 +19,8 @@ import orjson
 
 from redis_history._async.store import AsyncHistoryStore
 from redis_history.formats.vercel_ai import ui_message_of
-from redis_history.integrations._answers import Answer, check_store, follow_answer
+from redis_history.integrations._answers import Answer, follow_answer
+from redis_history.integrations._extras import check_store
 from redis_history.json_form import to_json
 from redis_history.model import Position
 from redis_history.model.runs import RunInfo
@@ -54,7 +55,7 @@ async def ui_message_stream(
     at all. `after`: the position of the message that it answers. Raises ConfigurationError for another store than an
     AsyncHistoryStore.
     """
-    check_store(store, "ui_message_stream")
+    check_store(store, "ui_message_stream", AsyncHistoryStore)
     writer = _Writer()
     async for answer in follow_answer(store, conversation_id, run_id=run_id, after=after):
         count = 0

@@ -22,7 +22,7 @@ from redis_history.errors import (
 )
 from redis_history.formats import from_gemini, to_gemini
 from redis_history.formats._notes import plain_text, stored_value
-from redis_history.integrations._extras import missing, plain_or, search_runner
+from redis_history.integrations._extras import check_store, checked_id, missing, plain_or, search_runner
 from redis_history.tools import SearchOptions
 
 try:
@@ -53,6 +53,7 @@ class AdkSessionService(BaseSessionService):
     """
 
     def __init__(self, store: AsyncHistoryStore) -> None:
+        check_store(store, type(self).__name__, AsyncHistoryStore)
         self._store = store
 
     async def create_session(
@@ -78,7 +79,7 @@ class AdkSessionService(BaseSessionService):
         self, *, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None = None
     ) -> Session | None:
         """The session with its events, oldest first, as far as `config` asks for them; None if there is none."""
-        conversation_id = _id(app_name, user_id, session_id.strip())
+        conversation_id = _id(app_name, user_id, checked_id(session_id).strip())
         recent = config.num_recent_events if config is not None else None
         found, messages = await asyncio.gather(
             self._store.get_conversation(conversation_id),
@@ -108,7 +109,7 @@ class AdkSessionService(BaseSessionService):
 
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
         """Delete a session with its events. Shared state stays."""
-        await self._store.delete_conversation(_id(app_name, user_id, session_id.strip()))
+        await self._store.delete_conversation(_id(app_name, user_id, checked_id(session_id).strip()))
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
         """The state of a user in an application, with keys without the prefix `user:`."""
@@ -247,6 +248,8 @@ class _SearchTool(BaseTool):
 
 def _id(*names: str) -> str:
     """The conversation of a session, or of the state of an application or user. No two of them share one."""
+    for name in names:
+        checked_id(name)
     return "/".join(["adk", *(quote(name, safe="") for name in names)])
 
 

@@ -18,7 +18,7 @@ from redis_history._ids import MAX_ID_BYTES
 from redis_history.errors import ConfigurationError, MessageConflictError, MessageNotFoundError, RedisHistoryError
 from redis_history.formats import OnLoss, from_langchain, to_langchain
 from redis_history.formats._notes import plain_text
-from redis_history.integrations._extras import checked_id, missing, search_runner
+from redis_history.integrations._extras import check_store, check_stores, checked_id, missing, search_runner
 from redis_history.model.pairs import without_lone_results
 from redis_history.tools import SearchOptions
 from redis_history.types import ConversationSearchTool, Role
@@ -65,7 +65,7 @@ class LangChainHistory(BaseChatMessageHistory):
     the messages of a state can be added after every step, and only what is new or changed is written. A message without
     an id is always added; all messages that are read have one.
 
-    Raises InvalidConversationIdError, and ConfigurationError if there is no store.
+    Raises InvalidConversationIdError, and StoreTypeError without a store or for another kind of store.
     """
 
     def __init__(
@@ -78,8 +78,7 @@ class LangChainHistory(BaseChatMessageHistory):
         on_loss: OnLoss | None = None,
     ) -> None:
         super().__init__()
-        if store is None and async_store is None:
-            raise ConfigurationError("LangChainHistory requires `store`, `async_store` or both")
+        check_stores(store, async_store, type(self).__name__)
         self.session_id = checked_id(session_id)
         self.limit = limit
         self._store = store
@@ -162,6 +161,7 @@ def live_replies(store: HistoryStore | AsyncHistoryStore, conversation_id: str) 
     the model or agent. A model that is asked for a whole answer writes no live reply. Errors of the store are logged by
     LangChain; the model goes on. Raises InvalidConversationIdError.
     """
+    check_store(store, "live_replies", HistoryStore, AsyncHistoryStore)
     checked_id(conversation_id)
     if isinstance(store, AsyncHistoryStore):
         return _AsyncLiveReplies(store, conversation_id)

@@ -9,7 +9,7 @@ from typing import Any
 from redis_history import AsyncHistoryStore, HistoryStore, conversation_search_tool
 from redis_history.errors import ConfigurationError
 from redis_history.formats import OnLoss
-from redis_history.integrations._extras import missing
+from redis_history.integrations._extras import check_stores, checked_id, missing
 from redis_history.integrations.langchain import LangChainHistory
 from redis_history.tools import DESCRIPTION, NAME
 
@@ -35,7 +35,8 @@ class ConversationMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
     for its own conversation. `store` is for `invoke`, `async_store` for `ainvoke`. `on_loss` as in LangChainHistory.
 
     No checkpointer is needed. With one, messages are stored once, because their ids are the same.
-    Raises ConfigurationError without a store, and when called without a conversation.
+    Raises StoreTypeError without a store or for another kind of store. A call without a conversation raises
+    ConfigurationError.
     """
 
     def __init__(
@@ -49,9 +50,8 @@ class ConversationMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         on_loss: OnLoss | None = None,
     ) -> None:
         super().__init__()
-        if store is None and async_store is None:
-            raise ConfigurationError("ConversationMiddleware needs `store`, `async_store` or both")
-        self._conversation_id = conversation_id
+        check_stores(store, async_store, type(self).__name__)
+        self._conversation_id = None if conversation_id is None else checked_id(conversation_id)
         self._options: dict[str, Any] = {"async_store": async_store, "limit": limit, "on_loss": on_loss}
         self._store = store
         self._async_store = async_store

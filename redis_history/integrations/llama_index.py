@@ -26,7 +26,7 @@ from redis_history.formats import OnLoss
 from redis_history.formats._content import parsed
 from redis_history.formats._losses import Losses
 from redis_history.formats._notes import foreign_block, note_of, opaque, plain_text, stored_value, with_note
-from redis_history.integrations._extras import missing, plain_or, search_runner
+from redis_history.integrations._extras import check_store, missing, plain_or, search_runner
 from redis_history.tools import SearchOptions
 from redis_history.types import ConversationSearchTool, Part, Role
 
@@ -68,6 +68,7 @@ class LlamaIndexChatStore(BaseChatStore):
 
     def __init__(self, store: HistoryStore, *, on_loss: OnLoss | None = None) -> None:
         super().__init__()
+        check_store(store, type(self).__name__, HistoryStore)
         self._store = store
         self._on_loss = on_loss
 
@@ -119,6 +120,7 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
 
     def __init__(self, store: HistoryStore, *, on_loss: OnLoss | None = None) -> None:
         super().__init__()
+        check_store(store, type(self).__name__, HistoryStore)
         self._store = store
         self._on_loss = on_loss
 

@@ -9,7 +9,7 @@ from redis_history._ids import check_conversation_id
 from redis_history._quoting import as_data, data_block, new_mark, plain_name
 from redis_history._version import __version__
 from redis_history.errors import ConfigurationError, RedisHistoryError
-from redis_history.integrations._extras import missing
+from redis_history.integrations._extras import check_store, missing
 from redis_history.model import Conversation, Message, Participant
 from redis_history.model.message import content_text
 
@@ -51,6 +51,7 @@ def mcp_server(
 
     Raises ConfigurationError unless there is exactly one scope.
     """
+    check_store(store, "mcp_server", AsyncHistoryStore)
     named = None if conversation_ids is None else list(conversation_ids)
     if sum((named is not None, user_id is not None, everything)) != 1:
         raise ConfigurationError("mcp_server needs one of conversation_ids, user_id and everything=True")

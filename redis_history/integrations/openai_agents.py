@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Unpack
 
 from msgspec.structs import replace
 
 from redis_history import AsyncHistoryStore, HistoryStore, Message
-from redis_history._validation import refuse
-from redis_history.errors import RevisionConflictError
+from redis_history._validation import check_choice, refuse
+from redis_history.errors import BatchTooLargeError, ConfigurationError, RevisionConflictError
 from redis_history.formats import OnLoss, from_openai_responses, to_openai_responses
-from redis_history.integrations._extras import checked_id, missing, search_runner
+from redis_history.integrations._extras import check_store, checked_id, missing, search_runner
 from redis_history.model.pairs import OpenCalls
 from redis_history.tools import SearchOptions
 
@@ -22,11 +23,12 @@ except ImportError as error:
     raise missing("openai-agents", error) from error
 
 if TYPE_CHECKING:
-    from agents import TResponseInputItem
+    from agents import RunContextWrapper, TResponseInputItem
 
 __all__ = ["AgentsSession", "search_tool"]
 
 _BATCH = 500  # messages in one atomic change
+_MOST_REPLACED = 1000  # the same, for a replacement of all
 _NO_ID = "__fake_id__"  # the SDK's id of items from chat completions
 
 
@@ -37,7 +39,8 @@ class AgentsSession(Session):
     called with each `Loss`, content that items cannot represent. Without it a warning is logged.
 
     `session_settings`: a `SessionSettings`, or a dict of its fields. Items without type and role, such as those of the
-    SDK's `EncryptedSession`, are stored and returned unchanged.
+    SDK's `EncryptedSession`, are stored and returned unchanged. A subclass can use the context of a run: the methods
+    get it as `wrapper`.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class AgentsSession(Session):
         session_settings: SessionSettings | dict[str, Any] | None = None,
         on_loss: OnLoss | None = None,
     ) -> None:
+        check_store(store, type(self).__name__, AsyncHistoryStore)
         self.session_id = checked_id(session_id)
         self.session_settings = _settings(session_settings)
         self._store = store
@@ -71,7 +75,9 @@ class AgentsSession(Session):
         session._owned = True
         return session
 
-    async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
+    async def get_items(
+        self, limit: int | None = None, *, wrapper: RunContextWrapper[Any] | None = None
+    ) -> list[TResponseInputItem]:
         """The newest `limit` items, oldest first. None uses the limit of `session_settings`; without one, all items.
 
         The API rejects a tool output without its call, and a call without the reasoning before it. So items whose call
@@ -91,13 +97,15 @@ class AgentsSession(Session):
                 return _whole_pairs(found, limit)
             wanted *= 4
 
-    async def add_items(self, items: list[TResponseInputItem]) -> None:
+    async def add_items(
+        self, items: list[TResponseInputItem], *, wrapper: RunContextWrapper[Any] | None = None
+    ) -> None:
         """Append items in this order, in atomic batches of 500 messages."""
         messages = from_openai_responses([dict(item) for item in items])
         for at in range(0, len(messages), _BATCH):
             await self._store.append_many(self.session_id, messages[at : at + _BATCH])
 
-    async def pop_item(self) -> TResponseInputItem | None:
+    async def pop_item(self, *, wrapper: RunContextWrapper[Any] | None = None) -> TResponseInputItem | None:
         """Remove and return the newest item; None if there is none. Concurrent calls each return a different item."""
         while True:
             record = await self._store.get_conversation(self.session_id)
@@ -121,9 +129,45 @@ class AgentsSession(Session):
             if deleted and items:
                 return items[-1]
 
-    async def clear_session(self) -> None:
+    async def clear_session(self, *, wrapper: RunContextWrapper[Any] | None = None) -> None:
         """Remove all items, but keep the conversation."""
         await self._store.clear(self.session_id)
+
+    # OpenAIResponsesCompactionSession calls these two. In a subclass they would bypass its overrides.
+
+    async def _atomic_replace_items(self, items: list[TResponseInputItem]) -> bool:
+        messages = from_openai_responses([dict(item) for item in items])
+        if type(self) is not AgentsSession or len(messages) > _MOST_REPLACED:
+            return False
+        await self._store.restore(self.session_id, messages)
+        return True
+
+    async def _get_compaction_snapshot(self, limit: int, *, prune_prefix: object = None) -> Any:
+        """The newest items, and a function that replaces those from an index on unless there was another write."""
+        from agents.memory.session import _CompactionSnapshot
+
+        record = await self._store.get_conversation(self.session_id)
+        messages = await self._store.get(self.session_id)
+        if type(self) is not AgentsSession or record is None or len(messages) > _MOST_REPLACED:
+            return None
+        groups = [self._items([message]) for message in messages]
+        before = max(sum(map(len, groups)) - limit, 0)
+
+        async def replace_suffix(start: int, output: list[TResponseInputItem]) -> bool:
+            kept, left = [], before + start
+            for message, items in zip(messages, groups, strict=True):
+                # A message whose items are replaced in part is split.
+                part = items[: max(left, 0)]
+                kept += [message] if part == items else from_openai_responses([dict(item) for item in part])
+                left -= len(items)
+            new = from_openai_responses([dict(item) for item in output])
+            try:
+                await self._store.restore(self.session_id, [*kept, *new], expected_revision=record.revision)
+            except (RevisionConflictError, BatchTooLargeError):
+                return False
+            return True
+
+        return _CompactionSnapshot([item for items in groups for item in items][before:], not before, replace_suffix)
 
     def _items(self, messages: list[Message]) -> list[TResponseInputItem]:
         return to_openai_responses(messages, shape="original", on_loss=self._on_loss)  # type: ignore[return-value]
@@ -157,7 +201,13 @@ def search_tool(
 
 def _settings(settings: SessionSettings | dict[str, Any] | None) -> SessionSettings:
     if isinstance(settings, dict):
-        return SessionSettings(**settings)
+        known = [field.name for field in fields(SessionSettings)]
+        for name in settings:
+            check_choice(name, "a name in session_settings", known)
+        try:
+            return SessionSettings(**settings)
+        except ValueError as error:
+            raise ConfigurationError(f"session_settings cannot be read: {error}") from error
     if settings is not None and not isinstance(settings, SessionSettings):
         refuse(settings, "session_settings", "None, a SessionSettings or a dict of its fields")
     return settings or SessionSettings()

@@ -7,6 +7,7 @@ await history.append(result.new_messages())
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Unpack
@@ -27,7 +28,7 @@ from redis_history.formats import OnLoss
 from redis_history.formats._content import parsed, split_data_url
 from redis_history.formats._losses import Losses
 from redis_history.formats._notes import foreign_block, note_of, opaque, stored_value, with_note
-from redis_history.integrations._extras import checked_id, missing, plain_or, search_runner
+from redis_history.integrations._extras import check_store, checked_id, missing, plain_or, search_runner
 from redis_history.model.pairs import without_lone_results
 from redis_history.tools import SearchOptions
 from redis_history.types import Part, Role
@@ -50,9 +51,15 @@ _KINDS: dict[str, Role] = {"system-prompt": "system", "user-prompt": "user"}
 
 class PydanticAIHistory:
     """Loads and appends the messages of a conversation for Pydantic AI. The caller must close the store.
-    `on_loss` is as in `formats.to_openai_chat`."""
+    `on_loss` is as in `formats.to_openai_chat`.
 
-    def __init__(self, conversation_id: str, store: AsyncHistoryStore, *, on_loss: OnLoss | None = None) -> None:
+    With a HistoryStore, `load` and `append` use it in threads; `load_sync` and `append_sync` are for `run_sync`.
+    """
+
+    def __init__(
+        self, conversation_id: str, store: AsyncHistoryStore | HistoryStore, *, on_loss: OnLoss | None = None
+    ) -> None:
+        check_store(store, type(self).__name__, AsyncHistoryStore, HistoryStore)
         self.conversation_id = checked_id(conversation_id)
         self._store = store
         self._on_loss = on_loss
@@ -60,17 +67,31 @@ class PydanticAIHistory:
     async def load(self, *, limit: int | None = None) -> list[ModelMessage]:
         """The messages for `message_history`. `limit`: read only that number of the newest stored messages, without
         tool results whose call is not among them."""
+        if isinstance(self._store, HistoryStore):
+            return await asyncio.to_thread(self.load_sync, limit=limit)
         return self._converted(await self._store.get(self.conversation_id, limit=limit), limit)
 
     async def append(self, messages: Iterable[ModelMessage]) -> None:
         """Append the result of `result.new_messages()`, in atomic batches of 500 stored messages."""
-        converted = from_pydantic_ai(messages)
-        for at in range(0, len(converted), _BATCH):
-            await self._store.append_many(self.conversation_id, converted[at : at + _BATCH])
+        if isinstance(self._store, HistoryStore):
+            await asyncio.to_thread(self.append_sync, messages)
+        else:
+            for batch in _batches(messages):
+                await self._store.append_many(self.conversation_id, batch)
 
-    def load_from(self, store: HistoryStore, *, limit: int | None = None) -> list[ModelMessage]:
-        """Like `load`, for a synchronous store."""
-        return self._converted(store.get(self.conversation_id, limit=limit), limit)
+    def load_sync(self, *, limit: int | None = None) -> list[ModelMessage]:
+        """Like `load`, for synchronous code with a HistoryStore. Raises StoreTypeError for an AsyncHistoryStore."""
+        return self._converted(self._sync().get(self.conversation_id, limit=limit), limit)
+
+    def append_sync(self, messages: Iterable[ModelMessage]) -> None:
+        """Like `append`, for synchronous code with a HistoryStore. Raises StoreTypeError for an AsyncHistoryStore."""
+        store = self._sync()
+        for batch in _batches(messages):
+            store.append_many(self.conversation_id, batch)
+
+    def _sync(self) -> HistoryStore:
+        check_store(self._store, "this method of PydanticAIHistory", HistoryStore)
+        return self._store  # type: ignore[return-value]
 
     def _converted(self, messages: list[Message], limit: int | None) -> list[ModelMessage]:
         return to_pydantic_ai(messages if limit is None else without_lone_results(messages), on_loss=self._on_loss)
@@ -89,6 +110,12 @@ def search_tool(
         return await run(arguments)
 
     return Tool.from_schema(search, tool.name, tool.description, tool.parameters)
+
+
+def _batches(messages: Iterable[ModelMessage]) -> Iterator[list[Message]]:
+    converted = from_pydantic_ai(messages)
+    for at in range(0, len(converted), _BATCH):
+        yield converted[at : at + _BATCH]
 
 
 def from_pydantic_ai(messages: Iterable[ModelMessage]) -> list[Message]:

@@ -15,7 +15,7 @@ from redis_history._sync.store import HistoryStore
 from redis_history._version import __version__
 from redis_history.errors import ConfigurationError
 from redis_history.events import MessagesAppended, Reset
-from redis_history.integrations._extras import missing
+from redis_history.integrations._extras import check_store, missing
 from redis_history.operations import Append, Changes, ReadChanges
 
 try:
@@ -45,6 +45,7 @@ def instrument(
 
     Raises ConfigurationError for a store that is instrumented already.
     """
+    check_store(store, "instrument", HistoryStore, AsyncHistoryStore)
     backend: Any = store._backend
     if getattr(backend.execute, "__wrapped__", None) is not None:
         raise ConfigurationError("this store is instrumented already")

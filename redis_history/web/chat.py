@@ -22,7 +22,7 @@ from redis_history._async.store import AsyncHistoryStore
 from redis_history._ids import check_conversation_id
 from redis_history._validation import check_choice, check_function, check_seconds, check_text
 from redis_history.errors import ConflictError, RedisHistoryError, RunStopped
-from redis_history.integrations._answers import check_store
+from redis_history.integrations._extras import check_store
 from redis_history.model import Message, Participant, Position, tool
 from redis_history.web._http import EventStream, Refused, answer, bad_input, failure, is_same_origin
 from redis_history.web.access import Action, Authorize, SignedIn, call
@@ -84,7 +84,7 @@ class ChatEndpoints:
         busy: Literal["queue", "refuse"] = "queue",
         wait: float = 120.0,
     ) -> None:
-        check_store(store, "ChatEndpoints")
+        check_store(store, "ChatEndpoints", AsyncHistoryStore)
         check_function(answer, "answer", "a function of (run)", optional=False)
         kind = "a function of (request, conversation_id, action), such as redis_history.web.allow_all"
         check_function(authorize, "authorize", kind, optional=False)

@@ -4,16 +4,37 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from agents import Agent, Model, ModelResponse, RunConfig, Runner, Usage
 from agents.extensions.memory.encrypt_session import EncryptedSession
-from agents.memory import Session, SessionSettings
+from agents.memory import OpenAIResponsesCompactionSession, Session, SessionSettings
+from openai.types.responses import ResponseOutputMessage
 
-from redis_history import assistant, tool, tool_result, tool_use, user
+from redis_history import AsyncHistoryStore, HistoryRestored, assistant, tool, tool_result, tool_use, user
 from redis_history.errors import ConfigurationError, InvalidConversationIdError, StoreClosedError
 from redis_history.integrations.openai_agents import AgentsSession
 from tests.support.servers import RealServer
+
+CONFIG = RunConfig(tracing_disabled=True)
+
+
+class Says(Model):
+    """A model of the Responses API that gives these answers in turn, and streams each word by word."""
+
+    def __init__(self, *texts: str) -> None:
+        self._texts = iter(texts)
+
+    async def get_response(self, *_: Any, **__: Any) -> ModelResponse:
+        content = [{"type": "output_text", "text": next(self._texts), "annotations": []}]
+        message = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": content}
+        output = [ResponseOutputMessage.model_validate(message)]
+        return ModelResponse(output=output, usage=Usage(), response_id="resp_1")
+
+    def stream_response(self, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError
 
 
 def said(text: str, role: str = "user") -> Any:
@@ -163,3 +184,92 @@ async def test_a_session_closes_its_own_store_and_no_other(
     assert await given.get_items() == [said("Hi")]
     with pytest.raises(InvalidConversationIdError):
         AgentsSession("", async_store)
+
+
+@pytest.mark.parametrize("settings", [{"limt": 2}, {"limit": "two"}, {"limit": 2, 1: 1}])
+def test_a_misspelled_setting_is_refused(settings: Any) -> None:
+    with pytest.raises(ConfigurationError, match="session_settings"):
+        AgentsSession("s", AsyncHistoryStore("memory://"), session_settings=settings)
+
+
+async def test_the_context_of_a_run_reaches_a_subclass(async_store: Any) -> None:
+    seen = []
+
+    class Watched(AgentsSession):
+        async def add_items(self, items: Any, *, wrapper: Any = None) -> None:
+            seen.append(wrapper.context)
+            await super().add_items(items, wrapper=wrapper)
+
+    agent = Agent(name="a", model=Says("Hello."))
+    await Runner.run(agent, "Hi", session=Watched("s", async_store), context={"tenant": 7}, run_config=CONFIG)
+    assert seen
+    assert all(context == {"tenant": 7} for context in seen)
+
+
+class Compacts:
+    """A client of OpenAI whose compaction returns a summary, after `meanwhile` was called."""
+
+    def __init__(self, meanwhile: Any) -> None:
+        self.responses, self._meanwhile, self.calls = self, meanwhile, 0
+
+    async def compact(self, **_: Any) -> Any:
+        self.calls += 1
+        await self._meanwhile()
+        output = [{"type": "compaction", "id": "cmp_1", "encrypted_content": "c2ln"}]
+        return SimpleNamespace(output=output, usage=None)
+
+
+async def test_compaction_replaces_the_items_in_one_change(async_store: Any) -> None:
+    """No reader sees an empty session."""
+    inner = AgentsSession("s", async_store)
+    await inner.add_items([said("Hi"), *REPLY])
+    before = await inner.get_items()
+    seen = []
+    async with async_store.subscribe("s") as changes:
+
+        async def nothing() -> None: ...
+
+        session = OpenAIResponsesCompactionSession("s", inner, client=Compacts(nothing))  # type: ignore[arg-type]
+        await session.run_compaction({"force": True, "compaction_mode": "input"})
+        while not seen or not isinstance(seen[-1], HistoryRestored):
+            seen.append(await changes.get(5))
+    assert [type(event) for event in seen] == [HistoryRestored]
+    after = await inner.get_items()
+    assert [item.get("type") for item in after] == ["compaction"]
+    assert len(before) == 7
+
+
+@pytest.mark.parametrize("concurrent", [False, True])
+async def test_automatic_compaction_loses_no_concurrent_append(async_store: Any, store: Any, concurrent: bool) -> None:
+    async def other_process() -> None:
+        if concurrent:
+            store.append("s", user("from another process"))
+
+    client = Compacts(other_process)
+    inner = AgentsSession("s", async_store)
+    await inner.add_items([said("Earlier")])
+    session = OpenAIResponsesCompactionSession(
+        "s",
+        inner,
+        client=client,
+        should_trigger_compaction=lambda _: True,
+        compaction_mode="input",  # type: ignore[arg-type]
+    )
+    await Runner.run(Agent(name="a", model=Says("Hello.")), "Hi", session=session, run_config=CONFIG)
+    left = [message.text for message in store.get("s")]
+    assert client.calls == 1
+    assert left == (["Earlier", "Hi", "Hello.", "from another process"] if concurrent else [""])
+
+
+async def test_a_part_of_the_items_is_replaced(async_store: Any) -> None:
+    session = AgentsSession("s", async_store)
+    items = [said("old"), *REPLY, said("new")]
+    await session.add_items(items)
+    for count, start, complete in ((8, 0, True), (20, 3, True), (5, 1, False), (1, 0, False)):
+        snapshot = await session._get_compaction_snapshot(count)
+        assert (snapshot.items, snapshot.complete) == (items[-count:], complete)
+        assert await snapshot.replace_suffix(start, [said("in short")])
+        assert await session.get_items() == [*items[: max(8 - count, 0) + start], said("in short")]
+        assert not await snapshot.replace_suffix(start, []), "there was another write"
+        await session._atomic_replace_items(items)
+        assert await session.get_items() == items

@@ -91,7 +91,7 @@ async def test_everything_comes_back_equal(store: HistoryStore, async_store: Asy
     assert await history.load() == []
     await history.append(EVERY[:2])
     await history.append(EVERY[2:])
-    assert await history.load() == history.load_from(store) == EVERY
+    assert await history.load() == PydanticAIHistory("c", store).load_sync() == EVERY
     stored = store.get("c")
     assert [message.role for message in stored[:4]] == ["system", "user", "assistant", "tool"]
     assert [use.input for use in stored[2].tool_uses] == [{"q": 1}, {"q": 2}, {}, "broken {"]
@@ -130,7 +130,9 @@ async def test_a_limit_leaves_out_results_whose_call_was_cut_off(
     def kinds(messages: list[ModelMessage]) -> list[str]:
         return [part.part_kind for message in messages for part in message.parts]
 
-    assert kinds(await history.load(limit=2)) == kinds(history.load_from(store, limit=2)) == ["user-prompt"]
+    assert (
+        kinds(await history.load(limit=2)) == kinds(PydanticAIHistory("s", store).load_sync(limit=2)) == ["user-prompt"]
+    )
     assert kinds(await history.load(limit=3)) == ["tool-call", "tool-return", "user-prompt"]
     with pytest.raises(InvalidConversationIdError):
         PydanticAIHistory("", async_store)
