@@ -66,6 +66,7 @@ class Kind:
     EXPANDED: Final = 9
     ENDED: Final = 10
     REPLY_ENDED: Final = 11
+    PUBLISHED: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +140,10 @@ def recover(
     events: list[Event] = []
     progress = {**had}
     for entry in fresh[:limit]:
+        if entry.kind == Kind.PUBLISHED:  # it may be too long for an event
+            if events:
+                break
+            return _reset(conversation_id, head, "log_trimmed")
         try:
             events.append(_event(conversation_id, epoch, entry, progress))
         except CorruptDataError as error:

@@ -19,12 +19,13 @@ from redis_history.model.replies import Progress
 from redis_history.model.runs import RunInfo
 
 __all__ = [
-    "ANY", "Append", "Appended", "Changes", "Clear", "Compact", "Compacted", "CountConversations", "DeleteConversation",
-    "DeleteMessages", "EndRun", "Entry", "EraseMessages", "Expand", "Expanded", "FindMessage", "GrowReply", "Head",
-    "KeepLease", "KeepRuns", "Lease", "LeaveRun", "ListConversations", "ListPreviews", "Op", "Page", "Precondition",
-    "Preview", "ReadChanges", "ReadConversation", "ReadHead", "ReadPage", "ReadRun", "ReadTogether", "ReplyEnd",
-    "Restore", "RunFence", "RunOutcome", "ScanConversations", "Scanned", "Snapshot", "StopRun", "TakeLease", "TakeRun",
-    "UpdateMessage", "Write", "WriteRecord",
+    "ANY", "Append", "Appended", "Archive", "Changes", "Clear", "Compact", "Compacted", "CountConversations",
+    "DeleteConversation", "DeleteMessages", "DropDraft", "EndRun", "Entry", "EraseMessages", "Expand", "Expanded",
+    "FindMessage", "GrowReply", "Head", "Held", "KeepLease", "KeepRuns", "Layout", "Lease", "LeaveRun",
+    "ListConversations", "ListPreviews", "Op", "Page", "Precondition", "Preview", "Publish", "ReadChanges",
+    "ReadConversation", "ReadHead", "ReadLayout", "ReadPage", "ReadRun", "ReadTogether", "ReplyEnd", "Restore",
+    "RunFence", "RunOutcome", "ScanConversations", "Scanned", "Selection", "Snapshot", "StopRun", "TakeLease",
+    "TakeRun", "UpdateMessage", "Write", "WriteDraft", "WriteRecord",
 ]  # fmt: skip
 
 T_co = TypeVar("T_co", covariant=True)
@@ -209,6 +210,72 @@ class Expand(Write[Expanded | None], frozen=True):
     summary_id: str
 
 
+class Archive(Struct, frozen=True):
+    """The messages that the summary `summary_id` replaced, of which `former` is the summary before it (None: there was
+    none, or it was removed). Archives are numbered in the order of their compactions."""
+
+    number: int
+    summary_id: str | None = None
+    former: str | None = None
+
+
+class Layout(Struct, frozen=True):
+    """The archives of a conversation, oldest first, and its own time to live in seconds."""
+
+    archives: tuple[Archive, ...] = ()
+    ttl: float | None = None
+
+
+class ReadLayout(_OnConversation, Op[Layout | None], frozen=True):
+    """The archives of a conversation; None: there is no conversation."""
+
+
+class WriteDraft(_OnConversation, Op[bool], frozen=True, kw_only=True):
+    """Add messages to a draft of a conversation, which nobody sees before it is published. `token` is that of the
+    `Publish` to come, `revision` its revision. `archive`: the number of the archive; 0: live messages. The messages of
+    `entries` have their positions. Before, the messages `removed` are removed, each an id and a position.
+
+    `page` counts 1, 2, 3 …; a repeated page has the same effect. False: earlier pages are lost, because the draft was
+    not continued for minutes or the server lost it. Nothing was done then.
+    """
+
+    token: str
+    page: int
+    revision: int
+    archive: int = 0
+    entries: tuple[Entry, ...] = ()
+    removed: tuple[tuple[str, Position], ...] = ()
+
+
+class DropDraft(_OnConversation, Op[None], frozen=True):
+    """Remove a draft with these archives, if it exists."""
+
+    token: str
+    archives: tuple[int, ...]
+
+
+class Held(Struct, frozen=True):
+    """The number of some messages, their totals, and their earliest and latest timestamp."""
+
+    messages: int = 0
+    characters: int = 0
+    tokens: int = 0
+    times: tuple[int, int] | None = None
+
+
+class Publish(Write[bool], frozen=True, kw_only=True):
+    """Make a draft the conversation, which must not exist. `page`: its last page. `record` has the record, the origin
+    of a fork and the revision, and optionally `created_at` and `updated_at`. `live` and `archives`: what the draft has.
+    `sequence`: the highest one. `ttl`: the time to live in seconds, if the store has none. False: the draft is lost."""
+
+    page: int
+    record: Conversation
+    live: Held
+    archives: tuple[tuple[Archive, Held], ...] = ()
+    sequence: int = 0
+    ttl: float | None = None
+
+
 class WriteRecord(Write[int], frozen=True):
     """Set fields of a conversation's record (see RECORD_FIELDS); creates the conversation if necessary. The outcome is
     the revision."""
@@ -261,13 +328,28 @@ class ScanConversations(Struct, Op[Scanned], frozen=True):
     cursor: Any = None
 
 
-class ListConversations(Struct, Op[list[Conversation]], frozen=True):
-    """Conversations by time of their last change, newest first; of one owner or agent, if given."""
+class Selection(Struct, frozen=True):
+    """The conversations of one owner, of one agent, or that are forks of one conversation; of all that are given."""
 
-    user_id: int | str | None
-    agent_name: str | None
+    user_id: int | str | None = None
+    agent_name: str | None = None
+    forked_from: str | None = None
+
+    def has(self, conversation: Conversation) -> bool:
+        """Whether it is one of them."""
+        origin = conversation.forked_from and conversation.forked_from.conversation_id
+        return (
+            self.user_id in (None, conversation.user_id)
+            and self.agent_name in (None, conversation.agent_name)
+            and self.forked_from in (None, origin)
+        )
+
+
+class ListConversations(Selection, Op[list[Conversation]], frozen=True, kw_only=True):
+    """Conversations by time of their last change, newest first."""
+
     limit: int
-    offset: int
+    offset: int = 0
 
 
 class Preview(Struct, frozen=True):
@@ -279,21 +361,16 @@ class Preview(Struct, frozen=True):
     last_message: Message | None
 
 
-class ListPreviews(Struct, Op[list[Preview]], frozen=True):
+class ListPreviews(Selection, Op[list[Preview]], frozen=True, kw_only=True):
     """Like ListConversations, with previews. For backends with `reads_together`."""
 
-    user_id: int | str | None
-    agent_name: str | None
     limit: int
-    offset: int
+    offset: int = 0
 
 
-class CountConversations(Struct, Op[int], frozen=True):
-    """The number of conversations, of one owner or of one agent if given. Expired ones count until a list finds them
-    gone. For backends with `reads_together`."""
-
-    user_id: int | str | None
-    agent_name: str | None
+class CountConversations(Selection, Op[int], frozen=True):
+    """The number of conversations. At most one selection is given. Expired ones count until a list finds them gone. For
+    backends with `reads_together`."""
 
 
 class Page(Struct, frozen=True):
@@ -316,7 +393,8 @@ class ReadPage(Struct, Op[Page], frozen=True):
     page has `limit` messages, readable or not, there may be more. An unknown conversation is empty.
 
     With `archived`, archived messages are included. A summary follows the messages that it replaced, at the position of
-    the last of them; a page has both or neither, and so may have more than `limit` messages.
+    the last of them; a page has both or neither, and so may have more than `limit` messages. With `archive`, only the
+    messages of that archive.
     """
 
     conversation_id: str
@@ -325,6 +403,7 @@ class ReadPage(Struct, Op[Page], frozen=True):
     after: Position | None = None
     before: Position | None = None
     archived: bool = False
+    archive: int | None = None
 
 
 class FindMessage(Struct, Op[Message | None], frozen=True):

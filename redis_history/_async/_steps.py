@@ -68,7 +68,7 @@ class _AsyncListing:
     async def poll_changes(self, query: ChangeQuery) -> ChangedHeads:
         ids, offset, full = set(query.known), 0, True
         while full:
-            page = await self._backend.execute(ListConversations(None, None, _LISTED, offset))
+            page = await self._backend.execute(ListConversations(limit=_LISTED, offset=offset))
             ids.update(conversation.conversation_id for conversation in page)
             offset, full = offset + len(page), len(page) == _LISTED
         heads: dict[str, Cursor] = {}

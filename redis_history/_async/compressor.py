@@ -291,7 +291,7 @@ class AsyncCompressor:
         await self._found(existing)
 
     async def _list(self, limit: int) -> list[Conversation]:
-        return await self._store.backend.execute(ListConversations(None, None, limit, 0))
+        return await self._store.backend.execute(ListConversations(limit=limit))
 
     def _remember(self, conversations: Sequence[Conversation]) -> None:
         newest = {one.conversation_id: one.revision for one in conversations[:_KNOWN]}

@@ -104,6 +104,7 @@ class AsyncReading:
         *,
         user_id: int | str | None = None,
         agent_name: str | None = None,
+        forked_from: str | None = None,
         limit: int = 50,
         offset: int = 0,
         preview: Literal[False] = False,
@@ -115,6 +116,7 @@ class AsyncReading:
         *,
         user_id: int | str | None = None,
         agent_name: str | None = None,
+        forked_from: str | None = None,
         limit: int = 50,
         offset: int = 0,
         preview: Literal[True],
@@ -125,12 +127,14 @@ class AsyncReading:
         *,
         user_id: int | str | None = None,
         agent_name: str | None = None,
+        forked_from: str | None = None,
         limit: int = 50,
         offset: int = 0,
         preview: bool = False,
     ) -> list[Conversation] | list[ops.Preview]:
         """Conversations of the namespace by time of the last change, newest first: `limit` of them after the first
-        `offset`; of the owner `user_id` or the agent `agent_name` if given.
+        `offset`; those of the owner `user_id`, of the agent `agent_name`, and the forks of the conversation
+        `forked_from`, if given.
 
         With `preview`, each comes with a title (its own, or the beginning of the first message of a user) and its
         newest message, in two round trips. There are unread messages if `last_message.sequence`, which counts arrivals,
@@ -139,13 +143,15 @@ class AsyncReading:
         Not a snapshot: a conversation that changes meanwhile is listed where it was first found. The cost grows with
         `offset + limit`, not with the conversations of others: see docs/operations.md.
         """
-        op = _listing(user_id, agent_name, limit, offset)
+        op = _listing(user_id, agent_name, forked_from, limit, offset)
         if not limit:
             return []
         if not preview:
             return await self._backend.execute(op)
         if features(self._backend).reads_together:
-            return await self._backend.execute(ops.ListPreviews(user_id, agent_name, limit, offset))
+            return await self._backend.execute(
+                ops.ListPreviews(user_id, agent_name, forked_from, limit=limit, offset=offset)
+            )
         previews = []
         for one in await self._backend.execute(op):
             first = await self._backend.execute(ops.ReadPage(one.conversation_id, FIRST_MESSAGES, newest=False))
@@ -158,7 +164,7 @@ class AsyncReading:
 
         Expired conversations count until a list finds them gone.
         """
-        op = _listing(user_id, agent_name, _EVERY, 0)
+        op = _listing(user_id, agent_name, None, _EVERY, 0)
         if features(self._backend).reads_together and None in (user_id, agent_name):
             return await self._backend.execute(ops.CountConversations(user_id, agent_name))
         return len(await self._backend.execute(op))
@@ -255,8 +261,12 @@ class AsyncReading:
         return await run_steps(self._backend, steps, self._options.embedder)
 
 
-def _listing(user_id: int | str | None, agent_name: str | None, limit: int, offset: int) -> ops.ListConversations:
+def _listing(
+    user_id: int | str | None, agent_name: str | None, forked_from: str | None, limit: int, offset: int
+) -> ops.ListConversations:
     check_owner(user_id, "user_id")
     check_name(agent_name, "agent_name")
+    if forked_from is not None:
+        check_conversation_id(forked_from)
     check_range(limit, offset)
-    return ops.ListConversations(user_id, agent_name, limit, offset)
+    return ops.ListConversations(user_id, agent_name, forked_from, limit=limit, offset=offset)

@@ -75,6 +75,7 @@ class AsyncRedisBackend:
 
     compacts = True
     streams = True
+    forks = True
     runs = True
     reads_together = True
 

@@ -69,7 +69,7 @@ class _AsyncListing:
     def poll_changes(self, query: ChangeQuery) -> ChangedHeads:
         ids, offset, full = set(query.known), 0, True
         while full:
-            page = self._backend.execute(ListConversations(None, None, _LISTED, offset))
+            page = self._backend.execute(ListConversations(limit=_LISTED, offset=offset))
             ids.update(conversation.conversation_id for conversation in page)
             offset, full = offset + len(page), len(page) == _LISTED
         heads: dict[str, Cursor] = {}

@@ -292,7 +292,7 @@ class Compressor:
         self._found(existing)
 
     def _list(self, limit: int) -> list[Conversation]:
-        return self._store.backend.execute(ListConversations(None, None, limit, 0))
+        return self._store.backend.execute(ListConversations(limit=limit))
 
     def _remember(self, conversations: Sequence[Conversation]) -> None:
         newest = {one.conversation_id: one.revision for one in conversations[:_KNOWN]}

@@ -105,6 +105,7 @@ class Reading:
         *,
         user_id: int | str | None = None,
         agent_name: str | None = None,
+        forked_from: str | None = None,
         limit: int = 50,
         offset: int = 0,
         preview: Literal[False] = False,
@@ -116,6 +117,7 @@ class Reading:
         *,
         user_id: int | str | None = None,
         agent_name: str | None = None,
+        forked_from: str | None = None,
         limit: int = 50,
         offset: int = 0,
         preview: Literal[True],
@@ -126,12 +128,14 @@ class Reading:
         *,
         user_id: int | str | None = None,
         agent_name: str | None = None,
+        forked_from: str | None = None,
         limit: int = 50,
         offset: int = 0,
         preview: bool = False,
     ) -> list[Conversation] | list[ops.Preview]:
         """Conversations of the namespace by time of the last change, newest first: `limit` of them after the first
-        `offset`; of the owner `user_id` or the agent `agent_name` if given.
+        `offset`; those of the owner `user_id`, of the agent `agent_name`, and the forks of the conversation
+        `forked_from`, if given.
 
         With `preview`, each comes with a title (its own, or the beginning of the first message of a user) and its
         newest message, in two round trips. There are unread messages if `last_message.sequence`, which counts arrivals,
@@ -140,13 +144,13 @@ class Reading:
         Not a snapshot: a conversation that changes meanwhile is listed where it was first found. The cost grows with
         `offset + limit`, not with the conversations of others: see docs/operations.md.
         """
-        op = _listing(user_id, agent_name, limit, offset)
+        op = _listing(user_id, agent_name, forked_from, limit, offset)
         if not limit:
             return []
         if not preview:
             return self._backend.execute(op)
         if features(self._backend).reads_together:
-            return self._backend.execute(ops.ListPreviews(user_id, agent_name, limit, offset))
+            return self._backend.execute(ops.ListPreviews(user_id, agent_name, forked_from, limit=limit, offset=offset))
         previews = []
         for one in self._backend.execute(op):
             first = self._backend.execute(ops.ReadPage(one.conversation_id, FIRST_MESSAGES, newest=False))
@@ -159,7 +163,7 @@ class Reading:
 
         Expired conversations count until a list finds them gone.
         """
-        op = _listing(user_id, agent_name, _EVERY, 0)
+        op = _listing(user_id, agent_name, None, _EVERY, 0)
         if features(self._backend).reads_together and None in (user_id, agent_name):
             return self._backend.execute(ops.CountConversations(user_id, agent_name))
         return len(self._backend.execute(op))
@@ -256,8 +260,12 @@ class Reading:
         return run_steps(self._backend, steps, self._options.embedder)
 
 
-def _listing(user_id: int | str | None, agent_name: str | None, limit: int, offset: int) -> ops.ListConversations:
+def _listing(
+    user_id: int | str | None, agent_name: str | None, forked_from: str | None, limit: int, offset: int
+) -> ops.ListConversations:
     check_owner(user_id, "user_id")
     check_name(agent_name, "agent_name")
+    if forked_from is not None:
+        check_conversation_id(forked_from)
     check_range(limit, offset)
-    return ops.ListConversations(user_id, agent_name, limit, offset)
+    return ops.ListConversations(user_id, agent_name, forked_from, limit=limit, offset=offset)

@@ -76,6 +76,7 @@ class RedisBackend:
 
     compacts = True
     streams = True
+    forks = True
     runs = True
     reads_together = True
 

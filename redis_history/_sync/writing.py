@@ -9,9 +9,10 @@ from typing import Any, Final, TypeVar, Unpack, cast
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from redis_history import forks, requests
 from redis_history import operations as ops
-from redis_history import requests
 from redis_history._ids import check_conversation_id, check_message_id
+from redis_history._ids import new_id as new_message_id
 from redis_history._sync._steps import run_steps
 from redis_history._sync.replies import Reply
 from redis_history._sync.subscription import Feed
@@ -30,7 +31,7 @@ from redis_history.model.helpers import MessageFields
 from redis_history.model.message import RECORD_FIELDS
 from redis_history.paging import PAGE, next_page
 from redis_history.requests.store_options import Options
-from redis_history.search.searches import Searcher
+from redis_history.search.searches import Searcher, Steps
 
 T = TypeVar("T")
 
@@ -228,6 +229,33 @@ class Writing:
             raise ConversationNotFoundError(f"conversation {op.conversation_id[:80]!r} was deleted after the change")
         return conversation
 
+    def fork(
+        self, conversation_id: str, new_id: str | None = None, *, through: Position | Message | str | None = None
+    ) -> Conversation:
+        """Copy a conversation to `new_id` (None: a new UUIDv7), and return the record of the copy.
+
+        The copy is a snapshot: it appears at once with all messages of one moment, also archived ones, whatever others
+        write meanwhile. Messages keep their ids and positions. A reply that is being written is left out. The record is
+        copied; `forked_from` says where the copy comes from.
+
+        `through` is the last message of the copy, its position or its id (None: the newest). If it is archived, or a
+        summary replaced messages behind it, the originals are live in the copy. Results of tool calls up to `through`
+        come along, wherever they are.
+
+        Raises ConversationNotFoundError, ConversationExistsError (`new_id` exists), MessageNotFoundError for an unknown
+        id, CompactionConflictError if the conversation was replaced again and again meanwhile, CapabilityError if the
+        backend cannot do it.
+        """
+        check_conversation_id(conversation_id)
+        new_id = new_message_id() if new_id is None else new_id
+        check_conversation_id(new_id)
+        end = None if through is None else requests.through_of(through)
+        if not features(self._backend).forks:
+            raise CapabilityError("this backend cannot fork: see Features in redis_history.backends.base")
+        made = self._steps(forks.fork(conversation_id, new_id, end, archives=features(self._backend).compacts))
+        self._steps(Searcher(self._backend, self._options).document_all(new_id))
+        return made
+
     def delete_conversation(self, conversation_id: str) -> bool:
         """Remove everything of a conversation; whether it existed. After a lost reply, False may be wrong."""
         check_conversation_id(conversation_id)
@@ -287,13 +315,20 @@ class Writing:
         if not features(self._backend).compacts:
             raise CapabilityError("this backend cannot compact: see Features in redis_history.backends.base")
 
-    def _write(self, op: ops.Op[T]) -> T:
+    def _steps(self, steps: Steps[T]) -> T:
+        self._open_subscriptions()
+        return run_steps(self._backend, steps, self._options.embedder)
+
+    def _open_subscriptions(self) -> None:
         while self._unopened:
             subscription = self._unopened[-1]
             try:
                 subscription.open()  # other writes wait for this, too
             finally:
                 self._unopened = [one for one in self._unopened if one is not subscription]
+
+    def _write(self, op: ops.Op[T]) -> T:
+        self._open_subscriptions()
         if self._options.embedder is not None:
             steps = Searcher(self._backend, self._options).with_vectors(op)
             op = run_steps(self._backend, steps, self._options.embedder)

@@ -80,6 +80,9 @@ class Features(NamedTuple):
     `streams`: replies written piece by piece: the operation `GrowReply`, `UpdateMessage` with `reply`, and the text so
     far in all reads, also through `changelog.recover`. Without it, `stream` raises CapabilityError.
 
+    `forks`: copies of conversations: the operations `WriteDraft`, `DropDraft` and `Publish`; with `compacts` also
+    `ReadLayout`, and `ReadPage` with `archive`. Without it, `fork` raises CapabilityError.
+
     `runs`: the operations `TakeRun`, `KeepRuns`, `EndRun`, `StopRun`, `LeaveRun` and `ReadRun`, the condition `run` of
     writes, and the methods `watch_run` and `unwatch_run`: like `watch` and `unwatch`, for one holder or waiter.
     Without it, `store.run` raises CapabilityError.
@@ -89,6 +92,7 @@ class Features(NamedTuple):
 
     compacts: bool = False
     streams: bool = False
+    forks: bool = False
     runs: bool = False
     reads_together: bool = False
     search_mode: SearchedBy = "client"
@@ -108,6 +112,10 @@ class _Declares(Protocol):
 
     @property
     def streams(self) -> bool:
+        return False
+
+    @property
+    def forks(self) -> bool:
         return False
 
     @property

@@ -79,6 +79,13 @@ def compaction_conflict(conversation_id: str, why: str) -> CompactionConflictErr
     )
 
 
+def fork_conflict(conversation_id: str, attempts: int) -> CompactionConflictError:
+    return CompactionConflictError(
+        f"conversation {_named(conversation_id)} was not forked: it was compacted or replaced, or the server lost the "
+        f"copy, during each of {attempts} attempts; call it again"
+    )
+
+
 def too_many_staying(count: int, limit: int) -> InvalidInputError:
     return InvalidInputError(
         f"the range has {count:,} system messages, which a compaction keeps; the limit is {limit:,}. "

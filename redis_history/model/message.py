@@ -279,6 +279,15 @@ def content_text(content: Any) -> str:
     return "\n".join(item for item in found if isinstance(item, str) and item)
 
 
+class ForkedFrom(msgspec.Struct, frozen=True):
+    """Where a fork began: the conversation, its revision then, and the last message that the fork has from it (None:
+    there was none)."""
+
+    conversation_id: str
+    revision: int
+    message_id: str | None = None
+
+
 class Conversation(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """The record of a conversation, for `create_conversation` and from `get_conversation`.
 
@@ -287,7 +296,7 @@ class Conversation(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     different owners. The store sets the other fields with each change: `message_count`, `characters` and estimated
     `tokens` of the messages, `created_at`, `updated_at` (the last change), `first_message_at` and
     `last_message_at` (the earliest and latest time of a message since the last `clear` or `restore`, so the dates of an
-    import are those of the conversation), `revision`, `schema_version`.
+    import are those of the conversation), `revision`, `forked_from` of a fork, `schema_version`.
     """
 
     conversation_id: str
@@ -304,6 +313,7 @@ class Conversation(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     first_message_at: datetime | None = None
     last_message_at: datetime | None = None
     revision: int = 0
+    forked_from: ForkedFrom | None = None
     schema_version: int = 1
 
 

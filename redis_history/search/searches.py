@@ -183,12 +183,7 @@ class Searcher(Struct, frozen=True):
                 break
             seen.update(new)
             for conversation_id in new:
-                op: ops.ReadPage | None = self._newest_page(conversation_id)
-                cursor = (yield ops.ReadHead(conversation_id)).cursor
-                while op is not None:
-                    page = yield op
-                    documents += yield from self._document(conversation_id, _searched(page), cursor)
-                    op = next_page(op, page, _PAGE)
+                documents += yield from self.document_all(conversation_id)
                 done += 1
                 if on_progress is not None:
                     on_progress(done, len(seen))
@@ -199,6 +194,19 @@ class Searcher(Struct, frozen=True):
             if at == 0:
                 break
         return Reindexed(len(seen), documents, removed)
+
+    def document_all(self, conversation_id: str) -> Steps[int]:
+        """Write the search documents of all messages of a conversation. Returns their number."""
+        if not self._server_may_search:
+            return 0
+        documents = 0
+        op: ops.ReadPage | None = self._newest_page(conversation_id)
+        cursor = (yield ops.ReadHead(conversation_id)).cursor
+        while op is not None:
+            page = yield op
+            documents += yield from self._document(conversation_id, _searched(page), cursor)
+            op = next_page(op, page, _PAGE)
+        return documents
 
     def with_vectors(self, op: ops.Op[T]) -> Steps[ops.Op[T]]:
         """A write with the vectors of its messages. If the embedder fails, they are found by their words."""
@@ -301,7 +309,7 @@ class Searcher(Struct, frozen=True):
         """The hits without an index: reads conversations (None: all, those that changed last first; `one`: a search of
         one conversation), the newest messages of each first, and ranks their messages."""
         if ids is None:
-            listed = yield ops.ListConversations(None, None, MOST_OWNED + 1, 0)
+            listed = yield ops.ListConversations(limit=MOST_OWNED + 1)
             ids = [each.conversation_id for each in listed]
         scan = Scan(asked.terms, asked.filters, language=self.options.language)
         room = _Room(MAX_SCANNED, MAX_SCANNED_CHARACTERS)
@@ -408,7 +416,7 @@ def _conversations_within(within: Within) -> Steps[tuple[str, ...] | None]:
     ids = within.conversation_ids
     if within.user_id is None and within.agent_name is None:
         return ids
-    listed = yield ops.ListConversations(within.user_id, within.agent_name, MOST_OWNED, 0)
+    listed = yield ops.ListConversations(within.user_id, within.agent_name, limit=MOST_OWNED)
     named = None if ids is None else set(ids)
     return tuple(one.conversation_id for one in listed if named is None or one.conversation_id in named)
 

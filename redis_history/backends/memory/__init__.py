@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar, cast
 
 from redis_history.backends.base import ChangedHeads, ChangeQuery, SearchedBy, Wake, WakeAll
 from redis_history.backends.memory.changes import WRITES, end_dead_replies, grow
+from redis_history.backends.memory.drafts import DRAFTS
 from redis_history.backends.memory.lookups import READS
 from redis_history.backends.memory.runs import RUNS
 from redis_history.backends.memory.state import Space
@@ -23,7 +24,7 @@ from redis_history.operations import FindMessage, GrowReply, Op, ReadChanges, Re
 T = TypeVar("T")
 #: Outcomes of writes that are kept for repetitions.
 _REMEMBERED: Final = 1000
-_OPERATIONS: Final[dict[type, Callable[[Space, Any], Any]]] = {**READS, **WRITES, **RUNS, GrowReply: grow}
+_OPERATIONS: Final[dict[type, Callable[[Space, Any], Any]]] = {**READS, **WRITES, **DRAFTS, **RUNS, GrowReply: grow}
 
 
 class MemoryBackend:
@@ -34,6 +35,7 @@ class MemoryBackend:
 
     compacts = True
     streams = True
+    forks = True
     runs = True
     reads_together = False
     search_mode: SearchedBy = "memory"
@@ -144,6 +146,7 @@ class AsyncMemoryBackend:
 
     compacts = MemoryBackend.compacts
     streams = MemoryBackend.streams
+    forks = MemoryBackend.forks
     runs = MemoryBackend.runs
     reads_together = MemoryBackend.reads_together
     search_mode = MemoryBackend.search_mode

@@ -56,18 +56,13 @@ def _read_conversation(space: Space, op: ReadConversation) -> Conversation | Non
         first_message_at=from_microseconds(conversation.times[0]) if conversation.times else None,
         last_message_at=from_microseconds(conversation.times[1]) if conversation.times else None,
         revision=conversation.revision,
+        forked_from=conversation.forked_from,
     )
 
 
 def _list(space: Space, op: ListConversations) -> list[Conversation]:
     found = [_read_conversation(space, ReadConversation(name)) for name in list(space.conversations)]
-    wanted = [
-        conversation
-        for conversation in found
-        if conversation is not None
-        and op.user_id in (None, conversation.user_id)
-        and op.agent_name in (None, conversation.agent_name)
-    ]
+    wanted = [conversation for conversation in found if conversation is not None and op.has(conversation)]
     wanted.sort(key=lambda conversation: conversation.updated_at or _EPOCH, reverse=True)
     return wanted[op.offset : op.offset + op.limit]
 
@@ -92,6 +87,8 @@ def _page(space: Space, op: ReadPage) -> Page:
     if op.archived:
         return _page_of_all(op, conversation)
     live, position_of = conversation.live, itemgetter(0)
+    if op.archive is not None:
+        live = next((archive.held for archive in conversation.archives if archive.revision == op.archive), [])
     first = 0 if op.after is None else bisect_right(live, op.after, key=position_of)
     last = len(live) if op.before is None else bisect_left(live, op.before, key=position_of)
     if op.newest:

@@ -16,6 +16,7 @@ from redis_history.backends.memory.runs import Runs, holds, of_conversation
 from redis_history.changelog import LogEntry, token_of
 from redis_history.events import BEGINNING, Cursor
 from redis_history.model import Message, Position
+from redis_history.model.message import ForkedFrom
 from redis_history.model.pairs import oldest_with_results
 from redis_history.model.replies import LEASE_SECONDS, grown, read_records
 from redis_history.model.wire import STREAMING, decode_member, encode_member, placed
@@ -73,6 +74,15 @@ class Reply:
 
 
 @dataclass(slots=True)
+class Draft:
+    """A conversation that is not visible yet: its last page, when that was written, and messages by archive."""
+
+    page: int = 0
+    touched: float = 0.0
+    sets: dict[int, dict[Position, Entry]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class ConversationState:
     epoch: str
     log: deque[Change]
@@ -92,6 +102,7 @@ class ConversationState:
     #: The times of the earliest and the latest message since the last clear or restore.
     times: tuple[int, int] | None = None
     record: dict[str, Any] = field(default_factory=dict)
+    forked_from: ForkedFrom | None = None
     #: Positions and ids of the live messages, ascending.
     live: list[tuple[Position, str]] = field(default_factory=list)
     #: Live and archived messages.
@@ -229,6 +240,7 @@ class Space:
     watchers_of_all: list[WakeAll] = field(default_factory=list)
     #: The lease of each conversation, and its end.
     leases: dict[str, tuple[Lease, float]] = field(default_factory=dict)
+    drafts: dict[str, Draft] = field(default_factory=dict)
     runs: dict[str, Runs] = field(default_factory=dict)
     #: The watchers of one run, by conversation and run id.
     run_watchers: dict[tuple[str, str], list[Wake]] = field(default_factory=dict)

@@ -6,8 +6,11 @@
     rh2:{<namespace>:<bucket>}:<conversation>:w    hash: the lease of a worker
     rh2:{<namespace>:<bucket>}:<conversation>:t:<token>       string: the content of a streaming reply
     rh2:{<namespace>:<bucket>}:<conversation>:a:<revision>    sorted set: messages replaced by that compaction
+    rh2:{<namespace>:<bucket>}:<conversation>:d:<token>       hash: the state of a draft; with :<n> a sorted set: its
+                                                              live messages (0), or those of an archive
     rh2:{<namespace>:<bucket>}:c                   sorted set: the bucket's conversations by time of last change
-    rh2:{<namespace>:<bucket>}:u:<digest>          sorted set: those of a user_id (v: an agent_name), by its SHA-1
+    rh2:{<namespace>:<bucket>}:u:<digest>          sorted set: those of a user_id (v: an agent_name, f: the forks of
+                                                   a conversation), by its SHA-1
     rh2:{<namespace>:<bucket>}:g                   hash: unfinished work on search documents
     rh2:{<namespace>:<bucket>}:g:<generation>      sorted set: messages whose documents must be deleted;
                                                    of an archive: <generation>.<revision>
@@ -83,6 +86,10 @@ class ConversationKeys(NamedTuple):
         """The channel that wakes the holder of a run, or who waits for it. Scripts also make this name."""
         return b"%br:%b" % (self.state[:-1], run_id.encode())
 
+    def draft(self, token: str) -> bytes:
+        """The state of a draft: see lua/draft.lua."""
+        return b"%bd:%b" % (self.state[:-1], token.encode())
+
     def archive(self, revision: int) -> bytes:
         """The messages replaced by the compaction of this revision. Scripts also make this key."""
         return b"%ba:%d" % (self.state[:-1], revision)
@@ -119,8 +126,9 @@ class Keyspace:
     def registries(self) -> list[bytes]:
         return [b"%b%02x}:c" % (self._prefix, bucket) for bucket in range(BUCKETS)]
 
-    def lists(self, kind: Literal["u", "v"], owner: int | str) -> list[bytes]:
-        """The key of each bucket's list of the conversations of an owner ("u") or of an agent ("v")."""
+    def lists(self, kind: Literal["u", "v", "f"], owner: int | str) -> list[bytes]:
+        """The key of each bucket's list of the conversations of an owner ("u") or an agent ("v"), or of the forks of a
+        conversation ("f")."""
         digest = hashlib.sha1(msgspec.msgpack.encode(owner), usedforsecurity=False).hexdigest().encode()
         return [b"%b%02x}:%b:%b" % (self._prefix, bucket, kind.encode(), digest) for bucket in range(BUCKETS)]
 

@@ -80,6 +80,8 @@ def count_conversations(op: CountConversations, settings: Settings) -> Steps[int
 
 def _lists(op: CountConversations | ListConversations | ListPreviews, settings: Settings) -> list[bytes]:
     keyspace = settings.keyspace
+    if op.forked_from is not None:
+        return keyspace.lists("f", op.forked_from)
     if op.user_id is not None:
         return keyspace.lists("u", op.user_id)
     return keyspace.registries() if op.agent_name is None else keyspace.lists("v", op.agent_name)
@@ -101,8 +103,9 @@ def list_previews(op: ListConversations | ListPreviews, settings: Settings) -> S
         merged = _merge(buckets)
         start = 0
         while start < len(merged) and len(found) < wanted:
-            # Nearly all match, so only the wanted number is read, except when an owner's list is filtered by agent.
-            size = _CHUNK if None not in (op.user_id, op.agent_name) else min(_CHUNK, wanted - len(found))
+            # Nearly all match, so only the wanted number is read, except when one list is filtered by another value.
+            given = (op.user_id, op.agent_name, op.forked_from)
+            size = min(_CHUNK, wanted - len(found)) if given.count(None) > 1 else _CHUNK
             # A conversation that changes during the listing appears again; its first place counts.
             chunk = [item for item in merged[start : start + size] if item[1] not in seen]
             start += size
@@ -146,7 +149,7 @@ def scan_conversations(op: ScanConversations, settings: Settings) -> Steps[Scann
             remaining.append(_Unread(rest.key, b"%d" % last, frozenset(name for score, name in pairs if score == last)))
     found = []
     for start in range(0, len(names), _CHUNK):
-        found += yield from _read_records(ListConversations(None, None, 0, 0), settings, names[start : start + _CHUNK])
+        found += yield from _read_records(ListConversations(limit=0), settings, names[start : start + _CHUNK])
     return Scanned([one.conversation for one in found], remaining or None)
 
 
@@ -182,7 +185,7 @@ def _read_records(
             continue
         if conversation is None:
             stale.append(Call(FORGET, pack_keys(registry, keys[at].state), [name], as_is))
-        elif op.user_id in (None, conversation.user_id) and op.agent_name in (None, conversation.agent_name):
+        elif op.has(conversation):
             last, beginning = ([*filter(None, map(readable, page[at]))] if page else [] for page in (newest, first))
             found.append(preview_of(conversation, beginning, last))
     if stale:  # expired conversations in a registry that other ones keep alive

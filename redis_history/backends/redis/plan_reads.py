@@ -27,8 +27,8 @@ _decode_value = msgspec.msgpack.Decoder().decode
 
 #: The record's fields in the state, each a MessagePack value.
 RECORD_KEYS: Final = {"user_id": b"U", "agent_name": b"A", "title": b"T", "auditing_id": b"D", "metadata": b"M"}
-#: The fields of the state for a Conversation: revision, totals, times, record.
-STATE_FIELDS: Final = (b"r", b"n", b"c", b"k", b"b", b"u", b"F", *RECORD_KEYS.values())
+#: The fields of the state for a Conversation: revision, totals, times, origin of a fork, record.
+STATE_FIELDS: Final = (b"r", b"n", b"c", b"k", b"b", b"u", b"F", b"B", b"C", *RECORD_KEYS.values())
 #: A read of changes stops after so many bytes, which bounds a subscriber's memory.
 CHANGES_BYTES: Final = b"1000000"
 
@@ -45,7 +45,9 @@ def _found(reply: bytes | None) -> Message | None:
 
 def page_call(op: ReadPage, settings: Settings) -> Call:
     keys = settings.keyspace.conversation(op.conversation_id)
-    if op.archived:
+    if op.archive is not None:
+        keys = keys._replace(messages=keys.archive(op.archive))
+    elif op.archived:
         packed = pack_keys(keys.state, keys.messages)
         return Call(PAGE_ARCHIVED, packed, _window(op), partial(_members_of_all, op))
     call = page_of(keys, op.limit, newest=op.newest, after=op.after, before=op.before)
@@ -196,7 +198,7 @@ def conversation_of(conversation_id: str, values: list[bytes | None]) -> Convers
         return None
     try:
         revision, count, characters, tokens, created, updated = (int(value or 0) for value in values[:6])
-        named = zip(RECORD_KEYS, values[7:], strict=True)
+        named = zip(RECORD_KEYS, values[9:], strict=True)
         times = [values[6][:7], values[6][7:]] if values[6] else []
         first, last = [from_microseconds(int.from_bytes(time, "big", signed=True)) for time in times] or (None, None)
         return msgspec.convert(
@@ -211,11 +213,19 @@ def conversation_of(conversation_id: str, values: list[bytes | None]) -> Convers
                 "first_message_at": first,
                 "last_message_at": last,
                 "revision": revision,
+                "forked_from": _origin(values[7], values[8]),
             },
             type=Conversation,
         )
     except (ValueError, IndexError, RecursionError, msgspec.MsgspecError) as error:
         raise CorruptDataError(f"the record of conversation {conversation_id[:80]!r} is unreadable: {error}") from error
+
+
+def _origin(conversation_id: bytes | None, rest: bytes | None) -> dict[str, Any] | None:
+    if conversation_id is None or rest is None:
+        return None
+    revision, message_id = _decode_value(rest)
+    return {"conversation_id": _decode_value(conversation_id), "revision": revision, "message_id": message_id}
 
 
 CALLS: Final[dict[type, Callable[[Any, Settings], Call]]] = {

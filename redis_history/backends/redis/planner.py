@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from redis_history.backends.redis import plan_reads, plan_replies, plan_runs, plan_search, plan_writes
+from redis_history.backends.redis import plan_drafts, plan_reads, plan_replies, plan_runs, plan_search, plan_writes
 from redis_history.backends.redis.calls import LEASE, Call, Settings, Steps
 from redis_history.backends.redis.keys import pack_keys
 from redis_history.backends.redis.plan_compaction import compact, expand
@@ -59,6 +59,7 @@ def _read_together(op: ReadTogether, settings: Settings) -> Steps[list[Any]]:
 
 #: Operations of one call.
 _CALLS: Final[dict[type, Callable[[Any, Settings], Call]]] = {
+    **plan_drafts.CALLS,
     **plan_reads.CALLS,
     **plan_runs.CALLS,
     Fetch: plan_search.fetch_call,
@@ -66,6 +67,7 @@ _CALLS: Final[dict[type, Callable[[Any, Settings], Call]]] = {
     TakeLease: _take_lease,
 }
 _PLANS: Final[dict[type, Callable[[Any, Settings], Steps[Any]]]] = {
+    **plan_drafts.PLANS,
     **plan_writes.PLANS,
     **plan_replies.PLANS,
     **plan_runs.PLANS,

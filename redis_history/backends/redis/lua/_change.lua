@@ -16,12 +16,13 @@
 -- one whose log still existed, q sequence, t newest server timestamp,
 -- n messages, c characters, k tokens, b created, u updated (microseconds), l time to live (milliseconds),
 -- F times of the first and the last message since the last restore or clear (7 bytes each);
--- O '' if none of i, l, a, m, w, g, U and A exists, so that appends need not read them;
+-- O '' if none of i, l, a, m, w, g, U, A and B exists, so that appends need not read them;
 -- i, d, y search documents (_document.lua); f leases so far (lease.lua); a, h, m, s, w, '^<id>', '#<revision>' compactions (_archive.lua);
 -- g time of the last write to the journal (microseconds); p newest period with appends (uint32), the sequence at its start and at
 -- the start of the one before (6 bytes each);
 -- ~ streaming replies (_live.lua);
--- the record: U user id, A agent name, T title, D auditing id, M metadata (each a MessagePack value);
+-- the record: U user id, A agent name, T title, D auditing id, M metadata (each a MessagePack value); of a fork B the id of the forked
+-- conversation, C {its revision, id of the last message or nil};
 -- ':<digest of an id>' position and details of a message (_member.lua).
 --
 -- The change log has one entry for each revision; the last entry has the state's revision. An entry has a head of 10 bytes
@@ -33,6 +34,7 @@
 -- 4 update: {id, timestamp, sequence}   5 clear: nothing   6 record: the names of its fields, one byte each
 -- 7 delete: {ids, sequences}   8 compact: {id of the summary, timestamp, sequence, messages replaced}
 -- 9 expand: {id of the summary, messages}   10 end of the conversation: {revision}   11 end of a reply: as an update
+-- 12 beginning of a fork or of an imported conversation: nothing
 --
 -- At most once. Copies of a call may reach the server several times, and late: after a lost reply, or after a newer
 -- write was acknowledged. So each call has its token and the time when it was first sent. The journal of the conversation
@@ -53,7 +55,7 @@ local pack, format, byte, char, sub = struct.pack, string.format, string.byte, s
 local LIFETIME, KEPT_STATES = 60000000, 16
 local sent, repeated = math.abs(tonumber(ARGV[7])), string.sub(ARGV[7], 1, 1) == '-'
 local mark = tonumber(string.sub(token, 1, 6), 16)
-local APPENDED_ONE, APPENDED, RESTORED, UPDATED, CLEARED, RECORD_WRITTEN, DELETED, COMPACTED, EXPANDED, ENDED, REPLY_ENDED = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
+local APPENDED_ONE, APPENDED, RESTORED, UPDATED, CLEARED, RECORD_WRITTEN, DELETED, COMPACTED, EXPANDED, ENDED, REPLY_ENDED, PUBLISHED = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12
 
 -- The reply that asks for keys; nil if all of them are declared.
 local function undeclared(names)
@@ -78,10 +80,15 @@ local function clock()
   return time[1] * 1000000 + time[2]
 end
 
--- The bucket's lists of conversations for this owner and this agent (values of the record).
+-- The owner, the agent and the forked conversation of the record, which have lists of conversations.
+local function owners()
+  return redis.call('HMGET', state, 'U', 'A', 'B')
+end
+
+-- The bucket's lists of conversations for these values.
 local function lists_of(owners)
   local lists = {}
-  for i, kind in ipairs({'u:', 'v:'}) do
+  for i, kind in ipairs({'u:', 'v:', 'f:'}) do
     if owners[i] and owners[i] ~= '\192' then
       lists[#lists + 1] = string.sub(registry, 1, -2) .. kind .. redis.sha1hex(owners[i])
     end
@@ -102,15 +109,14 @@ local function write_log(head, rest)
   if length > most + math.min(math.max(most, 16), 256) then redis.call('LTRIM', log, -most, -1) end
 end
 
--- The last writes of a change: scores in the registry and in the lists of owner and agent (fields U and A), and the message
--- to the channel. (Redis converts whole numbers below 2^53 exactly; only `..` rounds them.)
+-- The last writes of a change: scores in the registry and in the lists of the owners, and the message to the channel. (Redis converts whole numbers below 2^53 exactly; only `..` rounds them.)
 local function announce(revision, now, owners)
   -- Above all other scores of the bucket, also after the clock was set back or a failover: a reader that asks for changes
   -- since the highest score it knows misses nothing.
   local highest = redis.call('ZREVRANGE', registry, 0, 0, 'WITHSCORES')[2]
   if highest and tonumber(highest) >= now then now = tonumber(highest) + 1 end
   redis.call('ZADD', registry, now, ARGV[5])
-  if owners[1] or owners[2] then
+  if owners[1] or owners[2] or owners[3] then
     for _, list in ipairs(lists_of(owners)) do
       if redis.call('ZADD', list, now, ARGV[5]) == 1 and ARGV[6] == '' then redis.call('PERSIST', list) end
     end

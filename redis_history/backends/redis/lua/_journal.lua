@@ -89,7 +89,7 @@ local function use_journal()
 
   -- The last writes of a change. Returns the outcome. `ttl`, `generation`, `archived`: see live.
   function close_change(seen, outcome, revision, now, ttl, generation, archived)
-    announce(revision, now, redis.call('HMGET', state, 'U', 'A'))
+    announce(revision, now, owners())
     live(ARGV[6], now, ttl, generation, archived)
     return concluded(seen, true, outcome)
   end

@@ -1,5 +1,5 @@
 -- Preconditions, times to live and new conversations, which most appends do not need. After _change.lua.
-local RECORD = {'U', 'A', 'T', 'D', 'M'}
+local RECORD = {'U', 'A', 'T', 'D', 'M', 'B', 'C'}
 local renew_documents, renew_archives -- of _document.lua
 
 -- Sets the time to live of all keys of the conversation to `ttl` milliseconds, also for later writers. `generation`: of its
@@ -17,7 +17,7 @@ local function live(ttl, now, before, generation, archived)
     for _, reply in ipairs(replies_in(listed)) do redis.call('PEXPIREAT', content_of_reply(state, reply[1]), ends) end
   end
   -- A list lives as long as the longest-lived of its conversations.
-  for _, list in ipairs({registry, unpack(lists_of(redis.call('HMGET', state, 'U', 'A')))}) do
+  for _, list in ipairs({registry, unpack(lists_of(owners()))}) do
     local left = redis.call('PTTL', list)
     if left >= 0 and left < tonumber(ttl) or left == -1 and redis.call('ZCARD', list) == 1 then
       redis.call('PEXPIREAT', list, ends)

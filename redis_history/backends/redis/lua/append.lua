@@ -25,10 +25,10 @@ local known = redis.call('HMGET', state, unpack(fields))
 local epoch, revision, updated = known[1], tonumber(known[2] or 0), known[10]
 -- A field that a small hash does not have is looked for from start to end, so those that most conversations do not have are
 -- read only if one of them may be there.
-local lives, generation, archives_end, archived_count, archives, written, owner, agent
+local lives, generation, archives_end, archived_count, archives, written, owner, agent, forked
 if epoch and known[9] ~= '' then
-  lives, generation, archives_end, archived_count, archives, written, owner, agent = unpack(
-    redis.call('HMGET', state, 'l', 'i', 'a', 'm', 'w', 'g', 'U', 'A'))
+  lives, generation, archives_end, archived_count, archives, written, owner, agent, forked = unpack(
+    redis.call('HMGET', state, 'l', 'i', 'a', 'm', 'w', 'g', 'U', 'A', 'B'))
 end
 local characters, tokens = tonumber(ARGV[12]), tonumber(ARGV[13])
 local now = clock()
@@ -187,7 +187,7 @@ end
 local refusal = unusual and refused(epoch, revision)
 if refusal then return ended(seen, refusal) end
 if excess and ARGV[10] == '0' and (known[5] or 0) - ARGV[11] > BACKLOG then return {'trim'} end
-local needed = lists_of({owner, agent})
+local needed = lists_of({owner, agent, forked})
 if excess then
   for _, name in ipairs(keys_of_removal()) do needed[#needed + 1] = name end
 elseif replace or stored then
@@ -349,7 +349,7 @@ if excess > 0 then
   end
   write_log(newest_entry, entry)
 end
-announce(revision, now, {owner, agent})
+announce(revision, now, {owner, agent, forked})
 if ARGV[6] ~= '' or lives then live(ARGV[6], now, lives, generation, archives_end) end
 if pending then outcome = {'pending', outcome, pending} elseif stored then outcome = {'stored', outcome, stored} end
 -- What others had stored is not recognised by the marks of this call.

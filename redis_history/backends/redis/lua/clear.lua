@@ -5,9 +5,9 @@
 -- or {'revision', current} | {'missing'} | {'late', …}; then nothing was written.
 use_journal()
 use_documents()
-local known = redis.call('HMGET', state, 'e', 'r', 'n', 'l', 'i', 'm', 'w', 'u', 'g', 'U', 'A', '~')
+local known = redis.call('HMGET', state, 'e', 'r', 'n', 'l', 'i', 'm', 'w', 'u', 'g', 'U', 'A', '~', 'B')
 local epoch, revision = known[1], tonumber(known[2] or 0)
-local ask = undeclared(with_journals({known[10], known[11]}, true, archives_and_contents(known[7], known[12])))
+local ask = undeclared(with_journals({known[10], known[11], known[13]}, true, archives_and_contents(known[7], known[12])))
 if ask then return ask end
 local seen, reply = open_change(epoch, revision, known[8], known[9])
 if reply then return reply end

@@ -21,7 +21,7 @@ local id, count, replaced = ARGV[12], tonumber(ARGV[17]), tonumber(ARGV[18])
 local known = redis.call('HMGET', state, 'e', 'r', 'n', 'c', 'k', 'l', 'i', 'h', 's', 'w', 'a', 'm', ARGV[24], '^' .. id, 'q', 'u', 'g', 'j')
 local names = archives_and_contents(known[10])
 names[#names + 1] = archive_of(state, string.format('%.0f', (known[2] or 0) + 1))
-local ask = undeclared(with_journals(redis.call('HMGET', state, 'U', 'A'), false, names))
+local ask = undeclared(with_journals(owners(), false, names))
 if ask then return ask end
 local seen, reply = decided(known[16], known[17])
 if reply then return reply end
@@ -101,7 +101,7 @@ end
 if generation then
   redis.call('HSET', state, 'j', note_move(known[18], revision, tonumber(oldest[2]), tonumber(last[2]), ttl))
 end
-announce(revision, now, redis.call('HMGET', state, 'U', 'A'))
+announce(revision, now, owners())
 if ttl then
   redis.call('PEXPIREAT', archive, document_ends(now, ttl)) -- the other archives may live long enough
   live(ARGV[6], now, known[6], generation, known[11] or '0')

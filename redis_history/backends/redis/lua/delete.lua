@@ -18,8 +18,7 @@ for i = FIRST, FIRST + count_asked - 1 do
 end
 local known = redis.call('HMGET', state, unpack(fields))
 local revision = tonumber(known[2] or 0)
-local others = redis.call('HMGET', state, 'U', 'A', '~')
-local ask = undeclared(with_journals({others[1], others[2]}, false, archives_and_contents(known[11], others[3])))
+local ask = undeclared(with_journals(owners(), false, archives_and_contents(known[11], redis.call('HGET', state, '~'))))
 if ask then return ask end
 local seen, reply = open_change(known[1], revision, known[12], known[13])
 if reply then return reply end

@@ -7,9 +7,9 @@
 -- or {'revision', current} | {'missing'} | {'late', …}; then nothing was written.
 use_journal()
 use_documents()
-local known = redis.call('HMGET', state, 'e', 'r', 'i', 'n', 'l', 'm', 'w', 'u', 'g', 'U', 'A', '~')
+local known = redis.call('HMGET', state, 'e', 'r', 'i', 'n', 'l', 'm', 'w', 'u', 'g', 'U', 'A', '~', 'B')
 local epoch, revision = known[1], tonumber(known[2] or 0)
-local ask = undeclared(with_journals({known[10], known[11]}, true, archives_and_contents(known[7], known[12])))
+local ask = undeclared(with_journals({known[10], known[11], known[13]}, true, archives_and_contents(known[7], known[12])))
 if ask then return ask end
 local seen, reply = open_change(epoch, revision, known[8], known[9])
 if reply then return reply end
@@ -36,6 +36,6 @@ redis.call('UNLINK', messages)
 set_aside(seen)
 forget_archives(state, known[7])
 redis.call('ZREM', registry, ARGV[5])
-for _, list in ipairs(lists_of({known[10], known[11]})) do redis.call('ZREM', list, ARGV[5]) end
+for _, list in ipairs(lists_of({known[10], known[11], known[13]})) do redis.call('ZREM', list, ARGV[5]) end
 if ARGV[8] ~= '' then redis.call('PUBLISH', ARGV[8], revision + 1) end
 return concluded(seen, false, {1, pending})

@@ -17,7 +17,7 @@ local revision, place, compaction = tonumber(known[2] or 0), known[12], known[13
 if compaction then
   local archive = archive_of(state, compaction)
   local names = {archive, ARGV[12] == '1' and archive .. ':' .. ARGV[16] or nil}
-  local ask = undeclared(with_journals(redis.call('HMGET', state, 'U', 'A'), false, names))
+  local ask = undeclared(with_journals(owners(), false, names))
   if ask then return ask end
 end
 local seen, reply = open_change(known[1], revision, known[16], known[17])

@@ -5,13 +5,13 @@
 -- Returns the revision, or {'revision', current} | {'missing'} | {'exists', current} | {'late', …}; then nothing was written.
 use_journal()
 use_documents()
-local known = redis.call('HMGET', state, 'e', 'r', 'l', 'i', 'a', 'u', 'g', 'U', 'A')
+local known = redis.call('HMGET', state, 'e', 'r', 'l', 'i', 'a', 'u', 'g', 'U', 'A', 'B')
 local epoch, revision = known[1], tonumber(known[2] or 0)
-local later = {known[8], known[9]}
+local later = {known[8], known[9], known[10]}
 for i = 11, #ARGV, 2 do
   if ARGV[i] == 'U' then later[1] = ARGV[i + 1] elseif ARGV[i] == 'A' then later[2] = ARGV[i + 1] end
 end
-local ask = undeclared(with_journals({known[8], known[9]}, false, lists_of(later)))
+local ask = undeclared(with_journals({known[8], known[9], known[10]}, false, lists_of(later)))
 if ask then return ask end
 local seen, reply = open_change(epoch, revision, known[6], known[7])
 if reply then return reply end
@@ -30,8 +30,8 @@ if not epoch then
 end
 redis.call('HSET', state, unpack(hset))
 local lists = {}
-for _, list in ipairs(lists_of(redis.call('HMGET', state, 'U', 'A'))) do lists[list] = true end
-for _, list in ipairs(lists_of({known[8], known[9]})) do
+for _, list in ipairs(lists_of(owners())) do lists[list] = true end
+for _, list in ipairs(lists_of({known[8], known[9], known[10]})) do
   if not lists[list] then redis.call('ZREM', list, ARGV[5]) end
 end
 if not epoch then

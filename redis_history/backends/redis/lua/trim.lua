@@ -8,9 +8,9 @@
 use_journal()
 use_documents()
 use_places()
-local known = redis.call('HMGET', state, 'e', 'r', 'n', 'l', 'i', 'a', 'u', 'g', 'p', 'q', 'U', 'A', 'w', '~')
+local known = redis.call('HMGET', state, 'e', 'r', 'n', 'l', 'i', 'a', 'u', 'g', 'p', 'q', 'w', '~')
 local revision = tonumber(known[2] or 0)
-local ask = undeclared(with_journals({known[11], known[12]}, false, archives_and_contents(known[13], known[14])))
+local ask = undeclared(with_journals(owners(), false, archives_and_contents(known[11], known[12])))
 if ask then return ask end
 local seen, reply = open_change(known[1], revision, known[7], known[8])
 if reply then return reply end

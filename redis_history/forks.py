@@ -1,0 +1,329 @@
+"""Forks: snapshots of a conversation under another id. Generators without I/O: they yield operations, and receive the
+outcomes; errors of these are raised at the `yield`.
+
+A snapshot is read in pages, while others write; then the change log says what has changed since, until nothing has. It
+is written as a draft, which becomes a conversation at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+from msgspec.structs import replace
+
+from redis_history import operations as ops
+from redis_history._ids import new_token
+from redis_history.backends import rules
+from redis_history.changelog import is_gone
+from redis_history.errors import ConversationExistsError, RedisHistoryError
+from redis_history.events import (
+    ConversationUpdated,
+    Cursor,
+    Event,
+    MessagesAppended,
+    MessagesDeleted,
+    MessageUpdated,
+    ReplyEnded,
+    ReplyGrew,
+    RunChanged,
+)
+from redis_history.model import Conversation, Message, Position
+from redis_history.model.message import ForkedFrom
+from redis_history.model.pairs import OpenCalls, tool_parts
+from redis_history.paging import next_page
+from redis_history.requests import entry_of
+
+T = TypeVar("T")
+Steps = Generator[Any, Any, T]
+
+#: Messages read at once; messages and bytes written at once: some 3 ms of the server's time.
+_PAGE: Final = 500
+_WRITTEN: Final = 500
+_WRITTEN_BYTES: Final = 1_000_000
+#: Attempts, if the conversation is compacted or replaced, or the draft lost, at the same time.
+_TRIES: Final = 20
+
+
+class DraftLostError(Exception):
+    """The server has lost the draft."""
+
+
+class _StaleError(Exception):
+    """The conversation has changed in another way than by writes of messages."""
+
+
+class _Staged:
+    """A message of a draft: where it is, and what it counts."""
+
+    __slots__ = ("archive", "characters", "position", "tokens")
+
+    def __init__(self, archive: int, entry: ops.Entry) -> None:
+        self.archive = archive
+        self.position = Position(entry.timestamp or 0, entry.message.sequence or 0)
+        self.characters = entry.characters
+        self.tokens = entry.tokens
+
+
+class Draft:
+    """Writes a conversation that nobody sees before it is published. `revision`: that of the conversation."""
+
+    def __init__(self, conversation_id: str, revision: int) -> None:
+        self.conversation_id = conversation_id
+        self.revision = revision
+        self.messages: dict[str, _Staged] = {}
+        self._token = new_token()
+        self._page = 0
+        self._archives: dict[int, None] = {}
+
+    def add(self, archive: int, messages: Iterable[Message]) -> Steps[None]:
+        """Add messages, which have their positions, or replace them. Raises DraftLostError."""
+        entries = [entry_of(message) for message in messages]
+        for chunk in _chunks(entries):
+            known = [(entry.message.id, self.messages.get(entry.message.id)) for entry in chunk]
+            yield from self._write(archive, chunk, [(name, one.position) for name, one in known if one is not None])
+            self.messages.update((entry.message.id, _Staged(archive, entry)) for entry in chunk)
+
+    def remove(self, message_ids: Iterable[str]) -> Steps[None]:
+        """Remove messages; unknown ones are ignored. Raises DraftLostError."""
+        for message_id in message_ids:
+            staged = self.messages.pop(message_id, None)
+            if staged is not None:
+                yield from self._write(staged.archive, [], [(message_id, staged.position)])
+
+    def _write(self, archive: int, entries: list[ops.Entry], removed: list[tuple[str, Position]]) -> Steps[None]:
+        self._page += 1
+        self._archives[archive] = None
+        written = yield ops.WriteDraft(
+            self.conversation_id,
+            token=self._token,
+            page=self._page,
+            revision=self.revision,
+            archive=archive,
+            entries=tuple(entries),
+            removed=tuple(removed),
+        )
+        if not written:
+            raise DraftLostError
+
+    def publish(self, record: Conversation, archives: Iterable[ops.Archive], ttl: float | None) -> Steps[None]:
+        """Make it the conversation, with this record. Raises ConversationExistsError, DraftLostError."""
+        if not self._page:
+            yield from self._write(0, [], [])
+        groups: dict[int, list[_Staged]] = {}
+        for staged in self.messages.values():
+            groups.setdefault(staged.archive, []).append(staged)
+        kept = []
+        for archive in archives:
+            if archive.number in groups:
+                former = archive.former
+                if former is not None and getattr(self.messages.get(former), "archive", None) != archive.number:
+                    former = None
+                kept.append((replace(archive, former=former), _held(groups[archive.number])))
+        published = yield ops.Publish(
+            self.conversation_id,
+            token=self._token,
+            precondition=ops.Precondition(must_not_exist=True),
+            page=self._page,
+            record=replace(record, conversation_id=self.conversation_id, revision=self.revision),
+            live=_held(groups.get(0, [])),
+            archives=tuple(kept),
+            sequence=max((staged.position.sequence for staged in self.messages.values()), default=0),
+            ttl=ttl,
+        )
+        if not published:
+            raise DraftLostError
+
+    def drop(self) -> Steps[None]:
+        """Remove what was written. Errors are ignored: the server removes it later."""
+        with suppress(RedisHistoryError):
+            yield ops.DropDraft(self.conversation_id, self._token, tuple(filter(None, self._archives)))
+
+
+def _chunks(entries: list[ops.Entry]) -> Iterator[list[ops.Entry]]:
+    chunk: list[ops.Entry] = []
+    size = 0
+    for entry in entries:
+        if chunk and (len(chunk) == _WRITTEN or size + len(entry.body) > _WRITTEN_BYTES):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(entry)
+        size += len(entry.body)
+    if chunk:
+        yield chunk
+
+
+def _held(staged: list[_Staged]) -> ops.Held:
+    times = [one.position.timestamp for one in staged]
+    characters, tokens = sum(one.characters for one in staged), sum(one.tokens for one in staged)
+    return ops.Held(len(staged), characters, tokens, (min(times), max(times)) if times else None)
+
+
+class _Cut:
+    """Which messages are in a fork: those up to `end`, without replies that are being written; and the results of their
+    calls. Takes the messages in order."""
+
+    def __init__(self, end: Position | None) -> None:
+        self.end = end
+        #: Whether results of a reply that is being written were left out.
+        self.left_results = False
+        # The open calls; False: of a reply that is being written.
+        self._calls: OpenCalls[bool] = OpenCalls()
+
+    @property
+    def waits(self) -> bool:
+        """Whether a message behind the end may have a result of a call before it."""
+        return any(self._calls)
+
+    def wants(self, message: Message) -> bool:
+        live = message.status == "streaming"
+        within = self.end is None or (message.position is not None and message.position <= self.end)
+        own: list[tuple[str | bytes, Any]] = []
+        answers = set()
+        for _, (is_call, call_id, agent) in tool_parts(message):
+            if is_call:
+                own.append((call_id, agent))
+            elif (call_id, agent) in own:
+                own.remove((call_id, agent))
+            else:
+                answers.add(self._calls.answer(call_id, agent))
+        if not live and False in answers:
+            self.left_results = True
+            return False
+        wanted = not live and (within or True in answers)
+        if wanted or live:
+            for call_id, agent in own:
+                self._calls.call(call_id, agent, wanted)
+        return wanted
+
+
+def fork(conversation_id: str, new_id: str, through: Position | str | None, *, archives: bool) -> Steps[Conversation]:
+    """Make a fork, and return its record. `archives`: whether the backend has archives."""
+    present = yield ops.ReadConversation(new_id)
+    if present is not None:
+        raise rules.conversation_exists(new_id, present.revision)
+    for attempt in range(_TRIES):
+        one = _Fork(conversation_id, new_id, through)
+        try:
+            yield from one.make(archives=archives)
+            break
+        except (DraftLostError, _StaleError) as error:
+            yield from one.drop()
+            if attempt == _TRIES - 1:
+                raise rules.fork_conflict(conversation_id, _TRIES) from error
+        except RedisHistoryError as error:
+            if not isinstance(error, ConversationExistsError) or one.draft is not None:
+                yield from one.drop()
+            raise
+    made = yield ops.ReadConversation(new_id)
+    if made is None:
+        raise rules.conversation_missing(new_id)
+    return made  # type: ignore[no-any-return]
+
+
+class _Fork:
+    """One attempt. `known`: the newest change of the conversation that the draft has."""
+
+    def __init__(self, conversation_id: str, new_id: str, through: Position | str | None) -> None:
+        self.conversation_id = conversation_id
+        self.new_id = new_id
+        self.through = through
+        self.draft: Draft | None = None
+
+    def drop(self) -> Steps[None]:
+        if self.draft is not None:
+            yield from self.draft.drop()
+
+    def make(self, *, archives: bool) -> Steps[None]:
+        known = (yield ops.ReadHead(self.conversation_id)).cursor
+        layout = (yield ops.ReadLayout(self.conversation_id)) if archives else ops.Layout()
+        if is_gone(known) or layout is None:
+            raise rules.conversation_missing(self.conversation_id)
+        end = yield from self._end()
+        kept = yield from self._kept(layout, end)
+        opened = layout.archives[len(kept) :]
+        draft = self.draft = Draft(self.new_id, len(kept) + 1)
+        numbered = [replace(archive, number=number) for number, archive in enumerate(kept, 1)]
+        for archive, new in zip(kept, numbered, strict=True):
+            op: ops.ReadPage | None = ops.ReadPage(self.conversation_id, _PAGE, newest=False, archive=archive.number)
+            while op is not None:
+                page = yield op
+                yield from draft.add(new.number, page.messages)
+                op = next_page(op, page, _PAGE)
+        cut = _Cut(end)
+        summaries = {archive.summary_id for archive in opened}
+        op = ops.ReadPage(self.conversation_id, _PAGE, newest=False, archived=bool(opened))
+        while op is not None:
+            page = yield op
+            fresh = (one for one in page.messages if one.id not in draft.messages and one.id not in summaries)
+            yield from draft.add(0, filter(cut.wants, fresh))
+            op = next_page(op, page, _PAGE)
+            if end is not None and page.messages and page.messages[-1].position > end and not cut.waits:
+                break
+        record = None
+        while record is None or record.revision != known.revision:
+            known = yield from self._catch_up(draft, cut, known)
+            record = yield ops.ReadConversation(self.conversation_id)
+            if record is None:
+                raise rules.conversation_missing(self.conversation_id)
+        live = [(one.position, name) for name, one in draft.messages.items() if not one.archive]
+        origin = ForkedFrom(self.conversation_id, record.revision, max(live)[1] if live else None)
+        record = replace(record, forked_from=origin, created_at=None, updated_at=None)
+        yield from draft.publish(record, numbered, layout.ttl)
+
+    def _end(self) -> Steps[Position | None]:
+        """The last position of the fork."""
+        if not isinstance(self.through, str):
+            return self.through
+        last = yield ops.FindMessage(self.conversation_id, self.through)
+        if last is None or last.position is None:
+            raise rules.message_missing(self.conversation_id, self.through)
+        return last.position  # type: ignore[no-any-return]
+
+    def _kept(self, layout: ops.Layout, end: Position | None) -> Steps[tuple[ops.Archive, ...]]:
+        """The archives of the fork: those whose summaries quote no message behind the end. The messages of the others
+        are live in the fork."""
+        kept = layout.archives
+        while kept and end is not None:
+            archive, last = kept[-1], None
+            if archive.summary_id is not None:
+                last = yield ops.FindMessage(self.conversation_id, archive.summary_id)
+            if last is None:
+                page = yield ops.ReadPage(self.conversation_id, 1, newest=True, archive=archive.number)
+                last = page.messages[-1] if page.messages else None
+            if last is None or last.position is None or last.position <= end:
+                break
+            kept = kept[:-1]
+        return kept
+
+    def _catch_up(self, draft: Draft, cut: _Cut, known: Cursor) -> Steps[Cursor]:
+        """Repeat the changes since `known` in the draft. Returns the newest change. Raises _StaleError."""
+        more = True
+        while more:
+            changes: ops.Changes = yield ops.ReadChanges(self.conversation_id, known)
+            for event in changes.events:
+                yield from self._repeat(draft, cut, event)
+                known = event.cursor
+            more = changes.more
+        return known
+
+    def _repeat(self, draft: Draft, cut: _Cut, event: Event) -> Steps[None]:
+        messages: tuple[Message | None, ...] = ()
+        if isinstance(event, MessagesAppended):
+            messages = event.messages
+        elif isinstance(event, MessageUpdated | ReplyEnded):
+            messages = (event.message,)
+            if isinstance(event, ReplyEnded) and cut.left_results:
+                raise _StaleError
+        elif not isinstance(event, MessagesDeleted | ConversationUpdated | ReplyGrew | RunChanged):
+            raise _StaleError
+        for message in messages:
+            if message is not None and (staged := draft.messages.get(message.id)) is not None:
+                yield from draft.add(staged.archive, [message])
+            elif message is not None and cut.wants(message):
+                yield from draft.add(0, [message])
+        if isinstance(event, MessagesAppended):
+            yield from draft.remove(event.removed_ids)
+        elif isinstance(event, MessagesDeleted):
+            yield from draft.remove(event.message_ids)
