@@ -14,6 +14,7 @@ from redis_history.events import ResetReason
 from redis_history.history import ReduceOptions, Reduction, RetrieveTool, ToolResultMasking
 from redis_history.history.compression import Compression
 from redis_history.model import Part, Role, Scope, Status
+from redis_history.model.message import ForkedFrom
 from redis_history.model.runs import RunInfo, RunStatus, RunWaiter
 from redis_history.operations import Appended, Compacted, Expanded, Preview, Snapshot
 from redis_history.prompt import Addressed, AddressedReason, AssembledPrompt, LeftOut, LeftOutReason, PromptReport
@@ -43,6 +44,7 @@ __all__ = [
     "ConversationSearchTool",
     "Embedder",
     "Expanded",
+    "ForkedFrom",
     "Highlight",
     "LeftOut",
     "LeftOutReason",

@@ -280,8 +280,8 @@ def content_text(content: Any) -> str:
 
 
 class ForkedFrom(msgspec.Struct, frozen=True):
-    """Where a fork began: the conversation, its revision then, and the last message that the fork has from it (None:
-    there was none)."""
+    """Where a fork comes from: the conversation `conversation_id` at its `revision`. `message_id` is the last message
+    that the fork has from it; None: it has none."""
 
     conversation_id: str
     revision: int
