@@ -3,6 +3,7 @@
 | module | extra | implements |
 |---|---|---|
 | `agent_framework` | `agent-framework` | a `HistoryProvider` of Microsoft Agent Framework |
+| `claude_agent_sdk` | `claude-agent-sdk` | a `SessionStore` of the Claude Agent SDK |
 | `google_adk` | `google-adk` | a `BaseSessionService` of Google's Agent Development Kit |
 | `langchain` | `langchain` | a `BaseChatMessageHistory` |
 | `langchain_agent` | `langchain-agents` | a middleware for `create_agent` |

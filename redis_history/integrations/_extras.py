@@ -11,12 +11,15 @@ from redis_history._async.store import AsyncHistoryStore
 from redis_history._ids import check_conversation_id
 from redis_history._sync.store import HistoryStore
 from redis_history.errors import MissingExtraError, StoreTypeError
+from redis_history.model import Conversation
 from redis_history.tools import (
     AsyncConversationSearchTool,
     ConversationSearchTool,
     SearchOptions,
     conversation_search_tool,
 )
+
+_PAGE = 1000
 
 
 def missing(extra: str, error: ImportError) -> MissingExtraError:
@@ -63,6 +66,16 @@ def check_stores(store: object, async_store: object, who: str) -> None:
 
 def _with_article(kind: type) -> str:
     return f"{'an' if kind.__name__[0] in 'AEIOUaeiou' else 'a'} {kind.__name__}"
+
+
+async def all_conversations(store: AsyncHistoryStore, **owner: Any) -> list[Conversation]:
+    """All conversations of an owner or agent, each once, also if some change meanwhile."""
+    found: dict[str, Conversation] = {}
+    offset = 0
+    while page := await store.list_conversations(limit=_PAGE, offset=offset, **owner):
+        found |= {one.conversation_id: one for one in page}
+        offset += len(page)
+    return list(found.values())
 
 
 def search_runner(

@@ -22,7 +22,14 @@ from redis_history.errors import (
 )
 from redis_history.formats import from_gemini, to_gemini
 from redis_history.formats._notes import plain_text, stored_value
-from redis_history.integrations._extras import check_store, checked_id, missing, plain_or, search_runner
+from redis_history.integrations._extras import (
+    all_conversations,
+    check_store,
+    checked_id,
+    missing,
+    plain_or,
+    search_runner,
+)
 from redis_history.tools import SearchOptions
 
 try:
@@ -40,7 +47,6 @@ except ImportError as error:
 __all__ = ["AdkSessionService", "search_tool"]
 
 _KEY = "adk"  # of metadata and of provider_meta
-_PAGE = 1000
 
 
 class AdkSessionService(BaseSessionService):
@@ -99,10 +105,8 @@ class AdkSessionService(BaseSessionService):
 
     async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
         """The sessions of the application, or of one of its users, without events, by the time of their last change."""
-        found: list[Conversation] = []
-        while len(page := await self._page(app_name, user_id, len(found))) == _PAGE:
-            found += page
-        sessions = [await self._session(one, []) for one in [*found, *page] if "session_id" in _note(one)]
+        found = await all_conversations(self._store, agent_name=app_name, user_id=user_id)
+        sessions = [await self._session(one, []) for one in found if "session_id" in _note(one)]
         return ListSessionsResponse(
             sessions=sorted(sessions, key=lambda one: (one.last_update_time, one.user_id, one.id))
         )
@@ -137,9 +141,6 @@ class AdkSessionService(BaseSessionService):
             return event
         session.last_update_time = event.timestamp
         return self._commit_event_to_session(session, event)
-
-    async def _page(self, app_name: str, user_id: str | None, offset: int) -> list[Conversation]:
-        return await self._store.list_conversations(agent_name=app_name, user_id=user_id, limit=_PAGE, offset=offset)
 
     async def _pending(self, record: Conversation) -> list[Message]:
         """The events whose changes are not in the state of the record."""

@@ -8,6 +8,7 @@ import sys
 #: A package that each module needs, and the extra that installs it.
 NEEDED = {
     "integrations.agent_framework": ("agent_framework", "agent-framework"),
+    "integrations.claude_agent_sdk": ("claude_agent_sdk", "claude-agent-sdk"),
     "integrations.google_adk": ("google.adk", "google-adk"),
     "integrations.langchain": ("langchain_core", "langchain"),
     "integrations.llama_index": ("llama_index", "llama-index"),
