@@ -24,6 +24,7 @@ from redis_history.errors import (
     ConversationNotFoundError,
     InvalidInputError,
     MessageNotFoundError,
+    RevisionConflictError,
 )
 from redis_history.model import Conversation, Message, Position, Role
 from redis_history.model.helpers import MessageFields
@@ -34,6 +35,8 @@ from redis_history.search.searches import Searcher, Steps
 
 T = TypeVar("T")
 
+#: Attempts to change a message in a conversation that others change.
+_ATTEMPTS: Final = 50
 #: Summaries that an erasure expands, also those that compressors write meanwhile, before it only removes them.
 _EXPANSIONS: Final = 50
 
@@ -118,6 +121,31 @@ class AsyncWriting:
         if updated is None:
             raise rules.message_missing(conversation_id, message.id)
         return updated
+
+    async def pin(self, conversation_id: str, message_id: str, *, pinned: bool = True) -> Message:
+        """Set `metadata["pinned"]` of a message, or remove it if not `pinned`, and return the message.
+
+        No compaction, cap or plugin replaces or removes a pinned message, nor the calls and results that belong to it.
+        Raises MessageNotFoundError, also for archived messages: `expand` their summary first.
+        """
+        check_conversation_id(conversation_id)
+        check_message_id(message_id)
+        for _ in range(_ATTEMPTS):
+            head = await self._backend.execute(ops.ReadHead(conversation_id))
+            message = await self._backend.execute(ops.FindMessage(conversation_id, message_id))
+            if message is None:
+                break
+            metadata = {name: value for name, value in message.metadata.items() if name != "pinned"}
+            changed = replace(message, metadata={**metadata, "pinned": True} if pinned else metadata)
+            try:
+                revision = None if message.is_pinned is pinned else head.cursor.revision
+                done = await self.update_message(conversation_id, changed, expected_revision=revision)
+            except RevisionConflictError:
+                continue
+            return done.message
+        else:
+            raise rules.revision_conflict(conversation_id, head.cursor.revision + 1, head.cursor.revision)
+        raise rules.message_missing(conversation_id, message_id)
 
     async def clear(self, conversation_id: str, *, expected_revision: int | None = None) -> int:
         """Remove all messages, archived ones too, and keep the conversation with its record; the new revision.

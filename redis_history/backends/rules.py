@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Final
 
 from redis_history.errors import (
@@ -18,9 +20,11 @@ from redis_history.errors import (
     TornPairError,
 )
 from redis_history.model import Conversation, Message, Position
-from redis_history.model.ranges import good_ends, stays
+from redis_history.model.ranges import good_ends, leaving, stays
 from redis_history.model.wire import body_digest, encode_body
 from redis_history.operations import Compact, Page, Preview, ReadPage
+
+_logger = logging.getLogger("redis_history")
 
 
 def message_conflict(conversation_id: str, message_id: str) -> MessageConflictError:
@@ -86,10 +90,17 @@ def fork_conflict(conversation_id: str, attempts: int) -> CompactionConflictErro
     )
 
 
+@lru_cache(1000)  # once
+def warn_of_pins(conversation_id: str) -> None:
+    _logger.warning(
+        "conversation %s has more messages than max_messages allows: all of them are pinned", _named(conversation_id)
+    )
+
+
 def too_many_staying(count: int, limit: int) -> InvalidInputError:
     return InvalidInputError(
-        f"the range has {count:,} system messages, which a compaction keeps; the limit is {limit:,}. "
-        "Compact it in several steps, or give them another role"
+        f"the range has {count:,} system and pinned messages, which a compaction keeps; the limit is {limit:,}. "
+        "Compact it in several steps, or unpin some"
     )
 
 
@@ -102,13 +113,13 @@ def replaced(op: Compact, messages: Sequence[Message]) -> list[Message]:
 
     Raises CompactionConflictError if they differ from the seen ones.
     """
-    leaving = [message for message in messages if not stays(message)]
+    gone = leaving(messages)
     if op.seen is not None:
-        present = {message.id: body_digest(encode_body(message)) for message in leaving}
+        present = {message.id: body_digest(encode_body(message)) for message in gone}
         seen = dict(op.seen)
         if present != seen:
             raise compaction_conflict(op.conversation_id, _difference(present, seen))
-    return [] if len(leaving) == 1 and leaving[0].is_summary else leaving
+    return [] if len(gone) == 1 and gone[0].is_summary else gone
 
 
 def _difference(present: dict[str, bytes], seen: dict[str, bytes]) -> str:
@@ -144,10 +155,10 @@ def check_pairs(op: Compact, count: int, messages: Sequence[Message]) -> None:
     ends = good_ends(messages)
     if count == 0 or ends[count - 1]:
         return
-    leaving = [index for index, message in enumerate(messages) if not stays(message)]
-    if messages[leaving[0]].is_summary:
-        del leaving[0]  # a summary alone is not compacted
-    fitting = [index for index in leaving if ends[index]]
+    gone = [index for index, message in enumerate(messages) if not stays(message)]
+    if messages[gone[0]].is_summary:
+        del gone[0]  # a summary alone is not compacted
+    fitting = [index for index in gone if ends[index]]
     before = [index for index in fitting if index < count]
     after = [index for index in fitting if index >= count]
     if not before and not after:

@@ -15,7 +15,7 @@ from redis_history._validation import check_function, check_integer, check_share
 from redis_history.compaction.summaries import SUMMARY_TOKENS, SummaryTooLongError, shortest_tokens
 from redis_history.errors import InvalidInputError
 from redis_history.model import Message, ToolResultPart
-from redis_history.model.ranges import good_ends, stays
+from redis_history.model.ranges import good_ends, pinned_groups, stays
 from redis_history.tokens import TokenCounter, message_tokens
 
 #: Messages that stay if the limits allow it, without system messages. About three turns with a tool call each.
@@ -60,11 +60,12 @@ class Policy(Struct, frozen=True, kw_only=True):
     `max_tokens` and `max_messages` count all messages, including system messages. `older_than` is an instant or an age;
     older messages are replaced.
 
-    After a compaction the limits hold whenever a summary can achieve this. These messages always stay: system messages,
-    the turn in progress (from the newest user message until the assistant answers without a tool call), and tool calls
-    that wait for a result. A call is never separated from its result. If `max_tokens` or `max_messages` is exceeded,
-    the conversation shrinks to `target` times the limit, so that the next message does not exceed it again. The newest
-    `keep_recent` messages (without system messages) stay if the limits allow it, even if `target` is then missed.
+    After a compaction the limits hold whenever a summary can achieve this. These messages always stay: system and
+    pinned messages, the turn in progress (from the newest user message until the assistant answers without a tool
+    call), and tool calls that wait for a result. A call is never separated from its result. If `max_tokens` or
+    `max_messages` is exceeded, the conversation shrinks to `target` times the limit, so that the next message does not
+    exceed it again. The newest `keep_recent` messages (without system messages) stay if the limits allow it, even if
+    `target` is then missed.
 
     `summary_tokens` is the expected size of a summary. `counter` returns the tokens of a text. The default is an
     estimate. If the limits cannot be met, messages are still replaced if this helps. To save tokens, there must be
@@ -111,7 +112,8 @@ def make_plan(
     def is_old(message: Message) -> bool:
         return older_than is not None and message.timestamp is not None and message.timestamp < older_than
 
-    leaving = [index for index, message in enumerate(messages) if not stays(message)]
+    pins = pinned_groups(messages)
+    leaving = [index for index, message in enumerate(messages) if not pins[index] and not stays(message)]
     present = _Choice(0, len(messages), sum(tokens), 0, False)
     choices = list(_choices(policy, messages, tokens, leaving, is_old))
     chosen = max((choice for choice in choices if choice.only_old), default=present)

@@ -13,6 +13,7 @@ from redis_history._validation import check_function, check_integer
 from redis_history.errors import InvalidInputError
 from redis_history.model import Message, Part
 from redis_history.model.pairs import groups
+from redis_history.model.ranges import pinned_groups
 from redis_history.tokens import TokenCounter, message_tokens
 
 
@@ -87,14 +88,15 @@ def drop_oldest(
 ) -> list[Message]:
     """The messages without the oldest, so that the limits hold as far as possible.
 
-    System messages and the newest message stay. A tool call and its results leave together.
+    System and pinned messages and the newest message stay. A tool call and its results leave together.
     """
     if not messages:
         return []
     group = groups(messages)
     members: dict[int, list[Message]] = {}
+    pins = pinned_groups(messages)
     for index, message in enumerate(messages):
-        if message.role != "system":
+        if message.role != "system" and not pins[index]:
             members.setdefault(group[index], []).append(message)
     members.pop(group[-1], None)
     count = len(messages)

@@ -10,7 +10,7 @@ from redis_history._ids import new_token
 from redis_history._validation import check_integer
 from redis_history.errors import InvalidInputError, UnsavedLimitError
 from redis_history.model import Message
-from redis_history.model.ranges import stays
+from redis_history.model.ranges import leaving
 from redis_history.requests import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES
 
 #: Limit of the messages that wait for the server, as stored, while a history saves by itself.
@@ -171,8 +171,8 @@ def summary_and_replaced(before: Sequence[Message], after: Sequence[Message]) ->
     if same and len(new) == 1 and new[0].role != "system" and not (new[0].tool_uses or new[0].tool_results):
         index = after.index(new[0])
         end = before.index(after[index + 1]) if index + 1 < len(after) else len(before)
-        replaced = [entry for entry in before[:end] if entry.id not in left and not stays(entry)]
-        if replaced and all(map(stays, after[:index])):
+        replaced = [entry for entry in leaving(before[:end]) if entry.id not in left]
+        if replaced and not leaving(after[:index]):
             return new[0], replaced
     raise InvalidInputError(
         "reduce: a plugin of a stored history may only leave entries out and replace the oldest ones by one new entry "

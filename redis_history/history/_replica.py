@@ -9,7 +9,7 @@ from typing import Final
 from redis_history import events
 from redis_history.events import Cursor, Event, Reset
 from redis_history.model import Message, Position
-from redis_history.model.ranges import stays
+from redis_history.model.ranges import leaving
 from redis_history.operations import ReadChanges, ReadHead, ReadPage, Snapshot
 from redis_history.paging import PAGE, Reads, next_page
 
@@ -105,9 +105,8 @@ class Replica:
                 self.begin(sorted(event.messages, key=position_in_store), event.cursor, whole=True)
                 self.remove(event.removed_ids)
             case events.HistoryCompacted():
-                self.remove(
-                    [one.id for one in self.messages if position_in_store(one) <= event.through and not stays(one)]
-                )
+                before = [one for one in self.messages if position_in_store(one) <= event.through]
+                self.remove([one.id for one in leaving(before)])
                 if event.summary is not None:
                     self.put(event.summary)
             case events.HistoryCleared() | events.ConversationDeleted():

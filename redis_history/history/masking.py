@@ -96,7 +96,7 @@ class ToolResultMasking(Plugin):
                 occurrence = f", occurrence: {seen[part.tool_use_id]}" if counts[part.tool_use_id] > 1 else ""
                 call = call_of.get((index, at))
                 name = part.name or "" if call is None else cast(ToolUsePart, entries[call[0]].parts[call[1]]).name
-                if self._masks(name, part):
+                if not message.is_pinned and self._masks(name, part):
                     candidates.append((index, at, f"[MASKED - ref: {part.tool_use_id}{occurrence}]"))
         shown = list(entries)
         for index, at, marker in candidates[: max(0, len(candidates) - self._keep)]:
@@ -126,8 +126,9 @@ def tool_result_masking(
     Stored entries do not change.
 
     `exclude` names tools whose results are never masked; `include` names the only tools whose results are masked. Both
-    together raise ConfigurationError. Results of fewer than `min_tokens_to_mask` tokens are never masked. Results that
-    are never masked do not count for `keep_recent_results`. If an id is repeated, the marker contains the occurrence.
+    together raise ConfigurationError. Results of fewer than `min_tokens_to_mask` tokens and of pinned messages are
+    never masked. Results that are never masked do not count for `keep_recent_results`. If an id is repeated, the marker
+    contains the occurrence.
     Give `.retrieve_tool` to the model.
     """
     return ToolResultMasking(keep_recent_results, exclude, include, min_tokens_to_mask)

@@ -195,6 +195,12 @@ class Message(OpenStruct, frozen=True, kw_only=True, metaclass=_Checked):
         return self.metadata.get("is_summary") is True
 
     @property
+    def is_pinned(self) -> bool:
+        """Whether `metadata["pinned"]` is true, so that no compaction, cap or plugin replaces or removes it. A summary
+        is never pinned."""
+        return self.metadata.get("pinned") is True and not self.is_summary
+
+    @property
     def mentions(self) -> list[str]:
         """The ids of the participants this message addresses."""
         mentions = self.metadata.get("mentions")

@@ -16,6 +16,8 @@ This is the specification; `_trim.lua` follows it on the server.
 Why the latest: an agent that dies never answers, and its ids come back in the next run. Why the agent: several agents
 number their calls alike and write at the same time.
 
+A message may also be *pinned*. A cap removes no group with a pinned message.
+
 *Messages of one group* are those connected by calls and results, directly or through others. When messages are removed
 in whole groups, every remaining result keeps its call.
 
@@ -267,9 +269,9 @@ def marks(message: Message) -> bytes:
     """The calls and results of a message in the form of the stored state, from which the server pairs them.
 
     For each of them `u` (call) or `r` (result) and 4 bytes of a digest of its id; if an agent wrote it, `U` or `R` and
-    4 more bytes, of a digest of the agent's id.
+    4 more bytes, of a digest of the agent's id. `p`: the message is pinned.
     """
-    found = b""
+    found = b"p" if message.is_pinned else b""
     for _, (is_call, call_id, agent) in tool_parts(message):
         kind, one = b"u" if is_call else b"r", _digest(call_id)
         found += kind + one if agent is None else kind.upper() + one + _digest(agent)
@@ -283,14 +285,18 @@ def oldest_with_results(tools: Iterable[bytes], excess: int) -> list[int]:
     found = _Groups()
     index = 0
     removed: set[int] = set()  # the first messages of groups
+    pinned: list[int] = []
     while excess > 0:
         while len(found.size) <= index or found.waiting[found.first(index)]:
             if (one := next(rest, None)) is None:
                 break
-            found.add(_read_marks(one))
+            if one[:1] == b"p":
+                pinned.append(len(found.size))
+            found.add(_read_marks(one.removeprefix(b"p")))
         if index >= len(found.size):
             break
-        if (first := found.first(index)) not in removed:
+        first = found.first(index)
+        if first not in removed and first not in map(found.first, pinned):
             removed.add(first)
             excess -= found.size[first]
         index += 1

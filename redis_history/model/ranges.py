@@ -12,12 +12,33 @@ from itertools import accumulate
 from typing import Any
 
 from redis_history.model.message import Message
-from redis_history.model.pairs import OpenCalls, tool_parts
+from redis_history.model.pairs import OpenCalls, groups, tool_parts
 
 
 def stays(message: Message) -> bool:
     """Whether compaction leaves a message where it is."""
+    return _is_apart(message) or message.is_pinned
+
+
+def _is_apart(message: Message) -> bool:
+    """Whether its calls and results are not looked at here."""
     return (message.role == "system" and not message.is_summary) or message.status == "streaming"
+
+
+def leaving(messages: Sequence[Message]) -> list[Message]:
+    """The messages that a compaction of all of them replaces: without those that stay, and without calls and results of
+    pinned ones."""
+    pins = pinned_groups(messages)
+    return [one for one, pinned in zip(messages, pins, strict=True) if not pinned and not stays(one)]
+
+
+def pinned_groups(messages: Sequence[Message]) -> list[bool]:
+    """For each message whether a message of its group is pinned (see `pairs`)."""
+    if not any(message.is_pinned for message in messages):
+        return [False] * len(messages)
+    group = groups(messages)
+    pinned = {first for message, first in zip(messages, group, strict=True) if message.is_pinned}
+    return [first in pinned for first in group]
 
 
 @dataclass(slots=True, eq=False)
@@ -54,7 +75,7 @@ class Ranges:
         self._pending.append(0)
         if message.status == "streaming":
             self._add_live(message, index)
-        if stays(message):
+        if _is_apart(message):
             return
         author = message.role, None if message.participant is None else message.participant.id
         if author != self._author:

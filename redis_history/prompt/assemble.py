@@ -183,7 +183,11 @@ class Assembly:
         if options.time_window_minutes is not None:
             now = datetime.now(UTC) if options.now is None else cutoff(options.now)
             since = now - timedelta(minutes=options.time_window_minutes)
-            turns = self._filter(turns, "time_window", lambda turn: (at := turn.newest.timestamp) is None or at > since)
+
+            def fits(turn: Turn) -> bool:
+                return turn.is_pinned or (at := turn.newest.timestamp) is None or at > since
+
+            turns = self._filter(turns, "time_window", fits)
         if options.addressed_only_mode:
             turns = self._filter_addressed(turns, Addressing(agent_id, agent_name, options))
         self.older, self._recent = _split(turns, options.rolling_summary_threshold)
@@ -207,13 +211,14 @@ class Assembly:
         summary_tokens = sum(map(count, summaries))
         tokens = system_tokens + summary_tokens
         chosen: dict[int, tuple[Message, ...]] = {}
-        newest_first = sorted(turns, key=lambda turn: turn.last, reverse=True)
+        newest_first = sorted(turns, key=lambda turn: (turn.is_pinned, turn.last), reverse=True)
         for number, turn in enumerate(newest_first):
             shown = self._project(turn)
             if not shown:
                 continue
             size = count(shown[0]) if len(shown) == 1 else sum(map(count, shown))
-            if chosen and options.token_budget is not None and tokens + size > options.token_budget:
+            full = options.token_budget is not None and tokens + size > options.token_budget
+            if chosen and full and not turn.is_pinned:
                 for other in newest_first[number:]:
                     self._leave_out(other, "budget")
                 break
@@ -289,8 +294,8 @@ def _count(counter: TokenCounter, message: Message) -> int:
 
 
 def _split(turns: list[Turn], threshold: int | None) -> tuple[list[Turn], list[Turn]]:
-    """Split into older and recent turns. System messages are neither summarized nor counted."""
-    said = [turn for turn in turns if turn.voice is not Voice.SYSTEM]
+    """Split into older and recent turns. System and pinned messages are neither summarized nor counted."""
+    said = [turn for turn in turns if turn.voice is not Voice.SYSTEM and not turn.is_pinned]
     if threshold is None or sum(len(turn.sources) for turn in said) <= threshold:
         return [], turns
     recent: set[int] = set()
@@ -300,5 +305,5 @@ def _split(turns: list[Turn], threshold: int | None) -> tuple[list[Turn], list[T
         if room < 0 and recent:
             break
         recent.add(turn.first)
-    older = [turn for turn in said if turn.first not in recent]
-    return older, [turn for turn in turns if turn.voice is Voice.SYSTEM or turn.first in recent]
+    older = {turn.first for turn in said} - recent
+    return [turn for turn in turns if turn.first in older], [turn for turn in turns if turn.first not in older]

@@ -260,6 +260,10 @@ class Turn(Struct, gc=False):
     def newest(self) -> Message:
         return self.sources[-1]
 
+    @property
+    def is_pinned(self) -> bool:
+        return any(message.metadata and message.is_pinned for message in self.sources)
+
 
 def turns_of(messages: Sequence[Message], own_ids: frozenset[str], left_out: dict[int, LeftOut]) -> list[Turn]:
     """The turns, ordered by their first message. Adds messages that cannot be shown to `left_out`, by index."""

@@ -37,7 +37,7 @@ from redis_history.model import Conversation, Message, Part, Position, Role, Sco
 from redis_history.model._caps import MAX_MESSAGE_BYTES
 from redis_history.model.helpers import MessageFields
 from redis_history.model.pairs import marks
-from redis_history.model.ranges import stays
+from redis_history.model.ranges import leaving
 from redis_history.model.wire import FREE_FORM, body_digest, encode_body, flags_of
 from redis_history.operations import (
     ANY,
@@ -395,7 +395,7 @@ def compact(
         for message in seen:
             if not isinstance(message, Message):
                 refuse(message, "an item of seen", "a Message", InvalidInputError)
-        digests = tuple((one.id, body_digest(encode_body(one))) for one in seen if not stays(one))
+        digests = tuple((one.id, body_digest(encode_body(one))) for one in leaving(seen))
     return Compact(conversation_id, through, entry_of(summary), digests, precondition=precondition(expected_revision))
 
 

@@ -54,7 +54,9 @@ def _append(space: Space, op: Append) -> list[Appended]:
         position = conversation.add(entry, op.token, clock)
         references.append((entry.message.id, position.sequence))
         outcome.append(Appended(conversation.revision + 1, placed_at(entry, position), False))
-    space.write(op, conversation, Kind.APPENDED, references=references, ids=space.trimmed(conversation))
+    space.write(
+        op, conversation, Kind.APPENDED, references=references, ids=space.trimmed(op.conversation_id, conversation)
+    )
     return outcome
 
 
@@ -64,7 +66,9 @@ def _restore(space: Space, op: Restore) -> int:
     conversation.empty()
     clock = now()
     references = [(entry.message.id, conversation.add(entry, op.token, clock).sequence) for entry in op.entries]
-    return space.write(op, conversation, Kind.RESTORED, references=references, ids=space.trimmed(conversation))
+    return space.write(
+        op, conversation, Kind.RESTORED, references=references, ids=space.trimmed(op.conversation_id, conversation)
+    )
 
 
 def _clear(space: Space, op: Clear) -> int:

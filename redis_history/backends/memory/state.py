@@ -291,10 +291,13 @@ class Space:
         if precondition.run is not None and not holds(of_conversation(self, conversation_id), precondition.run):
             raise rules.run_lost(conversation_id)
 
-    def trimmed(self, conversation: ConversationState) -> tuple[str, ...]:
+    def trimmed(self, conversation_id: str, conversation: ConversationState) -> tuple[str, ...]:
         if self.max_messages is None or len(conversation.live) <= self.max_messages:
             return ()
-        return tuple(conversation.trim(self.max_messages))
+        gone = tuple(conversation.trim(self.max_messages))
+        if len(conversation.live) > self.max_messages:
+            rules.warn_of_pins(conversation_id)
+        return gone
 
     def write(
         self,

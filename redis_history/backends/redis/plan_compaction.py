@@ -35,7 +35,7 @@ from redis_history.backends.redis.search_index import counted_fields, mark, writ
 from redis_history.backends.rules import check_pairs, check_summary, replaced
 from redis_history.events import BEGINNING, ConversationUpdated, Cursor, MessagesAppended
 from redis_history.model import Message, Position
-from redis_history.model.ranges import Ranges, stays
+from redis_history.model.ranges import Ranges
 from redis_history.model.wire import body_of, characters_of, placed
 from redis_history.operations import Compact, Compacted, Expand, Expanded, ReadChanges
 from redis_history.tokens import estimate_tokens
@@ -46,7 +46,7 @@ _PAGE: Final = 1000
 #: Attempts, if others change the range at the same time.
 _TRIES: Final = 50
 
-#: System messages that stay in the range: the script moves them one by one.
+#: System and pinned messages that stay in the range: the script moves them one by one.
 _MOST_STAYING: Final = 1000
 
 
@@ -71,6 +71,7 @@ class _Range(Struct):
     held: int = 0
     tail: _Tail | None = None
     messages: list[Message] = []
+    members: list[tuple[int, int]] = []  # rank and characters of each message
     leaving: list[Message] = []
     runs: list[list[int]] = []
     characters: int = 0
@@ -111,6 +112,7 @@ def _read_range(op: Compact, settings: Settings, keys: ConversationKeys) -> Step
     found.leaving = replaced(op, found.messages)
     if not found.leaving:
         return found
+    _measure(found)
     if former is not None:
         [standing] = yield [plain(b"HGET", keys.state, field_of(former.decode()))]
         check_summary(op, None if standing is None else position_of(standing))
@@ -147,14 +149,7 @@ def _read_messages(found: _Range, keys: ConversationKeys, end: Position) -> Step
             if message is None:
                 continue
             messages.append(message)
-            if not stays(message):
-                characters = characters_of(members[rank - found.held])
-                found.characters += characters
-                found.tokens += estimate_tokens(characters)
-            elif found.runs and found.runs[-1][1] == rank - 1:
-                found.runs[-1][1] = rank
-            else:
-                found.runs.append([rank, rank])
+            found.members.append((rank, characters_of(members[rank - found.held])))
         found.messages += messages
         found.held += len(decoded)
         if not more:
@@ -163,7 +158,20 @@ def _read_messages(found: _Range, keys: ConversationKeys, end: Position) -> Step
             after, size = messages[-1].position, _PAGE
         else:  # without a readable message there is no position to continue from
             size *= 4
-    staying = sum(last - first + 1 for first, last in found.runs)
+
+
+def _measure(found: _Range) -> None:
+    """Finds what the leaving messages count, and the ranks of those that stay."""
+    leaving = {message.id for message in found.leaving}
+    for message, (rank, characters) in zip(found.messages, found.members, strict=True):
+        if message.id in leaving:
+            found.characters += characters
+            found.tokens += estimate_tokens(characters)
+        elif found.runs and found.runs[-1][1] == rank - 1:
+            found.runs[-1][1] = rank
+        else:
+            found.runs.append([rank, rank])
+    staying = len(found.messages) - len(leaving)
     if staying > _MOST_STAYING:
         raise rules.too_many_staying(staying, _MOST_STAYING)
 

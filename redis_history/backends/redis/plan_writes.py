@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from redis_history._ids import new_token
+from redis_history.backends import rules
 from redis_history.backends.redis.calls import (
     APPEND,
     CLEAR,
@@ -127,7 +128,13 @@ def _appended(op: Append, reply: bytes | list[Any]) -> list[Appended] | None:
             refused(op, reply)
         stored = {item[0]: item for item in reply[2]}
         reply = reply[1]
-    revision, sequence, stamp = map(int, cast(bytes, reply).split())
+    revision, sequence, stamp, *pins = cast(bytes, reply).split()
+    if pins:
+        rules.warn_of_pins(op.conversation_id)
+    return _placed(op, stored, int(revision), int(sequence), int(stamp))
+
+
+def _placed(op: Append, stored: dict[int, list[Any]], revision: int, sequence: int, stamp: int) -> list[Appended]:
     outcome = []
     for index, entry in enumerate(op.entries):
         if stored and (before := stored.get(index)) is not None:

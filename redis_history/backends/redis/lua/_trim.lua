@@ -15,13 +15,13 @@ local function recent_places(places, since)
   return recent
 end
 
--- Removes at least the `excess` oldest messages, in whole groups, and their search documents. Returns the removed ids, their
+-- Removes at least the `excess` oldest messages, in whole groups without pinned messages, and their search documents. Returns the removed ids, their
 -- sequences, and {field of the state, place, sequence} of each. `most`: how many messages to read at most, if not as many as
 -- it takes; groups that wait for results further on stay then.
 local function trim(excess, generation, most)
   local members, ids_of, fields_of, places, count = {}, {}, {}, {}, 0 -- read so far, from the oldest on
   -- By the index of a group's first message: the number of its messages, and of its calls that may still get a result.
-  local parent, size, waiting = {}, {}, {}
+  local parent, size, waiting, pinned = {}, {}, {}, {} -- also whether one of its messages is pinned
   -- Calls: the message, the agent, whether there is a result, whether none can come any more.
   local calls, at_of, agents, answered, closed = 0, {}, {}, {}, {}
   local unanswered, below = {}, {} -- the latest call with an id, and the one before
@@ -80,6 +80,7 @@ local function trim(excess, generation, most)
     if one ~= other then
       parent[other] = one
       size[one], waiting[one] = size[one] + size[other], waiting[one] + waiting[other]
+      pinned[one] = pinned[one] or pinned[other]
     end
   end
 
@@ -90,6 +91,9 @@ local function trim(excess, generation, most)
       local _
       _, _, _, _, at = place_of(place)
       last = #place
+    end
+    if string.byte(place, at) == 112 then -- 'p'
+      pinned[i], at = true, at + 1
     end
     while at <= last do
       local kind, id, agent = string.byte(place, at), string.sub(place, at + 1, at + 4), nil
@@ -127,9 +131,9 @@ local function trim(excess, generation, most)
   local leaving, left, index = {}, excess, 1
   while left > 0 and (index <= count or more()) do
     local first = first_of(index)
-    if not leaving[first] then
-      while waiting[first] > 0 and more() do end
-      if not most or waiting[first] == 0 then
+    if not leaving[first] and not pinned[first] then
+      while waiting[first] > 0 and not pinned[first] and more() do end
+      if not pinned[first] and (not most or waiting[first] == 0) then
         leaving[first] = true
         left = left - size[first]
       end

@@ -7,7 +7,8 @@
 --       of the body, which begins with the id;
 --       then, with search, for each message its document: how many fields and values, and these
 --
--- Returns 'revision sequence timestamp': of the change, of its first message, the first of the server's clock;
+-- Returns 'revision sequence timestamp': of the change, of its first message, the first of the server's clock; then ' pins' if
+-- pinned messages alone exceed the cap;
 -- or {'stored', that, {index, revision, sequence, timestamp, own} of each message that was stored before}, own = 1 if
 -- this very call had stored it (sequence 0: it has left again, and its place is not known any more);
 -- or {'pending', that, generation} if documents of replaced messages are still to be removed (purge.lua);
@@ -340,6 +341,7 @@ if excess > 0 then
   use_places()
   local places
   entry[3], entry[4], places = trim(excess, generation)
+  if #entry[3] < excess then outcome = outcome .. ' pins' end
   redis.call('HSET', state, 'h', revision)
   local recent = recent_places(places, at_start_before)
   if #recent > 0 then

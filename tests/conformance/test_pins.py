@@ -1,0 +1,156 @@
+"""Pinned messages: no compaction, cap, plugin or prompt leaves them out."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from redis_history import (
+    History,
+    assemble_prompt,
+    assistant,
+    compression,
+    extractive_summarizer,
+    tool,
+    tool_result,
+    tool_result_masking,
+    tool_use,
+    user,
+)
+from redis_history.compaction import Policy
+from redis_history.errors import MessageNotFoundError
+from redis_history.tokens import count_characters
+from tests.conformance.test_compaction import summary
+
+PIN = {"pinned": True}
+
+
+def _ids(messages: Any) -> list[str]:
+    return [message.id for message in messages]
+
+
+async def _check_totals(store: Any) -> None:
+    record, messages = await store.get_conversation("c"), await store.get("c")
+    assert (record.message_count, record.characters) == (len(messages), sum(map(count_characters, messages)))
+
+
+async def _talk(store: Any) -> None:
+    await store.append_many(
+        "c",
+        [
+            user("rules", id="a", metadata=PIN),
+            user("b", id="b"),
+            assistant(tool_use("t1", "look"), id="call"),
+            tool(tool_result("t1", "found"), id="result"),
+            assistant("d", id="d"),
+            user("e", id="e"),
+        ],
+    )
+
+
+async def test_a_message_is_pinned_and_unpinned(store: Any) -> None:
+    await store.append("c", user("text", id="a", metadata={"k": 1}))
+    pinned = await store.pin("c", "a")
+    assert (pinned.metadata, pinned.is_pinned, pinned.text) == ({"k": 1, "pinned": True}, True, "text")
+    assert await store.get("c") == [pinned]
+    revision = (await store.get_conversation("c")).revision
+    await store.pin("c", "a")
+    assert (await store.get_conversation("c")).revision == revision
+    assert (await store.pin("c", "a", pinned=False)).metadata == {"k": 1}
+    for conversation_id, message_id in (("c", "x"), ("x", "a")):
+        with pytest.raises(MessageNotFoundError):
+            await store.pin(conversation_id, message_id)
+
+
+@pytest.mark.proves("pins")
+async def test_compaction_leaves_pinned_messages_and_their_pairs(store: Any) -> None:
+    await _talk(store)
+    await store.pin("c", "result")
+    seen = await store.get("c")
+    done = await store.compact("c", through="d", summary=summary(id="s"), seen=seen[:5])
+    assert done.count == 2
+    assert _ids(await store.get("c")) == ["a", "call", "result", "s", "e"]
+    await _check_totals(store)
+    with pytest.raises(MessageNotFoundError):
+        await store.pin("c", "b")  # archived
+    await store.expand("c", "s")
+    assert _ids(await store.get("c")) == ["a", "b", "call", "result", "d", "e"]
+
+
+async def test_a_policy_never_chooses_pinned_messages(store: Any) -> None:
+    await _talk(store)
+    await store.pin("c", "call")
+    plan = Policy(max_messages=5, keep_recent=0).plan(await store.get("c"))
+    assert plan is not None
+    assert not {"a", "call", "result"} & set(_ids(plan.seen))
+    only = [user(str(number), id=str(number), metadata=PIN) for number in range(10)]
+    assert Policy(max_messages=5).plan(only) is None
+    mixed = Policy(max_messages=5, keep_recent=0).plan([*only, user("x"), user("y"), assistant("z")])
+    assert mixed is not None
+    assert not mixed.enough
+
+
+@pytest.mark.proves("pins")
+async def test_a_cap_removes_no_pinned_message(stores: Any) -> None:
+    store = stores(max_messages=5)
+    await _talk(store)
+    assert _ids(await store.get("c")) == ["a", "call", "result", "d", "e"]
+    await store.pin("c", "result")
+    await store.append_many("c", [user("f", id="f"), user("g", id="g")])
+    assert _ids(await store.get("c")) == ["a", "call", "result", "f", "g"]
+    await store.pin("c", "a", pinned=False)
+    await store.append("c", user("h", id="h"))
+    assert _ids(await store.get("c")) == ["call", "result", "f", "g", "h"]
+    await _check_totals(store)
+
+
+async def test_a_cap_that_meets_only_pinned_messages_says_so(stores: Any, caplog: Any) -> None:
+    store = stores(max_messages=3)
+    name = f"c{id(store)}"
+    with caplog.at_level(logging.WARNING, "redis_history"):
+        for number in range(6):
+            await store.append(name, user("x", id=str(number), metadata=PIN))
+    assert _ids(await store.get(name)) == [*"012345"]
+    said = [record.getMessage() for record in caplog.records if "pinned" in record.getMessage()]
+    assert len(said) == 1
+    assert name in said[0]
+
+
+async def test_a_backlog_of_pinned_messages_is_left(stores: Any) -> None:
+    if stores.backend == "memory":
+        pytest.skip("a cap belongs to the backend here, so there is no backlog")
+    await stores().append_many("c", [user("x", id=str(number), metadata=PIN) for number in range(150)])
+    await stores().append_many("c", [user("x", id=f"n{number}") for number in range(150)])
+    store = stores(max_messages=100)
+    await store.append("c", user("last", id="last"))
+    assert _ids(await store.get("c")) == [str(number) for number in range(150)]
+
+
+async def test_plugins_leave_pinned_messages() -> None:
+    history = History(max_length=4)
+    history.add_entry(user("rules", id="a", metadata=PIN))
+    for name in "bcdefgh":
+        history.add_entry(user("x", id=name))
+    assert _ids(history) == ["a", "f", "g", "h"]
+    shrinking = History(history.entries).use(compression(extractive_summarizer(), keep_recent=0))
+    await shrinking.reduce(max_entries=2)
+    assert "a" in _ids(shrinking)
+    masked = History().use(tool_result_masking(keep_recent_results=0))
+    for name, metadata in (("t1", PIN), ("t2", {})):
+        masked.add_entry(assistant(tool_use(name, "f")))
+        masked.add_entry(tool(tool_result(name, "long text"), metadata=metadata))
+    assert [one.tool_results[0].content for one in masked.get_entries() if one.tool_results] == [
+        "long text",
+        "[MASKED - ref: t2]",
+    ]
+
+
+async def test_prompts_have_pinned_messages(store: Any) -> None:
+    await store.append("c", user("rules", id="a", metadata=PIN, timestamp="2020-01-01"))
+    await store.append_many("c", [user("word " * 100, id=str(number)) for number in range(20)])
+    options = {"token_budget": 300, "time_window_minutes": 60, "rolling_summary_threshold": 5}
+    prompt = await assemble_prompt(store, "c", "agent", options=options)
+    assert prompt.messages[0].text == "rules"
+    assert len(prompt.messages) == 3
