@@ -16,7 +16,6 @@
     │   ├── RevisionConflictError               `expected_revision` is not the current one
     │   ├── ConversationExistsError
     │   ├── CompactionConflictError             the messages to replace are not those that were summarized
-    │   ├── LeaseLostError                      another worker may have the conversation
     │   ├── RunBusyError                        another run of the conversation is active
     │   └── RunLostError                        the run has expired, or somebody else has taken over
     ├── NotFoundError (also a LookupError)
@@ -55,7 +54,7 @@ __all__ = [
     "CompactionConflictError", "ConfigurationError", "ConflictError", "ConversationExistsError",
     "ConversationNotFoundError", "CorruptDataError", "DurabilityError", "EmbeddedServerError", "EventLoopError",
     "InvalidConversationIdError", "InvalidCursorError", "InvalidInputError", "InvalidMessageError",
-    "InvalidTimestampError", "LeaseLostError", "MessageConflictError", "MessageNotFoundError", "MessageTooLargeError",
+    "InvalidTimestampError", "MessageConflictError", "MessageNotFoundError", "MessageTooLargeError",
     "MissingExtraError", "NotFoundError", "OutcomeUnknownError", "RedisHistoryError", "RevisionConflictError",
     "RunBusyError", "RunLostError", "RunStopped", "StoreClosedError", "StoreTypeError", "SummaryError", "TornPairError",
     "UnsavedLimitError", "UnsupportedServerError",
@@ -139,11 +138,6 @@ class ConversationExistsError(ConflictError):
 class CompactionConflictError(ConflictError):
     """The messages in the range are not those that were summarized: some were edited, deleted, inserted or compacted
     in the meantime. Read and summarize them again."""
-
-
-class LeaseLostError(ConflictError):
-    """The lease on a conversation ended before the work did; another worker may have started. A compressor retries by
-    itself. Use a longer `lease` if processes stall."""
 
 
 class RunBusyError(ConflictError):

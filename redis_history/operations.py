@@ -8,7 +8,7 @@ a lost reply) has its first outcome and changes nothing.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType, field
 
@@ -16,16 +16,16 @@ from redis_history._ids import new_token
 from redis_history.events import Cursor, Event
 from redis_history.model import Conversation, Message, Position
 from redis_history.model.replies import Progress
-from redis_history.model.runs import RunInfo
+from redis_history.model.runs import RUN_SECONDS, RunInfo
 
 __all__ = [
     "ANY", "Append", "Appended", "Archive", "Changes", "Clear", "Compact", "Compacted", "CountConversations",
     "DeleteConversation", "DeleteMessages", "DropDraft", "EndRun", "Entry", "EraseMessages", "Expand", "Expanded",
-    "FindMessage", "GrowReply", "Head", "Held", "KeepLease", "KeepRuns", "Layout", "Lease", "LeaveRun",
+    "FindMessage", "GrowReply", "Head", "Held", "KeepRuns", "Layout", "LeaseKind", "LeaveRun",
     "ListConversations", "ListPreviews", "Op", "Page", "Precondition", "Preview", "Publish", "ReadChanges",
     "ReadConversation", "ReadHead", "ReadLayout", "ReadPage", "ReadRun", "ReadTogether", "ReplyEnd", "Restore",
-    "RunFence", "RunOutcome", "ScanConversations", "Scanned", "Selection", "Snapshot", "StopRun", "TakeLease",
-    "TakeRun", "UpdateMessage", "Write", "WriteDraft", "WriteRecord",
+    "RunFence", "RunOutcome", "ScanConversations", "Scanned", "Selection", "Snapshot", "StopRun", "TakeRun",
+    "UpdateMessage", "Write", "WriteDraft", "WriteRecord",
 ]  # fmt: skip
 
 T_co = TypeVar("T_co", covariant=True)
@@ -37,44 +37,25 @@ class Op(Generic[T_co]):
     __slots__ = ()
 
 
-class Lease(Struct, frozen=True):
-    """The right of one worker to work on a conversation for a time.
-
-    `fence` is the number of the lease within the conversation; `claim` is random. A backend rejects a write whose
-    precondition has a lease other than the present one.
-    """
-
-    conversation_id: str
-    fence: int
-    claim: str
-
-    @property
-    def value(self) -> str:
-        """The stored form of the lease."""
-        return f"{self.fence}:{self.claim}"
+#: "run": one agent works on the conversation. "compressor": one compressor does. They do not exclude each other.
+LeaseKind = Literal["run", "compressor"]
 
 
 class RunFence(Struct, frozen=True):
-    """The right of the holder of a run to write: the number of the run within the conversation, and its id."""
+    """The right of the holder of a lease to write: the number of the lease within the conversation, and its id."""
 
     fence: int
     run_id: str
-
-    @property
-    def value(self) -> str:
-        """The stored form of the fence."""
-        return f"{self.fence}:{self.run_id}"
+    kind: LeaseKind = "run"
 
 
 class Precondition(Struct, frozen=True):
     """The conditions of a write. If one does not hold, the write raises RevisionConflictError,
-    ConversationNotFoundError, ConversationExistsError, LeaseLostError if `lease` is not the present one, or
-    RunLostError if `run` is not."""
+    ConversationNotFoundError, ConversationExistsError, or RunLostError if `run` is not the present one."""
 
     expected_revision: int | None = None
     must_exist: bool = False
     must_not_exist: bool = False
-    lease: Lease | None = None
     run: RunFence | None = None
 
 
@@ -468,26 +449,6 @@ class ReadChanges(Struct, Op[Changes], frozen=True):
     run: RunInfo | UnsetType | None = UNSET
 
 
-class TakeLease(Struct, Op[Lease | None], frozen=True):
-    """Take a lease for `seconds`; None: another worker has it, or there is no such conversation. The conversation does
-    not change."""
-
-    conversation_id: str
-    seconds: float
-    claim: str = field(default_factory=new_token)
-
-
-class KeepLease(Struct, Op[bool], frozen=True):
-    """Set the end of a lease to `seconds` from now (0: end it). The outcome is whether it was still the present one."""
-
-    lease: Lease
-    seconds: float
-
-    @property
-    def conversation_id(self) -> str:
-        return self.lease.conversation_id
-
-
 class RunOutcome(Struct, frozen=True):
     """The outcome of an operation on the run of a conversation: whether it was `done`, and the newest run.
 
@@ -507,23 +468,30 @@ class RunOutcome(Struct, frozen=True):
 class TakeRun(_OnConversation, Op[RunOutcome], frozen=True):
     """Take the run for the first caller in the queue, if it is among `callers` and no run is active. `callers` are the
     run id and agent name of each, oldest first. With `wait`, the others get a place in the queue, or keep theirs;
-    without it they leave the queue. Done: `fence` says who has the run."""
+    without it they leave the queue. It expires after `seconds`, unless it is renewed. Done: `fence` says who has it.
+    A compressor takes its lease only if the conversation exists."""
 
     callers: tuple[tuple[str, str | None], ...]
     wait: bool
+    seconds: float = RUN_SECONDS
+    kind: LeaseKind = "run"
 
 
 class KeepRuns(Struct, Op[list[RunOutcome]], frozen=True):
-    """Renew runs, by conversation; done for each that its holder still has."""
+    """Renew leases, by conversation: they expire in `seconds`. Done for each that its holder still has."""
 
     runs: tuple[tuple[str, RunFence], ...]
+    seconds: float = RUN_SECONDS
 
 
 class EndRun(_OnConversation, Op[RunOutcome], frozen=True):
-    """End a run with one of `END_STATUSES`; done unless its holder had lost it."""
+    """End a run with one of `END_STATUSES`; done unless its holder had lost it. A run that was asked to stop does not
+    end as "completed": it is not done, and its status is "stopping". Compressors can take their lease after `rest`
+    seconds."""
 
     fence: RunFence
     status: str
+    rest: float = 0.0
 
 
 class StopRun(_OnConversation, Op[RunOutcome], frozen=True):

@@ -19,7 +19,7 @@ from redis_history import requests
 from redis_history._async._runtime import Job, Signal, SummarizerCall, in_thread, is_cancelled, spawn
 from redis_history._async._steps import follows_all, scan_conversations
 from redis_history._async.store import AsyncHistoryStore
-from redis_history._ids import rng
+from redis_history._ids import new_token, rng
 from redis_history._validation import check_function, check_integer
 from redis_history.backends import rules
 from redis_history.backends.base import PendingWakeups
@@ -49,8 +49,8 @@ from redis_history.errors import (
     ConfigurationError,
     ConflictError,
     InvalidInputError,
-    LeaseLostError,
     RedisHistoryError,
+    RunLostError,
     StoreClosedError,
     SummaryError,
     TornPairError,
@@ -58,13 +58,14 @@ from redis_history.errors import (
 from redis_history.model import Conversation, Message
 from redis_history.model.ranges import stays
 from redis_history.operations import (
-    KeepLease,
-    Lease,
+    EndRun,
+    KeepRuns,
     ListConversations,
     Precondition,
     ReadConversation,
     ReadPage,
-    TakeLease,
+    RunFence,
+    TakeRun,
 )
 from redis_history.paging import PAGE, next_page
 from redis_history.tokens import message_tokens
@@ -366,16 +367,18 @@ class AsyncCompressor:
     async def _compress(self, conversation_id: str, revision: int, signal: Signal) -> None:
         """Compress one conversation. Its errors are reported; they do not stop the worker."""
         started = time.monotonic()
-        lease: Lease | None = None
+        lease: RunFence | None = None
         rest: float | None = None
         try:
             try:
-                lease = await self._store.backend.execute(TakeLease(conversation_id, self._timing.lease))
+                caller = (new_token(), None)
+                op = TakeRun(conversation_id, (caller,), False, self._timing.lease, "compressor")
+                lease = (await self._store.backend.execute(op)).fence
                 if lease is None:
                     self._work.count(busy=1)
                     rest = self._timing.lease
                     return
-                progress = await self._attempt(lease, revision, signal)
+                progress = await self._attempt(conversation_id, lease, revision, signal)
             except _StoppedError:
                 self._work.succeeded(conversation_id)
                 return
@@ -391,16 +394,18 @@ class AsyncCompressor:
             try:
                 if lease is not None:
                     # Other processes also wait; a little less, so that this one is first.
-                    await self._keep(lease, 0.9 * (rest or 0.0))
+                    await self._release(conversation_id, lease, 0.9 * (rest or 0.0))
             finally:
                 if rest is not None:  # only now, or this process would meet its own lease
                     self._work.release(conversation_id, rest)
 
-    async def _failure(self, conversation_id: str, lease: Lease | None, error: Exception) -> CompressionProgress:
+    async def _failure(self, conversation_id: str, lease: RunFence | None, error: Exception) -> CompressionProgress:
         kind: Literal["lease_lost", "conflict", "failed"] = "failed"
         if isinstance(error, ConflictError):
             # After losing the lease, the write may conflict with that of the next holder before it misses the lease.
-            lost = isinstance(error, LeaseLostError) or (lease is not None and not await self._keep(lease, 0.0))
+            lost = isinstance(error, RunLostError) or (
+                lease is not None and not await self._release(conversation_id, lease)
+            )
             kind = "lease_lost" if lost else "conflict"
             self._work.count(**{"leases_lost" if lost else "conflicts": 1})
             wait = self._timing.first_wait
@@ -410,16 +415,22 @@ class AsyncCompressor:
             _logger.warning("compressing %r failed: %s", conversation_id[:80], describe_error(error))
         return CompressionProgress(kind, conversation_id, wait=wait, error=describe_error(error))
 
-    async def _keep(self, lease: Lease, seconds: float) -> bool:
-        """Let the lease end after `seconds`; whether it was still held."""
+    async def _keep(self, conversation_id: str, lease: RunFence) -> bool:
+        """Renew the lease; whether it was still held."""
+        [outcome] = await self._store.backend.execute(KeepRuns(((conversation_id, lease),), self._timing.lease))
+        return outcome.done
+
+    async def _release(self, conversation_id: str, lease: RunFence, rest: float = 0.0) -> bool:
+        """End the lease, which others can take after `rest` seconds; whether it was still held."""
         try:
-            return await self._store.backend.execute(KeepLease(lease, seconds))
+            return (await self._store.backend.execute(EndRun(conversation_id, lease, "completed", rest))).done
         except RedisHistoryError as error:  # the lease expires
-            _logger.info("the lease on %r was not released: %s", lease.conversation_id[:80], error)
+            _logger.info("the lease on %r was not released: %s", conversation_id[:80], error)
             return True
 
-    async def _attempt(self, lease: Lease, revision: int, signal: Signal) -> CompressionProgress:
-        conversation_id = lease.conversation_id
+    async def _attempt(
+        self, conversation_id: str, lease: RunFence, revision: int, signal: Signal
+    ) -> CompressionProgress:
         messages = await self._store.get(conversation_id)
         now = datetime.now(UTC)
         plans = wider(self._policy, lambda policy: policy.plan(messages, now=now))
@@ -435,7 +446,7 @@ class AsyncCompressor:
         try:
             while summary is None:
                 try:
-                    summary = await self._summarize(plan, messages, lease, signal)
+                    summary = await self._summarize(plan, messages, partial(self._keep, conversation_id, lease), signal)
                 except SummaryTooLongError as error:
                     plan = await in_thread(partial(plans.send, error))
         except NoGainError as error:
@@ -452,7 +463,7 @@ class AsyncCompressor:
         assert last is not None  # noqa: S101 -- it was read from the store
         op = requests.compact(conversation_id, last, summary, plan.seen, expected_revision=None)
         try:  # if the summarized messages are unchanged and the lease is still held
-            await self._store._write(replace(op, precondition=Precondition(lease=lease)))
+            await self._store._write(replace(op, precondition=Precondition(run=lease)))
         except TornPairError as error:  # a tool result arrived since the plan
             raise rules.compaction_conflict(conversation_id, str(error)) from error
         count, after = len(plan.seen), message_tokens(summary)
@@ -460,8 +471,8 @@ class AsyncCompressor:
         self._work.succeeded(conversation_id)
         return CompressionProgress("compressed", conversation_id, count, plan.tokens, after)
 
-    async def _summarize(self, plan: Plan, messages: list[Message], lease: Lease, signal: Signal) -> Message:
-        """Call the summarizer, and keep the lease meanwhile."""
+    async def _summarize(self, plan: Plan, messages: list[Message], keep: Callable[[], Any], signal: Signal) -> Message:
+        """Call the summarizer, and `keep` the lease meanwhile."""
         timing = self._timing
         kept = time.monotonic()
         ends = kept + timing.timeout
@@ -479,10 +490,8 @@ class AsyncCompressor:
                 if self._stop_at is not None and now >= self._stop_at:
                     raise _StoppedError
                 if now >= kept + timing.lease / 3:
-                    if not await self._store.backend.execute(KeepLease(lease, timing.lease)):
-                        raise LeaseLostError(
-                            f"the lease on {lease.conversation_id[:80]!r} ended while it was being summarized"
-                        )
+                    if not await keep():
+                        raise RunLostError("the lease on the conversation ended while it was being summarized")
                     kept = now
                 until = min(ends, kept + timing.lease / 3, ends if self._stop_at is None else self._stop_at)
                 await signal.wait(max(0.001, until - now))

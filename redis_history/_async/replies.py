@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from redis_history import requests
 from redis_history._async._runtime import Job, Openable, Signal, spawn, uninterrupted
+from redis_history._ids import new_token
 from redis_history._validation import refuse
 from redis_history.backends import rules
 from redis_history.errors import (
@@ -19,6 +20,7 @@ from redis_history.errors import (
     MessageConflictError,
     MessageNotFoundError,
     RedisHistoryError,
+    RunLostError,
     StoreClosedError,
 )
 from redis_history.model import Message, Part, TextPart
@@ -100,7 +102,13 @@ class AsyncReply(Openable):
         """
         if self._job is not None or self._message is not None:
             return
-        [appended] = await self._store._write(self._op)
+        try:
+            [appended] = await self._store._write(self._op)
+        except RunLostError:
+            if self._run_of is None or not await self._run_of._is_kept():
+                raise
+            self._op = replace(self._op, token=new_token())  # the refusal is the outcome of the former token
+            [appended] = await self._store._write(self._op)
         if appended.duplicate:
             raise rules.message_conflict(self.conversation_id, self._start.id)
         self._start = appended.message
@@ -173,7 +181,8 @@ class AsyncReply(Openable):
                 reply=ReplyEnd(self._op.token),
                 precondition=Precondition(run=self._fence),
             )
-        ended: Appended | None = await self._store._write(self._end)
+        write = self._store._write if self._run_of is None else self._run_of._write
+        ended: Appended | None = await write(self._end)
         if ended is None:
             # A redaction, for example, or a stop: that stays.
             raise self._changed() if await self._find() is not None else self._removed()
@@ -223,7 +232,12 @@ class AsyncReply(Openable):
                 self._start.id,
                 tools,
             )
-            size = await self._store.backend.execute(op)
+            try:
+                size = await self._store.backend.execute(op)
+            except RunLostError:
+                if not await self._run_of._is_kept():
+                    raise
+                continue
             if size < 0:
                 self._ended_by_other = True
                 found = await self._find()

@@ -15,6 +15,8 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
+from msgspec.structs import replace
+
 from redis_history import requests
 from redis_history._async._runtime import Canceller, Job, Signal, spawn, uninterrupted
 from redis_history._async.replies import AsyncReply
@@ -234,6 +236,11 @@ class AsyncRun:
                 await self._store.backend.execute(LeaveRun(self.conversation_id, (self.run_id,)))
             elif not self._lost:
                 ended = await self._store.backend.execute(EndRun(self.conversation_id, fence, status))
+                if status == "completed" and (stopping := _stopping(ended)) is not None:
+                    # It was asked to stop, and this process did not know it yet.
+                    self._stop_requested, self._stop_reason = True, stopping.stop_reason
+                    await self._settle("stopped")
+                    ended = await self._store.backend.execute(EndRun(self.conversation_id, fence, "stopped"))
                 self._lost = not ended.done
         except RunLostError:
             self._lost = True
@@ -278,8 +285,18 @@ class AsyncRun:
         try:
             return await self._store._write(op)
         except RunLostError:
+            if await self._is_kept():
+                return await self._store._write(replace(op, token=new_token()))
             self._lose()
             raise
+
+    async def _is_kept(self) -> bool:
+        """After a refused write: whether this run goes on. While the server was out of reach nobody could renew it, so
+        it has expired, but is still that of its holder until another one takes it."""
+        outcomes: list[RunOutcome] = await self._store.backend.execute(
+            KeepRuns(((self.conversation_id, self._fence_of_run()),))
+        )
+        return outcomes[0].done
 
     def _request_stop(self, reason: str | None) -> None:
         if self._stop_requested:
@@ -398,8 +415,8 @@ class AsyncRuns:
             run._fence = outcome.fence
             run._interrupted_since = outcome.interrupted_since
             self._start_job()
-        if outcome.run is not None and outcome.run.status == "stopping":
-            run._request_stop(outcome.run.stop_reason)
+        if (stopping := _stopping(outcome)) is not None:
+            run._request_stop(stopping.stop_reason)
         run._notify()
 
     def _start_job(self) -> None:
@@ -470,8 +487,8 @@ class AsyncRuns:
         for (run, _), outcome in zip([one for one in held if one[1] is not None], outcomes, strict=True):
             if not outcome.done:
                 run._lose()
-            elif outcome.run is not None and outcome.run.status == "stopping":
-                run._request_stop(outcome.run.stop_reason)
+            elif (stopping := _stopping(outcome)) is not None:
+                run._request_stop(stopping.stop_reason)
 
     async def _poll(self, conversation_id: str, runs: list[AsyncRun]) -> None:
         for run in runs:
@@ -490,6 +507,11 @@ class AsyncRuns:
             else:
                 self._waiting.pop(conversation_id, None)
                 self._poll_at.pop(conversation_id, None)
+
+
+def _stopping(outcome: RunOutcome) -> RunInfo | None:
+    """The run, if it was asked to stop."""
+    return outcome.run if outcome.run is not None and outcome.run.status == "stopping" else None
 
 
 def _busy(run: AsyncRun, holder: RunInfo | None) -> RunBusyError:

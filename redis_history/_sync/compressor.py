@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 from msgspec.structs import replace
 
 from redis_history import requests
-from redis_history._ids import rng
+from redis_history._ids import new_token, rng
 from redis_history._sync._runtime import Job, Signal, SummarizerCall, in_thread, is_cancelled, spawn
 from redis_history._sync._steps import follows_all, scan_conversations
 from redis_history._sync.store import HistoryStore
@@ -50,8 +50,8 @@ from redis_history.errors import (
     ConfigurationError,
     ConflictError,
     InvalidInputError,
-    LeaseLostError,
     RedisHistoryError,
+    RunLostError,
     StoreClosedError,
     SummaryError,
     TornPairError,
@@ -59,13 +59,14 @@ from redis_history.errors import (
 from redis_history.model import Conversation, Message
 from redis_history.model.ranges import stays
 from redis_history.operations import (
-    KeepLease,
-    Lease,
+    EndRun,
+    KeepRuns,
     ListConversations,
     Precondition,
     ReadConversation,
     ReadPage,
-    TakeLease,
+    RunFence,
+    TakeRun,
 )
 from redis_history.paging import PAGE, next_page
 from redis_history.tokens import message_tokens
@@ -367,16 +368,18 @@ class Compressor:
     def _compress(self, conversation_id: str, revision: int, signal: Signal) -> None:
         """Compress one conversation. Its errors are reported; they do not stop the worker."""
         started = time.monotonic()
-        lease: Lease | None = None
+        lease: RunFence | None = None
         rest: float | None = None
         try:
             try:
-                lease = self._store.backend.execute(TakeLease(conversation_id, self._timing.lease))
+                caller = (new_token(), None)
+                op = TakeRun(conversation_id, (caller,), False, self._timing.lease, "compressor")
+                lease = (self._store.backend.execute(op)).fence
                 if lease is None:
                     self._work.count(busy=1)
                     rest = self._timing.lease
                     return
-                progress = self._attempt(lease, revision, signal)
+                progress = self._attempt(conversation_id, lease, revision, signal)
             except _StoppedError:
                 self._work.succeeded(conversation_id)
                 return
@@ -392,16 +395,16 @@ class Compressor:
             try:
                 if lease is not None:
                     # Other processes also wait; a little less, so that this one is first.
-                    self._keep(lease, 0.9 * (rest or 0.0))
+                    self._release(conversation_id, lease, 0.9 * (rest or 0.0))
             finally:
                 if rest is not None:  # only now, or this process would meet its own lease
                     self._work.release(conversation_id, rest)
 
-    def _failure(self, conversation_id: str, lease: Lease | None, error: Exception) -> CompressionProgress:
+    def _failure(self, conversation_id: str, lease: RunFence | None, error: Exception) -> CompressionProgress:
         kind: Literal["lease_lost", "conflict", "failed"] = "failed"
         if isinstance(error, ConflictError):
             # After losing the lease, the write may conflict with that of the next holder before it misses the lease.
-            lost = isinstance(error, LeaseLostError) or (lease is not None and not self._keep(lease, 0.0))
+            lost = isinstance(error, RunLostError) or (lease is not None and not self._release(conversation_id, lease))
             kind = "lease_lost" if lost else "conflict"
             self._work.count(**{"leases_lost" if lost else "conflicts": 1})
             wait = self._timing.first_wait
@@ -411,16 +414,20 @@ class Compressor:
             _logger.warning("compressing %r failed: %s", conversation_id[:80], describe_error(error))
         return CompressionProgress(kind, conversation_id, wait=wait, error=describe_error(error))
 
-    def _keep(self, lease: Lease, seconds: float) -> bool:
-        """Let the lease end after `seconds`; whether it was still held."""
+    def _keep(self, conversation_id: str, lease: RunFence) -> bool:
+        """Renew the lease; whether it was still held."""
+        [outcome] = self._store.backend.execute(KeepRuns(((conversation_id, lease),), self._timing.lease))
+        return outcome.done
+
+    def _release(self, conversation_id: str, lease: RunFence, rest: float = 0.0) -> bool:
+        """End the lease, which others can take after `rest` seconds; whether it was still held."""
         try:
-            return self._store.backend.execute(KeepLease(lease, seconds))
+            return (self._store.backend.execute(EndRun(conversation_id, lease, "completed", rest))).done
         except RedisHistoryError as error:  # the lease expires
-            _logger.info("the lease on %r was not released: %s", lease.conversation_id[:80], error)
+            _logger.info("the lease on %r was not released: %s", conversation_id[:80], error)
             return True
 
-    def _attempt(self, lease: Lease, revision: int, signal: Signal) -> CompressionProgress:
-        conversation_id = lease.conversation_id
+    def _attempt(self, conversation_id: str, lease: RunFence, revision: int, signal: Signal) -> CompressionProgress:
         messages = self._store.get(conversation_id)
         now = datetime.now(UTC)
         plans = wider(self._policy, lambda policy: policy.plan(messages, now=now))
@@ -436,7 +443,7 @@ class Compressor:
         try:
             while summary is None:
                 try:
-                    summary = self._summarize(plan, messages, lease, signal)
+                    summary = self._summarize(plan, messages, partial(self._keep, conversation_id, lease), signal)
                 except SummaryTooLongError as error:
                     plan = in_thread(partial(plans.send, error))
         except NoGainError as error:
@@ -453,7 +460,7 @@ class Compressor:
         assert last is not None  # noqa: S101 -- it was read from the store
         op = requests.compact(conversation_id, last, summary, plan.seen, expected_revision=None)
         try:  # if the summarized messages are unchanged and the lease is still held
-            self._store._write(replace(op, precondition=Precondition(lease=lease)))
+            self._store._write(replace(op, precondition=Precondition(run=lease)))
         except TornPairError as error:  # a tool result arrived since the plan
             raise rules.compaction_conflict(conversation_id, str(error)) from error
         count, after = len(plan.seen), message_tokens(summary)
@@ -461,8 +468,8 @@ class Compressor:
         self._work.succeeded(conversation_id)
         return CompressionProgress("compressed", conversation_id, count, plan.tokens, after)
 
-    def _summarize(self, plan: Plan, messages: list[Message], lease: Lease, signal: Signal) -> Message:
-        """Call the summarizer, and keep the lease meanwhile."""
+    def _summarize(self, plan: Plan, messages: list[Message], keep: Callable[[], Any], signal: Signal) -> Message:
+        """Call the summarizer, and `keep` the lease meanwhile."""
         timing = self._timing
         kept = time.monotonic()
         ends = kept + timing.timeout
@@ -480,10 +487,8 @@ class Compressor:
                 if self._stop_at is not None and now >= self._stop_at:
                     raise _StoppedError
                 if now >= kept + timing.lease / 3:
-                    if not self._store.backend.execute(KeepLease(lease, timing.lease)):
-                        raise LeaseLostError(
-                            f"the lease on {lease.conversation_id[:80]!r} ended while it was being summarized"
-                        )
+                    if not keep():
+                        raise RunLostError("the lease on the conversation ended while it was being summarized")
                     kept = now
                 until = min(ends, kept + timing.lease / 3, ends if self._stop_at is None else self._stop_at)
                 signal.wait(max(0.001, until - now))

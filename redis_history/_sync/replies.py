@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 from msgspec.structs import replace
 
 from redis_history import requests
+from redis_history._ids import new_token
 from redis_history._sync._runtime import Job, Openable, Signal, spawn, uninterrupted
 from redis_history._validation import refuse
 from redis_history.backends import rules
@@ -20,6 +21,7 @@ from redis_history.errors import (
     MessageConflictError,
     MessageNotFoundError,
     RedisHistoryError,
+    RunLostError,
     StoreClosedError,
 )
 from redis_history.model import Message, Part, TextPart
@@ -101,7 +103,13 @@ class Reply(Openable):
         """
         if self._job is not None or self._message is not None:
             return
-        [appended] = self._store._write(self._op)
+        try:
+            [appended] = self._store._write(self._op)
+        except RunLostError:
+            if self._run_of is None or not self._run_of._is_kept():
+                raise
+            self._op = replace(self._op, token=new_token())  # the refusal is the outcome of the former token
+            [appended] = self._store._write(self._op)
         if appended.duplicate:
             raise rules.message_conflict(self.conversation_id, self._start.id)
         self._start = appended.message
@@ -174,7 +182,8 @@ class Reply(Openable):
                 reply=ReplyEnd(self._op.token),
                 precondition=Precondition(run=self._fence),
             )
-        ended: Appended | None = self._store._write(self._end)
+        write = self._store._write if self._run_of is None else self._run_of._write
+        ended: Appended | None = write(self._end)
         if ended is None:
             # A redaction, for example, or a stop: that stays.
             raise self._changed() if self._find() is not None else self._removed()
@@ -224,7 +233,12 @@ class Reply(Openable):
                 self._start.id,
                 tools,
             )
-            size = self._store.backend.execute(op)
+            try:
+                size = self._store.backend.execute(op)
+            except RunLostError:
+                if not self._run_of._is_kept():
+                    raise
+                continue
             if size < 0:
                 self._ended_by_other = True
                 found = self._find()

@@ -16,6 +16,8 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
+from msgspec.structs import replace
+
 from redis_history import requests
 from redis_history._ids import check_conversation_id, new_token
 from redis_history._sync._runtime import Canceller, Job, Signal, spawn, uninterrupted
@@ -233,6 +235,11 @@ class Run:
                 self._store.backend.execute(LeaveRun(self.conversation_id, (self.run_id,)))
             elif not self._lost:
                 ended = self._store.backend.execute(EndRun(self.conversation_id, fence, status))
+                if status == "completed" and (stopping := _stopping(ended)) is not None:
+                    # It was asked to stop, and this process did not know it yet.
+                    self._stop_requested, self._stop_reason = True, stopping.stop_reason
+                    self._settle("stopped")
+                    ended = self._store.backend.execute(EndRun(self.conversation_id, fence, "stopped"))
                 self._lost = not ended.done
         except RunLostError:
             self._lost = True
@@ -277,8 +284,18 @@ class Run:
         try:
             return self._store._write(op)
         except RunLostError:
+            if self._is_kept():
+                return self._store._write(replace(op, token=new_token()))
             self._lose()
             raise
+
+    def _is_kept(self) -> bool:
+        """After a refused write: whether this run goes on. While the server was out of reach nobody could renew it, so
+        it has expired, but is still that of its holder until another one takes it."""
+        outcomes: list[RunOutcome] = self._store.backend.execute(
+            KeepRuns(((self.conversation_id, self._fence_of_run()),))
+        )
+        return outcomes[0].done
 
     def _request_stop(self, reason: str | None) -> None:
         if self._stop_requested:
@@ -397,8 +414,8 @@ class Runs:
             run._fence = outcome.fence
             run._interrupted_since = outcome.interrupted_since
             self._start_job()
-        if outcome.run is not None and outcome.run.status == "stopping":
-            run._request_stop(outcome.run.stop_reason)
+        if (stopping := _stopping(outcome)) is not None:
+            run._request_stop(stopping.stop_reason)
         run._notify()
 
     def _start_job(self) -> None:
@@ -469,8 +486,8 @@ class Runs:
         for (run, _), outcome in zip([one for one in held if one[1] is not None], outcomes, strict=True):
             if not outcome.done:
                 run._lose()
-            elif outcome.run is not None and outcome.run.status == "stopping":
-                run._request_stop(outcome.run.stop_reason)
+            elif (stopping := _stopping(outcome)) is not None:
+                run._request_stop(stopping.stop_reason)
 
     def _poll(self, conversation_id: str, runs: list[Run]) -> None:
         for run in runs:
@@ -489,6 +506,11 @@ class Runs:
             else:
                 self._waiting.pop(conversation_id, None)
                 self._poll_at.pop(conversation_id, None)
+
+
+def _stopping(outcome: RunOutcome) -> RunInfo | None:
+    """The run, if it was asked to stop."""
+    return outcome.run if outcome.run is not None and outcome.run.status == "stopping" else None
 
 
 def _busy(run: Run, holder: RunInfo | None) -> RunBusyError:

@@ -57,8 +57,8 @@ class ChangeQuery(Struct, frozen=True):
 
 
 class ChangedHeads(Struct, frozen=True):
-    """The conversations whose newest change differs from `ChangeQuery.known`, with that change. A deleted conversation
-    has revision 0. `position`: for the next query."""
+    """The conversations whose newest change differs from `ChangeQuery.known`, with that change; maybe also others, such
+    as those with an active run. A deleted conversation has revision 0. `position`: for the next query."""
 
     heads: dict[str, Cursor]
     position: Any = None
@@ -73,9 +73,9 @@ SearchedBy = Literal["server", "unknown", "client", "memory"]
 class Features(NamedTuple):
     """The optional features of a backend, declared as attributes or properties with these names.
 
-    `compacts`: the operations `Compact` (also with a `lease` as its precondition), `Expand`, `TakeLease`, `KeepLease`,
-    `ScanConversations`, and `ReadPage` with `archived`; `backends.rules` has the checks that backends share. Without
-    it, `compact` and `expand` raise CapabilityError.
+    `compacts`: the operations `Compact` (also with a `run` of kind "compressor" as its precondition), `Expand`,
+    `TakeRun`, `KeepRuns` and `EndRun` of that kind, `ScanConversations`, and `ReadPage` with `archived`;
+    `backends.rules` has the checks that backends share. Without it, `compact` and `expand` raise CapabilityError.
 
     `streams`: replies written piece by piece: the operation `GrowReply`, `UpdateMessage` with `reply`, and the text so
     far in all reads, also through `changelog.recover`. Without it, `stream` raises CapabilityError.

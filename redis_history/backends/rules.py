@@ -12,7 +12,6 @@ from redis_history.errors import (
     ConversationExistsError,
     ConversationNotFoundError,
     InvalidInputError,
-    LeaseLostError,
     MessageConflictError,
     MessageNotFoundError,
     RevisionConflictError,
@@ -45,12 +44,6 @@ def conversation_missing(conversation_id: str) -> ConversationNotFoundError:
 
 def conversation_exists(conversation_id: str, revision: int) -> ConversationExistsError:
     return ConversationExistsError(f"conversation {_named(conversation_id)} exists already, at revision {revision}")
-
-
-def lease_lost(conversation_id: str) -> LeaseLostError:
-    return LeaseLostError(
-        f"the lease on conversation {_named(conversation_id)} has ended, and another worker may have started"
-    )
 
 
 def run_lost(conversation_id: str) -> RunLostError:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -104,6 +105,10 @@ def lot(count: int) -> list[Message]:
     ]
 
 
+def lease_of(client: Any) -> list[Any]:
+    return msgspec.msgpack.decode(client.hget(KEYS.conversation("c").state, "W"))
+
+
 def members(client: Any, conversation_id: str) -> list[bytes]:
     found: list[bytes] = client.zrange(KEYS.conversation(conversation_id).messages, 0, -1)
     return found
@@ -155,8 +160,7 @@ def test_a_worker_that_stood_still_past_its_lease_cannot_commit(own_server: Star
         worker = start(server.url, f"{SUMMARIZERS}:held", "--max-messages", "50", "--lease", "500ms")
         worker.until("held")
         worker.process.send_signal(signal.SIGSTOP)
-        lease = KEYS.conversation("c").lease
-        wait_until(lambda: not client.exists(lease), "the lease to end")
+        wait_until(lambda: lease_of(client)[5] <= 1000 * time.time(), "the lease to expire")
         worker.go()  # its summary is there as soon as it goes on
         worker.process.send_signal(signal.SIGCONT)
         worker.until("lease_lost")
@@ -169,22 +173,21 @@ def test_a_worker_ends_at_sigterm(own_server: Start, start: StartWorker) -> None
     server = own_server()
     with HistoryStore(server.url) as store, server.client() as client:
         store.append_many("c", lot(60))
-        lease = KEYS.conversation("c").lease
         worker = start(server.url, f"{SUMMARIZERS}:held", "--max-messages", "50")
         worker.until("held")
-        assert client.exists(lease)
+        assert lease_of(client)[3] == "active"
         worker.process.send_signal(signal.SIGTERM)
         worker.go()  # what is under way is finished
         assert worker.end(None) == 0
         assert worker.lines[-1]["compressed"] == 1
-        assert not client.exists(lease)
+        assert lease_of(client)[3] == "completed"
 
         store.restore("c", lot(60))
         worker = start(server.url, f"{SUMMARIZERS}:held", "--max-messages", "50", "--grace", "100ms")
         worker.until("held")
         assert worker.end(signal.SIGTERM) == 0  # or given back
         assert worker.lines[-1]["compressed"] == 0
-        assert not client.exists(lease)
+        assert lease_of(client)[3] == "completed"
         assert len(store.get("c")) == 60
 
 

@@ -25,7 +25,7 @@ from redis_history import (
     user,
 )
 from redis_history.errors import ConfigurationError, InvalidInputError
-from redis_history.operations import KeepLease, TakeLease
+from redis_history.operations import EndRun, TakeRun
 from redis_history.types import CompressionProgress
 from tests.conformance.conftest import Awaitable, Stores
 from tests.support.servers import until
@@ -282,9 +282,9 @@ async def test_a_lease_that_is_slow_to_end_does_not_hold_up_its_own_worker() -> 
 
         async def slow(operation: Any) -> Any:
             nonlocal taken
-            if isinstance(operation, TakeLease):
+            if isinstance(operation, TakeRun):
                 taken += 1
-            elif isinstance(operation, KeepLease) and not compressor.stats.compressed:
+            elif isinstance(operation, EndRun) and not compressor.stats.compressed:
                 before = taken  # if it rests already, until it comes again
                 await until(lambda: compressor.stats.working or taken > before)
             return await execute(operation)

@@ -11,7 +11,7 @@ import pytest
 
 from redis_history import Message, extractive_summarizer, system, tool, tool_result, user
 from redis_history.errors import StoreClosedError
-from redis_history.operations import ReadPage, TakeLease
+from redis_history.operations import ReadPage, TakeRun
 from redis_history.types import CompressionProgress
 from tests.conformance.conftest import Awaitable
 from tests.conformance.test_compressor import LOTS, compressor_of, inner, running, summarize
@@ -183,7 +183,7 @@ async def test_young_conversations_are_read_once_and_not_reported(store: Any) ->
         stats = await compressor.run_once()
     assert not progress
     assert (stats.sweeps, stats.nothing, stats.compressed) == (3, 0, 0)
-    assert (operations.count(TakeLease), operations.count(ReadPage)) == (0, 5)
+    assert (operations.count(TakeRun), operations.count(ReadPage)) == (0, 5)
 
 
 async def test_old_messages_that_must_stay_are_reported_once(store: Any) -> None:

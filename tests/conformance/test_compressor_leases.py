@@ -6,15 +6,16 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from redis_history import Message, user
 from redis_history.backends.redis.calls import Call, as_is
-from redis_history.operations import KeepLease, Lease, TakeLease
+from redis_history.operations import RunFence
 from redis_history.types import CompressionProgress
 from tests.conformance.conftest import Awaitable, Stores
 from tests.conformance.test_compressor import LOTS, Held, compressor_of, inner
-from tests.conformance.test_leases import execute
+from tests.conformance.test_leases import end, take
 
 
 @pytest.mark.proves("compressors")
@@ -46,14 +47,14 @@ async def test_a_lost_lease_prevents_the_change(store: Any) -> None:
     work = asyncio.create_task(compressor.run_once())
     await held.until_called()
     lease = await _present(store)
-    assert await execute(store, KeepLease(lease, 0))
-    other = await execute(store, TakeLease("c", 30))
+    assert await end(store, "c", lease)
+    other = await take(store, "c", 30)
     held.go.set()
     stats = await work
     assert (stats.compressed, stats.leases_lost) == (0, 1)
     assert progress[-1].kind == "lease_lost"
     assert await store.get("c") == before
-    assert await execute(store, KeepLease(other, 0))  # the other's is untouched
+    assert await end(store, "c", other)  # the other's is untouched
 
 
 async def test_a_lost_lease_is_noticed_while_the_summarizer_thinks(store: Any) -> None:
@@ -62,7 +63,7 @@ async def test_a_lost_lease_is_noticed_while_the_summarizer_thinks(store: Any) -
     compressor = compressor_of(store, held, lease=2.0)
     work = asyncio.create_task(compressor.run_once())
     await held.until_called()
-    assert await execute(store, KeepLease(await _present(store), 0))
+    assert await end(store, "c", await _present(store))
     stats = await work
     assert (stats.compressed, stats.leases_lost) == (0, 1)
     held.go.set()
@@ -74,15 +75,15 @@ async def test_the_lease_is_kept_while_the_summarizer_thinks(store: Any) -> None
     held = Held()
     work = asyncio.create_task(compressor_of(store, held, lease=2.0).run_once())
     await held.until_called()
-    other = await execute(store, TakeLease("other", 2.5))
+    other = await take(store, "other", 2.5)
     async with asyncio.timeout(20):  # a lease that is taken now and not kept ends before this one would have
-        while await execute(store, TakeLease("other", 2.0)) is None:
-            assert await execute(store, TakeLease("c", 2.0)) is None
+        while await take(store, "other", 2.0) is None:
+            assert await take(store, "c", 2.0) is None
             await asyncio.sleep(0.02)
     assert other is not None
     held.go.set()
     assert (await work).compressed == 1
-    assert await execute(store, TakeLease("c", 0.1)) is not None  # given back
+    assert await take(store, "c", 0.1) is not None  # given back
 
 
 @pytest.mark.parametrize("finishes", [True, False])
@@ -100,7 +101,7 @@ async def test_stop_finishes_or_releases_the_current_work(store: Any, finishes: 
     held.go.set()
     assert (stats.compressed, stats.waiting, stats.working) == (int(finishes), 0, 0)
     for name in "cd":
-        assert await execute(store, TakeLease(name, 0.1)) is not None
+        assert await take(store, name, 0.1) is not None
 
 
 async def _present(store: Any) -> Any:
@@ -108,8 +109,8 @@ async def _present(store: Any) -> Any:
     backend = store._target._backend if isinstance(store, Awaitable) else store._backend
     memory = getattr(backend, "_memory", backend)
     if hasattr(memory, "_space"):
-        return memory._space.leases["c"][0]
-    key = backend._settings.keyspace.conversation("c").lease
-    reply = backend.carry_out(Call(None, b"", [b"HGET", key, b"w"], as_is))
-    fence, claim = (await reply if asyncio.iscoroutine(reply) else reply).decode().split(":")
-    return Lease("c", int(fence), claim)
+        return memory._space.runs["c", "compressor"].run.fence
+    key = backend._settings.keyspace.conversation("c").state
+    reply = backend.carry_out(Call(None, b"", [b"HGET", key, b"W"], as_is))
+    fence, run_id, *_ = msgspec.msgpack.decode(await reply if asyncio.iscoroutine(reply) else reply)
+    return RunFence(fence, run_id, "compressor")

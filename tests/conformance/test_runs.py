@@ -18,7 +18,7 @@ from redis_history.errors import (
     RunLostError,
     RunStopped,
 )
-from redis_history.operations import EndRun, RunFence, TakeRun
+from redis_history.operations import EndRun, RunFence, StopRun, TakeRun
 from tests.conformance.conftest import SOON
 from tests.conformance.test_stream import execute
 from tests.support.servers import until
@@ -189,6 +189,17 @@ async def test_a_stop_names_a_run(stores: Any) -> None:
             await run.check() if hasattr(run, "_target") else run.check()
     assert (await store.get_run("c")).status == "stopped"
     assert not await store.stop_run("c", run_id=run.run_id)
+
+
+async def test_a_stop_that_the_holder_has_not_seen_ends_the_run_as_stopped(stores: Any) -> None:
+    """A stop that was accepted before the end counts, also if the block ends before the holder hears of it."""
+    store, other = stores(), stores()
+    async with store.run("c") as run:
+        await run.append(assistant(text("calling"), tool_use("call", "find", {})))
+        await execute(other, StopRun("c", run.run_id, "too late"))  # and the block ends at once
+    info = await other.get_run("c")
+    assert (info.status, info.stop_reason, run.stop_requested) == ("stopped", "too late", True)
+    assert (await other.get("c"))[-1].tool_results[0].tool_use_id == "call"
 
 
 async def test_an_error_ends_a_run_as_failed(stores: Any) -> None:

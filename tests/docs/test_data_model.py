@@ -16,7 +16,7 @@ from redis_history._time import from_microseconds
 from redis_history.backends.redis.calls import Call, Settings
 from redis_history.backends.redis.keys import Keyspace, field_of
 from redis_history.model.wire import body_digest
-from redis_history.operations import Clear, TakeLease
+from redis_history.operations import Clear, TakeRun
 from tests.docs.pages import DOCS, code, rows, sections
 from tests.support.servers import RealServer, wait_until
 from tests.support.steps import first_call
@@ -49,14 +49,11 @@ def test_the_keys(server: RealServer, namespace: str) -> None:
         store.compact("a b", through=store.get("a b")[0], summary="y")
         look()
         assert len(found) == 7
-        assert store._backend.execute(TakeLease("a b", 30)) is not None
-        look()
-        assert len(found) == 8
         with store.stream("a b") as reply:
             reply.write("x")
             wait_until(lambda: store.get("a b")[-1].text == "x", "the reply")
             look()
-        assert len(found) == 9
+        assert len(found) == 8
         store.update_conversation("a b", user_id=1, agent_name="a")
         store.clear("a b")
         store.append_many("a b", [user("x") for _ in range(1000)])
@@ -114,7 +111,9 @@ def test_the_state(server: RealServer, namespace: str) -> None:
     with HistoryStore(server.url, namespace=namespace, ttl=60) as store, server.client() as client:
         created = store.create_conversation(Conversation("c", **record))
         stored = store.append("c", message).message
-        store._backend.execute(TakeLease("c", 30))
+        store._backend.execute(TakeRun("c", (("1", None),), False))
+        store._backend.execute(TakeRun("c", (("2", None),), True))
+        store._backend.execute(TakeRun("c", (("3", None),), False, 30, "compressor"))
         keys = Keyspace(namespace).conversation("c")
         state = client.hgetall(keys.state)
         [member] = client.zrange(keys.messages, 0, -1)

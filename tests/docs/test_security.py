@@ -30,7 +30,7 @@ DISPENSABLE = {"config|get", "ft.create"}
 READING = ("CHANGES", "FETCH", "FIND", "HEAD", "PAGE", "PAGE_ARCHIVED", "REPLY")
 SCRIPTS: dict[str, tuple[str, ...]] = {
     "reader": READING,
-    "worker": (*READING, "COMPACT", "LEASE"),
+    "worker": (*READING, "COMPACT", "RUN"),
     "writer": tuple(
         name
         for name, script in vars(calls).items()

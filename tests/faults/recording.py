@@ -169,7 +169,7 @@ class Journal:
 
 
 #: Operations without an outcome that can be compared. Those of several conversations are not recorded either.
-_UNRECORDED = server_search.Search | ops.TakeLease | ops.ReadChanges | server_search.WriteDocuments
+_UNRECORDED = server_search.Search | ops.TakeRun | ops.ReadChanges | server_search.WriteDocuments
 
 
 def _is_recorded(op: Any) -> bool:

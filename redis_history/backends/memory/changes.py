@@ -186,7 +186,7 @@ def _delete_conversation(space: Space, op: DeleteConversation) -> bool:
         space.deleted_logs[op.conversation_id] = conversation.log
         space.deleted[op.conversation_id] = time.monotonic()
     del space.conversations[op.conversation_id]
-    space.runs.pop(op.conversation_id, None)
+    space.drop_runs(op.conversation_id)
     return True
 
 

@@ -23,8 +23,6 @@ from redis_history.operations import (
     Changes,
     FindMessage,
     Head,
-    KeepLease,
-    Lease,
     ListConversations,
     Page,
     ReadChanges,
@@ -33,7 +31,6 @@ from redis_history.operations import (
     ReadPage,
     ScanConversations,
     Scanned,
-    TakeLease,
 )
 
 #: Kinds of changes that remove messages, which their entries name.
@@ -177,37 +174,12 @@ def _with_content(change: Change, conversation: ConversationState | None, log: l
     return replace(change.entry, messages=tuple(messages), gone_ids=tuple(gone), fields=fields)
 
 
-def _take_lease(space: Space, op: TakeLease) -> Lease | None:
-    conversation = space.find(op.conversation_id)
-    if conversation is None:
-        return None
-    if not space.is_free(op.conversation_id):
-        held = space.leases[op.conversation_id][0]
-        return held if held.claim == op.claim else None
-    conversation.fence += 1
-    lease = Lease(op.conversation_id, conversation.fence, op.claim)
-    space.leases[op.conversation_id] = lease, time.monotonic() + op.seconds
-    return lease
-
-
-def _keep_lease(space: Space, op: KeepLease) -> bool:
-    if not space.holds(op.lease):
-        return False
-    if op.seconds:
-        space.leases[op.conversation_id] = op.lease, time.monotonic() + op.seconds
-    else:
-        del space.leases[op.conversation_id]
-    return True
-
-
 READS: Final[dict[type, Callable[[Space, Any], Any]]] = {
     FindMessage: _find,
-    KeepLease: _keep_lease,
     ListConversations: _list,
     ReadChanges: _changes,
     ReadConversation: _read_conversation,
     ReadHead: _read_head,
     ReadPage: _page,
     ScanConversations: _scan,
-    TakeLease: _take_lease,
 }

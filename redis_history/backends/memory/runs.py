@@ -9,8 +9,18 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from redis_history.model.runs import MAX_WAITING, PLACE_SECONDS, RUN_SECONDS, RunInfo, RunStatus, RunWaiter
-from redis_history.operations import EndRun, KeepRuns, LeaveRun, ReadRun, RunFence, RunOutcome, StopRun, TakeRun
+from redis_history.model.runs import MAX_WAITING, PLACE_SECONDS, RunInfo, RunStatus, RunWaiter
+from redis_history.operations import (
+    EndRun,
+    KeepRuns,
+    LeaseKind,
+    LeaveRun,
+    ReadRun,
+    RunFence,
+    RunOutcome,
+    StopRun,
+    TakeRun,
+)
 
 if TYPE_CHECKING:
     from redis_history.backends.memory.state import Space
@@ -72,8 +82,8 @@ class Runs:
         )  # fmt: skip
 
 
-def of_conversation(space: Space, conversation_id: str) -> Runs:
-    runs = space.runs.setdefault(conversation_id, Runs())
+def of_conversation(space: Space, conversation_id: str, kind: LeaseKind = "run") -> Runs:
+    runs = space.runs.setdefault((conversation_id, kind), Runs())
     if runs.refresh():
         space.announce(conversation_id)
     return runs
@@ -81,10 +91,15 @@ def of_conversation(space: Space, conversation_id: str) -> Runs:
 
 def run_now(space: Space, conversation_id: str) -> tuple[RunInfo | None, float | None]:
     """The newest run, and the seconds until it expires."""
-    if conversation_id not in space.runs:
+    if (conversation_id, "run") not in space.runs:
         return None, None
     runs = of_conversation(space, conversation_id)
     return runs.info(conversation_id), runs.expires
+
+
+def _announce(space: Space, conversation_id: str, kind: LeaseKind) -> None:
+    if kind == "run":
+        space.announce(conversation_id)
 
 
 def _outcome(conversation_id: str, runs: Runs, done: bool, **fields: Any) -> RunOutcome:
@@ -93,7 +108,10 @@ def _outcome(conversation_id: str, runs: Runs, done: bool, **fields: Any) -> Run
 
 def _take(space: Space, op: TakeRun) -> RunOutcome:
     name = op.conversation_id
-    runs = of_conversation(space, name)
+    runs = of_conversation(space, name, op.kind)
+    rests = runs.run is not None and runs.active is None and runs.run.expires > time.monotonic()
+    if op.kind == "compressor" and (rests or space.find(name) is None):
+        return _outcome(name, runs, False)
     ends = time.monotonic() + PLACE_SECONDS
     own = {run_id for run_id, _ in op.callers}
     for run_id, agent in op.callers:
@@ -109,51 +127,56 @@ def _take(space: Space, op: TakeRun) -> RunOutcome:
             if len(runs.queue) >= MAX_WAITING:
                 break
             runs.queue.append((RunWaiter(run_id, agent, datetime.now(UTC)), ends))
-            space.announce(name)
+            _announce(space, name, op.kind)
     if runs.active is None and runs.queue:
         first = runs.queue[0][0]
         if first.run_id in own:
             del runs.queue[0]
             runs.fence += 1
-            fence = RunFence(runs.fence, first.run_id)
-            expires = time.monotonic() + RUN_SECONDS
+            fence = RunFence(runs.fence, first.run_id, op.kind)
+            expires = time.monotonic() + op.seconds
             former = runs.run
             before = former.started_at if former is not None and former.status == "interrupted" else None
             runs.run = _Run(fence, first.agent_name, "active", datetime.now(UTC), expires, interrupted_since=before)
             runs.last_ids.append(first.run_id)
-            space.announce(name)
+            _announce(space, name, op.kind)
             return _outcome(name, runs, True, fence=fence, interrupted_since=before)
         space.ring(name, first.run_id)
     if not op.wait and any(waiter.run_id in own for waiter, _ in runs.queue):
         runs.queue = [place for place in runs.queue if place[0].run_id not in own]
-        space.announce(name)
+        _announce(space, name, op.kind)
     return _outcome(name, runs, False)
 
 
 def _keep(space: Space, op: KeepRuns) -> list[RunOutcome]:
     outcomes = []
     for name, fence in op.runs:
-        runs = of_conversation(space, name)
-        kept = holds(runs, fence)
+        runs = of_conversation(space, name, fence.kind)
+        kept = holds(space, name, fence)
         if kept and runs.run is not None:
-            runs.run.expires = time.monotonic() + RUN_SECONDS
+            runs.run.expires = time.monotonic() + op.seconds
         outcomes.append(_outcome(name, runs, kept))
     return outcomes
 
 
-def holds(runs: Runs, fence: RunFence) -> bool:
-    return runs.active is not None and runs.active.fence == fence
+def holds(space: Space, conversation_id: str, fence: RunFence) -> bool:
+    active = of_conversation(space, conversation_id, fence.kind).active
+    return active is not None and active.fence == fence
 
 
 def _end(space: Space, op: EndRun) -> RunOutcome:
-    name, runs = op.conversation_id, of_conversation(space, op.conversation_id)
+    name, runs = op.conversation_id, of_conversation(space, op.conversation_id, op.fence.kind)
     run = runs.run
     if run is None or run.fence != op.fence:
         return _outcome(name, runs, False)
     if not run.is_active:
         return _outcome(name, runs, run.status == op.status)
-    runs.run = replace(run, status=cast(RunStatus, op.status), ended_at=datetime.now(UTC))
-    space.announce(name)
+    if run.status == "stopping" and op.status == "completed":
+        return _outcome(name, runs, False)
+    runs.run = replace(
+        run, status=cast(RunStatus, op.status), ended_at=datetime.now(UTC), expires=time.monotonic() + op.rest
+    )
+    _announce(space, name, op.fence.kind)
     if runs.queue:
         space.ring(name, runs.queue[0][0].run_id)
     return _outcome(name, runs, True)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from redis_history.backends import rules
 from redis_history.backends.base import Wake, WakeAll
-from redis_history.backends.memory.runs import Runs, holds, of_conversation
+from redis_history.backends.memory.runs import Runs, holds
 from redis_history.changelog import LogEntry, token_of
 from redis_history.events import BEGINNING, Cursor
 from redis_history.model import Message, Position
@@ -20,7 +20,7 @@ from redis_history.model.message import ForkedFrom
 from redis_history.model.pairs import oldest_with_results
 from redis_history.model.replies import LEASE_SECONDS, grown, read_records
 from redis_history.model.wire import STREAMING, decode_member, encode_member, placed
-from redis_history.operations import Entry, Lease, Precondition
+from redis_history.operations import Entry, LeaseKind, Precondition
 
 #: Seconds for which namespace subscriptions can read the log of a deleted conversation.
 _LOG_OUTLIVES: Final = 60.0
@@ -238,10 +238,8 @@ class Space:
     deleted: dict[str, float] = field(default_factory=dict)
     watchers: dict[str, list[Wake]] = field(default_factory=dict)
     watchers_of_all: list[WakeAll] = field(default_factory=list)
-    #: The lease of each conversation, and its end.
-    leases: dict[str, tuple[Lease, float]] = field(default_factory=dict)
     drafts: dict[str, Draft] = field(default_factory=dict)
-    runs: dict[str, Runs] = field(default_factory=dict)
+    runs: dict[tuple[str, LeaseKind], Runs] = field(default_factory=dict)
     #: The watchers of one run, by conversation and run id.
     run_watchers: dict[tuple[str, str], list[Wake]] = field(default_factory=dict)
     #: What to call after the present operation.
@@ -260,7 +258,7 @@ class Space:
         conversation = self.conversations.get(conversation_id)
         if conversation is not None and conversation.ends <= time.time():
             del self.conversations[conversation_id]
-            self.runs.pop(conversation_id, None)
+            self.drop_runs(conversation_id)
             return None
         return conversation
 
@@ -286,9 +284,7 @@ class Space:
             raise rules.conversation_missing(conversation_id)
         if precondition.must_not_exist and conversation is not None:
             raise rules.conversation_exists(conversation_id, revision)
-        if precondition.lease is not None and not self.holds(precondition.lease):
-            raise rules.lease_lost(conversation_id)
-        if precondition.run is not None and not holds(of_conversation(self, conversation_id), precondition.run):
+        if precondition.run is not None and not holds(self, conversation_id, precondition.run):
             raise rules.run_lost(conversation_id)
 
     def trimmed(self, conversation_id: str, conversation: ConversationState) -> tuple[str, ...]:
@@ -326,13 +322,10 @@ class Space:
         log = self.deleted_logs.get(conversation_id)
         return Cursor(BEGINNING.epoch, log[-1].entry.revision, log[-1].entry.token) if log else BEGINNING
 
-    def is_free(self, conversation_id: str) -> bool:
-        if self.leases.get(conversation_id, (None, 0.0))[1] <= time.monotonic():
-            self.leases.pop(conversation_id, None)
-        return conversation_id not in self.leases
-
-    def holds(self, lease: Lease) -> bool:
-        return not self.is_free(lease.conversation_id) and self.leases[lease.conversation_id][0] == lease
+    def drop_runs(self, conversation_id: str) -> None:
+        """End all leases: the conversation is gone."""
+        self.runs.pop((conversation_id, "run"), None)
+        self.runs.pop((conversation_id, "compressor"), None)
 
     def drop_old_logs(self) -> None:
         """Drop logs of deleted conversations that no subscription needs."""

@@ -21,7 +21,7 @@ from redis_history.backends.redis.keys import ConversationKeys, IndexPart, Keysp
 from redis_history.durability import Confirmation
 from redis_history.errors import DurabilityError
 from redis_history.model import Message
-from redis_history.operations import ANY, DeleteConversation, Precondition, Write
+from redis_history.operations import ANY, DeleteConversation, LeaseKind, Precondition, RunFence, Write
 from redis_history.search.redisearch import VECTOR, document
 
 
@@ -78,7 +78,6 @@ FORGET: Final = _load("forget")
 GROW: Final = _load("grow")
 HEAD: Final = _load("head", "_head", "_member", "_live")
 INDEX: Final = _load("index", *_WRITING, *_PLACES)
-LEASE: Final = _load("lease")
 MARK: Final = _load("mark", "_member", "_archive", "_locate")
 PAGE: Final = _load("page", "_member", "_locate")
 PAGE_ARCHIVED: Final = _load("page_archived", "_member", "_archive", "_locate")
@@ -86,11 +85,11 @@ PUBLISH: Final = _load("publish", *_WRITING)
 PURGE: Final = _load("purge", "_member")
 RECORD: Final = _load("record", *_WRITING)
 RENEW: Final = _load("renew", *_WRITING)
-RUN: Final = _load("run")
+RUN: Final = _load("run", "_grace")
 REPLY: Final = _load("reply", "_member", "_live", "_locate")
 SEARCH: Final = _load("search")
 TRIM: Final = _load("trim", *_WRITING, *_PLACES, "_trim")
-UPDATE: Final = _load("update", *_WRITING, *_PLACES)
+UPDATE: Final = _load("update", *_WRITING, *_PLACES, "_grace")
 T = TypeVar("T")
 
 #: The steps of an operation: a generator without I/O. It yields a `Call`, a list of repeatable calls (one round trip),
@@ -267,11 +266,18 @@ def _condition(precondition: Precondition) -> tuple[bytes, bytes]:
         return b"", b""
     expected = precondition.expected_revision
     existence = b"exists" if precondition.must_exist else b"absent" if precondition.must_not_exist else b""
-    if precondition.lease is not None:
-        existence = b"lease:" + precondition.lease.value.encode()
     if precondition.run is not None:
-        existence = b"run:" + precondition.run.value.encode()
+        existence = b"run:" + stored_fence(precondition.run)
     return (b"" if expected is None else b"%d" % expected), existence
+
+
+#: The field of the state for each kind of lease.
+FIELDS: Final[dict[LeaseKind, bytes]] = {"run": b"R", "compressor": b"W"}
+
+
+def stored_fence(fence: RunFence) -> bytes:
+    """A fence for the writing scripts."""
+    return b"%b%d:%b" % (FIELDS[fence.kind], fence.fence, fence.run_id.encode())
 
 
 def refused(op: Write[Any], reply: list[Any]) -> NoReturn:
@@ -283,8 +289,6 @@ def refused(op: Write[Any], reply: list[Any]) -> NoReturn:
         raise rules.conversation_missing(op.conversation_id)
     if kind == b"exists":
         raise rules.conversation_exists(op.conversation_id, reply[1])
-    if kind == b"lease":
-        raise rules.lease_lost(op.conversation_id)
     if kind == b"run":
         raise rules.run_lost(op.conversation_id)
     raise rules.revision_conflict(op.conversation_id, reply[1], op.precondition.expected_revision)

@@ -3,7 +3,6 @@
     rh2:{<namespace>:<bucket>}:<conversation>:s    hash: counters, and the position of each message
     rh2:{<namespace>:<bucket>}:<conversation>:m    sorted set: the messages
     rh2:{<namespace>:<bucket>}:<conversation>:l    list: the change log
-    rh2:{<namespace>:<bucket>}:<conversation>:w    hash: the lease of a worker
     rh2:{<namespace>:<bucket>}:<conversation>:t:<token>       string: the content of a streaming reply
     rh2:{<namespace>:<bucket>}:<conversation>:a:<revision>    sorted set: messages replaced by that compaction
     rh2:{<namespace>:<bucket>}:<conversation>:d:<token>       hash: the state of a draft; with :<n> a sorted set: its
@@ -68,10 +67,6 @@ class ConversationKeys(NamedTuple):
     registry: bytes
     name: bytes
     writing: bytes
-
-    @property
-    def lease(self) -> bytes:
-        return self.state[:-1] + b"w"
 
     @property
     def pending_work(self) -> bytes:

@@ -12,6 +12,7 @@ from redis_history.backends.base import ChangedHeads, ChangeQuery
 from redis_history.backends.redis.calls import FORGET, Call, Settings, Steps, Upkeep, as_is, once, plain
 from redis_history.backends.redis.keys import BUCKETS, Keyspace, pack_keys
 from redis_history.backends.redis.plan_reads import STATE_FIELDS, conversation_of, page_of, readable
+from redis_history.backends.redis.plan_runs import is_active
 from redis_history.backends.rules import FIRST_MESSAGES, preview_of
 from redis_history.errors import CorruptDataError
 from redis_history.events import BEGINNING, Cursor
@@ -279,19 +280,20 @@ class _ChangeFinder:
         return present
 
     def compare(self, ids: list[str]) -> Steps[dict[str, Cursor]]:
-        """The heads of those of `ids` whose newest change is not the known one."""
+        """The heads of those of `ids` whose newest change is not the known one, or that have an active run: a run is no
+        change, but the notification of it may have been lost."""
         found: dict[str, Cursor] = {}
         for start in range(0, len(ids), _HEADS):
             chunk = ids[start : start + _HEADS]
             keys = [self.keyspace.keys_of(conversation_id) for conversation_id in chunk]
-            heads = yield [plain(b"HMGET", key.state, b"e", b"r", b"x", decode=_head) for key in keys]
+            heads = yield [plain(b"HMGET", key.state, b"e", b"r", b"x", b"R", decode=_head) for key in keys]
             stale = []
-            for conversation_id, key, head in zip(chunk, keys, heads, strict=True):
+            for conversation_id, key, (head, works) in zip(chunk, keys, heads, strict=True):
                 if head is None:  # an expired conversation in a registry that other ones keep alive
                     stale.append(Call(FORGET, pack_keys(key.registry, key.state), [key.name], as_is))
                     if conversation_id in self.known:
                         found[conversation_id] = BEGINNING
-                elif head != self.known.get(conversation_id):
+                elif works or head != self.known.get(conversation_id):
                     found[conversation_id] = head
             if stale:
                 yield Upkeep(once(stale))
@@ -310,8 +312,9 @@ def poll_changes(query: ChangeQuery, settings: Settings) -> Steps[ChangedHeads]:
     return _ChangeFinder(query, settings).find()
 
 
-def _head(reply: list[bytes | None]) -> Cursor | None:
-    epoch, revision, token = reply
+def _head(reply: list[bytes | None]) -> tuple[Cursor | None, bool]:
+    """The head of a conversation, and whether a run is active."""
+    epoch, revision, token, run = reply
     if epoch is None or revision is None or token is None:
-        return None
-    return Cursor(epoch.decode(), int(revision), token.hex())
+        return None, False
+    return Cursor(epoch.decode(), int(revision), token.hex()), run is not None and is_active(run)

@@ -122,20 +122,20 @@ def changes_call(op: ReadChanges, settings: Settings) -> Call:
     args = [b"%d" % op.after.revision, b"%d" % (op.limit + 1), CHANGES_BYTES]
     for sequence, progress in op.replies.items():
         args += (b"%d" % sequence, b"%d" % progress.size)
-    return Call(CHANGES, pack_keys(keys.state, keys.log, keys.messages), args, partial(_read_changes, op))
+    return Call(CHANGES, pack_keys(keys.state, keys.log, keys.messages), args, partial(_read_changes, op, settings))
 
 
 def _cursor(reply: list[Any]) -> Cursor:
     return Cursor(reply[0].decode(), reply[1], reply[2].hex() or BEGINNING.token)
 
 
-def _read_changes(op: ReadChanges, reply: list[Any]) -> Changes:
+def _read_changes(op: ReadChanges, settings: Settings, reply: list[Any]) -> Changes:
     entries = [_log_entry(revision, *raw) for revision, raw in enumerate(reply[5], reply[4])]
     replies = [
         LiveReply(Position(int(timestamp), sequence), message_id.decode(), content, size, lives / 1000)
         for sequence, timestamp, message_id, content, size, lives in reply[6]
     ]
-    run, expires = read_run(op.conversation_id, *reply[7:10])
+    run, expires = read_run(op.conversation_id, *reply[7:10], outage=settings.outage.is_recent)
     return recover(
         op.conversation_id,
         op.after,

@@ -24,6 +24,7 @@ from redis_history.backends.redis.calls import (
     Steps,
     as_is,
     change_header,
+    stored_fence,
     with_extra_keys,
 )
 from redis_history.backends.redis.calls import read as read_call
@@ -64,7 +65,7 @@ def _grow(op: GrowReply, settings: Settings) -> Steps[int]:
     if op.tools or op.run is not None or settings.doorbell == "publish":
         args.append(b"1" if settings.doorbell == "publish" else b"0")
     if op.tools or op.run is not None:
-        args.append(b"" if op.run is None else op.run.value.encode())
+        args.append(b"" if op.run is None else stored_fence(op.run))
     if op.tools:
         args += (field_of(op.message_id), op.tools)
     # Every flush sends its keys, so the others are declared only where that matters.

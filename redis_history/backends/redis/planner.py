@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from redis_history.backends.redis import plan_drafts, plan_reads, plan_replies, plan_runs, plan_search, plan_writes
-from redis_history.backends.redis.calls import LEASE, Call, Settings, Steps
-from redis_history.backends.redis.keys import pack_keys
+from redis_history.backends.redis.calls import Call, Settings, Steps
 from redis_history.backends.redis.plan_compaction import compact, expand
 from redis_history.backends.redis.plan_listing import (
     count_conversations,
@@ -19,35 +18,15 @@ from redis_history.operations import (
     Compact,
     CountConversations,
     Expand,
-    KeepLease,
-    Lease,
     ListConversations,
     ListPreviews,
     Op,
     ReadTogether,
     ScanConversations,
-    TakeLease,
 )
 from redis_history.search.server_search import Fetch
 
 T = TypeVar("T")
-
-
-def _take_lease(op: TakeLease, settings: Settings) -> Call:
-    def taken(fence: int) -> Lease | None:
-        return Lease(op.conversation_id, fence, op.claim) if fence else None
-
-    return _lease(op, op.claim, settings, taken)
-
-
-def _keep_lease(op: KeepLease, settings: Settings) -> Call:
-    return _lease(op, op.lease.value, settings, bool)
-
-
-def _lease(op: TakeLease | KeepLease, value: str, settings: Settings, decode: Callable[[int], object]) -> Call:
-    keys = settings.keyspace.conversation(op.conversation_id)
-    args = [value.encode(), b"%d" % round(1000 * op.seconds)]
-    return Call(LEASE, pack_keys(keys.state, keys.lease), args, decode)
 
 
 def _read_together(op: ReadTogether, settings: Settings) -> Steps[list[Any]]:
@@ -61,10 +40,7 @@ def _read_together(op: ReadTogether, settings: Settings) -> Steps[list[Any]]:
 _CALLS: Final[dict[type, Callable[[Any, Settings], Call]]] = {
     **plan_drafts.CALLS,
     **plan_reads.CALLS,
-    **plan_runs.CALLS,
     Fetch: plan_search.fetch_call,
-    KeepLease: _keep_lease,
-    TakeLease: _take_lease,
 }
 _PLANS: Final[dict[type, Callable[[Any, Settings], Steps[Any]]]] = {
     **plan_drafts.PLANS,

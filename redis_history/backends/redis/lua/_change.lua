@@ -1,7 +1,7 @@
 -- Shared by all writing scripts.
 --
 -- KEYS  1 state (hash)  2 messages (sorted set)  3 change log (list)  4 registry (sorted set)
--- ARGV  1 token of this change   2 expected revision or ''   3 'exists', 'absent', 'lease:…' or ''   4 length of the change log
+-- ARGV  1 token of this change   2 expected revision or ''   3 'exists', 'absent', 'run:…' or ''   4 length of the change log
 --       5 name in the registry   6 time to live in milliseconds or ''
 --       7 when the call was first sent, in microseconds of this server's clock, rather early than late; '0': not known;
 --         with a minus: an earlier copy may have been executed
@@ -17,7 +17,7 @@
 -- n messages, c characters, k tokens, b created, u updated (microseconds), l time to live (milliseconds),
 -- F times of the first and the last message since the last restore or clear (7 bytes each);
 -- O '' if none of i, l, a, m, w, g, U, A and B exists, so that appends need not read them;
--- i, d, y search documents (_document.lua); f leases so far (lease.lua); a, h, m, s, w, '^<id>', '#<revision>' compactions (_archive.lua);
+-- i, d, y search documents (_document.lua); R, W, Q, Z, f leases (run.lua); a, h, m, s, w, '^<id>', '#<revision>' compactions (_archive.lua);
 -- g time of the last write to the journal (microseconds); p newest period with appends (uint32), the sequence at its start and at
 -- the start of the one before (6 bytes each);
 -- ~ streaming replies (_live.lua);

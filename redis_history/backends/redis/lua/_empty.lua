@@ -1,6 +1,6 @@
 -- Removes all messages, also archived ones, at once: writes a new state without their ids. After _archive.lua and
 -- _change.lua.
-local KEPT = {'v', 'e', 'r', 'x', 'q', 't', 'b', 'u', 'l', 'f', 'p', 'o', 'R', 'Q', 'Z', unpack(RECORD)}
+local KEPT = {'v', 'e', 'r', 'x', 'q', 't', 'b', 'u', 'l', 'f', 'p', 'o', 'R', 'Q', 'W', 'Z', unpack(RECORD)}
 
 -- `listed`: the archives. `seen`: the journal (see look).
 local function empty(listed, seen)

@@ -45,13 +45,13 @@ local function with_journals(owners, aside, more)
   return names
 end
 
--- Whether this is the fence of the active run ('<fence>:<run id>'): see run.lua.
-local function has_run(fence)
-  local packed = redis.call('HGET', state, 'R')
+-- Whether this is the fence of an active lease ('R<fence>:<run id>'): see run.lua.
+local function has_lease(fence)
+  local packed = redis.call('HGET', state, sub(fence, 1, 1))
   if not packed then return false end
   local run = cmsgpack.unpack(packed)
   local held = run[4] == 'active' or run[4] == 'stopping'
-  return held and run[6] > math.floor(clock() / 1000) and run[1] .. ':' .. run[2] == fence
+  return held and run[6] > math.floor(clock() / 1000) and run[1] .. ':' .. run[2] == sub(fence, 2)
 end
 
 -- The reply if the precondition does not hold, else nil.
@@ -59,11 +59,8 @@ local function refused(epoch, revision)
   if ARGV[2] ~= '' and tonumber(ARGV[2]) ~= revision then return {'revision', revision} end
   if ARGV[3] == 'exists' and not epoch then return {'missing'} end
   if ARGV[3] == 'absent' and epoch then return {'exists', revision} end
-  if string.sub(ARGV[3], 1, 6) == 'lease:' and redis.call('HGET', string.sub(state, 1, -2) .. 'w', 'w') ~= string.sub(ARGV[3], 7) then
-    return {'lease'}
-  end
   local fence = string.match(ARGV[3], 'run:(.*)$')
-  if fence and not has_run(fence) then return {'run'} end
+  if fence and not has_lease(fence) then return {'run'} end
 end
 
 -- The value of ':<digest of an id>' without tool marks.

@@ -1,38 +1,43 @@
--- Takes, renews, ends, stops and reads the run of a conversation: the right of one agent to work on it. A run is no part of
--- the history: it has no revision and no entry in the change log.
+-- Takes, renews, ends, stops and reads a lease on a conversation: its run, which is the right of one agent to work on it, or
+-- that of a compressor. A lease is no part of the history: it has no revision and no entry in the change log. After _grace.lua.
 --
--- KEYS  1 state (hash)   2 change log (list)
--- ARGV  1 action, then its arguments:
---   take   2 milliseconds until the run expires, unless it is renewed   3 '1' to wait in the queue, '0' not to
---          4 milliseconds for which a place in the queue is kept   then run id and agent name of each caller, oldest first
---   keep   2 fence   3 run id   4 milliseconds
---   end    2 fence   3 run id   4 status
---   stop   2 run id   3 reason
+-- KEYS  1 state (hash)   unless for `keep` and `read` 2 change log (list)   for `take` and `end` 3 registry (sorted set)
+-- ARGV  1 action   2 'R' the run, 'W' the lease of a compressor   then the arguments of the action:
+--   take   3 milliseconds until the lease expires, unless it is renewed   4 '1' to wait in the queue, '0' not to
+--          5 milliseconds for which a place in the queue is kept   6 the fence of an expired lease whose holder may be taken for
+--          dead, or '0'   7 name in the registry   then run id and agent name of each caller, oldest first
+--   keep   3 fence   4 run id   5 '1' to renew an expired lease, too   6 milliseconds
+--   end    3 fence   4 run id   5 '1' to end an expired lease, too   6 status   7 name in the registry
+--          8 milliseconds until another compressor may take it
+--   stop   3 run id  4 reason   5 '1' to stop an expired lease, too
 --   leave  run ids that do not wait any more
 --   read
 --
--- Returns {what happened, run, queue, now, run id}: 'taken', 'busy', 'kept', 'lost', 'ended', 'stopping', 'none' or 'read'.
--- `run` and `queue` are the values of the fields R and Q, or ''; all times are milliseconds of this server's clock. The run id
--- is that of a caller of `take` that had the run before, and has lost it.
+-- Returns {what happened, lease, queue, now, run id}: 'taken', 'busy', 'expired', 'kept', 'lost', 'ended', 'stopping', 'none' or
+-- 'read'. `lease` and `queue` are the values of the fields, or ''; all times are milliseconds of this server's clock. The run id
+-- is that of a caller of `take` that had the lease before, and has lost it.
+--
+-- An expired lease stays that of its holder until it is taken: nobody may have been able to renew it, because the server was
+-- out of reach. The caller knows that, see `Outage` in calls.py. Its holder cannot write before it has renewed it.
 --
 -- Fields of the state: R  the newest run, as MessagePack {fence, run id, agent name, status, started, expires, ended, reason,
 --   when the run before it started, if that was interrupted; otherwise 0}
 --   Q  who waits, oldest first: {{run id, agent name, since, expires}, ...}
---   f  how many leases there were; the fence of a run or of a compressor's lease is a number of this sequence
---   Z  the ids of the last runs: a late copy of `take` must not begin a run that nobody holds
-local state, log, action = KEYS[1], KEYS[2], ARGV[1]
+--   W  the newest lease of a compressor, like R; nobody waits for it
+--   f  how many leases there were; the fence of a lease is a number of this sequence
+--   Z  the ids of the last leases: a late copy of `take` must not begin one that nobody holds
+local state, log, action, lease = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 local TOMBSTONE, KEPT_IDS, MOST = 120000, 32, 1000
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local known = redis.call('HMGET', state, 'R', 'Q', 'e', 'Z')
+local known = redis.call('HMGET', state, lease, 'Q', 'e', 'Z', 'f')
 local run = known[1] and cmsgpack.unpack(known[1])
-local queue = known[2] and cmsgpack.unpack(known[2]) or {}
+local waiting = lease == 'R' and known[2]
+local queue = waiting and cmsgpack.unpack(waiting) or {}
 local FENCE, ID, AGENT, STATUS, STARTED, EXPIRES, ENDED, REASON = 1, 2, 3, 4, 5, 6, 7, 8
 
 local active = run and (run[STATUS] == 'active' or run[STATUS] == 'stopping')
-if active and run[EXPIRES] <= now then -- its holder died or hangs
-  run[STATUS], run[ENDED], active = 'interrupted', run[EXPIRES], false
-end
+local expired = active and run[EXPIRES] <= now
 
 local present = {}
 for _, place in ipairs(queue) do
@@ -45,50 +50,62 @@ local function answer(what, id)
   return {what, run and cmsgpack.pack(run) or '', #queue > 0 and cmsgpack.pack(queue) or '', now, id or ''}
 end
 
--- Stores run and queue. A conversation that does not exist keeps them for a while only.
+-- Stores lease and queue. A conversation that does not exist keeps them for a while only.
 local function store()
-  if run then redis.call('HSET', state, 'R', cmsgpack.pack(run)) end
-  if #queue > 0 then redis.call('HSET', state, 'Q', cmsgpack.pack(queue)) else redis.call('HDEL', state, 'Q') end
+  if run then redis.call('HSET', state, lease, cmsgpack.pack(run)) end
+  if #queue > 0 then
+    redis.call('HSET', state, 'Q', cmsgpack.pack(queue))
+  elseif waiting then
+    redis.call('HDEL', state, 'Q')
+  end
   if not known[3] and redis.call('PTTL', state) < TOMBSTONE then redis.call('PEXPIRE', state, TOMBSTONE) end
 end
 
--- Wakes the subscribers of the conversation, who read the state of the run.
-local function announce()
+-- Wakes the subscribers of the conversation, who read the state of its run. `name`: in the registry, where subscribers to all
+-- conversations find what they were not notified of.
+local function announce(name)
+  if lease ~= 'R' then return end
   redis.call('LTRIM', log, 0, -1) -- changes nothing, but causes a notification if there is a log
   redis.call('PUBLISH', log, 0)
+  local highest = name and known[3] and redis.call('ZREVRANGE', KEYS[3], 0, 0, 'WITHSCORES')[2]
+  if highest then redis.call('ZADD', KEYS[3], 'XX', math.max(1000 * now, highest + 1), name) end
 end
 
 -- Wakes one holder or one waiter: each listens to a channel of its own, so that a thousand waiters cost no more than one.
 local function ring(id) redis.call('PUBLISH', string.sub(state, 1, -2) .. 'r:' .. id, 0) end
 
 local function take(id, agent)
-  local fence = redis.call('HINCRBY', state, 'f', 1)
-  run = {fence, id, agent, 'active', now, now + ARGV[2], 0, '', run and run[STATUS] == 'interrupted' and run[STARTED] or 0}
+  local fence = (known[5] or 0) + 1
+  run = {fence, id, agent, 'active', now, now + ARGV[3], 0, '', run and run[STATUS] == 'interrupted' and run[STARTED] or 0}
   active = true
-  redis.call('HSET', state, 'Z', string.sub((known[4] or '') .. id .. ';', -KEPT_IDS * (#id + 1)))
+  redis.call('HSET', state, 'f', fence, 'Z', string.sub((known[4] or '') .. id .. ';', -KEPT_IDS * (#id + 1)))
   store()
-  announce()
+  announce(ARGV[7])
   return answer('taken')
 end
 
 if action == 'take' then
-  local at, waits, changed = {}, ARGV[3] == '1', left
+  if lease == 'W' and not (known[3] and (active or not run or run[EXPIRES] <= now)) then return answer('busy') end
+  if expired and run[FENCE] == tonumber(ARGV[6]) and could_renew(run[EXPIRES], ARGV[3], now) then
+    run[STATUS], run[ENDED], active, expired = 'interrupted', run[EXPIRES], false, false
+  end
+  local at, waits, changed = {}, ARGV[4] == '1', left
   for i, place in ipairs(queue) do at[place[1]] = i end
-  for i = 5, #ARGV, 2 do
+  for i = 8, #ARGV, 2 do
     local id = ARGV[i]
     if run and run[ID] == id then return answer(active and 'taken' or 'lost', id) end
     if known[4] and string.find(known[4], id, 1, true) then return answer('lost', id) end
     if at[id] then
-      queue[at[id]][4] = now + ARGV[4]
+      queue[at[id]][4] = now + ARGV[5]
     elseif waits or not active and #queue == 0 then
       if #queue >= MOST then break end
-      queue[#queue + 1] = {id, ARGV[i + 1], now, now + ARGV[4]}
+      queue[#queue + 1] = {id, ARGV[i + 1], now, now + ARGV[5]}
       at[id], changed = #queue, true
     end
   end
   local first = queue[1]
   if not active and first then
-    for i = 5, #ARGV, 2 do
+    for i = 8, #ARGV, 2 do
       if ARGV[i] == first[1] then
         table.remove(queue, 1)
         return take(first[1], first[2])
@@ -100,36 +117,38 @@ if action == 'take' then
     local rest = {}
     for _, place in ipairs(queue) do
       local own = false
-      for i = 5, #ARGV, 2 do own = own or ARGV[i] == place[1] end
+      for i = 8, #ARGV, 2 do own = own or ARGV[i] == place[1] end
       if own then changed = true else rest[#rest + 1] = place end
     end
     queue = rest
   end
-  if run or #queue > 0 or known[2] then store() end
+  if run or #queue > 0 or waiting then store() end
   if changed then announce() end
-  return answer('busy')
+  return answer(expired and 'expired' or 'busy')
 end
 
 if action == 'keep' or action == 'end' then
-  if not run or run[FENCE] ~= tonumber(ARGV[2]) or run[ID] ~= ARGV[3] then return answer('lost') end
+  if not run or run[FENCE] ~= tonumber(ARGV[3]) or run[ID] ~= ARGV[4] then return answer('lost') end
+  if expired and ARGV[5] ~= '1' then return answer('expired') end
   if action == 'keep' then
     if not active then return answer('lost') end
-    run[EXPIRES] = math.max(run[EXPIRES], now + ARGV[4])
+    run[EXPIRES] = now + ARGV[6]
     store()
     return answer('kept')
   end
-  if not active then return answer(run[STATUS] == ARGV[4] and 'ended' or 'lost') end
-  run[STATUS], run[ENDED], active = ARGV[4], now, false
+  if not active then return answer(run[STATUS] == ARGV[6] and 'ended' or 'lost') end
+  if run[STATUS] == 'stopping' and ARGV[6] == 'completed' then return answer('stopping') end -- its holder has not seen it yet
+  run[STATUS], run[ENDED], run[EXPIRES], active = ARGV[6], now, now + ARGV[8], false
   store()
-  announce()
+  announce(ARGV[7])
   if queue[1] then ring(queue[1][1]) end
   return answer('ended')
 end
 
 if action == 'stop' then
-  if not active or run[ID] ~= ARGV[2] then return answer('none') end
+  if not active or expired and ARGV[5] ~= '1' or run[ID] ~= ARGV[3] then return answer('none') end
   if run[STATUS] == 'active' then
-    run[STATUS], run[REASON] = 'stopping', ARGV[3]
+    run[STATUS], run[REASON] = 'stopping', ARGV[4]
     store()
     announce()
   end
@@ -139,7 +158,7 @@ end
 
 if action == 'leave' then
   local gone, rest = {}, {}
-  for i = 2, #ARGV do gone[ARGV[i]] = true end
+  for i = 3, #ARGV do gone[ARGV[i]] = true end
   for _, place in ipairs(queue) do
     if not gone[place[1]] then rest[#rest + 1] = place end
   end

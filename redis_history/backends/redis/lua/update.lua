@@ -35,7 +35,6 @@ if not place then return unchanged(seen, known[1], {'unknown'}) end
 
 if archived_one then return unchanged(seen, true, {'unknown'}) end
 
-local GRACE = 8 -- seconds of uptime
 local now, live_before, settled = clock(), old and is_live(old), nil
 local asked, of = string.match(ARGV[3], '^(%a+):([^;]*)')
 if asked == 'reply' or asked == 'settle' then
@@ -47,13 +46,7 @@ if asked == 'reply' or asked == 'settle' then
   else
     ends = live_before and (not reply or
            reply[4] <= math.floor(now / 1000) and redis.call('STRLEN', content_of_reply(state, reply[1])) == tonumber(of))
-    if ends and reply then
-      -- After a restart a writer must first have had the time to renew its lease.
-      -- The uptime is the difference of whole seconds of the clock.
-      local uptime = tonumber(string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)'))
-      local begun = 1000 * (math.floor(now / 1000000) - uptime)
-      ends = uptime >= GRACE or reply[4] - LEASE > begun
-    end
+    ends = ends and (not reply or could_renew(reply[4], LEASE, math.floor(now / 1000)))
     if ends and reply then settled = reply[1] end
   end
   if not ends then return unchanged(seen, true, {'unknown'}) end

@@ -1,0 +1,87 @@
+"""Runs while the server, the network or a holder fails."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import closing
+
+import pytest
+
+from redis_history import HistoryStore, RetryPolicy, RunChanged, assistant, user
+from redis_history.errors import RunBusyError
+from tests.support.proxy import LossyProxy
+from tests.support.servers import Start, wait_until
+
+
+@pytest.mark.proves("runs")
+@pytest.mark.parametrize("seconds", [10.0, pytest.param(20.0, marks=pytest.mark.full)])
+def test_an_outage_ends_no_living_run(own_server: Start, seconds: float) -> None:
+    """Nobody can renew a run while the server does not answer, so who waits does not take its holder for dead."""
+    server = own_server()
+    retry = RetryPolicy(deadline=2 * seconds + 30)
+    with (
+        HistoryStore(server.url, search="off", retry=retry) as store,
+        HistoryStore(server.url, search="off", retry=retry) as other,
+    ):
+        busy: list[RunBusyError] = []
+
+        def wait() -> None:
+            with pytest.raises(RunBusyError) as error, other.run("c", wait=seconds + 8):
+                pass
+            busy.append(error.value)
+
+        with store.run("c") as run:
+            waiter = threading.Thread(target=wait)
+            waiter.start()
+            wait_until(lambda: len(getattr(store.get_run("c"), "waiting", ())) == 1, "it to wait")
+            with run.stream(id="r") as reply:
+                reply.write("before ")
+                wait_until(lambda: [one.text for one in store.get("c")] == ["before "], "the text")
+                with server.client() as client:
+                    client.client_pause(round(1000 * seconds), all=True)
+                reply.write("and after")
+                run.append(assistant("The first call after the outage.", id="a"))
+                now = store.get_run("c")
+                assert now is not None
+                assert (now.status, now.run_id) == ("active", run.run_id)
+            waiter.join(60)
+            assert len(busy) == 1
+            assert busy[0].holder is not None
+            assert busy[0].holder.run_id == run.run_id
+        assert [message.text for message in store.get("c")] == ["before and after", "The first call after the outage."]
+
+
+def test_subscribers_to_all_conversations_find_a_run_that_they_were_not_notified_of(own_server: Start) -> None:
+    server = own_server(tcp=True)
+    with (
+        closing(LossyProxy(server.port)) as proxy,
+        HistoryStore(server.url, search="off") as store,
+        HistoryStore(f"redis://127.0.0.1:{proxy.port}", search="off", poll_interval=0.5) as viewer,
+    ):
+        store.append("c", user("Hello"))
+        with viewer.subscribe_all() as changes:
+            changes.get(timeout=0)
+            proxy.refuse()
+            with store.run("c") as run:
+                proxy.forward(server.port)
+                found = changes.get(timeout=30)
+                assert isinstance(found, RunChanged)
+                assert (found.run.run_id, found.run.status) == (run.run_id, "active")
+
+
+@pytest.mark.full
+def test_a_restart_ends_no_living_run(own_server: Start) -> None:
+    server = own_server(options=("--appendonly", "yes", "--appendfsync", "always"))
+    with HistoryStore(server.url, search="off") as store, store.run("c") as run:
+        run.append(assistant("before"))
+        server.kill()
+        time.sleep(8.5)  # longer than the lease
+        server.start()
+        # Another store, which has not seen the outage.
+        with HistoryStore(server.url, search="off") as fresh, pytest.raises(RunBusyError), fresh.run("c"):
+            pass
+        run.append(assistant("after"))
+        status = store.get_run("c")
+    assert status is not None
+    assert status.status == "active"
