@@ -20,6 +20,7 @@ from msgspec import UNSET, UnsetType
 
 from redis_history.errors import CorruptDataError
 from redis_history.events import (
+    ANEW,
     BEGINNING,
     ConversationDeleted,
     ConversationUpdated,
@@ -118,7 +119,7 @@ def recover(
     entries: list[LogEntry],
     limit: int,
     *,
-    replaces: bool = False,
+    former: str = "",
     replies: Sequence[LiveReply] = (),
     had: Mapping[int, Progress] = _NOTHING,
     run: RunInfo | None = None,
@@ -128,11 +129,12 @@ def recover(
     """At most `limit` changes after `after`, or one Reset.
 
     `entries`: the log from the revision of `after` on. `head`: the conversation's newest change (revision 0: it does
-    not exist). `replaces`: the conversation replaced a deleted one whose log still existed. `replies`: the streaming
+    not exist). `former`: if another conversation of this id ended a short while ago, the token
+    of a cursor that was taken since, or "log" if its log still existed when this one began. `replies`: the streaming
     ones, if `entries` end with the newest change. `had`: the reader's progress in them, by sequence. `run`: the newest
     run, and the seconds until it expires; `known_run`: the one that the reader knows, UNSET if it has not read before.
     """
-    reason = _break(after, head, entries, replaces)
+    reason = _break(after, head, entries, former)
     if reason is not None:
         return _reset(conversation_id, head, reason)
     fresh = entries if after.revision == 0 else entries[1:]
@@ -195,13 +197,13 @@ def is_gone(head: Cursor) -> bool:
     return head.epoch == BEGINNING.epoch
 
 
-def _break(after: Cursor, head: Cursor, entries: list[LogEntry], replaces: bool) -> ResetReason | None:
+def _break(after: Cursor, head: Cursor, entries: list[LogEntry], former: str) -> ResetReason | None:
     if after.revision == 0:
         if not entries:
             return "log_trimmed" if head.revision else None
         if entries[0].revision != 1:
             return "log_trimmed"
-        if replaces:
+        if former == "log" or (former and after.token not in (former, ANEW.token)):
             return "conversation_replaced"
     elif not entries or entries[0].revision != after.revision or entries[0].token != after.token:
         if not entries and after == head:

@@ -53,6 +53,8 @@ class Cursor(msgspec.Struct, frozen=True):
 
 #: Before the first change of a conversation that does not exist yet.
 BEGINNING = Cursor("0" * 16, 0, "0" * 20)
+#: The same for a reader who does not need to know whether there was another conversation of this id before.
+ANEW = Cursor("0" * 16, 0, "")
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):

@@ -318,7 +318,7 @@ class SQLiteBackend(Backend):
     def _readchanges(self, op: ops.ReadChanges) -> ops.Changes:
         head = self._readhead(ops.ReadHead(op.conversation_id)).cursor
         entries, replaces = self._entries(op.conversation_id, op.after.revision, op.limit + 1)
-        return changelog.recover(op.conversation_id, op.after, head, entries, op.limit, replaces=replaces)
+        return changelog.recover(op.conversation_id, op.after, head, entries, op.limit, former="log" * replaces)
 
     def _entries(self, name: str, revision: int, most: int) -> tuple[list[changelog.LogEntry], bool]:
         """Of the log, and whether its conversation took the place of another. The log of a deleted conversation is for

@@ -27,7 +27,7 @@ from redis_history.backends.base import (
 )
 from redis_history.changelog import is_gone
 from redis_history.errors import BackendUnavailableError, StoreClosedError
-from redis_history.events import BEGINNING, ConversationDeleted, Cursor, Event, Reset
+from redis_history.events import ANEW, ConversationDeleted, Cursor, Event, Reset
 from redis_history.model.replies import Progress
 from redis_history.model.runs import RunInfo
 from redis_history.operations import Changes, ReadChanges, ReadHead
@@ -401,7 +401,7 @@ class NamespaceSubscription(Feed):
     def _read_log(self, conversation_id: str) -> None:
         known = self._cursors.get(conversation_id)
         ended = self._ended.get(conversation_id)
-        after = known or (ended[0] if ended else BEGINNING)
+        after = known or (ended[0] if ended else ANEW)
         replies = self._replies.get(conversation_id, ({}, 0.0))[0]
         self._pending[conversation_id] = self._pending.pop(conversation_id)  # if the read fails, others are next
         run = self._runs.get(conversation_id, UNSET)

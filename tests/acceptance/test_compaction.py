@@ -355,8 +355,33 @@ def test_what_changes_while_an_expansion_is_prepared(
 
 
 def _copy_of(client: Any, namespace: str) -> bytes:
-    [copy] = client.scan_iter(match=Keyspace(namespace).patterns[0] + b":a:*:*", count=1000)
-    return bytes(copy)
+    copy = Keyspace(namespace).conversation("c").copy
+    assert client.exists(copy)
+    return copy
+
+
+@pytest.mark.proves("deletion")
+@pytest.mark.parametrize("act", ["delete_conversation", "clear", "erase", "update"])
+def test_an_expansion_that_was_killed_leaves_no_copy_of_what_is_removed(
+    server: RealServer, namespace: str, act: str
+) -> None:
+    acts: dict[str, Callable[[HistoryStore], Any]] = {
+        "delete_conversation": lambda other: other.delete_conversation("c"),
+        "clear": lambda other: other.clear("c"),
+        "erase": lambda other: other.erase("c", ["old 5"]),
+        "update": lambda other: other.update_message("c", user("redacted", id="old 2000")),
+    }
+
+    def die() -> None:
+        raise KeyboardInterrupt
+
+    with _archived(server, namespace) as (store, other, _), server.client() as client:
+        _just_before(store, "copy", die, 4)
+        with pytest.raises(KeyboardInterrupt):
+            store.expand("c", "s")
+        copy = _copy_of(client, namespace)
+        acts[act](other)
+        assert not client.exists(copy)
 
 
 LOSSES: dict[str, Callable[[Any, bytes], Any]] = {

@@ -287,6 +287,27 @@ async def test_a_cursor_of_a_replaced_conversation_gives_a_reset(store: Any, eve
         assert await subscription.get(timeout=0) is None
 
 
+@pytest.mark.proves("reset")
+async def test_a_cursor_from_before_a_deleted_conversation_gives_a_reset(store: Any) -> None:
+    subscription = store.subscribe("c")
+    await subscription.open()
+    before = subscription.cursor
+    await subscription.aclose()
+    await store.append("c", user("0"))
+    await store.delete_conversation("c")
+    subscription = store.subscribe("c")
+    await subscription.open()
+    after = subscription.cursor
+    await subscription.aclose()
+    await store.append("c", user("anew"))
+    async with store.subscribe("c", after=before) as changes:
+        [event] = await take(changes, 1)
+        assert (type(event), event.reason, event.revision) == (Reset, "conversation_replaced", 1)
+    async with store.subscribe("c", after=after) as changes:
+        [event] = await take(changes, 1)
+        assert (type(event), event.revision) == (MessagesAppended, 1)
+
+
 async def test_an_expired_conversation_gives_a_reset(stores: Any) -> None:
     store, lasting = stores(ttl=1.0, poll_interval=0.2), stores()
     while True:  # on a busy machine it may expire before it is read

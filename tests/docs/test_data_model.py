@@ -35,9 +35,8 @@ def test_the_keys(server: RealServer, namespace: str) -> None:
                 name = key.decode().replace("a%20b", "<conversation>").replace(namespace, "<namespace>")
                 name = re.sub(r":[0-9a-f]{16}:-?\d+$", ":<generation>:<sequence>", name)
                 name = re.sub(r":g:[0-9a-f]{16}$", ":g:<generation>", name)
-                name = re.sub(r":([ot]):[0-9a-f]{16}$", r":\1:<token>", name)
+                name = re.sub(r":t:[0-9a-f]{16}$", ":t:<token>", name)
                 name = re.sub(r":([uv]):[0-9a-f]{40}$", r":\1:<digest>", name)
-                name = re.sub(r":j[01]$", ":j<minute>", name)
                 name = re.sub(r":a:\d+$", ":a:<revision>", name)
                 found[re.sub(r":[0-9a-f]{2}}", ":<bucket>}", name)] = kind
 
@@ -48,18 +47,20 @@ def test_the_keys(server: RealServer, namespace: str) -> None:
         assert len(found) == 5
         store.compact("a b", through=store.get("a b")[0], summary="y")
         look()
-        assert len(found) == 7
+        assert len(found) == 6
         with store.stream("a b") as reply:
             reply.write("x")
             wait_until(lambda: store.get("a b")[-1].text == "x", "the reply")
             look()
-        assert len(found) == 8
+        assert len(found) == 7
         store.update_conversation("a b", user_id=1, agent_name="a")
         store.clear("a b")
         store.append_many("a b", [user("x") for _ in range(1000)])
         _send(client, first_call(Clear("a b"), Settings(Keyspace(namespace), 1000)))  # whose process ends right after
         look()
-    assert found == {code(row[0]): row[1] for row in rows(SECTIONS["Keys"])}
+    documented = {code(row[0]): row[1] for row in rows(SECTIONS["Keys"])}
+    del documented["rh2:{<namespace>:<bucket>}:<conversation>:x"]  # see tests/acceptance/test_compaction.py
+    assert found == documented
 
 
 def _send(client: Any, call: Call) -> None:
@@ -121,12 +122,8 @@ def test_the_state(server: RealServer, namespace: str) -> None:
         changed = store.get_conversation("c")
     documented = [str(code(row[0])) for row in rows(SECTIONS["State"])]
     field = field_of("m1")
-    assert {name for name in state if name != field} == {name.encode() for name in documented[:-1]} - {
-        b"y",
-        b"o",
-        b"1",
-        b"~",
-    }
+    plain = {name for name in state if name != field and name[:1] not in b"jJ"}
+    assert plain == {name.encode() for name in documented[:-1]} - {b"y", b"o", b"~", b"R", b"Q", b"Z", b"X"}
     assert documented[-1] == ":<12 bytes>"
     assert field == b":" + hashlib.sha1(b"m1", usedforsecurity=False).digest()[:12]
     place, head = state[field], state[b"x"]
@@ -161,7 +158,8 @@ def test_the_state_after_a_compaction(server: RealServer, namespace: str) -> Non
             store.compact("c", through=through, summary=user("y", id=name, metadata={"is_summary": True}))
         state = client.hgetall(keys.state)
         assert set(client.hgetall(keys.state)) - before == {
-            *(field_of("s1"), field_of("s2"), b"^s1", b"^s2", b"#2", b"#3", b"g"),
+            *(field_of("s1"), field_of("s2"), b"^s1", b"^s2", b"#2", b"#3", b"g", b"j\0\0\0\0", b"j\0\0\0\1"),
+            *(name for name in state if name.startswith(b"J")),
             *(str(code(row[0])).encode() for row in rows(SECTIONS["Compaction"]) if len(str(code(row[0]))) == 1),
         }
         assert (state[b"s"], state[b"m"], state[b"a"], state[b"h"]) == (b"s2", b"2", b"0", b"3")
@@ -196,7 +194,7 @@ def test_the_change_log(server: RealServer, namespace: str) -> None:
             entries = client.lrange(keys.log, 0, -1)
             store.append("c", user("x", id="m1"))
             assert client.llen(keys.log) == 1
-            assert client.hget(keys.state, "o") == b"1"
+            assert client.hget(keys.state, "o") == b"log"
     table = "".join(row[0] + "," for row in rows(SECTIONS["Change log"]))
     kinds = {name: number for number, name in re.findall(r"(\d+) ?(\w*)", table)}
     made = ["", "append", "delete", "restore", "update", "compact", "expand", "clear", "record", "end"]

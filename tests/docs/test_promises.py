@@ -97,9 +97,9 @@ def test_the_keys_of_a_conversation_end_together(server: RealServer, namespace: 
             lambda: other.append("c", user("x")),
         ):
             work()
-            found = {client.execute_command("PEXPIRETIME", key) for key in keys[:4] if client.exists(key)}
-            assert len(found) == 1, "the registry too, as nobody else is in it"
-            ends += found
+            [found] = {client.execute_command("PEXPIRETIME", key) for key in keys[:3] if client.exists(key)}
+            ends.append(found)
+            assert found <= client.execute_command("PEXPIRETIME", keys.registry) <= found + 60_000
         assert ends == sorted(ends)
         assert client.exists(*keys[:4]) == 4
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redis_history.changelog import Kind, LogEntry, recover
-from redis_history.events import BEGINNING, Cursor, Reset
+from redis_history.events import ANEW, BEGINNING, Cursor, Reset
 from redis_history.model import user
 from redis_history.operations import Changes
 
@@ -99,11 +99,18 @@ def test_a_reset_replaces_missing_changes(case: str) -> None:
 
 
 def test_a_new_subscriber_gets_a_reset_if_a_deleted_log_still_exists() -> None:
-    changes = recover("c", BEGINNING, cursor(1, 2), [entry(1, 2)], LIMIT, replaces=True)
+    changes = recover("c", BEGINNING, cursor(1, 2), [entry(1, 2)], LIMIT, former="log")
     (reset,) = changes.events
     assert isinstance(reset, Reset)
     assert reset.reason == "conversation_replaced"
-    assert revisions(recover("c", cursor(1, 2), cursor(2, 2), entries(1, 2, 2), LIMIT, replaces=True)) == [2]
+    assert revisions(recover("c", cursor(1, 2), cursor(2, 2), entries(1, 2, 2), LIMIT, former="log")) == [2]
+
+
+@pytest.mark.parametrize(("after", "seen"), [(BEGINNING, []), (Cursor(BEGINNING.epoch, 0, token(1)), [1]), (ANEW, [1])])
+def test_a_cursor_from_before_a_conversation_that_has_ended_since_gives_a_reset(after: Cursor, seen: list[int]) -> None:
+    changes = recover("c", after, cursor(1, 2), [entry(1, 2)], LIMIT, former=token(1))
+    assert [type(event) is Reset for event in changes.events] == [not seen]
+    assert not seen or revisions(changes) == seen
 
 
 def test_reading_continues_after_a_reset() -> None:

@@ -11,7 +11,7 @@ import msgspec
 
 from redis_history.backends import rules
 from redis_history.backends.memory.state import ConversationState, Space, StoredMessage, held_then, now, placed_at
-from redis_history.changelog import Kind
+from redis_history.changelog import Kind, token_of
 from redis_history.model.replies import LEASE_SECONDS
 from redis_history.operations import (
     Append,
@@ -185,8 +185,7 @@ def _delete_conversation(space: Space, op: DeleteConversation) -> bool:
         space.write(op, conversation, Kind.ENDED)
         space.deleted_logs[op.conversation_id] = conversation.log
         space.deleted[op.conversation_id] = time.monotonic()
-    del space.conversations[op.conversation_id]
-    space.drop_runs(op.conversation_id)
+    space.end(op.conversation_id, token_of(op.token))
     return True
 
 

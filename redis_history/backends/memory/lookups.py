@@ -131,7 +131,6 @@ def _changes(space: Space, op: ReadChanges) -> Changes:
     log = conversation.log if conversation else space.deleted_logs.get(op.conversation_id, ())
     changes = [change for change in log if change.entry.revision >= op.after.revision][: op.limit + 1]
     entries = [_with_content(change, conversation, list(log)) for change in changes]
-    replaces = conversation is not None and conversation.replaces
     replies = [_reply(op, conversation, reply) for reply in conversation.replies.values()] if conversation else []
     run, expires = run_now(space, op.conversation_id)
     return recover(
@@ -140,7 +139,7 @@ def _changes(space: Space, op: ReadChanges) -> Changes:
         head,
         entries,
         op.limit,
-        replaces=replaces,
+        former=conversation.former if conversation else "",
         replies=replies,
         had=op.replies,
         run=run,

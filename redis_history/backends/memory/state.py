@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
+import msgspec
+
 from redis_history.backends import rules
 from redis_history.backends.base import Wake, WakeAll
 from redis_history.backends.memory.runs import Runs, holds
@@ -24,6 +26,8 @@ from redis_history.operations import Entry, LeaseKind, Precondition
 
 #: Seconds for which namespace subscriptions can read the log of a deleted conversation.
 _LOG_OUTLIVES: Final = 60.0
+#: Seconds for which it is known that a conversation was deleted.
+_ENDED: Final = 120.0
 
 
 def now() -> int:
@@ -86,8 +90,8 @@ class Draft:
 class ConversationState:
     epoch: str
     log: deque[Change]
-    #: Whether it replaced a deleted conversation whose log still existed.
-    replaces: bool = False
+    #: See `recover`.
+    former: str = ""
     created: int = 0
     revision: int = 0
     token: str = ""
@@ -236,6 +240,8 @@ class Space:
     #: Logs of deleted conversations, for their watchers; and when each was deleted, the oldest first.
     deleted_logs: dict[str, deque[Change]] = field(default_factory=dict)
     deleted: dict[str, float] = field(default_factory=dict)
+    #: The token of the last change of each conversation that was deleted a short while ago, and until when it is known.
+    ended: dict[str, tuple[str, float]] = field(default_factory=dict)
     watchers: dict[str, list[Wake]] = field(default_factory=dict)
     watchers_of_all: list[WakeAll] = field(default_factory=list)
     drafts: dict[str, Draft] = field(default_factory=dict)
@@ -266,11 +272,14 @@ class Space:
         conversation = self.find(conversation_id)
         if conversation is not None:
             return conversation
-        replaces = self.deleted_logs.pop(conversation_id, None) is not None
+        former = self.deleted_head(conversation_id).token if self.deleted_head(conversation_id) != BEGINNING else ""
+        if self.deleted_logs.pop(conversation_id, None) is not None:
+            former = "log"
         self.deleted.pop(conversation_id, None)
+        self.ended.pop(conversation_id, None)
         if self.max_conversations is not None and len(self.conversations) >= self.max_conversations:
             del self.conversations[min(self.conversations, key=lambda name: self.conversations[name].updated)]
-        conversation = ConversationState(token, deque(maxlen=self.log_length), replaces)
+        conversation = ConversationState(token, deque(maxlen=self.log_length), former)
         self.conversations[conversation_id] = conversation
         return conversation
 
@@ -320,7 +329,18 @@ class Space:
     def deleted_head(self, conversation_id: str) -> Cursor:
         """The head of a conversation that does not exist: its last change before the deletion, if still known."""
         log = self.deleted_logs.get(conversation_id)
-        return Cursor(BEGINNING.epoch, log[-1].entry.revision, log[-1].entry.token) if log else BEGINNING
+        if log:
+            return Cursor(BEGINNING.epoch, log[-1].entry.revision, log[-1].entry.token)
+        token, until = self.ended.get(conversation_id, ("", 0.0))
+        return msgspec.structs.replace(BEGINNING, token=token) if until > time.monotonic() else BEGINNING
+
+    def end(self, conversation_id: str, token: str) -> None:
+        """Remove a conversation. `token`: of its last change, the deletion."""
+        now = time.monotonic()
+        self.ended = {name: (of, until) for name, (of, until) in self.ended.items() if until > now}
+        self.ended[conversation_id] = token, now + _ENDED
+        del self.conversations[conversation_id]
+        self.drop_runs(conversation_id)
 
     def drop_runs(self, conversation_id: str) -> None:
         """End all leases: the conversation is gone."""

@@ -5,6 +5,7 @@
     rh2:{<namespace>:<bucket>}:<conversation>:l    list: the change log
     rh2:{<namespace>:<bucket>}:<conversation>:t:<token>       string: the content of a streaming reply
     rh2:{<namespace>:<bucket>}:<conversation>:a:<revision>    sorted set: messages replaced by that compaction
+    rh2:{<namespace>:<bucket>}:<conversation>:x    sorted set: the staging copy of an expansion
     rh2:{<namespace>:<bucket>}:<conversation>:d:<token>       hash: the state of a draft; with :<n> a sorted set: its
                                                               live messages (0), or those of an archive
     rh2:{<namespace>:<bucket>}:c                   sorted set: the bucket's conversations by time of last change
@@ -67,6 +68,11 @@ class ConversationKeys(NamedTuple):
     registry: bytes
     name: bytes
     writing: bytes
+
+    @property
+    def copy(self) -> bytes:
+        """The staging copy of an expansion. Scripts also make this key."""
+        return self.state[:-1] + b"x"
 
     @property
     def pending_work(self) -> bytes:

@@ -307,22 +307,21 @@ def expand(op: Expand, settings: Settings) -> Steps[Expanded | None]:
     for attempt in range(_COPIES):
         if outcome != b"stale":
             break
-        # A new name each time, so that late pages of an earlier copy cannot reach this one.
+        # A new token each time, so that late pages of an earlier copy cannot reach this one.
         token = b"%b.%d" % (op.token.encode(), attempt)
         [compaction] = yield [plain(b"HGET", keys.state, b"^" + op.summary_id.encode())]
         archive = keys.archive(int(compaction or 0))
-        copy = b"%b:%b" % (archive, token)
-        begun = yield from _make_copy(keys, archive, copy)
+        begun = yield from _make_copy(keys, archive, token)
         if begun is not None:
             outcome = yield from _expand(op, settings, keys, [b"1", *begun, token])
         if outcome == b"stale":
-            yield Upkeep(once([plain(b"UNLINK", copy)]))
+            yield Upkeep(once([plain(b"UNLINK", keys.copy)]))
     if outcome == b"stale":
         outcome = yield from _expand(op, settings, keys, [b"2", b"", b"", b"", b""])
     return outcome if isinstance(outcome, Expanded) else None
 
 
-def _make_copy(keys: ConversationKeys, archive: bytes, copy: bytes) -> Steps[list[bytes] | None]:
+def _make_copy(keys: ConversationKeys, archive: bytes, token: bytes) -> Steps[list[bytes] | None]:
     """Copies the archived and the live messages into one set. Returns the epoch, revision and sequence of the first
     page; None if the copy was lost meanwhile."""
     begun: list[bytes] | None = None
@@ -330,8 +329,8 @@ def _make_copy(keys: ConversationKeys, archive: bytes, copy: bytes) -> Steps[lis
     for source in (archive, keys.messages):
         start, count = 0, _COPIED
         while count == _COPIED:
-            args = [b"%d" % start, b"%d" % (start + _COPIED - 1), _COPY_LASTS_MS, held]
-            [reply] = yield [Call(COPY, pack_keys(source, copy, keys.state), args, as_is)]
+            args = [b"%d" % start, b"%d" % (start + _COPIED - 1), _COPY_LASTS_MS, held, token]
+            [reply] = yield [Call(COPY, pack_keys(source, keys.state, keys.copy), args, as_is)]
             if reply[0] < 0:
                 return None
             count, held = reply[0], b"%d" % reply[1]

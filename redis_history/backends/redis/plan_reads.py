@@ -142,7 +142,7 @@ def _read_changes(op: ReadChanges, settings: Settings, reply: list[Any]) -> Chan
         _cursor(reply),
         entries,
         op.limit,
-        replaces=reply[3] == b"1",
+        former="log" if reply[3] == b"log" else reply[3].hex(),
         replies=replies,
         had=op.replies,
         run=run,

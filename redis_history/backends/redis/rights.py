@@ -32,7 +32,7 @@ RIGHTS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "writing": (
         "hset {state} a b",
-        "hsetnx {journal} a b",
+        "hsetnx {state} a b",
         "hdel {state} a",
         "zadd {messages} 1 a",
         "zrem {registry} a",
@@ -56,7 +56,7 @@ RIGHTS: Final[dict[str, tuple[str, ...]]] = {
     #: A part of writing.
     "compacting": (
         "hset {state} a b",
-        "hsetnx {journal} a b",
+        "hsetnx {state} a b",
         "hdel {state} a",
         "zadd {messages} 1 a",
         "zrem {registry} a",
@@ -147,7 +147,6 @@ def _questions(keyspace: Keyspace, database: int, cluster: bool) -> Iterator[tup
         "log": keys.log,
         "registry": keys.registry,
         "archive": keys.archive(1),
-        "journal": keys.state[:-1] + b"j0",
         "content": keys.state[:-1] + b"t:1",
         "pending_work": keys.pending_work,
         "pending_delete": keys.pending_work + b":1",

@@ -12,14 +12,15 @@
 -- and if it needs a key that is not declared, it writes nothing and returns {'keys', name, ...}. The caller then sends the same
 -- call with these keys, too; the server answers TRYAGAIN until all of them are on one node.
 --
--- State fields: v layout, e epoch, r revision, x head of the newest log entry, o '1' if the conversation replaced a deleted
--- one whose log still existed, q sequence, t newest server timestamp,
+-- State fields: v layout, e epoch (only if the conversation exists), r revision, x head of the newest log entry, o if another
+-- conversation of this id ended a short while ago: 'log' if its log still existed when this one began, otherwise 10 bytes which
+-- differ for each, q sequence, t newest server timestamp,
 -- n messages, c characters, k tokens, b created, u updated (microseconds), l time to live (milliseconds),
 -- F times of the first and the last message since the last restore or clear (7 bytes each);
 -- O '' if none of i, l, a, m, w, g, U, A and B exists, so that appends need not read them;
--- i, d, y search documents (_document.lua); R, W, Q, Z, f leases (run.lua); a, h, m, s, w, '^<id>', '#<revision>' compactions (_archive.lua);
--- g time of the last write to the journal (microseconds); p newest period with appends (uint32), the sequence at its start and at
--- the start of the one before (6 bytes each);
+-- i, d, y search documents (_document.lua); R, W, Q, Z, f leases (run.lua); X the token of a staging copy (copy.lua); a, h, m, s, w,
+-- '^<id>', '#<revision>' compactions (_archive.lua); g, j, J, ';' the journal (see below); p newest period with appends (uint32),
+-- the sequence at its start and at the start of the one before (6 bytes each);
 -- ~ streaming replies (_live.lua);
 -- the record: U user id, A agent name, T title, D auditing id, M metadata (each a MessagePack value); of a fork B the id of the forked
 -- conversation, C {its revision, id of the last message or nil};
@@ -43,16 +44,21 @@
 -- it reads the journal only if that was written since the append was first sent. A copy that is older than the journal is
 -- refused ('late'), because the server cannot tell any more whether the call was executed.
 --
--- The journal is two hashes, <state>j0 and <state>j1, for even and odd periods of LIFETIME; a period's hash replaces the
--- one before the last. Fields: b period   h calls sent until then cannot be decided   't<token>' outcome (cmsgpack)
--- ':<digest><mark>' the position of a removed or replaced message, for each call that appended it
--- o tokens of changes that removed all messages; the states before them are kept as <state>o:<token>.
+-- The journal is in the state, so that no script needs a key that may not be there:
+--   'J<token>'          the outcome of a call (cmsgpack)
+--   ';<digest><mark>'   the place of a removed or replaced message, for each call that appended it
+--   'j<number>'         a queue of what was written, from which old entries are removed: the time (7 bytes), the token, and the
+--                       digest and mark of each place (15 bytes)
+--   g  the time of the last write, the time until which calls cannot be decided because their entries are gone, the first
+--      number in the queue and the one after the last, and the time of the first entry
+-- When all messages are removed at once, the state is written anew with the journal. That of a deleted conversation is left
+-- for two LIFETIMEs.
 --
 -- A full server refuses the first write of a script, and then nothing was written. Scripts that remove data call free()
 -- first: after a write that takes no memory, a full server accepts all later ones.
 local state, messages, log, registry, token = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[1]
 local pack, format, byte, char, sub = struct.pack, string.format, string.byte, string.char, string.sub
-local LIFETIME, KEPT_STATES = 60000000, 16
+local LIFETIME = 60000000
 local sent, repeated = math.abs(tonumber(ARGV[7])), string.sub(ARGV[7], 1, 1) == '-'
 local mark = tonumber(string.sub(token, 1, 6), 16)
 local APPENDED_ONE, APPENDED, RESTORED, UPDATED, CLEARED, RECORD_WRITTEN, DELETED, COMPACTED, EXPANDED, ENDED, REPLY_ENDED, PUBLISHED = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12
@@ -66,12 +72,6 @@ local function undeclared(names)
     if not known[name] then missing[#missing + 1] = name end
   end
   return #missing > 1 and missing or nil
-end
-
--- The two journals of the conversation (see _journal.lua), and the state that is set aside by this call.
-local function journals(aside)
-  local base = sub(state, 1, -2)
-  return {base .. 'j0', base .. 'j1', aside and base .. 'o:' .. token or nil}
 end
 
 -- The server's clock in microseconds.

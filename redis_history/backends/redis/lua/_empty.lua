@@ -1,11 +1,11 @@
--- Removes all messages, also archived ones, at once: writes a new state without their ids. After _archive.lua and
--- _change.lua.
+-- Removes all messages, also archived ones, at once: writes the state anew, without their ids. After _archive.lua, _life.lua and
+-- _journal.lua.
 local KEPT = {'v', 'e', 'r', 'x', 'q', 't', 'b', 'u', 'l', 'f', 'p', 'o', 'R', 'Q', 'W', 'Z', unpack(RECORD)}
 
 -- `listed`: the archives. `seen`: the journal (see look).
 local function empty(listed, seen)
   local values = redis.call('HMGET', state, unpack(KEPT))
-  local hset = {'n', 0, 'c', 0, 'k', 0, 'g', seen.now}
+  local hset = {'n', 0, 'c', 0, 'k', 0}
   for i, name in ipairs(KEPT) do
     if values[i] then
       hset[#hset + 1] = name
@@ -15,7 +15,7 @@ local function empty(listed, seen)
   use_replies()
   forget_replies(state)
   redis.call('UNLINK', messages)
-  set_aside(seen)
   forget_archives(state, listed)
-  redis.call('HSET', state, unpack(hset))
+  drop_copy()
+  start_over(seen, hset)
 end

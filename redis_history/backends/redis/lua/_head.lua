@@ -2,11 +2,10 @@
 --
 -- The log of a deleted conversation stays for a while. A new subscriber starts after its last entry, so that it does not
 -- get the deleted changes. The head of a conversation that does not exist has the epoch '0000000000000000', and revision 0
--- if there is no log either.
+-- if there is no log either; then its last 10 bytes are field o, if one of this id ended a short while ago.
 local NO_EPOCH = string.rep('0', 16)
 
--- Returns epoch, revision and head of the newest change; whether the conversation replaced a deleted one whose log still
--- existed; and the streaming replies.
+-- Returns epoch, revision and head of the newest change; field o; and the streaming replies.
 local function head_of(state, log)
   local head = redis.call('HMGET', state, 'e', 'r', 'x', 'o', '~')
   if head[1] then return head[1], tonumber(head[2]), head[3], head[4], head[5] end
@@ -14,5 +13,5 @@ local function head_of(state, log)
   if last and math.floor(string.byte(last) / 16) == 10 then
     return NO_EPOCH, cmsgpack.unpack(string.sub(last, 11))[1], string.sub(last, 1, 10)
   end
-  return NO_EPOCH, 0, ''
+  return NO_EPOCH, 0, head[4] or ''
 end

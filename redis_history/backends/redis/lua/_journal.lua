@@ -1,16 +1,17 @@
 -- The journal of a conversation (see _change.lua), and other functions that most appends do not need. After _change.lua.
-local force_write, free, journal_of, look, late, decided, open_change, close_change
-local note, concluded, unchanged, note_places, set_aside
+local force_write, free, look, late, decided, open_change, close_change
+local concluded, unchanged, note_places, note_recent, forget_old, take_journal, start_over
 
 -- Creates these functions; see use_archives.
 local function use_journal()
+  local KEPT, NOTED, LOOKED_AT = 4000, 100, 1000 -- entries; names in each; messages
+
   -- A write without effect, before an outcome without a write: WAITAOF and WAIT cover the last write of a connection, and
   -- another connection may have made the change that this outcome reports.
   function force_write()
     if not string.find(ARGV[9], '1', 1, true) then return end
-    local newest = redis.call('HGET', state, 'x')
-    redis.call('HSET', state, 'x', newest or '')
-    if not newest then redis.call('UNLINK', state) end
+    redis.call('HSET', state, 'z', '')
+    redis.call('HDEL', state, 'z')
   end
 
   -- A write that takes no memory; after it, a full server accepts the script's other writes.
@@ -18,49 +19,41 @@ local function use_journal()
     redis.call('HDEL', state, 'z')
   end
 
-  function journal_of(period)
-    return string.sub(state, 1, -2) .. 'j' .. period % 2
+  local function entry_of(number)
+    return 'j' .. pack('>I4', number)
+  end
+
+  -- The fields that an entry of the queue names.
+  local function names_in(entry)
+    local names = {'J' .. sub(entry, 8, 23)}
+    for at = 24, #entry, 15 do names[#names + 1] = ';' .. sub(entry, at, at + 14) end
+    return names
   end
 
   -- Reads the journal for this call. Returns the conversation's clock (never behind its last change), the recorded outcome,
-  -- the horizon (calls sent until then cannot be decided), the valid hashes of the journal, and the kept states.
-  -- `updated` and `written`: fields u and g of the state, if there is one.
-  function look(updated, written)
-    local now, found = clock(), {}
-    if updated and tonumber(updated) > now then now = tonumber(updated) end
-    for i = 0, 1 do
-      local values = redis.call('HMGET', journal_of(i), 'b', 'h', 'o', 't' .. token)
-      if values[1] then
-        found[#found + 1] = values
-        now = math.max(now, values[1] * LIFETIME)
-      end
+  -- the horizon (calls sent until then cannot be decided), and the state of the queue. `names`: places that are noted, but not
+  -- in the queue yet. `updated` and `journal`: fields u and g of the state, if there are any.
+  function look(updated, journal)
+    local seen = {now = math.max(clock(), tonumber(updated or 0)), forgotten = 0, first = 0, following = 0, oldest = 0, names = {}}
+    if journal then
+      local written
+      written, seen.forgotten, seen.first, seen.following, seen.oldest = struct.unpack('>i7i7I4I4i7', journal)
+      seen.now = math.max(seen.now, written)
+      local outcome = redis.call('HGET', state, 'J' .. token)
+      if outcome then seen.outcome = cmsgpack.unpack(outcome) end
     end
-    local period = math.floor(now / LIFETIME)
-    local seen = {now = now, period = period, horizon = (period - 1) * LIFETIME - 1, hashes = {}, states = {}}
-    local last
-    for _, values in ipairs(found) do
-      if tonumber(values[1]) >= period - 1 then
-        seen.hashes[#seen.hashes + 1] = journal_of(values[1])
-        last = math.max(last or 0, values[1])
-        if values[2] then seen.horizon = math.max(seen.horizon, values[2]) end
-        for of in string.gmatch(values[3] or '', '%x+') do
-          seen.states[#seen.states + 1] = string.sub(state, 1, -2) .. 'o:' .. of
-        end
-        if values[4] then seen.outcome = cmsgpack.unpack(values[4]) end
-        if tonumber(values[1]) == period then seen.begun, seen.aside = true, values[3] end
+    if not updated then -- a conversation that has expired, journal and all, is in the registry for a while
+      local ended = redis.call('ZSCORE', registry, ARGV[5])
+      if ended then
+        seen.expired = tonumber(ended)
+        seen.forgotten = math.max(seen.forgotten, seen.expired)
       end
-    end
-    -- A missing hash was evicted, or has expired while the clock was ahead.
-    if written and tonumber(written) > seen.horizon and (not last or last < math.floor(written / LIFETIME)) then
-      seen.horizon = tonumber(written)
     end
     -- A new call has the conversation's clock (see late), which must be behind the horizon: a clock that was ahead and is set
     -- right must not keep all writes out until it has caught up.
-    if seen.now <= seen.horizon then
-      seen.now = seen.horizon + 1
-      local following = math.floor(seen.now / LIFETIME)
-      if following > seen.period then seen.period, seen.begun, seen.aside = following, nil, nil end
-    end
+    seen.now = math.max(seen.now, seen.forgotten + 1)
+    seen.period = math.floor(seen.now / LIFETIME)
+    seen.horizon = math.max(seen.forgotten, (seen.period - 1) * LIFETIME - 1)
     return seen
   end
 
@@ -72,16 +65,16 @@ local function use_journal()
   end
 
   -- The journal for this call (see look), and the reply if there is nothing to do: the outcome of an earlier copy, or 'late'.
-  function decided(updated, written)
-    local seen = look(updated, written)
+  function decided(updated, journal)
+    local seen = look(updated, journal)
     if not seen.outcome then return seen, late(seen) end
     force_write()
     return seen, seen.outcome
   end
 
   -- The same, and the precondition.
-  function open_change(epoch, revision, updated, written)
-    local seen, reply = decided(updated, written)
+  function open_change(epoch, revision, updated, journal)
+    local seen, reply = decided(updated, journal)
     if reply then return seen, reply end
     local refusal = refused(epoch, revision)
     return seen, refusal and unchanged(seen, epoch, refusal)
@@ -94,55 +87,130 @@ local function use_journal()
     return concluded(seen, true, outcome)
   end
 
-  -- Writes fields and values into the journal. `exists`: there is a state.
-  function note(seen, exists, ...)
-    local key = journal_of(seen.period)
-    if not seen.begun then
-      redis.call('UNLINK', key)
-      seen.begun = true
+  -- Removes entries that are older than the horizon, some at a time, and the oldest of too many.
+  function forget_old(seen)
+    local removed = 0
+    while seen.first < seen.following and removed < 2 * NOTED and
+          (seen.oldest <= seen.horizon or seen.following - seen.first > KEPT) do
+      local gone = names_in(redis.call('HGET', state, entry_of(seen.first)) or '')
+      gone[#gone + 1] = entry_of(seen.first)
+      redis.call('HDEL', state, unpack(gone))
+      seen.forgotten = math.max(seen.forgotten, seen.oldest)
+      seen.first, removed = seen.first + 1, removed + #gone
+      if seen.first < seen.following then
+        seen.oldest = struct.unpack('>i7', redis.call('HGET', state, entry_of(seen.first)))
+      end
     end
-    if redis.call('HSET', key, 'b', seen.period, ...) > select('#', ...) / 2 then
-      redis.call('PEXPIRE', key, 2 * LIFETIME / 1000)
-    end
-    if exists then redis.call('HSET', state, 'g', seen.now, 'O', '1') end
   end
 
-  -- Keeps the outcome of this call for later copies, and returns it.
+  -- Ends the work on the journal: adds what is noted to the queue, and `outcome`, if it is not nil, for later copies.
+  -- `exists`: the conversation exists. Returns the outcome.
   function concluded(seen, exists, outcome)
-    note(seen, exists, 't' .. token, cmsgpack.pack(outcome))
+    forget_old(seen)
+    local hset, at = {}, 1
+    if outcome ~= nil then hset[1], hset[2] = 'J' .. token, cmsgpack.pack(outcome) end
+    if seen.first == seen.following then seen.oldest = seen.now end
+    if outcome ~= nil or #seen.names > 0 then
+      repeat
+        hset[#hset + 1] = entry_of(seen.following)
+        hset[#hset + 1] = pack('>i7', seen.now) .. token .. table.concat(seen.names, '', at, math.min(at + NOTED - 1, #seen.names))
+        at, seen.following = at + NOTED, seen.following + 1
+      until at > #seen.names
+    end
+    if exists and seen.first == seen.following and seen.forgotten < (seen.period - 1) * LIFETIME then
+      redis.call('HDEL', state, 'g')
+      return outcome
+    end
+    hset[#hset + 1] = 'g'
+    hset[#hset + 1] = pack('>i7i7I4I4i7', seen.now, seen.forgotten, seen.first, seen.following, seen.oldest)
+    if exists then
+      hset[#hset + 1], hset[#hset + 2] = 'O', '1'
+    end
+    redis.call('HSET', state, unpack(hset))
+    if not exists then redis.call('PEXPIRE', state, 2 * LIFETIME / 1000) end
     return outcome
   end
 
   -- Keeps the outcome of a call that changes nothing.
   function unchanged(seen, exists, outcome)
     free()
-    concluded(seen, exists, outcome)
-    force_write()
-    return outcome
+    return concluded(seen, exists, outcome)
   end
 
   -- Keeps the positions of removed or replaced messages: `places` are {field of the state, its value}. The value from
   -- before an earlier edit stays.
-  function note_places(seen, exists, places)
-    local key = journal_of(seen.period)
-    if #places > 0 then note(seen, exists) end
+  function note_places(seen, places)
     for _, one in ipairs(places) do
-      redis.call('HSETNX', key, one[1] .. string.sub(one[2], 8, 10), one[2])
+      local name = sub(one[1], 2) .. sub(one[2], 8, 10)
+      if redis.call('HSETNX', state, ';' .. name, one[2]) == 1 then seen.names[#seen.names + 1] = name end
     end
   end
 
-  -- Before all messages are removed: renames the state with their ids, to keep it for a while.
-  function set_aside(seen)
-    local listed = seen.begun and seen.aside or ''
-    if #listed >= KEPT_STATES * (#token + 1) then
-      note(seen, false, 'h', seen.now)
-      redis.call('UNLINK', state)
+  -- The same for those messages that a late append may ask for, before all leave. If they are not found in a short time, such
+  -- appends cannot be decided. `newest` and `periods`: fields q and p; `listed`: the archives.
+  function note_recent(seen, newest, periods, listed)
+    if not periods then return end
+    local since, begun, at_its_start, at_start_before = tonumber(newest), struct.unpack('>I4I6I6', periods)
+    local period = math.floor(clock() / LIFETIME)
+    if begun >= period then since = at_start_before elseif begun == period - 1 then since = at_its_start end
+    if newest - since <= 0 then return end
+    use_archives()
+    use_places()
+    local keys, total, fields = {messages}, 0, {}
+    for _, archive in ipairs(archives_in(listed)) do keys[#keys + 1] = archive_of(state, archive[1]) end
+    for _, key in ipairs(keys) do total = total + redis.call('ZCARD', key) end
+    for _, key in ipairs(keys) do
+      for _, member in ipairs(redis.call('ZRANGE', key, -LOOKED_AT, -1)) do
+        local id = sequence_of(member) > since and id_of(member)
+        if id then fields[#fields + 1] = field_of(id) end
+      end
+      if total > LOOKED_AT then break end
+    end
+    if total > LOOKED_AT and #fields < newest - since then
+      seen.forgotten = seen.now
       return
     end
-    local aside = string.sub(state, 1, -2) .. 'o:' .. token
-    redis.call('RENAME', state, aside)
-    redis.call('HDEL', aside, unpack(RECORD))
-    redis.call('PEXPIRE', aside, 2 * LIFETIME / 1000)
-    note(seen, false, 'o', listed .. token .. ';')
+    local places = {}
+    if #fields > 0 then
+      for i, place in ipairs(redis.call('HMGET', state, unpack(fields))) do
+        if place then places[#places + 1] = {fields[i], place} end
+      end
+    end
+    note_places(seen, places)
+  end
+
+  -- Adds the journal to the fields and values `hset` of a state that is to take the place of the present one.
+  function take_journal(seen, hset)
+    local names, count = {}, 0
+    for number = seen.first, seen.following - 1 do
+      count = count + 1
+      if count > LOOKED_AT then break end
+      names[count] = entry_of(number)
+    end
+    if count > 0 and count <= LOOKED_AT then
+      for _, entry in ipairs(redis.call('HMGET', state, unpack(names))) do
+        for _, name in ipairs(names_in(entry or '')) do names[#names + 1] = name end
+        if #names > 2 * LOOKED_AT then break end
+      end
+    end
+    for _, name in ipairs(seen.names) do names[#names + 1] = ';' .. name end
+    if count > LOOKED_AT or #names > 3 * LOOKED_AT then -- copying would take too long
+      names, seen.names, seen.first, seen.forgotten = {}, {}, seen.following, seen.now
+    end
+    if #names > 0 then
+      for i, value in ipairs(redis.call('HMGET', state, unpack(names))) do
+        if value then
+          hset[#hset + 1] = names[i]
+          hset[#hset + 1] = value
+        end
+      end
+    end
+  end
+
+  -- Writes the state anew, with only the journal and the fields and values `hset`.
+  function start_over(seen, hset)
+    take_journal(seen, hset)
+    redis.call('UNLINK', state)
+    redis.call('HSET', state, unpack(hset))
   end
 end

@@ -16,32 +16,38 @@ local function live(ttl, now, before, generation, archived)
     use_replies()
     for _, reply in ipairs(replies_in(listed)) do redis.call('PEXPIREAT', content_of_reply(state, reply[1]), ends) end
   end
-  -- A list lives as long as the longest-lived of its conversations.
+  -- A list lives as long as the longest-lived of its conversations, and as copies of their calls may come (see look).
+  local lasts = math.max(tonumber(ttl), 2 * LIFETIME / 1000)
   for _, list in ipairs({registry, unpack(lists_of(owners()))}) do
     local left = redis.call('PTTL', list)
-    if left >= 0 and left < tonumber(ttl) or left == -1 and redis.call('ZCARD', list) == 1 then
-      redis.call('PEXPIREAT', list, ends)
+    if left >= 0 and left < lasts or left == -1 and redis.call('ZCARD', list) == 1 then
+      redis.call('PEXPIREAT', list, format('%.0f', math.floor(now / 1000) + lasts))
     end
   end
   if archived and tonumber(archived) < math.floor(now / 1000) + ttl then renew_archives(now, ttl) end
   if generation then renew_documents(generation, now, ttl, ttl ~= before) end
 end
 
--- The keys of the archives `listed`, and of the contents of the replies `streaming` (field '~').
-local function archives_and_contents(listed, streaming)
+-- The keys of the archives `listed`, of the contents of the replies `streaming` (field '~'), and of a staging copy (copy.lua).
+local function contents_in(listed, streaming)
   use_archives()
   use_replies()
   local names = {}
   for _, archive in ipairs(archives_in(listed)) do names[#names + 1] = archive_of(state, archive[1]) end
   for _, reply in ipairs(replies_in(streaming)) do names[#names + 1] = content_of_reply(state, reply[1]) end
+  if redis.call('HGET', state, 'X') then names[#names + 1] = sub(state, 1, -2) .. 'x' end
   return names
 end
 
--- The lists of the owner and the agent, the journals, and more keys.
-local function with_journals(owners, aside, more)
+-- Removes a staging copy, which has the content of messages that are changed or removed.
+local function drop_copy()
+  if redis.call('HDEL', state, 'X') == 1 then redis.call('UNLINK', sub(state, 1, -2) .. 'x') end
+end
+
+-- The lists of the owner and the agent, and more keys.
+local function lists_and(owners, more)
   local names = lists_of(owners)
-  for _, name in ipairs(journals(aside)) do names[#names + 1] = name end
-  for _, name in ipairs(more or {}) do names[#names + 1] = name end
+  for _, name in ipairs(more) do names[#names + 1] = name end
   return names
 end
 
@@ -68,10 +74,13 @@ local function pack_place(timestamp, mark, sequence, revision)
   return pack('>i7I3', timestamp, mark) .. pack_number(sequence) .. pack_number(revision)
 end
 
--- Removes what a deleted conversation of this id left. If its log still existed, field o tells the log's readers that the
--- conversation is another one.
-local function begin()
-  redis.call('PERSIST', state) -- a run, for example, may be older than the conversation
+-- Removes what a former conversation of this id left, and notes in field o that there was one.
+local function begin(seen)
+  redis.call('PERSIST', state) -- a run, for example, or the journal of a former life may be older than the conversation
   redis.call('UNLINK', messages)
-  if redis.call('UNLINK', log) == 1 then redis.call('HSET', state, 'o', '1') end
+  if redis.call('UNLINK', log) == 1 then
+    redis.call('HSET', state, 'o', 'log')
+  elseif seen.expired then
+    redis.call('HSET', state, 'o', pack('>i7I3', seen.expired, 0))
+  end
 end

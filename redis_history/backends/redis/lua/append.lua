@@ -26,13 +26,21 @@ local known = redis.call('HMGET', state, unpack(fields))
 local epoch, revision, updated = known[1], tonumber(known[2] or 0), known[10]
 -- A field that a small hash does not have is looked for from start to end, so those that most conversations do not have are
 -- read only if one of them may be there.
-local lives, generation, archives_end, archived_count, archives, written, owner, agent, forked
-if epoch and known[9] ~= '' then
-  lives, generation, archives_end, archived_count, archives, written, owner, agent, forked = unpack(
+local lives, generation, archives_end, archived_count, archives, journal, owner, agent, forked
+if not epoch then
+  journal = redis.call('HGET', state, 'g')
+elseif known[9] ~= '' then
+  lives, generation, archives_end, archived_count, archives, journal, owner, agent, forked = unpack(
     redis.call('HMGET', state, 'l', 'i', 'a', 'm', 'w', 'g', 'U', 'A', 'B'))
 end
 local characters, tokens = tonumber(ARGV[12]), tonumber(ARGV[13])
 local now = clock()
+-- Whether an earlier copy of this call may be in the journal, and whether the journal has entries that are too old.
+local asks, old_entries
+if journal then
+  local written, _, _, _, oldest = struct.unpack('>i7i7I4I4i7', journal)
+  asks, old_entries = repeated or sent <= written, oldest < now - 2 * LIFETIME
+end
 
 -- The timestamp in the head of a message; nil: it has none.
 local function time_in(head)
@@ -42,7 +50,7 @@ end
 
 -- Most appends are of new messages to a conversation that is there, and no more.
 local excess = ARGV[11] ~= '' and (known[5] or 0) + count > tonumber(ARGV[11])
-local unusual = replace or not epoch or lives or written or excess or sent > now or ARGV[2] ~= '' or ARGV[3] ~= '' or ARGV[6] ~= ''
+local unusual = replace or not epoch or lives or asks or old_entries or excess or sent > now or ARGV[2] ~= '' or ARGV[3] ~= '' or ARGV[6] ~= ''
 for i = 1, count do
   if known[FIELDS + i] then unusual = true end
 end
@@ -51,58 +59,37 @@ if unusual or searched or generation then
 -- include _archive _document
 end
 local departed, ended
--- The keys that a script needs which removes messages: archives, contents of replies, and the journals.
-local function keys_of_removal(aside)
-  use_archives()
-  use_replies()
-  local names = journals(aside)
-  for _, archive in ipairs(archives_in(archives)) do names[#names + 1] = archive_of(state, archive[1]) end
-  for _, reply in ipairs(replies_in(redis.call('HGET', state, '~'))) do names[#names + 1] = content_of_reply(state, reply[1]) end
-  return names
-end
 if unusual then
 -- include _life _journal _locate _archived _empty _trim
 
-  -- Where messages of this call were that have left or were replaced since, by the journal and the states it keeps:
+  -- Where messages of this call were that have left or were replaced since, by the journal:
   -- {index, revision, sequence, timestamp, 1} by index.
-  function departed(seen)
-    local found, fields, own = {}, {}, {}
-    local of_call = pack('>I3', mark)
+  function departed()
+    local found, own, of_call = {}, {}, pack('>I3', mark)
     for i = 1, count do
-      fields[i] = ARGV[FIRST + (i - 1) * WIDTH]
-      own[i] = fields[i] .. of_call
+      own[i] = ';' .. sub(ARGV[FIRST + (i - 1) * WIDTH], 2) .. of_call
     end
-    local function search(key, fields)
-      for i, place in ipairs(redis.call('HMGET', key, unpack(fields))) do
-        if place then
-          local timestamp, sequence, changed, whose = place_of(place)
-          if whose == mark and (not found[i] or changed < found[i][2]) then -- an edit raises it
-            found[i] = {i - 1, changed, sequence, format('%.0f', timestamp), 1}
-          end
-        end
+    for i, place in ipairs(redis.call('HMGET', state, unpack(own))) do
+      if place then
+        local timestamp, sequence, changed = place_of(place)
+        found[i] = {i - 1, changed, sequence, format('%.0f', timestamp), 1}
       end
     end
-    for _, key in ipairs(seen.hashes) do search(key, own) end
-    for _, key in ipairs(seen.states) do search(key, fields) end
     return found
   end
 
   -- An outcome without a change, kept for later copies.
   function ended(seen, outcome)
-    local ask = undeclared(journals())
-    if ask then return ask end
     use_journal()
-    return unchanged(seen or look(updated, written), epoch, outcome)
+    return unchanged(seen or look(updated, journal), epoch, outcome)
   end
 end
 
 local stored, before_count, seen
 if replace then
-  local ask = undeclared(keys_of_removal(true))
-  if ask then return ask end
   use_journal()
   local reply
-  seen, reply = decided(updated, written)
+  seen, reply = decided(updated, journal)
   if reply then return reply end
   for i = 1, count do known[FIELDS + i] = false end
   before_count, known[5] = known[5] or 0, 0
@@ -135,20 +122,17 @@ else
     end
   end
   local mine = owned > 0
-  local window = written and (repeated or sent <= tonumber(written))
-  if mine and window or (conflict or owned < count) and (mine or window or not epoch or sent > now) then
+  if mine and asks or (conflict or owned < count) and (mine or asks or not epoch or sent > now) then
     -- An earlier copy may have been executed, and what it stored has left or was replaced since; or it was edited, and
     -- edited back.
-    local ask = undeclared(journals())
-    if ask then return ask end
     use_journal()
     use_places()
-    seen = look(updated, written)
+    seen = look(updated, journal)
     if seen.outcome then
       force_write()
       return seen.outcome
     end
-    local left = departed(seen)
+    local left = departed()
     if mine or next(left) then
       local items, at = {}, 1
       for i = 1, count do
@@ -163,10 +147,6 @@ else
       end
       force_write()
       return {'stored', revision .. ' 0 0', items}
-    end
-    -- A conversation that is not there may have ended by its time to live.
-    if not epoch and ARGV[6] ~= '' then
-      seen.horizon = math.max(seen.horizon, seen.now - 1000 * math.max(1000, tonumber(ARGV[6])))
     end
     local refusal = late(seen)
     if refusal then return refusal end
@@ -189,10 +169,8 @@ local refusal = unusual and refused(epoch, revision)
 if refusal then return ended(seen, refusal) end
 if excess and ARGV[10] == '0' and (known[5] or 0) - ARGV[11] > BACKLOG then return {'trim'} end
 local needed = lists_of({owner, agent, forked})
-if excess then
-  for _, name in ipairs(keys_of_removal()) do needed[#needed + 1] = name end
-elseif replace or stored then
-  for _, name in ipairs(journals()) do needed[#needed + 1] = name end
+if excess or replace or lives or ARGV[6] ~= '' then
+  needed = lists_and({owner, agent, forked}, contents_in(archives, redis.call('HGET', state, '~')))
 end
 local ask = undeclared(needed)
 if ask then return ask end
@@ -248,6 +226,9 @@ for i = 1, count do
       hset[next_field] = '~'
       hset[next_field + 1] = (redis.call('HGET', state, '~') or '') .. reply_record(token, sequence, time, now)
       next_field = next_field + 2
+      -- From now on its content exists, so that no call for the reply waits for a key that a moving slot may still bring. Where
+      -- this script cannot make it, the first words of the reply wait.
+      redis.pcall('APPEND', content_of_reply(state, token), '')
     end
     times[added] = time
     zadd[2 * added - 1] = timestamp
@@ -286,25 +267,20 @@ if epoch then
   if excess <= 0 then write_log(newest_entry, entry) end
 else
   redis.call('HSET', state, 'v', 2, 'e', token, 'b', now, 'O', '')
-  begin()
+  begin(seen)
   if excess <= 0 then write_log(newest_entry, entry) end
   if ARGV[6] == '' then redis.call('PERSIST', registry) end
 end
 if replace then
   if epoch then
     if excess > 0 then redis.call('HSET', state, 'x', newest_entry) end -- takes memory, so that a full server refuses here
+    note_recent(seen, known[3], known[11], archives)
     pending, generation = schedule_purge(generation, before_count + (archived_count or 0), lives or ARGV[6], archives), nil
     empty(archives, seen)
     archives_end = nil
   end
   hset[#hset + 1] = 'h'
   hset[#hset + 1] = revision
-end
-if not epoch and seen and #seen.hashes > 0 then -- what the journal says of a former life counts for this one, too
-  hset[#hset + 1] = 'g'
-  hset[#hset + 1] = seen.now
-  hset[#hset + 1] = 'O'
-  hset[#hset + 1] = '1'
 end
 if new_period then
   hset[#hset + 1] = 'p'
@@ -345,9 +321,8 @@ if excess > 0 then
   redis.call('HSET', state, 'h', revision)
   local recent = recent_places(places, at_start_before)
   if #recent > 0 then
-    -- The journal of this period is there, or of a former one.
-    local begun = written and math.floor(written / LIFETIME) == period and tonumber(updated) <= now
-    note_places(begun and {now = now, period = period, begun = true} or look(updated, written), true, recent)
+    seen = seen or look(updated, journal)
+    note_places(seen, recent)
   end
   write_log(newest_entry, entry)
 end
@@ -355,8 +330,11 @@ announce(revision, now, {owner, agent, forked})
 if ARGV[6] ~= '' or lives then live(ARGV[6], now, lives, generation, archives_end) end
 if pending then outcome = {'pending', outcome, pending} elseif stored then outcome = {'stored', outcome, stored} end
 -- What others had stored is not recognised by the marks of this call.
-if replace or stored then
+local kept
+if replace or stored then kept = outcome end
+-- What the journal says of a former life counts for a new conversation, too.
+if kept or old_entries or seen and (#seen.names > 0 or not epoch and (journal or seen.expired)) then
   use_journal()
-  concluded(seen or look(updated, written), true, outcome)
+  concluded(seen or look(updated, journal), true, kept)
 end
 return outcome

@@ -5,8 +5,7 @@
 -- ARGV  1 first revision to read, 0: the oldest   2 most entries   3 bytes of content after which no further entry is read
 --       then for each streaming reply that the subscriber knows: sequence and size of the known content; then 'c' in a cluster
 --
--- Returns {epoch, revision, head of the newest entry, '1' if the conversation replaced a deleted one whose log still existed,
--- revision of the first entry, entries, replies}. An entry is {its bytes, its content}: the present members for an append, an
+-- Returns {epoch, revision, head of the newest entry, field o of the state or '', revision of the first entry, entries, replies}. An entry is {its bytes, its content}: the present members for an append, an
 -- update or a compaction; the values of the fields for a record. A removed message is a list of its id, or an empty list if the
 -- id is unknown. The entry of the subscriber's cursor has only the head. Streaming replies, at the end of the log only:
 -- {sequence, timestamp, id, content that the subscriber lacks, size of the whole content, milliseconds until the writer counts as

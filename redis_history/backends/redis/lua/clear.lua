@@ -5,9 +5,9 @@
 -- or {'revision', current} | {'missing'} | {'late', …}; then nothing was written.
 use_journal()
 use_documents()
-local known = redis.call('HMGET', state, 'e', 'r', 'n', 'l', 'i', 'm', 'w', 'u', 'g', 'U', 'A', '~', 'B')
+local known = redis.call('HMGET', state, 'e', 'r', 'n', 'l', 'i', 'm', 'w', 'u', 'g', 'U', 'A', '~', 'B', 'q', 'p')
 local epoch, revision = known[1], tonumber(known[2] or 0)
-local ask = undeclared(with_journals({known[10], known[11], known[13]}, true, archives_and_contents(known[7], known[12])))
+local ask = undeclared(lists_and({known[10], known[11], known[13]}, contents_in(known[7], known[12])))
 if ask then return ask end
 local seen, reply = open_change(epoch, revision, known[8], known[9])
 if reply then return reply end
@@ -18,6 +18,7 @@ revision = revision + 1
 free()
 local newest = head_of_entry(CLEARED, now)
 write_log(newest, '')
+note_recent(seen, known[14], known[15], known[7])
 local pending = schedule_purge(known[5], known[3] + (known[6] or 0), ARGV[6] ~= '' and ARGV[6] or known[4], known[7])
 empty(known[7], seen)
 redis.call('HSET', state, 'r', revision, 'x', newest, 'u', now, 'h', revision)

@@ -1,26 +1,32 @@
--- Copies a page of a sorted set to a staging copy, which only expand.lua reads.
+-- Copies a page of a sorted set to the staging copy of a conversation, which only expand.lua reads.
 --
--- KEYS  1 from   2 to   3 state (hash)
+-- KEYS  1 from   2 state (hash)   3 the copy
 -- ARGV  1, 2 ranks of the first and the last   3 milliseconds until the copy expires if it is not used
---       4 how many members the copy must have; '' starts it, and removes an earlier one
+--       4 how many members the copy must have; '' starts it, and removes an earlier one   5 the copy's own token
 --
 -- Returns {how many were read, how many the copy has now, epoch, revision and sequence of the conversation}, or {-1} if
--- earlier pages are missing (the copy expired, was evicted, or a failover lost a part); then nothing was written.
-local some, zadd = redis.call('ZRANGE', KEYS[1], ARGV[1], ARGV[2], 'WITHSCORES'), {}
+-- earlier pages are missing (the copy expired, was evicted, or a failover lost a part), or another copy was begun; then nothing
+-- was written. Field X of the state has the token of the copy, so that changes know that there is one.
+local from, state, copy = unpack(KEYS)
+local known = redis.call('HMGET', state, 'e', 'r', 'q', 'X')
+if not known[1] then return {-1} end
+local some, zadd = redis.call('ZRANGE', from, ARGV[1], ARGV[2], 'WITHSCORES'), {}
 if ARGV[4] == '' then
-  redis.call('UNLINK', KEYS[2])
-elseif redis.call('ZCARD', KEYS[2]) ~= tonumber(ARGV[4]) then
+  redis.call('HSET', state, 'X', ARGV[5])
+  redis.call('UNLINK', copy)
+elseif known[4] ~= ARGV[5] then
+  return {-1}
+elseif redis.call('ZCARD', copy) ~= tonumber(ARGV[4]) then
   -- A repeated page, after a lost reply, is complete.
   for i = 1, #some, 2 do
-    if not redis.call('ZSCORE', KEYS[2], some[i]) then return {-1} end
+    if not redis.call('ZSCORE', copy, some[i]) then return {-1} end
   end
 end
 for i = 1, #some, 2 do
   zadd[i], zadd[i + 1] = some[i + 1], some[i]
 end
 if #some > 0 then
-  redis.call('ZADD', KEYS[2], unpack(zadd))
-  redis.call('PEXPIRE', KEYS[2], ARGV[3])
+  redis.call('ZADD', copy, unpack(zadd))
+  redis.call('PEXPIRE', copy, ARGV[3])
 end
-local known = redis.call('HMGET', KEYS[3], 'e', 'r', 'q')
-return {#some / 2, redis.call('ZCARD', KEYS[2]), known[1] or '', known[2] or '0', known[3] or '0'}
+return {#some / 2, redis.call('ZCARD', copy), known[1], known[2] or '0', known[3] or '0'}

@@ -18,7 +18,7 @@ for i = FIRST, FIRST + count_asked - 1 do
 end
 local known = redis.call('HMGET', state, unpack(fields))
 local revision = tonumber(known[2] or 0)
-local ask = undeclared(with_journals(owners(), false, archives_and_contents(known[11], redis.call('HGET', state, '~'))))
+local ask = undeclared(lists_and(owners(), contents_in(known[11], redis.call('HGET', state, '~'))))
 if ask then return ask end
 local seen, reply = open_change(known[1], revision, known[12], known[13])
 if reply then return reply end
@@ -122,7 +122,8 @@ for archive, its in pairs(archived) do
 end
 redis.call('HDEL', state, unpack(gone))
 if next(replies) then forget_replies(state, replies) end
-note_places(seen, true, places)
+note_places(seen, places)
+drop_copy()
 forget_documents(known[7], sequences)
 redis.call('HSET', state, 'r', revision, 'x', newest, 'u', now, 'n', known[3] - count, 'c', characters,
            'k', tokens, 'h', revision)

@@ -7,9 +7,9 @@
 -- or {'revision', current} | {'missing'} | {'late', …}; then nothing was written.
 use_journal()
 use_documents()
-local known = redis.call('HMGET', state, 'e', 'r', 'i', 'n', 'l', 'm', 'w', 'u', 'g', 'U', 'A', '~', 'B')
+local known = redis.call('HMGET', state, 'e', 'r', 'i', 'n', 'l', 'm', 'w', 'u', 'g', 'U', 'A', '~', 'B', 'q', 'p')
 local epoch, revision = known[1], tonumber(known[2] or 0)
-local ask = undeclared(with_journals({known[10], known[11], known[13]}, true, archives_and_contents(known[7], known[12])))
+local ask = undeclared(lists_and({known[10], known[11], known[13]}, contents_in(known[7], known[12])))
 if ask then return ask end
 local seen, reply = open_change(epoch, revision, known[8], known[9])
 if reply then return reply end
@@ -23,18 +23,21 @@ local function listeners()
 end
 local watched = listeners()
 free()
+local last = head_of_entry(ENDED, clock())
 if watched then
-  write_log(head_of_entry(ENDED, clock()), {revision + 1})
+  write_log(last, {revision + 1})
   redis.call('PEXPIRE', log, ARGV[10])
 else
   redis.call('UNLINK', log)
 end
+note_recent(seen, known[14], known[15], known[7])
 local pending = schedule_purge(known[3], (known[4] or 0) + (known[6] or 0), known[5], known[7])
 use_replies()
 forget_replies(state)
 redis.call('UNLINK', messages)
-set_aside(seen)
 forget_archives(state, known[7])
+drop_copy()
+start_over(seen, {'o', last})
 redis.call('ZREM', registry, ARGV[5])
 for _, list in ipairs(lists_of({known[10], known[11], known[13]})) do redis.call('ZREM', list, ARGV[5]) end
 if ARGV[8] ~= '' then redis.call('PUBLISH', ARGV[8], revision + 1) end

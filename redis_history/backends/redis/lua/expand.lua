@@ -11,13 +11,13 @@ use_journal()
 use_documents()
 use_places()
 local FEW, LOOKED_AT = 1000, 1000
-local id = ARGV[10]
+local id, copy = ARGV[10], sub(state, 1, -2) .. 'x'
 local known = redis.call('HMGET', state, 'e', 'r', 'n', 'c', 'k', 'l', 'i', 's', 'w', 'a', 'm', ARGV[11], '^' .. id, 'h', 'q', 'u', 'g', 'j')
 local revision, place, compaction = tonumber(known[2] or 0), known[12], known[13]
 if compaction then
   local archive = archive_of(state, compaction)
-  local names = {archive, ARGV[12] == '1' and archive .. ':' .. ARGV[16] or nil}
-  local ask = undeclared(with_journals(owners(), false, names))
+  local names = {archive, ARGV[12] == '1' and copy or nil}
+  local ask = undeclared(lists_and(owners(), names))
   if ask then return ask end
 end
 local seen, reply = open_change(known[1], revision, known[16], known[17])
@@ -30,7 +30,6 @@ local own_c = member and characters_of(member) or 0
 local archive, generation = archive_of(state, compaction), known[7]
 held = tonumber(held)
 local count, live_count = redis.call('ZCARD', archive), redis.call('ZCARD', messages)
-local copy = archive .. ':' .. ARGV[16]
 
 -- The messages appended since the copy was started: they have a higher sequence, and nearly always come last.
 local function appended(since)
@@ -51,6 +50,7 @@ end
 local fresh
 if ARGV[12] == '1' then
   if known[1] ~= ARGV[13] or known[14] and tonumber(known[14]) > tonumber(ARGV[14]) then return {'stale'} end
+  if redis.call('HGET', state, 'X') ~= ARGV[16] then return {'stale'} end
   fresh = appended(tonumber(ARGV[15]))
   if not fresh or #fresh > 2 * FEW or redis.call('EXISTS', copy) == 0 then return {'stale'} end
   -- The copy is complete: since the revision of its first page there were only appends, so all its members still exist, and
@@ -84,6 +84,7 @@ if member then redis.call('ZREM', messages, member) end
 if ARGV[12] == '1' then
   if member then redis.call('ZREM', copy, member) end
   redis.call('RENAME', copy, messages)
+  redis.call('HDEL', state, 'X')
   redis.call('PERSIST', messages)
   redis.call('UNLINK', archive)
 elseif count == 0 then

@@ -12,9 +12,9 @@ local count, values = tonumber(ARGV[15]), {}
 for i = 16 + count, #ARGV, 2 do values[ARGV[i]] = ARGV[i + 1] end
 local new_owners = {values.U, values.A, values.B}
 for i = 1, 3 do new_owners[i] = new_owners[i] or false end
--- A run may be older than its conversation.
-local known = redis.call('HMGET', state, 'e', 'r', 'u', 'g', 'R', 'Q', 'Z', 'f')
-local ask = undeclared(with_journals(new_owners))
+-- A run may be older than its conversation, and the journal may tell of a former one.
+local known = redis.call('HMGET', state, 'e', 'r', 'u', 'g', 'R', 'Q', 'Z', 'f', 'o')
+local ask = undeclared(lists_of(new_owners))
 if ask then return ask end
 local seen, reply = open_change(known[1], tonumber(known[2] or 0), known[3], known[4])
 if reply then return reply end
@@ -30,7 +30,7 @@ local newest = head_of_entry(PUBLISHED, now)
 local hset = {'v', 2, 'e', token, 'r', revision, 'x', newest, 'h', revision, 'b', ARGV[11] ~= '' and ARGV[11] or now, 'u', updated,
               'n', ARGV[14], 'O', '1', 'p', pack('>I4I6I6', math.floor(now / LIFETIME), values.q, values.q)}
 for i = 16 + count, #ARGV do hset[#hset + 1] = ARGV[i] end
-for i, name in ipairs({'R', 'Q', 'Z', 'f'}) do
+for i, name in ipairs({'R', 'Q', 'Z', 'f', 'o'}) do
   if known[4 + i] then
     hset[#hset + 1], hset[#hset + 2] = name, known[4 + i]
   end
@@ -38,10 +38,11 @@ end
 -- Messages without a time come after the newest message, unless its time is far ahead of the clock.
 local latest = values.F and struct.unpack('>i7', sub(values.F, 8)) or 0
 hset[#hset + 1], hset[#hset + 2] = 't', latest < now + LIFETIME and math.max(latest, 0) or 0
+take_journal(seen, hset)
 redis.call('HSET', KEYS[5], unpack(hset))
 redis.call('HDEL', KEYS[5], 'page', 'z')
 redis.call('RENAME', KEYS[5], state)
-begin()
+begin(seen)
 local function move(from, to)
   redis.call('RENAME', from, to)
   redis.call('PERSIST', to)

@@ -11,7 +11,7 @@ local later = {known[8], known[9], known[10]}
 for i = 11, #ARGV, 2 do
   if ARGV[i] == 'U' then later[1] = ARGV[i + 1] elseif ARGV[i] == 'A' then later[2] = ARGV[i + 1] end
 end
-local ask = undeclared(with_journals({known[8], known[9], known[10]}, false, lists_of(later)))
+local ask = undeclared(lists_and({known[8], known[9], known[10]}, lists_of(later)))
 if ask then return ask end
 local seen, reply = open_change(epoch, revision, known[6], known[7])
 if reply then return reply end
@@ -35,7 +35,7 @@ for _, list in ipairs(lists_of({known[8], known[9], known[10]})) do
   if not lists[list] then redis.call('ZREM', list, ARGV[5]) end
 end
 if not epoch then
-  begin()
+  begin(seen)
   if ARGV[6] == '' then redis.call('PERSIST', registry) end
 end
 write_log(newest, ARGV[10])

@@ -15,7 +15,7 @@ for i, one in ipairs(replies_in(known[1])) do
 end
 if not reply then return end
 if known[2] or ARGV[6] ~= '' then -- the keys whose life the call extends
-  local names = archives_and_contents(known[5], known[1])
+  local names = contents_in(known[5], known[1])
   for _, list in ipairs(lists_of({known[6], known[7], known[8]})) do names[#names + 1] = list end
   local ask = undeclared(names)
   if ask then return ask end

@@ -10,7 +10,7 @@ use_documents()
 use_places()
 local known = redis.call('HMGET', state, 'e', 'r', 'n', 'l', 'i', 'a', 'u', 'g', 'p', 'q', 'w', '~')
 local revision = tonumber(known[2] or 0)
-local ask = undeclared(with_journals(owners(), false, archives_and_contents(known[11], known[12])))
+local ask = undeclared(lists_and(owners(), contents_in(known[11], known[12])))
 if ask then return ask end
 local seen, reply = open_change(known[1], revision, known[7], known[8])
 if reply then return reply end
@@ -28,5 +28,5 @@ write_log(newest, {ids, sequences})
 local period, since = math.floor(now / LIFETIME), tonumber(known[10])
 local begun, at_its_start, at_start_before = struct.unpack('>I4I6I6', known[9])
 if begun >= period then since = at_start_before elseif begun == period - 1 then since = at_its_start end
-note_places(seen, true, recent_places(places, since))
+note_places(seen, recent_places(places, since))
 return close_change(seen, {revision, #ids}, revision, now, known[4], known[5], known[6])

@@ -13,7 +13,7 @@ use_places()
 use_replies()
 local known = redis.call('HMGET', state, 'e', 'r', 'c', 'k', 'l', ARGV[10], 'i', 'a', 's', 'w', 'u', 'g', '~')
 local revision, place = tonumber(known[2] or 0), known[6]
-local ask = undeclared(with_journals(owners(), false, archives_and_contents(known[10], known[13])))
+local ask = undeclared(lists_and(owners(), contents_in(known[10], known[13])))
 if ask then return ask end
 local seen, reply = decided(known[11], known[12])
 if reply then return reply end
@@ -60,7 +60,8 @@ local newest = head_of_entry(live_before and REPLY_ENDED or UPDATED, now)
 write_log(newest, {id, timestamp, sequence})
 redis.call('HSET', state, 'r', revision, 'x', newest, 'u', now, 'c', known[3] - c + new_c,
            'k', known[4] - math.ceil(c / 4) + math.ceil(new_c / 4), 'h', revision, ARGV[10], pack_place(timestamp, whose, sequence, revision) .. string.sub(ARGV[12], 6))
-note_places(seen, true, {{ARGV[10], place}})
+note_places(seen, {{ARGV[10], place}})
+drop_copy()
 if old then redis.call('ZREM', messages, old) end
 redis.call('ZADD', messages, timestamp_text, member)
 if live_before then forget_replies(state, {[sequence] = true}) end
