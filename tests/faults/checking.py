@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from msgspec import structs
 
 from tests.faults.model import Conversation
-from tests.faults.recording import Call, Change, Final, Recorded, Seen
+from tests.faults.recording import Call, Final, Form, Recorded, Seen, as_form
 
 __all__ = ["check"]
 
@@ -34,6 +34,7 @@ KINDS = {
     "Restore": "restore",
     "UpdateMessage": "update",
     "DeleteMessages": "delete",
+    "EraseMessages": "delete",
     "Clear": "clear",
     "Compact": "compact",
     "Expand": "expand",
@@ -43,30 +44,27 @@ KINDS = {
 _NOTHING = "0" * 16
 
 
-def check(recorded: Recorded, *, shortest_log: int = 1) -> list[str]:
-    """The violations, in words; empty if all promises are kept. `shortest_log`: the least number of changes that a
-    subscriber may be behind and be sent a Reset because the log was trimmed."""
-    changes: dict[str, list[Change]] = defaultdict(list)
+def check(recorded: Recorded) -> list[str]:
+    """The violations, in words; empty if all promises are kept."""
     calls: dict[str, list[Call]] = defaultdict(list)
-    tokens = {}
     for call in _united(recorded.calls):
         calls[call.conversation].append(call)
-        tokens[call.conversation, call.token[:6], KINDS.get(call.kind)] = call.token
-    for change in recorded.changes:
-        whole = tokens.get((change.conversation, change.token, change.kind), change.token)
-        changes[change.conversation].append(structs.replace(change, token=whole))
-    problems = []
-    for name in sorted({*changes, *calls, *recorded.final}):
-        one = _Timeline(name, changes[name], calls[name], recorded.losses)
+    problems = [*recorded.problems]
+    timelines = {}
+    for name in sorted({*recorded.changes, *calls, *recorded.final} - recorded.partly):
+        one = _Timeline(name, recorded.changes.get(name, []), calls[name], recorded.losses)
+        timelines[name] = one
         problems += [f"{name}: {problem}" for problem in one.check(recorded.final.get(name, Final(())))]
-    follows = _successors([recorded.changes, *recorded.branches])
     for watcher, events in recorded.events.items():
-        for name in recorded.follows.get(watcher, tuple(changes)):
-            if changes.get(name):
-                feed = _Feed(name, changes[name], follows, shortest_log, lossy=bool(recorded.losses))
-                seen = [event for event in events if event.conversation == name]
-                problems += [f"{watcher}: {name}: {problem}" for problem in feed.check(seen)]
-    made = {change.token for its in changes.values() for change in its}
+        seen: dict[str, list[Seen]] = defaultdict(list)
+        for event in events:
+            for name in [*seen] if event.kind == "resumed" else [event.conversation]:
+                seen[name].append(event)
+        for name in recorded.follows.get(watcher, tuple(timelines)):
+            if name in timelines and recorded.changes.get(name):
+                feed = _Feed(timelines[name], recorded.changes[name], lossy=bool(recorded.losses))
+                problems += [f"{watcher}: {name}: {problem}" for problem in feed.check(seen[name])]
+    made = {token for one in timelines.values() for token in one.made}
     return problems + _check_histories(recorded, made) + _check_search(recorded)
 
 
@@ -86,21 +84,26 @@ def _united(calls: list[Call]) -> list[Call]:
 class _Timeline:
     """One conversation: its changes in order, and everybody's calls."""
 
-    def __init__(self, name: str, changes: list[Change], calls: list[Call], losses: list[tuple[float, float]]) -> None:
+    def __init__(self, name: str, changes: list[Seen], calls: list[Call], losses: list[tuple[float, float]]) -> None:
         self._name = name
         self._changes = changes
         self._calls = [_forgiven(call, losses) for call in calls]
-        self._by_token = {call.token: call for call in self._calls if call.token}
+        by_token = {(call.token[:6], KINDS.get(call.kind)): call for call in self._calls if call.token}
         never = Call("nobody", name, "", "", {}, 0.0)
         self._makers: list[Call] = []
-        seen: set[str] = set()
+        self.made: set[str] = set()
         for change in changes:
-            maker = self._by_token.get(change.token, never)
-            if change.token in seen:  # reported below; the following changes are not to blame
+            maker = by_token.get((change.call, change.change), never)
+            if maker is never and change.kind == "reply_ended":  # a reader did it, because the writer was dead
+                entry = {"form": [change.ids[0], "", (), "interrupted"], "digest": None, "stays": False}
+                maker = structs.replace(never, kind="UpdateMessage", arguments={"entries": [entry], "reply": ""})
+            elif maker.token in self.made:  # reported below; the following changes are not to blame
                 maker = structs.replace(maker, responded=float("inf"), status="unknown")
-            seen.add(change.token)
+            self.made.add(maker.token)
             self._makers.append(maker)
+        self.made.discard("")
         self._problems: list[str] = []
+        self._state = Conversation()
 
     def check(self, final: Final) -> list[str]:
         self._check_tokens()
@@ -113,21 +116,18 @@ class _Timeline:
         self._problems.append(f"{call.kind} {call.token} of {call.client} ({at}) {problem}")
 
     def _check_tokens(self) -> None:
-        made = Counter(change.token for change in self._changes)
-        for token, count in made.items():
-            call = self._by_token.get(token)
-            if call is None:
-                self._problems.append(f"nobody asked for the change {token}")
-                continue
-            if count > 1:
-                places = [change.revision for change in self._changes if change.token == token]
-                self._say(call, f"was applied {count} times: as revisions {places}")
-            if call.status == "refused":
-                self._say(call, f"was refused ({call.value}), but was applied")
-            kinds = {change.kind for change in self._changes if change.token == token}
-            if kinds != {KINDS[call.kind]}:
-                self._say(call, f"made changes of the kinds {kinds}")
+        for change, maker in zip(self._changes, self._makers, strict=True):
+            if not maker.kind:
+                self._problems.append(f"nobody asked for the change {_shown(change)}")
+        made = Counter(maker.token for maker in self._makers if maker.token)
         for call in self._calls:
+            count = made[call.token] if call.token else 0
+            if count > 1:
+                pairs = zip(self._changes, self._makers, strict=True)
+                places = [change.revision for change, maker in pairs if maker.token == call.token]
+                self._say(call, f"was applied {count} times: as revisions {places}")
+            if count and call.status == "refused":
+                self._say(call, f"was refused ({call.value}), but was applied")
             if call.status == "error":
                 self._say(call, f"raised {call.value}")
 
@@ -146,11 +146,11 @@ class _Timeline:
 
     def _replay(self, final: Final) -> None:
         waiting, at_work = deque(self._waiting()), []
-        state = Conversation()
+        state = self._state
         for at in range(len(self._changes) + 1):
             if at:
                 change, maker = self._changes[at - 1], self._makers[at - 1]
-                if maker.kind and KINDS[maker.kind] == change.kind:
+                if maker.kind:
                     for problem in state.apply(change, maker):
                         self._say(maker, f"(revision {change.revision}) {problem}")
             while waiting and waiting[0].first <= at:
@@ -175,14 +175,13 @@ class _Timeline:
 
     def _waiting(self) -> list[_Waiting]:
         """The tests of states, in the order of the first state that may be meant."""
-        made = {change.token for change in self._changes}
         acknowledged = sorted((maker.responded, at) for at, maker in enumerate(self._makers, 1))
         times = [responded for responded, _ in acknowledged]
         known = list(accumulate((at for _, at in acknowledged), max, initial=0))
         begun = list(accumulate((maker.invoked for maker in self._makers), max))
         found = []
         for call in self._calls:
-            if call.status in ("ok", "refused") and call.token not in made:
+            if call.status in ("ok", "refused") and call.token not in self.made:
                 first = known[bisect_right(times, call.invoked)]
                 last = max(first, bisect_right(begun, call.responded))
                 found += [_Waiting(first, last, call, test) for test in _tests(call)]
@@ -220,7 +219,7 @@ def _tests(call: Call) -> list[Test]:
         return [
             lambda state: all(
                 name in state.stored
-                and state.stored[name].digest == digest
+                and state.stored[name].is_like(digest)
                 and [state.stored[name].revision, True] == outcome
                 for name, digest, outcome in entries
             )
@@ -229,13 +228,18 @@ def _tests(call: Call) -> list[Test]:
         entry = arguments["entries"][0]
         name, digest = entry["form"][0], entry["digest"]
         if value is None:
-            return [lambda state: not state.is_live(name)]
+            ends = arguments.get("reply") is not None
+            return [lambda state: not state.is_live(name) or (ends and not state.stored[name].is_live)]
         return [
             lambda state: (
-                name in state.stored and state.stored[name].digest == digest and state.stored[name].revision == value
+                name in state.stored and state.stored[name].is_like(digest) and state.stored[name].revision == value
             )
         ]
     if call.kind == "DeleteMessages":
+        return [lambda state: value == 0 and not state.stored.keys() & set(arguments["ids"])]
+    if call.kind == "EraseMessages":
+        if isinstance(value, str):  # the live summary, which may quote a message
+            return [lambda state: state.summary == value]
         return [lambda state: value == 0 and not state.stored.keys() & set(arguments["ids"])]
     if call.kind == "Clear":
         return [lambda state: not state.stored and value == (state.revision if state.exists else 0)]
@@ -248,11 +252,11 @@ def _tests(call: Call) -> list[Test]:
     if call.kind in KINDS:
         return [lambda state: False]  # a restore or a record always is a change
     if call.kind == "ReadPage":
-        forms = [_tuples(one) for one in value]
-        return [lambda state: state.forms == forms] if len(forms) < arguments["whole"] else []
+        forms = [as_form(one) for one in value]
+        return [lambda state: _is_read(forms, state.forms)] if len(forms) < arguments["whole"] else []
     if call.kind == "ReadHead":
         epoch, revision, token, count, raw = value
-        newest = [_tuples(one) for one in raw]
+        newest = [as_form(one) for one in raw]
         return [
             lambda state: (
                 (not state.exists and (epoch == _NOTHING) and not count)
@@ -271,16 +275,22 @@ def _tests(call: Call) -> list[Test]:
             return [lambda state: arguments["id"] not in state.stored]
         value = [value]
     if call.kind in ("FindMessage", "Fetch"):
-        return [_has(_tuples(one)) for one in value]
+        return [_has(as_form(one)) for one in value]
     return []
+
+
+def _is_read(found: list[Form], there: list[Form]) -> bool:
+    """Replies that are being written are read a moment after the rest: they may have ended, or be gone."""
+    names = {one[0] for one in found}
+    wanted = [one for one in there if one[0] in names or one[3] != "streaming"]
+    return len(found) == len(wanted) and all(
+        one == other or (one[0] == other[0] and other[3] == "streaming")
+        for one, other in zip(found, wanted, strict=True)
+    )
 
 
 def _has(wanted: Any) -> Test:
     return lambda state: wanted[0] in state.stored and state.stored[wanted[0]].form == wanted
-
-
-def _tuples(raw: Any) -> Any:
-    return raw[0], raw[1], tuple((kind, call) for kind, call in raw[2])
 
 
 def _refusals(call: Call) -> list[Test]:
@@ -306,89 +316,116 @@ def _difference(wanted: list[Any], found: list[Any]) -> str:
 # Subscribers
 
 
-def _successors(branches: list[list[Change]]) -> dict[str, set[str]]:
-    """The tokens that came before each token. A change that was made again after a loss has several."""
-    found: dict[str, set[str]] = defaultdict(set)
-    for branch in branches:
-        before: dict[str, str] = {}
-        for change in branch:
-            found[change.place].add(before.get(change.conversation, _NOTHING))
-            before[change.conversation] = change.place
-    return found
-
-
 class _Feed:
     """Checks the events that one subscriber has received of one conversation."""
 
-    def __init__(
-        self, name: str, changes: list[Change], follows: dict[str, set[str]], shortest_log: int, *, lossy: bool
-    ) -> None:
-        self._name = name
-        self._changes = changes
-        self._kinds = {change.place: change.kind for change in changes}
-        self._removed = {change.place: set(change.removed) for change in changes}
-        self._follows = follows
-        self._shortest_log = shortest_log
+    def __init__(self, timeline: _Timeline, changes: list[Seen], *, lossy: bool) -> None:
+        self._name = timeline._name
+        self._state = timeline._state
+        self._changes = {change.token: change for change in changes}
+        self._before = dict(zip(self._changes, [_NOTHING, *self._changes], strict=False))
+        self._makers = dict(zip(self._changes, timeline._makers, strict=False))
+        self._last = changes[-1]
         self._lossy = lossy
+        self._texts: dict[str, str] = {}
 
     def check(self, seen: list[Seen]) -> list[str]:
         problems = []
         before = Seen(self._name, "", _NOTHING, 0, _NOTHING)
         for event in seen:
-            problem = self._reset(before, event) if event.kind == "reset" else self._change(before, event)
+            if event.kind == "resumed":
+                self._texts.clear()
+                continue
+            if event.kind == "reply_grew":
+                problem = self._growth(before, event)
+            else:
+                problem = self._reset(before, event) if event.kind == "reset" else self._change(before, event)
             if problem:
                 problems.append(f"{problem}: {_shown(event)} after {_shown(before)}")
-            before = event
-        last = self._changes[-1]
+            if event.kind != "reply_grew":
+                before = event
         ended = before.kind == "conversation_deleted" or before.epoch == _NOTHING
-        if (last.kind == "end" and not ended) or (last.kind != "end" and before.token != last.place):
-            problems.append(f"was never sent the last change, {last.revision}:{last.place}: it is at {_shown(before)}")
+        last = self._last
+        if (last.change == "end" and not ended) or (last.change != "end" and before.token != last.token):
+            problems.append(f"was never sent the last change, {_shown(last)}: it is at {_shown(before)}")
         return problems
 
     def _reset(self, before: Seen, event: Seen) -> str:
-        known = event.token in self._follows or event.epoch == _NOTHING
-        if not known and not self._lossy:
+        self._texts.clear()
+        ended = any(change.change == "end" for change in self._changes.values())
+        if self._lossy:
+            return ""
+        if event.token not in self._changes and event.epoch != _NOTHING:
             return "a Reset to a state that never was"
-        ended = any(change.kind == "end" for change in self._changes)
-        behind = event.revision - before.revision if event.epoch == before.epoch else 0
-        needed = {
-            "log_trimmed": behind >= self._shortest_log or before.epoch != event.epoch,
-            "conversation_missing": ended,
-            "conversation_replaced": ended,
-            "server_rewound": self._lossy,
-        }
-        return "" if needed.get(event.reason) or self._lossy else "a Reset without need"
+        needed = {"conversation_missing": ended, "conversation_replaced": ended}
+        return "" if needed.get(event.reason) else "a Reset without need"
+
+    def _growth(self, before: Seen, event: Seen) -> str:
+        known = self._texts.get(event.ids[0], "")
+        if event.token != before.token:
+            return "text of another state"
+        if event.offset != len(known):
+            return f"text at {event.offset}, but {len(known)} characters are known"
+        self._texts[event.ids[0]] = known + event.text
+        return "" if is_of_reply(known + event.text) else f"another text than was written, {known + event.text!r}"
+
+    def _end(self, event: Seen) -> str:
+        known = self._texts.pop(event.ids[0], "")
+        if not event.forms:
+            return ""
+        if event.offset not in (0, len(known)):
+            return f"an end at {event.offset}, but {len(known)} characters are known"
+        [(_, text, _, status)] = event.forms
+        joined = known[: event.offset] + event.text
+        if joined != text if status not in ("streaming", "interrupted") else not is_of_reply(joined):
+            return f"the joined text {joined!r}, but it is {text!r}"
+        return ""
 
     def _change(self, before: Seen, event: Seen) -> str:
         ended = before.kind == "conversation_deleted" or before.epoch == _NOTHING
         begins = event.revision == 1 and ended
         if not begins and (event.epoch, event.revision) != (before.epoch, before.revision + 1):
             return "a repeat" if (event.epoch == before.epoch and event.revision <= before.revision) else "a gap"
-        if event.token not in self._follows:
+        change = self._changes.get(event.token)
+        if change is None:
             return "" if self._lossy else "an event without a change"
-        if not begins and before.token not in self._follows[event.token]:
+        if not begins and self._before[event.token] != before.token:
             return "no Reset, but the change before is another one"
-        if set(event.removed) != self._removed.get(event.token, set(event.removed)):
-            return f"an event with removed ids {event.removed}, but the change removed {self._removed[event.token]}"
-        kind = self._kinds.get(event.token, _KINDS_OF_EVENTS[event.kind])
-        return "" if kind == _KINDS_OF_EVENTS[event.kind] else f"an event of another kind than the change, {kind}"
+        if (event.kind, event.removed, event.count) != (change.kind, change.removed, change.count):
+            return f"another event than in the log, {change}"
+        if problem := self._content(event):
+            return problem
+        return self._end(event) if event.kind == "reply_ended" else ""
+
+    def _content(self, event: Seen) -> str:
+        """Each message must be there as it was at this change or later, unless it was removed since."""
+        # What is read after the end of a conversation has no epoch any more.
+        maker, key = self._makers[event.token], self._changes[event.token].epoch
+        wanted = [entry["form"][0] for entry in maker.arguments.get("entries", ())]
+        if event.change == "append":  # without duplicates
+            wanted = [name for name in wanted if (key, event.revision, name) in self._state.added]
+        forms = {one[0]: one for one in event.forms}
+        for name in wanted:
+            versions = self._state.versions[key, name]
+            fitting = {one for at, one in versions if at >= event.revision}
+            if name in forms and forms[name] not in fitting:
+                return f"the message {forms[name]}, which never was so"
+            if name not in forms and not any(at > event.revision for at in self._state.removals[key, name]):
+                return f"no message {name}, which was not removed"
+        if more := forms.keys() - set(wanted):
+            return f"messages {more}, which are of other changes"
+        return ""
+
+
+def is_of_reply(text: str) -> bool:
+    """Whether a text is the beginning of what each reply says: 0 1 2 3 …"""
+    words = text.split(" ")
+    return words[-1] == "" and words[:-1] == [str(number) for number in range(len(words) - 1)]
 
 
 def _shown(event: Seen) -> str:
     return f"{event.kind} {event.reason} {event.epoch}:{event.revision}:{event.token}"
 
-
-_KINDS_OF_EVENTS = {
-    "messages_appended": "append",
-    "history_restored": "restore",
-    "message_updated": "update",
-    "messages_deleted": "delete",
-    "history_cleared": "clear",
-    "history_compacted": "compact",
-    "history_expanded": "expand",
-    "conversation_updated": "record",
-    "conversation_deleted": "end",
-}
 
 # The end
 

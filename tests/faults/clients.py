@@ -1,5 +1,5 @@
-"""The processes of a run: writers that do everything at random, and watchers that subscribe. Run as a program, with a
-folder and a map of settings as JSON; each ends when the file `stop` is in the folder and all is settled."""
+"""The processes of a run: writers that do everything at random, streamers that write replies all the time beside a
+compressor, and watchers that subscribe. Each ends when the file `stop` is in the folder and all is settled."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from redis_history import (
+    AsyncCompressor,
     AsyncHistoryStore,
     Conversation,
     Cursor,
@@ -24,7 +25,9 @@ from redis_history import (
     Message,
     RedisHistory,
     RetryPolicy,
+    RunChanged,
     assistant,
+    compression,
     system,
     tool,
     tool_result,
@@ -32,18 +35,24 @@ from redis_history import (
     user,
 )
 from redis_history._ids import rng
-from redis_history.errors import OutcomeUnknownError, RedisHistoryError
+from redis_history.errors import OutcomeUnknownError, RedisHistoryError, RevisionConflictError
 from redis_history.events import BEGINNING
 from tests.faults.recording import UNKNOWN, Journal, form, lines, record
 
 NAMESPACE = "faults"
-#: Anything may happen to these.
+#: Anything may happen to these, but that they end.
 TALKS = ("talk 0", "talk 1", "talk 2")
 #: Agents number their calls alike here, and the oldest messages leave.
 CAPPED, CAP = "capped", 10
 #: Shared histories follow it.
 SHARED = "shared"
-NAMES = (*TALKS, CAPPED, SHARED)
+#: One agent at a time writes here.
+RUNS = "runs"
+NAMES = (*TALKS, CAPPED, SHARED, RUNS)
+#: What belongs to this conversation ends by itself.
+MAYFLY, TTL = "mayfly", 3.0
+#: Owners and agents of conversations.
+OWNERS = (None, 1, "1", "ann")
 RETRY = RetryPolicy(deadline=5.0, longest_wait=0.05)
 PATIENT = RetryPolicy(deadline=60.0, longest_wait=0.1)
 #: Seconds for a history or a watcher to see the end.
@@ -57,11 +66,11 @@ class Settings(msgspec.Struct):
     life: int = 0
     search: str = "off"
     durability: str = "server"
-    log_length: int = 1000
     asynchronous: bool = False
+    deletes: bool = True
 
     def options(self, **more: Any) -> dict[str, Any]:
-        found = {"namespace": NAMESPACE, "search": self.search, "poll_interval": 0.5, "log_length": self.log_length}
+        found = {"namespace": NAMESPACE, "search": self.search, "poll_interval": 0.5, "log_length": 1_000_000}
         if self.durability != "server":
             found |= {"durability": self.durability, "durability_timeout": 0.3}
         return {**found, **more}
@@ -96,12 +105,13 @@ class Writer:
         self._number = 0
         self._store = self._open(stack)
         self._capped = self._open(stack, max_messages=CAP)
+        self._mayfly = self._open(stack, ttl=TTL)
         self._seen: dict[str, list[Message]] = {}
         self._last: dict[str, Message] = {}
         self._added: list[str] = []
         self._history: RedisHistory | None = None
         if not settings.asynchronous:
-            self._history = RedisHistory(self._open(stack, retry=PATIENT))
+            self._history = RedisHistory(self._open(stack, retry=PATIENT)).use(compression(_join))
             stack.callback(self._history.close)
 
     def _open(self, stack: contextlib.ExitStack, **more: Any) -> Any:
@@ -168,15 +178,19 @@ class Writer:
         "append_if": 3,
         "call_tools": 12,
         "update": 8,
-        "delete": 8,
-        "clear": 2,
-        "restore": 2,
+        "delete": 6,
+        "erase": 5,
+        "clear": 1.5,
+        "restore": 1.5,
         "record": 4,
         "create": 2,
         "delete_conversation": 2,
-        "compact": 5,
-        "expand": 3,
+        "compact": 6,
+        "expand": 2,
+        "run": 3,
+        "mayfly_": 3,
         "add": 6,
+        "rewrite": 0.7,
         "get": 12,
         "snapshot": 5,
         "get_message": 4,
@@ -194,15 +208,11 @@ class Writer:
         word = self._word()
         make = self._random.choice([user, user, user, assistant, system])
         time = self._random.choice([None, None, None, None, "1999-01-01", "2001-02-03", "2200-01-01"])
-        return make(word, id=word, timestamp=time)
+        return make(f"t{word}", id=word, timestamp=time)
 
     def _talk(self) -> str:
-        return self._random.choice((*TALKS, TALKS[0], SHARED))
-
-    def _calls(self) -> str:
-        """Agents number their calls alike here, too; nothing is deleted. Now and then it is another one, because a
-        call whose writer was killed never has its result, and what follows it can never be compacted."""
-        return f"calls {int(time.monotonic() / 15)}"
+        brief = [_brief(), _brief(-1)] if self._settings.deletes else []
+        return self._random.choice((*TALKS, TALKS[0], SHARED, *brief))
 
     def _any(self, name: str) -> Message | None:
         """A message that was there when this writer looked last."""
@@ -228,7 +238,7 @@ class Writer:
         self._store.append(name, self._message(), expected_revision=revision)
 
     def _call_tools(self) -> None:
-        name, store = self._random.choice([(self._calls(), self._store), (CAPPED, self._capped)])
+        name, store = self._random.choice([(_calls(), self._store), (CAPPED, self._capped)])
         number = self._random.randint(1, 3)
         word = self._word()
         calls = [f"call_{number + index}" for index in range(self._random.randint(1, 2))]
@@ -242,9 +252,9 @@ class Writer:
                     break
 
     def _update(self) -> None:
-        name = self._random.choice((self._talk(), self._talk(), self._calls()))
+        name = self._random.choice((self._talk(), self._talk(), _calls()))
         if (message := self._any(name)) is not None and not (message.tool_uses or message.tool_results):
-            text = self._random.choice([self._word(), message.text])
+            text = self._random.choice([f"t{self._word()}", message.text])
             changed = Message(id=message.id, role=message.role, parts=text, metadata=message.metadata)  # type: ignore[arg-type]
             self._store.update_message(name, changed)
 
@@ -254,38 +264,74 @@ class Writer:
             again = self._random.random()
             self._store.delete_messages(name, [message.id, *(one.id for one in self._seen[name][:2] if again < 0.3)])
             if again > 0.7:  # the same id lives again
-                self._store.append(name, user(self._word(), id=message.id))
+                self._store.append(name, user(f"t{self._word()}", id=message.id))
+
+    def _erase(self) -> None:
+        name = self._random.choice((self._talk(), _calls()))
+        seen = [one for one in self._seen.get(name, []) if one.role == "user" or one.is_summary]
+        if seen:
+            chosen = self._random.sample(seen, min(len(seen), self._random.choice([1, 1, 2])))
+            self._store.erase(name, [one.id for one in chosen])
+            for one in chosen:  # nobody writes this text again
+                if one.status == "complete" and one.text[:1] == "t" and " " not in one.text:
+                    self._journal.write("erased", name, one.id, one.text)
 
     def _clear(self) -> None:
         self._store.clear(self._talk())
 
     def _restore(self) -> None:
         name = self._talk()
-        seen = [one for one in self._seen.get(name, [])[-3:] if not one.is_summary]
-        kept = [replace(one, timestamp=None, sequence=None) for one in seen]
-        self._store.restore(name, [*kept, self._message()])
+        self._store.restore(name, [*_undated(self._seen.get(name, [])[-3:]), self._message()])
 
     def _record(self) -> None:
-        self._store.update_conversation(self._talk(), title=self._word())
+        owner, agent = self._random.choice(OWNERS), self._random.choice([None, "bot"])
+        self._store.update_conversation(self._talk(), title=self._word(), user_id=owner, agent_name=agent)
 
     def _create(self) -> None:
-        self._store.create_conversation(Conversation(self._talk(), title=self._word()))
+        owner = self._random.choice(OWNERS)
+        self._store.create_conversation(Conversation(self._talk(), title=self._word(), user_id=owner))
 
     def _delete_conversation(self) -> None:
-        self._store.delete_conversation(self._random.choice(TALKS))
+        """It may begin anew, but seldom does: of what was in between, nobody else knows."""
+        if self._settings.deletes:
+            self._store.delete_conversation(_brief(-2))
+            if self._random.random() < 0.1:
+                self._store.append(_brief(-2), self._message())
+
+    def _run(self) -> None:
+        if self._settings.asynchronous:
+            return
+        with self._store.run(RUNS, agent_name=self._settings.name, wait=0.2) as run:
+            for _ in range(self._random.randint(1, 3)):
+                run.append(self._message())
+                time.sleep(self._random.uniform(0, 0.05))
+            run.messages()
+            if self._random.random() < 0.2:
+                self._store.stop_run(RUNS)
+                run.check()
+
+    def _mayfly_(self) -> None:
+        name = _mayfly()
+        message = self._message()
+        asked = time.monotonic()
+        self._mayfly.append(name, message)
+        there = self._mayfly.get_message(name, message.id)
+        if there is None and time.monotonic() - asked < 0.8 * TTL:
+            self._journal.write("problem", f"{message.id} was gone from {name} before its time")
 
     def _compact(self) -> None:
-        name = self._random.choice((self._talk(), self._calls(), self._calls()))
+        name = self._random.choice((self._talk(), _calls(), _calls()))
         messages = self._store.get(name)
         if len(messages) > 3:
             index = self._random.randrange(2, len(messages))
             seen = messages[: index + 1] if self._random.random() < 0.5 else None
             word = self._word()
-            summary = user(word, id=word, metadata={"is_summary": True})
+            quoted = [one.text for one in messages[: index + 1] if one.role != "system"]
+            summary = user(" ".join([word, *quoted]), id=word, metadata={"is_summary": True})
             self._store.compact(name, through=messages[index], summary=summary, seen=seen)
 
     def _expand(self) -> None:
-        name = self._random.choice((self._talk(), self._calls()))
+        name = self._random.choice((self._talk(), _calls()))
         summaries = [one for one in self._store.get(name) if one.is_summary]
         if summaries:
             self._store.expand(name, summaries[-1].id)
@@ -307,8 +353,24 @@ class Writer:
         if self._history is not None:
             self._added.append(self._history.add_text("user", self._word()).id)
 
+    def _rewrite(self) -> None:
+        """What the history held is gone then, saved or not; if others have changed it, it loads."""
+        history = self._history
+        if history is None:
+            return
+        self._added.clear()
+        how = self._random.choice(["clear", "restore", "reduce"])
+        if how == "clear":
+            history.clear()
+        elif how == "restore":
+            history.restore([*_undated(history.entries[-2:]), self._message()])
+        else:
+            history.reduce(max_entries=5)
+        with contextlib.suppress(RevisionConflictError):
+            history.flush()
+
     def _get(self) -> None:
-        name = self._random.choice((*NAMES, self._calls()))
+        name = self._random.choice((*NAMES, _calls()))
         self._seen[name] = self._store.get(name)
 
     def _snapshot(self) -> None:
@@ -331,6 +393,79 @@ class Writer:
         self._store.list_conversations()
 
 
+def _undated(messages: Any) -> list[Message]:
+    """Messages as new ones. The model knows times of long ago, of long hence, and the present."""
+    return [replace(one, timestamp=None, sequence=None) for one in messages if not one.is_summary]
+
+
+def _calls() -> str:
+    """Agents number their calls alike here, too; nothing is deleted. Now and then it is another one, because a call
+    whose writer was killed never has its result, and what follows it can never be compacted."""
+    return f"calls {int(time.monotonic() / 15)}"
+
+
+def _brief(age: int = 0) -> str:
+    return f"brief {int(time.monotonic() / 2) + age}"
+
+
+def _mayfly() -> str:
+    return f"{MAYFLY} {int(time.monotonic() / 5)}"
+
+
+class Streamer:
+    """Writes so many replies at a time. Each says 0 1 2 3 and so on. A compressor runs beside it."""
+
+    def __init__(self, settings: Settings, journal: Journal, replies: int = 10) -> None:
+        self._settings = settings
+        self._journal = journal
+        self._replies = replies
+        self._random = random.Random(f"{settings.name} {settings.life}")
+        self._number = itertools.count()
+
+    async def run(self) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+
+            async def opened(**more: Any) -> AsyncHistoryStore:
+                options = self._settings.options(retry=RETRY, **more)
+                store = await stack.enter_async_context(AsyncHistoryStore(self._settings.url, **options))
+                durable = self._settings.durability != "server"
+                return record(store, self._journal, cap=more.get("max_messages"), durable=durable)
+
+            plain, capped, mayfly = await opened(), await opened(max_messages=CAP), await opened(ttl=TTL)
+            compressor = AsyncCompressor(plain, _join, max_messages=40, look_interval=0.5, grace=1.0)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(compressor.run())
+                for _ in range(self._replies):
+                    group.create_task(self._stream_on(plain, capped, mayfly))
+                while not self._settings.is_there("stop"):
+                    await asyncio.sleep(0.1)
+                compressor.stop()
+        (Path(self._settings.folder) / f"idle {self._settings.name}").touch()
+
+    async def _stream_on(self, plain: Any, capped: Any, mayfly: Any) -> None:
+        while not self._settings.is_there("stop"):
+            choices = [(name, plain) for name in (*TALKS, SHARED, _calls())] + [(CAPPED, capped), (_mayfly(), mayfly)]
+            name, store = self._random.choice(choices)
+            number = f"r{self._settings.name}x{self._settings.life}x{next(self._number)}"
+            with contextlib.suppress(RedisHistoryError, _GaveUpError):
+                async with store.stream(name, id=number, interval=0.05) as reply:
+                    for word in range(self._random.randint(2, 40)):
+                        await reply.write(f"{word} ")
+                        await asyncio.sleep(self._random.uniform(0, 0.1))
+                        if self._settings.is_there("stop"):
+                            break
+                    if self._random.random() < 0.1:
+                        raise _GaveUpError
+
+
+class _GaveUpError(Exception):
+    pass
+
+
+def _join(messages: Any, *_: Any) -> str:
+    return " ".join(message.text for message in messages if message.text)[-2000:] or "nothing"
+
+
 class Watcher:
     """Subscribes from the beginning, and again where it was if it was killed."""
 
@@ -339,17 +474,19 @@ class Watcher:
         self._journal = journal
         self._at = dict.fromkeys(NAMES, BEGINNING) if settings.asynchronous else {}
         for what, *fields in lines(path):
-            if what == "event":
-                self._at[fields[0]] = Cursor(*fields[2:5])
+            if what == "event" and fields[0]["conversation"]:
+                one = fields[0]
+                self._at[one["conversation"]] = Cursor(one["epoch"], one["revision"], one["token"])
 
     def _took(self, event: Any) -> None:
-        if event is not None:
+        if event is not None and event.conversation_id.split()[0] != MAYFLY and not isinstance(event, RunChanged):
             self._journal.event(event)
             self._at[event.conversation_id] = event.cursor
 
     def run(self) -> None:
         """All conversations with one subscription."""
         with HistoryStore(self._settings.url, **self._settings.options(retry=PATIENT)) as store:
+            self._journal.resumed()
             subscription = store.subscribe_all(after=self._at)
             end = float("inf")
             while time.monotonic() < end:
@@ -358,15 +495,17 @@ class Watcher:
                 if end == float("inf") and self._settings.is_there("finish"):
                     end = time.monotonic() + SETTLE
                 if end != float("inf"):
-                    there = {one.conversation_id for one in store.list_conversations(limit=1000)}
-                    if there <= self._at.keys() and self._is_at(
-                        {name: store.snapshot(name, limit=1) for name in self._at}
+                    there = [one.conversation_id for one in store.list_conversations(limit=1000)]
+                    names = [name for name in {*there, *self._at} if name.split()[0] != MAYFLY]
+                    if {*names} <= self._at.keys() and self._is_at(
+                        {name: store.snapshot(name, limit=1) for name in names}
                     ):
                         return
 
     async def follow(self) -> None:
         """One subscription for each conversation."""
         async with AsyncHistoryStore(self._settings.url, **self._settings.options(retry=PATIENT)) as store:
+            self._journal.resumed()
 
             async def follow_one(name: str) -> None:
                 subscription = store.subscribe(name, after=self._at[name])
@@ -420,11 +559,15 @@ def main(role: str, raw: str) -> None:
     logging.disable(logging.CRITICAL)
     settings = msgspec.json.decode(raw, type=Settings)
     folder = Path(settings.folder)
-    if role == "writer":
+    if role != "watcher":
         _distinct_tokens(settings)
         # A history that is closed may say so of what it sent last.
         with contextlib.suppress(OutcomeUnknownError), contextlib.ExitStack() as stack:
-            Writer(settings, Journal(folder / f"{settings.name}-{settings.life}.calls"), stack).run()
+            journal = Journal(folder / f"{settings.name}-{settings.life}.calls")
+            if role == "writer":
+                Writer(settings, journal, stack).run()
+            else:
+                asyncio.run(Streamer(settings, journal).run())
         return
     path = folder / f"{settings.name}.events"
     journal = Journal(path)

@@ -1,42 +1,34 @@
-"""One run: a server behind a proxy that does harm, writers and subscribers, and faults until enough is done."""
+"""One run: servers that are attacked, processes that write and subscribe, and faults until enough is done."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from redis_history import HistoryStore
+from redis_history.errors import RedisHistoryError
+from redis_history.tokens import count_characters, message_tokens
 from tests.faults import recording
-from tests.faults.clients import NAMES, NAMESPACE, PATIENT, Settings
-from tests.faults.recording import Final, Recorded, form
-from tests.support.proxy import LossyProxy
-from tests.support.servers import RealServer, replication, wait_until, wait_until_replicated
+from tests.faults.checking import check, is_of_reply
+from tests.faults.clients import MAYFLY, NAMES, NAMESPACE, OWNERS, PATIENT, Settings
+from tests.faults.deployments import Deployment
+from tests.faults.recording import Final, Recorded, Seen, form
+from tests.support.servers import wait_until
 
 ROOT = Path(__file__).parent.parent.parent
-#: The probability of each fault, for each piece of bytes that passes.
-HARM = {
-    "request_lost": 0.002,
-    "request_halved": 0.002,
-    "request_delayed": 0.005,
-    "request_late": 0.008,
-    "request_repeated": 0.02,
-    "reply_lost": 0.008,
-    "reply_halved": 0.002,
-    "reply_delayed": 0.005,
-}
-#: Some writers keep so short a log; servers leave more in it.
-SHORT_LOG = 40
 #: On a busy machine a run lasts longer, until so many calls are acknowledged.
 ENOUGH = 300
 
@@ -68,144 +60,98 @@ class Client:
         self.start()
 
 
+class Observer:
+    """Sees all changes, also of conversations that end."""
+
+    def __init__(self, url: str) -> None:
+        self.events: list[Seen] = []
+        self._stopping = threading.Event()
+        self._store = HistoryStore(url, namespace=NAMESPACE, retry=PATIENT, search="off", poll_interval=0.2)
+        self._subscription = self._store.subscribe_all(after={})
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        idle = 0
+        while idle < 3 or not self._stopping.is_set():
+            with contextlib.suppress(RedisHistoryError):
+                event = self._subscription.get(timeout=0.3)
+                idle = idle + 1 if event is None else 0
+                if event is not None:
+                    self.events.append(recording.seen(event))
+
+    def close(self) -> None:
+        """Return when it has seen everything."""
+        self._stopping.set()
+        self._thread.join(120)
+        self._subscription.close()
+        self._store.close()
+
+
 class Episode:
     """It ends after so many acknowledged `operations`, or after so many `seconds`. `package` is the folder that has
-    `redis_history` for the writers and watchers. With `replicas` the server has one, which takes over now and then;
-    writers wait for it."""
+    `redis_history` for the writers and watchers. `streamers` write ten replies each. `kills`: also those of processes
+    with live replies, which are over only when their leases are."""
 
     def __init__(
         self,
         folder: Path,
+        deployment: Deployment,
         *,
-        kind: str,
         operations: int,
         seconds: float = 600.0,
-        fsync: str = "always",
-        replicas: bool = False,
-        latest: float = 3.0,
+        search: str = "off",
+        durability: str = "server",
         pause: float = 0.5,
         writers: int = 4,
+        streamers: int = 2,
+        kills: bool = True,
         seed: int = 1,
         package: Path = ROOT,
     ) -> None:
         self._folder = folder
-        self._kind = kind
+        self._deployment = deployment
         self._operations = operations
         self._seconds = seconds
-        self._search = "require" if kind == "redis" else "off"
-        self._fsync = fsync
-        self._replicas = replicas
-        self._latest = latest
+        self._search = search
+        self._durability = durability
         self._pause = pause
         self._writers = writers
+        self._streamers = streamers
+        self._kills = kills
         self._random = random.Random(seed)
-        self._seed = seed
         self._package = package
-        self._servers: list[RealServer] = []
         self._clients: list[Client] = []
         self._stack = contextlib.ExitStack()
-        self._listener: Any = None
-        self._marks = 0
         self._read: dict[Path, int] = {}
         self.counts: Counter[str] = Counter()
-        self.recorded = Recorded()
+        self.recorded = Recorded(losses=deployment.losses)
 
     def _start(self) -> None:
-        self._start_server()
-        self._listen()
-        if self._replicas:
-            self._add_replica()
-        self._proxy = LossyProxy(self._primary.port, faults=HARM, latest=self._latest, seed=self._seed)
-        self._stack.callback(self._proxy.close)
+        self._stack.callback(self._deployment.close)
+        self._deployment.start()
+        self._observer = Observer(self._deployment.direct)
+        # Of conversations that ended before a failover, nobody knows what was lost.
+        common = {"durability": self._durability, "deletes": self._durability == "server"}
         for number in range(self._writers):
-            self._start_client(
-                "writer",
-                f"w{number}",
-                durability="replicas" if self._replicas else "server",
-                log_length=SHORT_LOG if number == 1 else 1000,
-                asynchronous=number % 3 == 1,
-            )
+            self._start_client("writer", f"w{number}", asynchronous=number % 3 == 1, **common)
+        for number in range(self._streamers):
+            self._start_client("streamer", f"w{self._writers + number}", **common)
         self._start_client("watcher", "s0")
         self._start_client("watcher", "s1", asynchronous=True)
         self.recorded.follows["s1"] = NAMES
 
     def _start_client(self, role: str, name: str, **options: Any) -> None:
-        url = f"redis://127.0.0.1:{self._proxy.port}/0?socket_timeout=0.5"
-        settings = Settings(folder=str(self._folder), url=url, name=name, search=self._search, **options)
+        settings = Settings(str(self._folder), self._deployment.url, name, search=self._search, **options)
         client = Client(role, settings, self._package)
         self._clients.append(client)
         self._stack.callback(client.kill)
 
-    # Servers
-
-    @property
-    def _primary(self) -> RealServer:
-        """The last but the replica, which comes behind it."""
-        return self._servers[-2:][0]
-
-    def _start_server(self, *options: str) -> RealServer:
-        options += ("--appendfsync", self._fsync, "--auto-aof-rewrite-percentage", "0")
-        options += ("--repl-diskless-sync-delay", "0", "--client-output-buffer-limit", *["pubsub", "2048", "1024", "1"])
-        server = RealServer(self._kind, tcp=True, options=options)
-        self._servers.append(server)
-        self._stack.callback(server.close)
-        return server.start()
-
-    def _listen(self) -> None:
-        """Listen directly: for nobody a deleted conversation leaves an entry in its log."""
-        self._listener = self._primary.client(client_name="listener").pubsub()
-        self._stack.callback(self._listener.close)
-        self._listener.psubscribe("nothing")
-        wait_until(lambda: self._listener.get_message(timeout=1.0), "the listener to be heard")
-
-    def _add_replica(self) -> None:
-        primary = self._servers[-1]
-        replica = self._start_server("--replicaof", "127.0.0.1", str(primary.port))
-        wait_until(lambda: replication(replica)["master_link_status"] == "up", "the replica to follow")
-        self._marks += 1
-        with primary.client() as client:
-            client.set("mark", self._marks)
-        wait_until_replicated(primary, replica)
-
-    def _restart_server(self) -> None:
-        how = self._random.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM])
-        self._proxy.refuse()
-        begin = time.monotonic_ns() - 3e9
-        self._primary.kill(how)
-        self._primary.start()
-        if self._fsync != "always":  # the last seconds may be lost
-            self.recorded.losses.append((begin, time.monotonic_ns()))
-        self._listen()
-        self._proxy.forward(self._primary.port)
-
-    def _fail_over(self) -> None:
-        """The replica takes over; one time in two without what it was sent last."""
-        primary, replica = self._servers[-2:]
-        if self._random.random() < 0.5:
-            begin = time.monotonic_ns()
-            with replica.client() as client:
-                client.config_set("masterauth", "wrong")
-                client.config_set("masteruser", "nobody")
-            with primary.client() as client:
-                client.client_kill_filter(_type="replica")
-            time.sleep(self._random.uniform(0.05, 0.6))  # what is written now is lost
-            self._proxy.refuse()
-            primary.kill()
-            self.recorded.losses.append((begin, time.monotonic_ns()))
-        else:
-            self._proxy.refuse()
-            wait_until_replicated(primary, replica)
-            primary.kill()
-        with replica.client() as client:
-            client.replicaof("NO", "ONE")
-        self._add_replica()
-        self._listen()
-        self._proxy.forward(replica.port)
-
-    # Other faults
+    # Faults
 
     def _kill_client(self) -> None:
-        self._random.choice(self._clients).restart()
+        clients = [one for one in self._clients if self._kills or one.role != "streamer"]
+        self._random.choice(clients).restart()
 
     def _stop_client(self) -> None:
         client = self._random.choice(self._clients)
@@ -213,25 +159,16 @@ class Episode:
         time.sleep(self._random.uniform(0.05, 1.5))
         client.process.send_signal(signal.SIGCONT)
 
-    def _cut(self) -> None:
-        """Cut every connection that listens, and some others."""
-        with self._primary.client() as client:
-            for number, one in enumerate(client.client_list()):
-                listens = one["sub"] != "0" or one["psub"] != "0"
-                other = number % 3 == 0 and one["cmd"] != "client|list" and "S" not in one["flags"]
-                if one["name"] != "listener" and (listens or other):
-                    client.client_kill_filter(_id=one["id"])
-
     def _do_harm(self) -> None:
-        kinds: dict[Callable[[], None], float] = {self._kill_client: 2, self._stop_client: 2, self._cut: 3}
-        kinds[self._fail_over if self._replicas else self._restart_server] = 2
+        kinds = {self._kill_client: 2, self._stop_client: 2, **self._deployment.faults()}
         [harm] = self._random.choices([*kinds], [*kinds.values()])
         harm()
         self.counts[harm.__name__.strip("_")] += 1
 
     # The run
 
-    def run(self) -> Recorded:
+    def run(self) -> list[str]:
+        """The violations."""
         with self._stack:
             self._start()
             wait_until(lambda: self._acknowledged() > 20, "the writers to begin", 60)
@@ -245,11 +182,11 @@ class Episode:
                 self._do_harm()
             self._settle()
             self._collect()
-        return self.recorded
+        return check(self.recorded)
 
     def _check_running(self) -> None:
         for client in self._clients:
-            assert client.process.poll() is None, client.log.read_text()[-3000:]
+            assert not client.process.poll(), client.log.read_text()[-3000:]
 
     def _acknowledged(self) -> int:
         """How many calls have been acknowledged so far."""
@@ -263,37 +200,147 @@ class Episode:
 
     def _settle(self) -> None:
         (self._folder / "stop").touch()
-        writers = [client for client in self._clients if client.role == "writer"]
-        for client in writers:
-            idle = self._folder / f"idle {client.settings.name}"
-            wait_until(lambda idle=idle, client=client: idle.exists() or client.process.poll(), "a writer to end", 90)
+        for client in self._clients:
+            if client.role != "watcher":
+                idle = self._folder / f"idle {client.settings.name}"
+                wait_until(lambda i=idle, c=client: i.exists() or c.process.poll(), "a writer to end", 90)
         self._check_running()
-        self._proxy.settle()
-        self.counts.update(self._proxy.counts)
+        self.counts.update(self._deployment.settle())
+        self._wait_for_replies()
         (self._folder / "finish").touch()
         for client in self._clients:
             assert client.process.wait(90) == 0, client.log.read_text()[-3000:]
         self._acknowledged()
+        self._observer.close()
+
+    def _open(self, **options: Any) -> Any:
+        return HistoryStore(self._deployment.direct, namespace=NAMESPACE, retry=PATIENT, **options)
+
+    def _wait_for_replies(self) -> None:
+        """Replies of killed writers come to their end."""
+        with self._open(search="off") as store:
+            names = [one.conversation_id for one in store.list_conversations(limit=1000)]
+            for name in names:
+                wait_until(
+                    lambda name=name: all(one.status != "streaming" for one in store.get(name)),
+                    f"the replies of {name} to end",
+                    30,
+                )
 
     def _collect(self) -> None:
         recorded = self.recorded
         for path in sorted(self._folder.glob("*.calls")) + sorted(self._folder.glob("*.events")):
             recording.read_journal(path, recorded)
+        recorded.calls = [call for call in recorded.calls if call.conversation.split()[0] != MAYFLY]
         names = sorted({call.conversation for call in recorded.calls})
-        eras = [recording.read_changes(server.folder, names, NAMESPACE) for server in self._servers]
-        recorded.changes, recorded.branches = recording.merge(eras[: self._marks] if self._replicas else eras)
-        url, search = self._primary.url, self._search
-        with HistoryStore(url, namespace=NAMESPACE, retry=PATIENT, search=search) as store:  # type: ignore[arg-type]
+        with self._open(search=self._search) as store:
             for name in names:
-                messages = tuple(form(one) for one in store.get(name))
+                self._read_changes(store, name)
+                messages = store.get(name)
+                self._check_replies(name, messages)
                 record = store.get_conversation(name)
+                live = tuple(map(form, messages))
                 everything = store.get(name, include_archived=True)
-                archived = tuple(one for one in map(form, everything) if one not in messages)
+                archived = tuple(one for one in map(form, everything) if one not in live)
                 title, count = (record.title, record.message_count) if record is not None else (None, 0)
-                recorded.final[name] = Final(messages, archived, title, count)
+                recorded.final[name] = Final(live, archived, title, count)
             for name, word in self._words():
                 hits = store.search(name, word, limit=20)
                 recorded.found.append((name, word, sorted({hit.message.id for hit in hits})))
+            self._check_lists(store)
+            self._check_erased()
+            self._check_what_is_left(store)
+
+    def _read_changes(self, store: Any, name: str) -> None:
+        """From the log, and if the conversation has ended before, from the observer."""
+        log = recording.changes_of(recording.read_log(store, name))
+        if self.recorded.losses or name in NAMES:
+            self.recorded.changes[name] = log
+            return
+        events = [event for event in self._observer.events if event.conversation == name]
+        changes = recording.changes_of(events)
+        lives = [before for before, event in pairwise([None, *changes]) if event and event.revision == 1]
+        dense = all(
+            after.revision in (1, before.revision + 1) and (after.revision == 1) == (before.change == "end")
+            for before, after in pairwise(changes)
+        )
+        if (
+            not lives
+            or not dense
+            or any(event.kind == "reset" for event in events)
+            or (log and changes[-1].token != log[-1].token)
+        ):
+            self.recorded.partly.add(name)
+            self.counts["partly"] += 1
+        self.recorded.changes[name] = changes
+
+    def _say(self, problem: str) -> None:
+        self.recorded.problems.append(problem)
+
+    def _check_replies(self, name: str, messages: list[Any]) -> None:
+        for message in messages:
+            if message.status == "interrupted" and not is_of_reply(message.text):
+                self._say(f"{name}: the reply {message.id} says {message.text!r}")
+
+    def _check_lists(self, store: Any) -> None:
+        listed = [one for one in store.list_conversations(limit=100_000) if one.conversation_id.split()[0] != MAYFLY]
+        names = [one.conversation_id for one in listed]
+        there = sorted(name for name in self.recorded.final if store.get_conversation(name) is not None)
+        if sorted(names) != there:
+            self._say(f"the list has {sorted(names)}, but there are {there}")
+        if [one.updated_at for one in listed] != sorted((one.updated_at for one in listed), reverse=True):
+            self._say(
+                f"the list is in another order than of changes: {[(n.conversation_id, n.updated_at) for n in listed]}"
+            )
+        for one in listed:
+            messages = store.get(one.conversation_id)
+            sizes = sum(map(count_characters, messages)), sum(map(message_tokens, messages)), len(messages)
+            if (one.characters, one.tokens, one.message_count) != sizes:
+                found = (one.characters, one.tokens, one.message_count)
+                self._say(f"{one.conversation_id}: its totals are {found}, but it has {sizes}")
+        for owner in OWNERS[1:]:
+            wanted = [one.conversation_id for one in listed if (one.user_id, type(one.user_id)) == (owner, type(owner))]
+            found = [one.conversation_id for one in store.list_conversations(user_id=owner, limit=100_000)]
+            if found != wanted or store.count_conversations(user_id=owner) != len(wanted):
+                self._say(f"the list of {owner!r} has {found}, but these are {wanted}")
+
+    def _check_erased(self) -> None:
+        """No key of any server has a text that was erased."""
+        words = set()
+        for path in self._folder.glob("*.calls"):
+            words |= {fields[2] for what, *fields in recording.lines(path) if what == "erased"}
+        self.counts["erased"] = len(words)
+
+        def found() -> set[str]:
+            data = b"\n".join(content for node in self._deployment.nodes for content in _contents(node).values())
+            return words & {match.decode() for match in re.findall(rb"tw\w+x\d+x\d+", data)}
+
+        left: set[str] = set()
+        with contextlib.suppress(AssertionError):  # what removes documents may still be at it
+            wait_until(lambda: not left.clear() and not left.update(found()) and not left, "the texts to be gone", 5)
+        for word in left:
+            keys = [
+                key for node in self._deployment.nodes for key, data in _contents(node).items() if word.encode() in data
+            ]
+            self._say(f"{word} was erased, but is in {keys}")
+
+    def _check_what_is_left(self, store: Any) -> None:
+        """When all conversations are deleted or over, nothing stays that does not expire soon."""
+        for name in self.recorded.final:
+            store.delete_conversation(name)
+        left: list[bytes] = []
+
+        def lasting() -> list[bytes]:
+            left[:] = []
+            for node in self._deployment.nodes:
+                client = node.watcher
+                left.extend(key for key in client.keys("*") if not 0 <= client.pttl(key) <= 150_000)
+            return left
+
+        with contextlib.suppress(AssertionError):
+            wait_until(lambda: not lasting(), "everything to be gone", 15)
+        if lasting():
+            self._say(f"keys are left without conversations: {left[:10]}")
 
     def _words(self) -> list[tuple[str, str]]:
         """Words that are there, and words that are gone."""
@@ -305,5 +352,19 @@ class Episode:
             for entry in call.arguments.get("entries", ())
             if entry["form"][1]
         }
-        gone = sorted(used - there)
+        there = {one for one in there if " " not in one[1]}
+        gone = sorted(one for one in used - there if " " not in one[1])
         return self._random.sample(sorted(there), min(200, len(there))) + self._random.sample(gone, min(100, len(gone)))
+
+
+def _contents(node: Any) -> dict[bytes, bytes]:
+    """What each key of a server has."""
+    client = node.watcher
+    reads = {
+        b"string": lambda key: [client.get(key) or b""],
+        b"hash": lambda key: [part for pair in client.hgetall(key).items() for part in pair],
+        b"list": lambda key: client.lrange(key, 0, -1),
+        b"zset": lambda key: client.zrange(key, 0, -1),
+        b"set": client.smembers,
+    }
+    return {key: b"\n".join(reads[client.type(key)](key)) for key in client.keys("*")}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from tests.faults.recording import Call, Change, Form
+from tests.faults.recording import Call, Form, Seen, as_form
 
 #: Where a message sorts: its explicit time, or NOW for the server's clock, and its sequence.
 Key = tuple[float, int]
@@ -23,11 +23,17 @@ class Stored:
         self.put(entry, revision)
 
     def put(self, entry: dict[str, Any], revision: int) -> None:
-        message_id, text, tools = entry["form"]
-        self.form: Form = (message_id, text, tuple((kind, call) for kind, call in tools))
-        self.digest = entry["digest"]
+        self.form: Form = as_form(entry["form"])
+        self.digest = entry["digest"]  # None: a reader has ended a reply, with what there was of it
         self.stays = entry["stays"]
         self.revision = revision
+
+    def is_like(self, digest: str) -> bool:
+        return self.digest in (digest, None)
+
+    @property
+    def is_live(self) -> bool:
+        return self.form[3] == "streaming"
 
 
 class Archive:
@@ -46,7 +52,12 @@ class Conversation:
         self.exists = False
         self.epoch = self.token = "0" * 16
         self.revision = 0
-        self._invoked = self._begun = 0.0  # no change was made before that
+        self._fence = 0
+        #: By epoch and id: the forms of each message, and when it was removed, by revision.
+        self.versions: dict[tuple[str, str], list[tuple[int, Form]]] = defaultdict(list)
+        self.removals: dict[tuple[str, str], list[int]] = defaultdict(list)
+        self.added: set[tuple[str, int, str]] = set()
+        self.stored: dict[str, Stored] = {}
         self._begin()
 
     def _begin(self) -> None:
@@ -56,7 +67,9 @@ class Conversation:
         self._empty()
 
     def _empty(self) -> None:
-        self.stored: dict[str, Stored] = {}
+        for name in self.stored:
+            self.removals[self.epoch, name].append(self.revision)
+        self.stored = {}
         self.live: list[tuple[Key, str]] = []
         self.archives: list[Archive] = []
         self.summary: str | None = None
@@ -82,32 +95,44 @@ class Conversation:
         """Whether a message of this id is stored with other content, or at another time than this one names."""
         stored = self.stored.get(entry["form"][0])
         other_time = entry["timestamp"] is not None and stored is not None and stored.key[0] != entry["timestamp"]
-        return stored is not None and (stored.digest != entry["digest"] or other_time)
+        return stored is not None and (not stored.is_like(entry["digest"]) or other_time)
 
-    def apply(self, change: Change, call: Call) -> list[str]:
+    def _put(self, name: str, entry: dict[str, Any], revision: int) -> None:
+        self.stored[name].put(entry, revision)
+        self._note(name)
+
+    def _note(self, name: str) -> None:
+        stored = self.stored[name]
+        self.versions[self.epoch, name].append((stored.revision, stored.form))
+
+    def apply(self, change: Seen, call: Call) -> list[str]:
         """Problems of the change itself; then those of the outcome that the caller was given."""
         problems = []
-        self._invoked = max(self._invoked, call.invoked)
+        if change.change == "end":
+            self._fence = 0
         if change.revision != self.revision + 1 and not (change.revision == 1 and not self.exists):
             problems.append(f"revision {change.revision} follows {self.revision}")
+        fence = call.arguments.get("fence") or self._fence
+        if fence < self._fence:
+            problems.append(f"has the fence {fence} of a run, but a run with {self._fence} has written before")
+        self._fence = fence
         expected = call.arguments.get("expected")
         if expected is not None and expected != (self.revision if self.exists else 0):
             problems.append(f"was made at revision {self.revision}, but expected {expected}")
         if not self.exists:
-            if change.kind == "end":
+            if change.change == "end":
                 problems.append("deleted a conversation that did not exist")
             self._begin()
-            self._begun = self._invoked
-            self.exists, self.epoch = True, change.token
-        self.revision, self.token = change.revision, change.place
-        outcome = getattr(self, f"_{change.kind}")(change, call, problems)
+            self.exists, self.epoch = True, change.epoch
+        self.revision, self.token = change.revision, change.token
+        outcome = getattr(self, f"_{change.change}")(change, call, problems)
         if call.status == "ok" and outcome is not None and call.value != outcome:
             problems.append(f"gave {call.value}, and its change is {outcome}")
         return problems
 
     # Each returns the outcome that the caller must be given.
 
-    def _append(self, change: Change, call: Call, problems: list[str]) -> Any:
+    def _append(self, change: Seen, call: Call, problems: list[str]) -> Any:
         outcome = []
         for entry in call.arguments["entries"]:
             stored = self.stored.get(entry["form"][0])
@@ -124,7 +149,7 @@ class Conversation:
         self._trim(change, call, problems)
         return outcome
 
-    def _restore(self, change: Change, call: Call, problems: list[str]) -> Any:
+    def _restore(self, change: Seen, call: Call, problems: list[str]) -> Any:
         self._empty()
         for entry in call.arguments["entries"]:
             self._add(entry, change.revision)
@@ -136,11 +161,13 @@ class Conversation:
         self._sequence += 1
         name, time = entry["form"][0], entry["timestamp"]
         self.stored[name] = Stored(entry, (NOW if time is None else time, self._sequence), revision)
+        self._note(name)
+        self.added.add((self.epoch, revision, name))
         insort(self.live, (self.stored[name].key, name))
 
     def _note_alone(self) -> None:
         """Remember results that come without a call: it has left before, or was deleted. No store can mend that."""
-        if any(tools for _, _, tools in self.forms):
+        if any(form[2] for form in self.forms):
             self._alone |= set(orphans(self.forms, self._alone))
 
     def _check_pairs(self, problems: list[str]) -> None:
@@ -148,7 +175,7 @@ class Conversation:
             problems.append(f"the results {torn} have lost their calls")
             self._alone |= set(torn)
 
-    def _trim(self, change: Change, call: Call, problems: list[str]) -> None:
+    def _trim(self, change: Seen, call: Call, problems: list[str]) -> None:
         cap = call.arguments.get("cap")
         excess = max(0, len(self.live) - cap) if cap else 0
         oldest = {name for _, name in self.live[:excess]}
@@ -162,22 +189,34 @@ class Conversation:
         if gone:
             self._check_pairs(problems)
 
-    def _update(self, change: Change, call: Call, problems: list[str]) -> Any:
+    def _update(self, change: Seen, call: Call, problems: list[str]) -> Any:
         [entry] = call.arguments["entries"]
-        name = entry["form"][0]
+        name, ends = entry["form"][0], call.arguments.get("reply")
         if not self.is_live(name):
             problems.append(f"updated {name}, which is not there")
-        else:
-            self.stored[name].put(entry, change.revision)
+            return change.revision
+        stored = self.stored[name]
+        if ends is not None and not stored.is_live and (ends == "" or stored.digest is not None):
+            problems.append(f"ended the reply {name}, but overwrote {stored.form}")
+        if (change.kind == "reply_ended") != stored.is_live:
+            problems.append(f"gave a {change.kind}, but the message was {stored.form}")
+        self._put(name, entry, change.revision)
         return change.revision
 
-    def _delete(self, change: Change, call: Call, problems: list[str]) -> Any:
-        found = [name for name in call.arguments["ids"] if name in self.stored]
+    def _delete(self, change: Seen, call: Call, problems: list[str]) -> Any:
+        asked = [name for name in call.arguments["ids"] if name in self.stored]
+        found = asked
+        if call.kind == "EraseMessages":  # with the summaries that may quote them
+            found = [name for name in change.ids if name in self.stored]
+            if more := [name for name in found if name not in asked and not self.was_summary(name)]:
+                problems.append(f"erased {more}, which nobody asked for")
+        if set(change.ids) != set(found) or not set(asked) <= set(found):
+            problems.append(f"gave an event with {change.ids}, but removed {found} of {asked}")
         if not found:
             problems.append(f"deleted nothing of {call.arguments['ids']}")
         for name in found:
             self._take(name)
-        return len(found)
+        return len(asked)
 
     def _take(self, name: str) -> None:
         if self.is_live(name):
@@ -187,33 +226,32 @@ class Conversation:
             archive.summary = "" if archive.summary == name else archive.summary
             archive.former = None if archive.former == name else archive.former
         self.summary = None if self.summary == name else self.summary
+        self.removals[self.epoch, name].append(self.revision)
         del self.stored[name]
 
-    def _clear(self, change: Change, call: Call, problems: list[str]) -> Any:
+    def _clear(self, change: Seen, call: Call, problems: list[str]) -> Any:
         if not self.stored:
             problems.append("cleared what was empty")
         self._empty()
         return change.revision
 
-    def _record(self, change: Change, call: Call, problems: list[str]) -> Any:
+    def _record(self, change: Seen, call: Call, problems: list[str]) -> Any:
         self.title = call.arguments["fields"].get("title", self.title)
         return change.revision
 
-    def _end(self, change: Change, call: Call, problems: list[str]) -> Any:
+    def _end(self, change: Seen, call: Call, problems: list[str]) -> Any:
         self.exists = False
         self._begin()
         return True
 
-    def _compact(self, change: Change, call: Call, problems: list[str]) -> Any:
-        time, sequence, clock = call.arguments["through"]
+    def _compact(self, change: Seen, call: Call, problems: list[str]) -> Any:
+        time, sequence = call.arguments["through"]
         if PAST < time < FUTURE:
-            # It may be the place of a message of a former life: all of this one's are later, if the server dated them.
-            of_this_life = clock >= self._begun and sequence <= self._sequence
-            time, sequence = NOW, sequence if of_this_life else 0
+            time = NOW
         through = (time, sequence)
         [entry] = call.arguments["entries"]
         before = self.live[: bisect_right(self.live, (through, "\U0010ffff"))]
-        leaving = [name for _, name in before if not self.stored[name].stays]
+        leaving = [name for _, name in before if not (self.stored[name].stays or self.stored[name].is_live)]
         if not leaving:
             problems.append("compacted nothing")
             return None
@@ -221,13 +259,16 @@ class Conversation:
         self.archives.append(Archive(summary, self.summary, leaving))
         self.live = [one for one in self.live if one[1] not in set(leaving)]
         self.stored[summary] = Stored(entry, place, change.revision)
+        self._note(summary)
         insort(self.live, (place, summary))
         self.summary = summary
         self._summaries.add(summary)
         self._check_pairs(problems)
+        if (change.ids, change.count) != ((summary,), len(leaving)):
+            problems.append(f"gave an event of {change.count} messages and {change.ids}, but it is {len(leaving)}")
         return [change.revision, len(leaving), True, True]
 
-    def _expand(self, change: Change, call: Call, problems: list[str]) -> Any:
+    def _expand(self, change: Seen, call: Call, problems: list[str]) -> Any:
         archive = next((one for one in self.archives if one.summary == call.arguments["id"]), None)
         if archive is None or self.summary != archive.summary:
             problems.append(f"expanded {call.arguments['id']}, which is not the live summary")
@@ -244,7 +285,7 @@ def orphans(messages: Iterable[Form], besides: Collection[str] = ()) -> list[str
     calls. Messages of `besides` are left out."""
     calls: Counter[str] = Counter()
     found = []
-    for name, _, tools in messages:
+    for name, _, tools, *_ in messages:
         for kind, call in tools if name not in besides else ():
             if kind == "u" or calls[call]:
                 calls[call] += 1 if kind == "u" else -1

@@ -5,8 +5,8 @@ leaves everything but the outcome of its last calls. Calls are recorded where a 
 those of shared histories, compaction and reads pass there too. Times are of the monotonic clock, in nanoseconds, which
 all processes of a machine share.
 
-The changes come from the servers' append-only files: they show every change ever made, in order, those of deleted
-conversations and of trimmed logs included.
+The changes come from the logs of the conversations at the end, as subscriptions give them, and from an observer without
+faults where a log ended with its conversation.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ import msgspec
 from msgspec import Struct
 
 from redis_history import operations as ops
-from redis_history.backends.redis.keys import Keyspace
 from redis_history.errors import (
     BackendRefusedError,
     BackendUnavailableError,
@@ -35,12 +34,15 @@ from redis_history.errors import (
     OutcomeUnknownError,
     StoreClosedError,
 )
+from redis_history.events import BEGINNING
 from redis_history.model import Message, ToolResultPart, ToolUsePart
 from redis_history.model.wire import body_digest
 from redis_history.search import server_search
 
-#: A message as it is recorded: id, text, and its tool calls ("u") and results ("r").
-Form = tuple[str, str, tuple[tuple[str, str], ...]]
+#: A message as it is recorded: id, text, its tool calls ("u") and results ("r"), and its status. A reply that has not
+#: come to its end by itself has no text: how much of it there is depends on when it was read.
+Form = tuple[str, str, tuple[tuple[str, str], ...], str]
+UNFINISHED = ("streaming", "interrupted")
 
 #: The call may have been applied, or not.
 UNKNOWN = (BackendUnavailableError, DurabilityError, OutcomeUnknownError, StoreClosedError)
@@ -63,25 +65,10 @@ class Call(Struct, frozen=True):
     value: Any = None
 
 
-class Change(Struct, frozen=True):
-    """One entry of a change log. `token`: of its call; as an append-only file has it, only the beginning. `head`: its
-    token in the cursors of events. `removed`: the ids that left because of a cap."""
-
-    conversation: str
-    revision: int
-    token: str
-    kind: str
-    removed: tuple[str, ...] = ()
-    head: str = ""
-
-    @property
-    def place(self) -> str:
-        return self.head or self.token
-
-
 class Seen(Struct, frozen=True):
-    """One event, as a subscriber got it. `kind` is the tag of the event; `ids` those of its messages;
-    `removed` those that left because of a cap."""
+    """One event, as a subscriber got it. `kind` is its tag; `forms` are its messages, `ids` all that it names,
+    `removed` those that left because of a cap. `count`: of a compaction or an expansion. `text`: what a reply has grown
+    by, at `offset`."""
 
     conversation: str
     kind: str
@@ -89,8 +76,37 @@ class Seen(Struct, frozen=True):
     revision: int
     token: str
     ids: tuple[str, ...] = ()
-    reason: str = ""
+    forms: tuple[Form, ...] = ()
     removed: tuple[str, ...] = ()
+    reason: str = ""
+    count: int = 0
+    offset: int = 0
+    text: str = ""
+
+    @property
+    def call(self) -> str:
+        """The beginning of the token of the call that made the change."""
+        return self.token[-6:]
+
+    @property
+    def change(self) -> str:
+        """The kind of change; "": none."""
+        return KINDS_OF_EVENTS.get(self.kind, "")
+
+
+#: The kinds of changes, by those of their events.
+KINDS_OF_EVENTS = {
+    "messages_appended": "append",
+    "history_restored": "restore",
+    "message_updated": "update",
+    "reply_ended": "update",
+    "messages_deleted": "delete",
+    "history_cleared": "clear",
+    "history_compacted": "compact",
+    "history_expanded": "expand",
+    "conversation_updated": "record",
+    "conversation_deleted": "end",
+}
 
 
 class Final(Struct, frozen=True):
@@ -105,16 +121,16 @@ class Final(Struct, frozen=True):
 class Recorded(Struct):
     """All that is known of a run.
 
-    `changes` are in the order in which they were made; `branches` are what servers that were replaced had made, with
-    what was lost with them. Each of `losses` is a time from which on a server lost what it
-    had not confirmed as durable, and the time when that was over. `events` are of each subscriber; `histories` are the
-    shared histories at the end, by conversation; `added` what was given to them. `found`: the ids that a search for a
-    word gave in the end. A subscriber that is not in `follows` follows all conversations.
+    `changes` are those of each conversation, in order; `partly` the names of those of which some were not seen. Each
+    of `losses` is a time from which on a server lost what it had not confirmed as durable, and the time when that was
+    over. `events` are of each subscriber; `follows`: the conversations it subscribed to (missing: all). `histories` are
+    the shared histories at the end, by conversation; `added` what was given to them. `found`: the ids that a search for
+    a word found at the end, by conversation. `problems`: what was seen to be wrong at once.
     """
 
     calls: list[Call] = msgspec.field(default_factory=list)
-    changes: list[Change] = msgspec.field(default_factory=list)
-    branches: list[list[Change]] = msgspec.field(default_factory=list)
+    changes: dict[str, list[Seen]] = msgspec.field(default_factory=dict)
+    partly: set[str] = msgspec.field(default_factory=set)
     losses: list[tuple[float, float]] = msgspec.field(default_factory=list)
     events: dict[str, list[Seen]] = msgspec.field(default_factory=dict)
     follows: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
@@ -122,6 +138,7 @@ class Recorded(Struct):
     histories: list[tuple[str, list[Form]]] = msgspec.field(default_factory=list)
     added: list[tuple[str, str]] = msgspec.field(default_factory=list)
     found: list[tuple[str, str, list[str]]] = msgspec.field(default_factory=list)
+    problems: list[str] = msgspec.field(default_factory=list)
 
 
 class Journal:
@@ -151,25 +168,45 @@ class Journal:
         if error is None:
             value = _value(op, outcome)
         else:
-            status = "unknown" if isinstance(error, UNKNOWN) else "refused" if isinstance(error, REFUSED) else "error"
+            unknown = isinstance(error, UNKNOWN) or not isinstance(error, Exception)  # such as a cancellation
+            status = "unknown" if unknown else "refused" if isinstance(error, REFUSED) else "error"
             value = [type(error).__name__, getattr(error, "current_revision", None), str(error)[:200]]
         self.write("done", number, time.monotonic_ns(), status, value)
 
     def event(self, event: Any) -> None:
-        messages = getattr(event, "messages", None) or [
-            getattr(event, "message", None) or getattr(event, "summary", None)
-        ]
-        ids = getattr(event, "message_ids", None) or [message.id for message in messages if message is not None]
-        kind = type(event).__struct_config__.tag
-        cursor = event.cursor
-        reason = getattr(event, "reason", "")
-        removed = getattr(event, "removed_ids", ())
-        where = (event.conversation_id, kind, cursor.epoch, cursor.revision, cursor.token)
-        self.write("event", *where, ids, reason, removed)
+        self.write("event", seen(event))
+
+    def resumed(self) -> None:
+        """New subscriptions give replies from their beginnings."""
+        self.write("event", Seen("", "resumed", "", 0, ""))
+
+
+def seen(event: Any) -> Seen:
+    message = getattr(event, "message", None) or getattr(event, "summary", None)
+    messages = getattr(event, "messages", None) or ([message] if message is not None else [])
+    named = getattr(event, "message_id", None) or getattr(event, "summary_id", None)
+    ids = [*getattr(event, "message_ids", ()), *([named] if named else ())]
+    ids += [one.id for one in messages if one.id not in ids]
+    ids += getattr(event, "gone_ids", ())
+    return Seen(
+        event.conversation_id,
+        type(event).__struct_config__.tag,
+        *msgspec.structs.astuple(event.cursor),
+        tuple(ids),
+        tuple(form(one) for one in messages),
+        tuple(getattr(event, "removed_ids", ())),
+        getattr(event, "reason", ""),
+        getattr(event, "count", 0),
+        getattr(event, "offset", 0),
+        event.delta,
+    )
 
 
 #: Operations without an outcome that can be compared. Those of several conversations are not recorded either.
-_UNRECORDED = server_search.Search | ops.TakeRun | ops.ReadChanges | server_search.WriteDocuments
+_UNRECORDED = (
+    server_search.Search | server_search.WriteDocuments | ops.ReadChanges | ops.GrowReply
+    | ops.TakeRun | ops.EndRun | ops.StopRun | ops.LeaveRun | ops.ReadRun
+)  # fmt: skip
 
 
 def _is_recorded(op: Any) -> bool:
@@ -178,7 +215,7 @@ def _is_recorded(op: Any) -> bool:
 
 def record(store: Any, journal: Journal, **settings: Any) -> Any:
     """Let a store write each operation and its outcome into a journal. Works for both kinds of stores."""
-    execute = store._backend.execute
+    execute = store.backend.execute
 
     def recorded(op: Any) -> Any:
         together = getattr(op, "reads", None)
@@ -198,7 +235,7 @@ def record(store: Any, journal: Journal, **settings: Any) -> Any:
             raise
         return _awaited(outcome, end) if hasattr(outcome, "__await__") else end(outcome)
 
-    store._backend.execute = recorded
+    store.backend.execute = recorded
     return store
 
 
@@ -212,12 +249,18 @@ async def _awaited(outcome: Any, end: Any) -> Any:
 
 
 def form(message: Message) -> Form:
+    if message.status in UNFINISHED:
+        return message.id, "", (), message.status
     tools = [
         ("u", part.id) if isinstance(part, ToolUsePart) else ("r", part.tool_use_id)
         for part in message.parts
         if isinstance(part, ToolUsePart | ToolResultPart)
     ]
-    return message.id, message.text, tuple(tools)
+    return message.id, message.text, tuple(tools), message.status or ""
+
+
+def as_form(raw: Any) -> Form:
+    return raw[0], raw[1], tuple((kind, call) for kind, call in raw[2]), raw[3]
 
 
 def _entry(entry: ops.Entry) -> dict[str, Any]:
@@ -230,11 +273,6 @@ def _entry(entry: ops.Entry) -> dict[str, Any]:
     }
 
 
-def _compact_arguments(op: ops.Compact) -> dict[str, Any]:
-    clocks = time.time_ns() - time.monotonic_ns()
-    return {"entries": [_entry(op.summary)], "through": [*op.through, op.through.timestamp * 1000 - clocks]}
-
-
 def _is_whole(op: ops.ReadPage) -> bool:
     return op.newest and op.after is op.before is None and not op.archived
 
@@ -242,9 +280,10 @@ def _is_whole(op: ops.ReadPage) -> bool:
 _ARGUMENTS: dict[type, Callable[[Any], dict[str, Any]]] = {
     ops.Append: lambda op: {"entries": [_entry(entry) for entry in op.entries]},
     ops.Restore: lambda op: {"entries": [_entry(entry) for entry in op.entries]},
-    ops.UpdateMessage: lambda op: {"entries": [_entry(op.entry)]},
+    ops.UpdateMessage: lambda op: {"entries": [_entry(op.entry)], "reply": op.reply and op.reply.token},
     ops.DeleteMessages: lambda op: {"ids": op.message_ids},
-    ops.Compact: _compact_arguments,
+    ops.EraseMessages: lambda op: {"ids": op.message_ids},
+    ops.Compact: lambda op: {"entries": [_entry(op.summary)], "through": op.through},
     ops.Expand: lambda op: {"id": op.summary_id},
     ops.WriteRecord: lambda op: {"fields": op.fields},
     ops.FindMessage: lambda op: {"id": op.message_id},
@@ -273,6 +312,7 @@ def _arguments(op: Any) -> dict[str, Any]:
     precondition = getattr(op, "precondition", None)
     if precondition is not None and precondition != ops.ANY:
         found["expected"] = precondition.expected_revision
+        found["fence"] = precondition.run and precondition.run.fence
     return found
 
 
@@ -304,95 +344,24 @@ def read_journal(path: Path, recorded: Recorded) -> None:
             call = open_calls.pop(number)
             recorded.calls.append(msgspec.structs.replace(call, responded=responded, status=status, value=value))
         elif what == "event":
-            conversation, kind, epoch, revision, token, ids, reason, removed = fields
-            seen = Seen(conversation, kind, epoch, revision, token, tuple(ids), reason, tuple(removed))
-            recorded.events.setdefault(name, []).append(seen)
+            recorded.events.setdefault(name, []).append(msgspec.convert(fields[0], Seen))
         elif what == "added":
             recorded.added.append((fields[0], fields[1]))
         elif what == "history":
-            recorded.histories.append((fields[0], [_as_form(one) for one in fields[1]]))
+            recorded.histories.append((fields[0], [as_form(one) for one in fields[1]]))
+        elif what == "problem":
+            recorded.problems.append(f"{name}: {fields[0]}")
     recorded.calls += open_calls.values()
 
 
-def _as_form(raw: Any) -> Form:
-    return raw[0], raw[1], tuple((kind, call) for kind, call in raw[2])
-
-
-#: The kinds of entries, by their numbers.
-_KINDS = ("", "append", "append", "restore", "update", "clear", "record", "delete", "compact", "expand", "end")
-
-
-def read_changes(folder: Path, conversations: list[str], namespace: str) -> list[Change | int]:
-    """All changes in the append-only files of a server, and the marks (numbers) that `SET mark` left among them."""
-    keys = {name: Keyspace(namespace).conversation(name) for name in conversations}
-    logs = {one.log: name for name, one in keys.items()}
-    found: list[Change | int] = []
-    for path in sorted(folder.glob("appendonlydir/*.incr.aof"), key=lambda path: int(path.name.split(".")[-3])):
-        for together in _transactions(path.read_bytes()):
-            for command in together:
-                if command[0].upper() == b"SET" and command[1] == b"mark":
-                    found.append(int(command[2]))
-                elif command[0].upper() == b"RPUSH" and command[1] in logs:
-                    name = logs[command[1]]
-                    found.append(_change(name, command[2], _revision(together, keys[name].state)))
+def read_log(store: Any, name: str) -> list[Seen]:
+    """All changes of a conversation, by its log."""
+    found: list[Seen] = []
+    with contextlib.closing(store.subscribe(name, after=BEGINNING)) as subscription:
+        while (event := subscription.get(timeout=0)) is not None:
+            found.append(seen(event))
     return found
 
 
-def _revision(together: list[list[bytes]], state: bytes) -> int:
-    """The revision that a transaction writes to a state; 0: none."""
-    written = [command[2:] for command in together if command[0].upper() == b"HSET" and command[1] == state]
-    found = [dict(zip(fields[::2], fields[1::2], strict=True)).get(b"r") for fields in written]
-    return max((int(revision) for revision in found if revision is not None), default=0)
-
-
-def _change(conversation: str, entry: bytes, revision: int) -> Change:
-    kind, head, rest = _KINDS[entry[0] >> 4], entry[:10].hex(), entry[10:]
-    removed = tuple(msgspec.msgpack.decode(rest)[2]) if entry[0] >> 4 in (2, 3) else ()
-    revision = msgspec.msgpack.decode(rest)[0] if kind == "end" else revision
-    return Change(conversation, revision, head[-6:], kind, removed, head)
-
-
-def _transactions(data: bytes) -> Iterator[list[list[bytes]]]:
-    """The commands of an append-only file that were made together. A transaction without its end, which a killed server
-    left, is skipped, as the server does when it starts."""
-    at, held = 0, None
-    while at < len(data):
-        if data[at : at + 1] == b"#":  # an annotation
-            at = data.index(b"\n", at) + 1
-            continue
-        command = []
-        try:
-            end = data.index(b"\r\n", at)
-            count = int(data[at + 1 : end])
-            at = end + 2
-            for _ in range(count):
-                end = data.index(b"\r\n", at)
-                size = int(data[at + 1 : end])
-                command.append(data[end + 2 : end + 2 + size])
-                at = end + 4 + size
-        except ValueError:
-            return
-        if at > len(data):
-            return
-        if command[0].upper() == b"MULTI":
-            held = []
-        elif command[0].upper() == b"EXEC":
-            yield held or []
-            held = None
-        elif held is None:
-            yield [command]
-        else:
-            held.append(command)
-
-
-def merge(eras: list[list[Change | int]]) -> tuple[list[Change], list[list[Change]]]:
-    """The changes that count, of servers that replaced each other: of each those up to the mark that was set when its
-    successor followed it, and of the last one all after its mark. And what each lost, with all that was before it."""
-    found: list[Change] = []
-    branches: list[list[Change]] = []
-    for number, era in enumerate(eras):
-        begin = era.index(number) + 1 if number else 0
-        end = era.index(number + 1) if number + 1 < len(eras) else len(era)
-        branches.append([*found, *(one for one in era[begin:] if isinstance(one, Change))])
-        found += [one for one in era[begin:end] if isinstance(one, Change)]
-    return found, branches[:-1]
+def changes_of(events: Iterable[Seen]) -> list[Seen]:
+    return [event for event in events if event.change]

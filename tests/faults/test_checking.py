@@ -10,13 +10,14 @@ import pytest
 from msgspec import structs
 
 from tests.faults.checking import check
-from tests.faults.recording import Call, Change, Final, Form, Recorded, Seen
+from tests.faults.recording import KINDS_OF_EVENTS, Call, Final, Form, Recorded, Seen
 
 C = "c"
+EVENTS = {change: event for event, change in KINDS_OF_EVENTS.items() if event != "reply_ended"}
 
 
-def entry(name: str, text: str = "", tools: tuple[tuple[str, str], ...] = ()) -> dict[str, Any]:
-    form = (name, text or name, tools)
+def entry(name: str, text: str = "", tools: tuple[tuple[str, str], ...] = (), status: str = "") -> dict[str, Any]:
+    form = (name, text or name, tools, status)
     return {"form": form, "digest": repr(form), "timestamp": None, "stays": False}
 
 
@@ -24,35 +25,42 @@ class Run:
     """Records calls one after the other, each with its change, as a server that keeps all promises would."""
 
     def __init__(self) -> None:
-        self.recorded = Recorded()
+        self.recorded = Recorded(changes={C: []})
         self.revision = 0
         self._times = count(10, 10)
         self._forms: list[Form] = []
-        self._epoch = ""
 
-    def call(self, kind: str, value: Any, change: str = "", *, removed: tuple[str, ...] = (), **arguments: Any) -> Call:
+    def call(
+        self, kind: str, value: Any, change: str = "", event: dict[str, Any] | None = None, **arguments: Any
+    ) -> Call:
         begin = next(self._times)
-        token = f"{begin:016x}"
+        token = f"{begin:06x}{begin:010x}"
         call = Call("w", C, kind, token, arguments, begin, begin + 5, "ok", value)
         self.recorded.calls.append(call)
         if change:
             self.revision += 1
-            self._epoch = self._epoch or token
-            self.recorded.changes.append(Change(C, self.revision, token, change, removed))
+            kind = EVENTS.get(change, change)
+            self.recorded.changes[C].append(
+                Seen(C, kind, "e", self.revision, token[6:] + "0000" + token[:6], **event or {})
+            )
         return call
 
     def append(self, *entries: dict[str, Any], removed: tuple[str, ...] = (), **more: Any) -> Call:
         outcome = [[self.revision + 1, False] for _ in entries]
-        self._forms = [one for one in [*self._forms, *(one["form"] for one in entries)] if one[0] not in removed]
-        return self.call("Append", outcome, "append", entries=entries, removed=removed, **more)
+        forms = tuple(one["form"] for one in entries)
+        self._forms = [one for one in [*self._forms, *forms] if one[0] not in removed]
+        event = {"ids": tuple(one[0] for one in forms), "forms": forms, "removed": removed}
+        return self.call("Append", outcome, "append", event, entries=entries, **more)
 
-    def update(self, name: str, text: str) -> Call:
-        self._forms = [(one[0], text, one[2]) if one[0] == name else one for one in self._forms]
-        return self.call("UpdateMessage", self.revision + 1, "update", entries=[entry(name, text)])
+    def update(self, name: str, text: str, change: str = "update", more: dict[str, Any] | None = None) -> Call:
+        new = entry(name, text)
+        self._forms = [new["form"] if one[0] == name else one for one in self._forms]
+        event = {"ids": (name,), "forms": (new["form"],), **(more or {})}
+        return self.call("UpdateMessage", self.revision + 1, change, event, entries=[new])
 
     def delete(self, *names: str) -> Call:
         self._forms = [one for one in self._forms if one[0] not in names]
-        return self.call("DeleteMessages", len(names), "delete", ids=names)
+        return self.call("DeleteMessages", len(names), "delete", {"ids": names}, ids=names)
 
     def read(self) -> Call:
         return self.call("ReadPage", list(self._forms), whole=100)
@@ -60,13 +68,9 @@ class Run:
     def end(self) -> Recorded:
         """Everything was received by the subscriber, the history and the search."""
         self.recorded.final[C] = Final(tuple(self._forms), (), None, len(self._forms))
-        kinds = {"append": "messages_appended", "update": "message_updated", "delete": "messages_deleted"}
-        self.recorded.events["s"] = [
-            Seen(C, kinds[change.kind], self._epoch, change.revision, change.token, removed=change.removed)
-            for change in self.recorded.changes
-        ]
+        self.recorded.events["s"] = list(self.recorded.changes[C])
         self.recorded.histories.append((C, list(self._forms)))
-        self.recorded.found = [(C, text, [name]) for name, text, _ in self._forms]
+        self.recorded.found = [(C, text, [name]) for name, text, *_ in self._forms]
         return self.recorded
 
 
@@ -92,7 +96,7 @@ def test_a_run_without_fault_has_no_violation(good: Recorded) -> None:
 
 
 def lose_an_append(good: Recorded) -> None:
-    del good.changes[-1]
+    del good.changes[C][-1]
     good.final[C] = structs.replace(good.final[C], messages=good.final[C].messages[:-1], count=2)
     good.histories[0] = (C, list(good.final[C].messages))
     del good.events["s"][-1]
@@ -115,6 +119,15 @@ def see(*order: int) -> Callable[[Recorded], None]:
 
 def outcome(at: int, value: Any) -> Callable[[Recorded], None]:
     return lambda good: replaced(good, at, value=value)
+
+
+def show(at: int, **fields: Any) -> Callable[[Recorded], None]:
+    """One event of the subscriber was another one."""
+
+    def change(good: Recorded) -> None:
+        good.events["s"][at] = structs.replace(good.events["s"][at], **fields)
+
+    return change
 
 
 def end_differently(good: Recorded) -> None:
@@ -143,15 +156,19 @@ BROKEN: dict[str, tuple[Callable[[Recorded], None], str, int]] = {
     "an update of another revision": (outcome(2, 2), "", 1),
     "too many deleted messages": (outcome(3, 2), "", 1),
     "a read of nothing": (outcome(4, []), "", 1),
-    "a read of one message": (outcome(6, [("a", "x", ())]), "", 1),
+    "a read of one message": (outcome(6, [("a", "x", (), "")]), "", 1),
     "a read of the past": (lambda good: replaced(good, 6, value=good.calls[4].value), "", 1),
     "a gap": (see(0, 1, 3, 4), "gap", 0),
     "a repeat": (see(0, 1, 2, 2, 3, 4), "repeat", 0),
     "events in another order": (see(1, 0, 2, 3, 4), "gap", 0),
     "a missing last event": (see(0, 1, 2, 3), "never sent", 0),
     "no events": (see(), "never sent", 0),
-    "an event of another epoch without a Reset": (begin_a_new_epoch, "", 1),
+    "an event of another epoch without a Reset": (begin_a_new_epoch, "", 0),
     "another end": (end_differently, "", 3),
+    "an event without its message": (show(1, forms=()), "no message d", 1),
+    "an event with a message as it never was": (show(0, forms=(("a", "y", (), ""),)), "never was so", 1),
+    "an edit without its message": (show(2, forms=()), "no message a", 1),
+    "an event of another kind": (show(3, kind="history_cleared"), "another event", 1),
     "a search that misses a message": (lambda good: good.found.__setitem__(0, (C, "x", [])), "", 1),
     "a search that finds a deleted message": (lambda good: good.found.__setitem__(0, (C, "x", ["a", "gone"])), "", 1),
 }
@@ -182,7 +199,9 @@ def test_a_write_applied_twice_that_undoes_a_write() -> None:
     first = run.update("a", "x")
     run.update("a", "y")
     run.update("a", "x")
-    run.recorded.changes[-1] = structs.replace(run.recorded.changes[-1], token=first.token)
+    run.recorded.changes[C][-1] = structs.replace(
+        run.recorded.changes[C][-1], token=first.token[6:] + "0001" + first.token[:6]
+    )
     del run.recorded.calls[-1]
     [problem] = check(run.end())
     assert "2 times" in problem
@@ -215,19 +234,17 @@ def test_refusals_and_calls_without_effect_must_fit_the_state(good: Recorded) ->
 
 def test_a_reset_may_replace_missing_events_only_if_necessary(good: Recorded) -> None:
     events = good.events["s"]
-    reset = structs.replace(events[3], kind="reset", reason="log_trimmed")
-    good.events["s"] = [events[0], reset, events[4]]
-    assert check(good, shortest_log=3) == []
-    assert len(check(good, shortest_log=4)) == 1
-    good.events["s"] = [events[0], structs.replace(reset, reason="server_rewound"), events[4]]
+    good.events["s"] = [events[0], structs.replace(events[3], kind="reset", reason="server_rewound"), events[4]]
     assert len(check(good)) == 1
+    good.losses.append((1000.0, 1001.0))
+    assert check(good) == []
 
 
 def test_a_subscriber_must_get_a_reset_after_a_rewind(good: Recorded) -> None:
     """It received a third change that was lost, and then the fourth of the present, without a Reset."""
     good.losses.append((1.0, 2.0))
     events = good.events["s"]
-    events[2] = structs.replace(events[2], token="lost")
+    events[2] = structs.replace(events[2], token="lost lost")
     assert len(check(good)) == 1
     events.insert(3, structs.replace(events[3], kind="reset", reason="server_rewound"))
     del events[4]
@@ -243,7 +260,7 @@ def test_a_cap_that_tears_a_pair() -> None:
         run.append(entry(f"{number}", tools=tools), cap=3)
     run.append(entry("3", tools=RESULT), cap=3, removed=("0", "2"))
     assert check(run.end()) == []
-    run.recorded.changes[-1] = structs.replace(run.recorded.changes[-1], removed=("0",))
+    run.recorded.changes[C][-1] = structs.replace(run.recorded.changes[C][-1], removed=("0",))
     run.append(entry("4"), cap=3, removed=("1",))
     assert any("lost their calls" in problem for problem in check(run.end()))
 
@@ -260,10 +277,11 @@ def test_a_cap_that_removes_too_little_or_too_much() -> None:
 def test_compaction_and_expansion_are_replayed() -> None:
     run = Run()
     run.append(entry("a"), entry("b"), entry("d"))
-    run.call("Compact", [2, 2, True, True], "compact", entries=[entry("s")], through=[1.8e15, 2, 10.0])
+    event = {"ids": ("s",), "forms": (entry("s")["form"],), "count": 2}
+    run.call("Compact", [2, 2, True, True], "compact", event, entries=[entry("s")], through=[1.8e15, 2])
     run._forms = [entry("s")["form"], entry("d")["form"]]
     run.read()
-    expand = run.call("Expand", [3, 2], "expand", id="s")
+    expand = run.call("Expand", [3, 2], "expand", {"ids": ("s",), "count": 2}, id="s")
     run._forms = [entry(name)["form"] for name in ("a", "b", "d")]
     run.read()
     recorded = run.recorded
@@ -282,4 +300,45 @@ def test_an_event_without_the_ids_that_a_cap_removed_is_reported() -> None:
     assert check(recorded) == []
     recorded.events["s"][1] = structs.replace(recorded.events["s"][1], removed=())
     [problem] = check(recorded)
-    assert "removed ids ()" in problem
+    assert "another event" in problem
+
+
+def test_a_reply_whose_end_overwrites_an_edit() -> None:
+    run = Run()
+    run.append({"form": ("r", "", (), "streaming"), "digest": "begun", "timestamp": None, "stays": False})
+    token = run.recorded.calls[0].token
+    run.update("r", "[redacted]", "reply_ended", {"text": "[redacted]"})
+    assert check(run.end()) == []
+    late = run.update("r", "0 1 ")
+    run.recorded.calls[-1] = structs.replace(late, arguments={**late.arguments, "reply": token})
+    assert any("overwrote" in problem for problem in check(run.end()))
+
+
+def test_text_of_a_reply_is_joined() -> None:
+    run = Run()
+    run.append({"form": ("r", "", (), "streaming"), "digest": "begun", "timestamp": None, "stays": False})
+    run.update("r", "0 1 2 ", "reply_ended", {"offset": 4, "text": "2 "})
+    recorded = run.end()
+    recorded.found.clear()
+    begun, ended = recorded.events["s"]
+    grew = [structs.replace(begun, kind="reply_grew", offset=at, text=text) for at, text in ((0, "0 "), (2, "1 "))]
+    recorded.events["s"] = [begun, *grew, ended]
+    assert check(recorded) == []
+    for wrong in ([grew[1]], [grew[0]], [grew[0], grew[0]]):
+        recorded.events["s"] = [begun, *wrong, ended]
+        assert check(recorded) != []
+
+
+def test_a_run_that_was_taken_over_writes_nothing() -> None:
+    run = Run()
+    for fence in (1, 2, 1):
+        run.append(entry(f"m{run.revision}"), fence=fence)
+    assert any("fence" in problem for problem in check(run.end()))
+
+
+def test_an_erasure_takes_messages_and_summaries_alone() -> None:
+    run = Run()
+    run.append(entry("a"), entry("b"))
+    run.call("EraseMessages", 1, "delete", {"ids": ("a", "b")}, ids=["a"])
+    run._forms = []
+    assert any("nobody asked for" in problem for problem in check(run.end()))

@@ -1,100 +1,178 @@
-"""Random operations of several processes under faults of all kinds: every promise is kept, and is seen to be broken by
-scripts that break it."""
+"""Random operations of several processes under faults of all kinds, on servers of all kinds: every promise is kept, and
+is seen to be broken by code that breaks it."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.faults.checking import check
-from tests.faults.episode import ROOT, SHORT_LOG, Episode
+from tests.faults.deployments import BehindSentinel, Cluster, Deployment, OneServer, compiler
+from tests.faults.episode import ROOT, Episode
 
-EPISODES: dict[str, dict[str, Any]] = {
-    "restarts": {"kind": "redis"},
-    "failovers": {"kind": "plain", "replicas": True},
+#: Acknowledged operations of the long proofs, which are left out without it. Clusters do half as many.
+OPERATIONS = int(os.environ.get("REDIS_HISTORY_FAULT_OPERATIONS", "0"))
+LONG = pytest.mark.skipif(not OPERATIONS, reason="set REDIS_HISTORY_FAULT_OPERATIONS, for example to 100000")
+
+#: How to make each deployment, and the options of the episode.
+DEPLOYMENTS: dict[str, tuple[Callable[..., Deployment], dict[str, Any], dict[str, Any]]] = {
+    "redis with search": (OneServer, {"kind": "redis"}, {"search": "require"}),
+    "cluster": (Cluster, {"kind": "plain", "replicas": False}, {}),
+    "redis 8": (OneServer, {"kind": "redis8"}, {}),
+    "valkey, without CONFIG": (OneServer, {"kind": "valkey", "limited": True}, {}),
+    "clock": (OneServer, {"kind": "plain", "clock": True}, {}),
+    "replicas": (OneServer, {"kind": "plain", "replica": True}, {"durability": "replicas"}),
+    "sentinel": (BehindSentinel, {"kind": "plain"}, {}),
+    "cluster of redis 8": (Cluster, {"kind": "redis8", "replicas": True}, {}),
+    "cluster of valkey": (Cluster, {"kind": "valkey", "replicas": True, "limited": True}, {}),
 }
-#: The long run, and the share of the operations that each episode has of them.
-LONG_EPISODES: dict[str, tuple[float, dict[str, Any]]] = {
-    "restarts": (0.16, {"kind": "redis"}),
-    "restarts everysec": (0.3, {"kind": "plain", "fsync": "everysec"}),
-    "failovers": (0.25, {"kind": "plain", "replicas": True}),
-    "valkey, copies a minute late": (0.3, {"kind": "valkey", "latest": 75.0}),
+LONG_DEPLOYMENTS = {
+    **DEPLOYMENTS,
+    "redis, copies a minute late": (OneServer, {"kind": "plain", "latest": 75.0}, {}),
+    "cluster of redis": (Cluster, {"kind": "plain", "replicas": True}, {}),
 }
-#: Acknowledged operations of the long run.
-OPERATIONS = int(os.environ.get("REDIS_HISTORY_FAULT_OPERATIONS", "15000"))
+DEFAULT = ("redis with search", "cluster")
+
+
+def attack(folder: Path, name: str, *, seed: int = 1, latest: float = 1.0, **more: Any) -> tuple[list[str], Episode]:
+    make, options, its = LONG_DEPLOYMENTS[name]
+    if options.get("clock") and not compiler():
+        pytest.skip("there is no C compiler, which makes the clock")
+    deployment = make(**{"latest": latest, "seed": seed, **options})
+    episode = Episode(folder, deployment, seed=seed, **its, **more)
+    return episode.run(), episode
+
+
+def shown(problems: list[str]) -> str:
+    return "\n".join([f"{len(problems)} violations", *problems[:20]])
 
 
 @pytest.mark.proves("broken-connections", "faults")
-@pytest.mark.parametrize("name", ["restarts", pytest.param("failovers", marks=pytest.mark.full)])
-def test_promises_hold_under_faults(tmp_path: Path, name: str) -> None:
-    episode = Episode(tmp_path, operations=1000, seconds=4.0, pause=0.25, latest=1.0, **EPISODES[name])
-    problems = check(episode.run(), shortest_log=SHORT_LOG)
-    assert not problems, "\n".join([f"{len(problems)} violations", *problems[:20]])
+@pytest.mark.parametrize(
+    "name", [*DEFAULT, *(pytest.param(one, marks=pytest.mark.full) for one in DEPLOYMENTS if one not in DEFAULT)]
+)
+def test_promises_hold_under_faults(tmp_path: Path, name: str, full: bool) -> None:
+    size = {"seconds": 8.0, "operations": 3000} if full else {"seconds": 2.5, "operations": 500, "streamers": 1}
+    problems, episode = attack(tmp_path, name, pause=0.25, kills=full, **size)
+    assert not problems, shown(problems)
     assert episode.counts["acknowledged"] >= 300
 
 
 @pytest.mark.proves("faults")
 @pytest.mark.full
-def test_promises_hold_for_long(tmp_path: Path) -> None:
-    counts: Counter[str] = Counter()
-    problems = []
-    for number, (name, (share, options)) in enumerate(LONG_EPISODES.items()):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        episode = Episode(folder, pause=1.0, seed=number, operations=int(share * OPERATIONS), **options)
-        problems += [f"{name}: {problem}" for problem in check(episode.run(), shortest_log=SHORT_LOG)]
-        counts += episode.counts
-    faults = counts.total() - counts["acknowledged"]
-    print(f"\n{counts['acknowledged']:,} operations, {faults:,} faults: {dict(counts)}")
-    assert not problems, "\n".join([f"{len(problems)} violations", *problems[:20]])
-    assert counts["acknowledged"] >= OPERATIONS
-    assert faults >= OPERATIONS / 50
+@LONG
+@pytest.mark.parametrize("name", LONG_DEPLOYMENTS)
+def test_promises_hold_for_long(tmp_path: Path, name: str) -> None:
+    operations = OPERATIONS // 2 if "cluster" in name else OPERATIONS
+    problems, episode = attack(tmp_path, name, latest=3.0, operations=operations, seconds=1e6)
+    print(f"\n{name}: {dict(episode.counts)}")
+    assert not problems, shown(problems)
+    assert episode.counts["acknowledged"] >= operations
 
 
-#: For each: words of the checker's complaint, then edits: the script, what is replaced, and the replacement.
+#: For each: words of the checker's complaint, the deployment, then edits: the file, what is replaced, the replacement.
 MUTATIONS: dict[str, tuple[Any, ...]] = {
+    "edit events without message": (
+        "which was not removed",
+        "replicas",
+        (
+            "changelog.py",
+            "MessageUpdated(message_id=entry.ids[0], message=message",
+            "MessageUpdated(message_id=entry.ids[0], message=None",
+        ),
+    ),
+    "append events without removed_ids": (
+        "but the oldest beyond the cap are",
+        "redis 8",
+        ("changelog.py", '"removed_ids": entry.ids', '"removed_ids": ()'),
+    ),
+    "wrong scores of lists": (
+        "in another order than of changes",
+        "redis 8",
+        ("_change.lua", "redis.call('ZADD', registry, ", "redis.call('ZADD', registry, 1e9 - "),
+    ),
+    "characters and tokens zero": (
+        "its totals are",
+        "redis 8",
+        ("append.lua", "'c', characters, 'k', tokens}", "'c', 0, 'k', 0}"),
+    ),
+    "a key that is not declared": (
+        "",
+        "cluster",
+        ("_change.lua", "local function undeclared(names)", "local function undeclared(names)\n  do return end"),
+    ),
+    "a ttl that replies do not get": (
+        "keys are left",
+        "redis 8",
+        ("grow.lua", "if left > 0 then", "if false then"),
+        (
+            "_life.lua",
+            "for _, reply in ipairs(replies_in(listed)) do redis.call",
+            "for _, reply in ipairs({}) do redis.call",
+        ),
+    ),
+    "an end of a reply that overwrites an edit": (
+        "but overwrote",
+        "redis 8",
+        ("update.lua", "if not ends then return", "if false then return"),
+    ),
+    "an erasure that forgets former summaries": (
+        "was erased, but is in",
+        "redis 8",
+        ("delete.lua", "if archive[3] >= earliest then", "if false then"),
+    ),
     "repeated calls are not recognized": (
         "times: as revisions",
-        ("_journal", "if values[4] then seen.outcome", "if false then seen.outcome"),
+        "redis 8",
+        ("_journal.lua", "if values[4] then seen.outcome", "if false then seen.outcome"),
     ),
     "an update has no entry in the log": (
         "UpdateMessage",
-        ("update", "write_log(newest,", "local _ = false and write_log(newest,"),
+        "redis 8",
+        ("update.lua", "write_log(newest,", "local _ = false and write_log(newest,"),
     ),
-    "a deletion skips a revision": ("follows", ("delete", "revision = revision + 1", "revision = revision + 2")),
-    "a cap tears pairs": ("lost their calls", ("_trim", "if leaving[first_of(i)] then", "if i <= excess then")),
+    "a deletion skips a revision": (
+        "follows",
+        "redis 8",
+        ("delete.lua", "revision = revision + 1", "revision = revision + 2"),
+    ),
+    "a cap tears pairs": (
+        "lost their calls",
+        "redis 8",
+        ("_trim.lua", "if leaving[first_of(i)] then", "if i <= excess then"),
+    ),
     "an expansion commits a part of a copy": (
         "long: ",
-        ("copy", "'ZADD', KEYS[2], unpack(zadd)", "'ZADD', KEYS[2], zadd[1], zadd[2]"),
-        ("expand", "if redis.call('ZCARD', copy) ~= count + live_count then", "if false then"),
+        "redis 8",
+        ("copy.lua", "'ZADD', KEYS[2], unpack(zadd)", "'ZADD', KEYS[2], zadd[1], zadd[2]"),
+        ("expand.lua", "if redis.call('ZCARD', copy) ~= count + live_count then", "if false then"),
     ),
 }
 
 
 @pytest.mark.full
+@LONG
 @pytest.mark.parametrize("name", MUTATIONS)
-def test_broken_scripts_are_found(tmp_path: Path, name: str) -> None:
-    """The processes use a copy of the package in which one script is broken."""
-    wanted, *edits = MUTATIONS[name]
+def test_broken_code_is_found(tmp_path: Path, name: str) -> None:
+    """The processes use a copy of the package in which something is broken."""
+    wanted, deployment, *edits = MUTATIONS[name]
     package = tmp_path / "package"
     shutil.copytree(ROOT / "redis_history", package / "redis_history", ignore=shutil.ignore_patterns("__pycache__"))
-    for script, old, new in edits:
-        path = package / "redis_history/backends/redis/lua" / f"{script}.lua"
+    for file, old, new in edits:
+        [path] = package.rglob(file)
         source = path.read_text()
-        assert source.count(old) == 1, f"{script}.lua has changed: the mutation must, too"
+        assert source.count(old) == 1, f"{file} has changed: the mutation must, too"
         path.write_text(source.replace(old, new))
     problems: list[str] = []
     for seed in range(3):  # what an episode does is random; one may miss the broken place
         run = tmp_path / f"run {seed}"
         run.mkdir()
-        options = {"kind": "plain", "operations": 1500, "seconds": 30.0, "pause": 0.25, "latest": 1.0}
-        episode = Episode(run, seed=seed, package=package, **options)
-        problems = check(episode.run(), shortest_log=SHORT_LOG)
+        size = {"operations": 1500, "seconds": 30.0, "pause": 0.25}
+        problems, _ = attack(run, deployment, seed=seed, package=package, **size)
         if any(wanted in problem for problem in problems):
             return
-    pytest.fail("\n".join([f"not found; {len(problems)} other violations", *problems[:20]]))
+    pytest.fail("\n".join(["not found", shown(problems)]))

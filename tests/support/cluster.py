@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import redis
@@ -14,11 +15,20 @@ NODE_TIMEOUT = 5000
 
 
 class RealCluster:
-    """Primaries that share the slots evenly; `add` brings others."""
+    """Primaries that share the slots evenly; `add` brings others. `announced`: the port that clients are sent to, such
+    as that of a proxy, by the port of a node; `options` are those of the nodes."""
 
-    def __init__(self, size: int = 3, kind: str = "redis") -> None:
+    def __init__(
+        self,
+        size: int = 3,
+        kind: str = "redis",
+        announced: Callable[[int], int] | None = None,
+        options: tuple[str, ...] = (),
+    ) -> None:
         self._size = size
         self._kind = kind
+        self._announced = announced
+        self._options = options
         self.nodes: list[RealServer] = []
 
     @property
@@ -46,8 +56,13 @@ class RealCluster:
             "cluster-port": str(bus),
             "repl-diskless-sync-delay": "0",
         }
+        port = free_port()
+        if self._announced is not None:
+            options |= {"cluster-announce-ip": "127.0.0.1", "cluster-announce-bus-port": str(bus)}
+            options["cluster-announce-port"] = str(self._announced(port))
         flags = [part for name, value in options.items() for part in (f"--{name}", value)]
-        node = RealServer(self._kind, tcp=True, options=tuple(flags))
+        node = RealServer(self._kind, tcp=True, options=(*flags, *self._options))
+        node.port = port
         self.nodes.append(node)
         node.start()
         self.run(node, "SET-CONFIG-EPOCH", len(self.nodes))

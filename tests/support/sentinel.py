@@ -23,7 +23,8 @@ sentinel failover-timeout {service} 10000
 class RealService:
     """`servers[0]` is the primary at first."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: str = "plain") -> None:
+        self._kind = kind
         self.servers: list[RealServer] = []
         self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
@@ -51,7 +52,7 @@ class RealService:
         return self
 
     def _server(self, *options: str) -> RealServer:
-        self.servers.append(RealServer("plain", tcp=True, options=options))
+        self.servers.append(RealServer(self._kind, tcp=True, options=options))
         return self.servers[-1].start()
 
     def _knows_both(self) -> bool:

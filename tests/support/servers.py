@@ -48,6 +48,7 @@ class RealServer:
         self.socket = self.folder / "s"
         self.url = f"unix://{self.socket}"
         self.port = 0
+        self.environment: dict[str, str] | None = None
         self._tcp = tcp
         self.options = options
         self._process: subprocess.Popen[bytes] | None = None
@@ -64,7 +65,7 @@ class RealServer:
                 self.port = free_port()
             argv += ["--port", str(self.port), "--bind", "127.0.0.1"]
         with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(argv, stdout=log, stderr=log, start_new_session=True)
+            self._process = subprocess.Popen(argv, stdout=log, stderr=log, start_new_session=True, env=self.environment)
         wait_until(self._answers, f"the server to answer; its log: {self.folder / 'log'}")
         return self
 
