@@ -52,7 +52,7 @@ class Conversation:
         self.exists = False
         self.epoch = self.token = "0" * 16
         self.revision = 0
-        self._fence = 0
+        self._fences: Counter[str] = Counter()
         #: By epoch and id: the forms of each message, and when it was removed, by revision.
         self.versions: dict[tuple[str, str], list[tuple[int, Form]]] = defaultdict(list)
         self.removals: dict[tuple[str, str], list[int]] = defaultdict(list)
@@ -109,13 +109,13 @@ class Conversation:
         """Problems of the change itself; then those of the outcome that the caller was given."""
         problems = []
         if change.change == "end":
-            self._fence = 0
+            self._fences.clear()
         if change.revision != self.revision + 1 and not (change.revision == 1 and not self.exists):
             problems.append(f"revision {change.revision} follows {self.revision}")
-        fence = call.arguments.get("fence") or self._fence
-        if fence < self._fence:
-            problems.append(f"has the fence {fence} of a run, but a run with {self._fence} has written before")
-        self._fence = fence
+        kind, fence = call.arguments.get("fence") or ("", 0)
+        if fence < self._fences[kind]:
+            problems.append(f"has the fence {fence} of a {kind}, but one with {self._fences[kind]} has written before")
+        self._fences[kind] = fence
         expected = call.arguments.get("expected")
         if expected is not None and expected != (self.revision if self.exists else 0):
             problems.append(f"was made at revision {self.revision}, but expected {expected}")

@@ -210,7 +210,7 @@ _UNRECORDED = (
 
 
 def _is_recorded(op: Any) -> bool:
-    return not isinstance(op, _UNRECORDED) and hasattr(op, "conversation_id") and not hasattr(op, "lease")
+    return not isinstance(op, _UNRECORDED) and hasattr(op, "conversation_id")
 
 
 def record(store: Any, journal: Journal, **settings: Any) -> Any:
@@ -312,7 +312,7 @@ def _arguments(op: Any) -> dict[str, Any]:
     precondition = getattr(op, "precondition", None)
     if precondition is not None and precondition != ops.ANY:
         found["expected"] = precondition.expected_revision
-        found["fence"] = precondition.run and precondition.run.fence
+        found["fence"] = precondition.run and [precondition.run.kind, precondition.run.fence]
     return found
 
 

@@ -332,7 +332,7 @@ def test_text_of_a_reply_is_joined() -> None:
 def test_a_run_that_was_taken_over_writes_nothing() -> None:
     run = Run()
     for fence in (1, 2, 1):
-        run.append(entry(f"m{run.revision}"), fence=fence)
+        run.append(entry(f"m{run.revision}"), fence=["run", fence])
     assert any("fence" in problem for problem in check(run.end()))
 
 
