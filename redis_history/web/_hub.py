@@ -13,7 +13,7 @@ from typing import Any, Final
 from redis_history import events
 from redis_history._async.store import AsyncHistoryStore
 from redis_history.backends.base import features
-from redis_history.errors import BackendUnavailableError
+from redis_history.errors import BackendUnavailableError, RedisHistoryError
 from redis_history.model import Message
 from redis_history.operations import ReadPage, ReadTogether
 from redis_history.web._events import KINDS, PING, Entry, Growth, Ring, encoded, frame, run_frame
@@ -21,8 +21,11 @@ from redis_history.web._shape import conversation_shape, message_preview
 
 _logger = logging.getLogger("redis_history")
 
-#: Seconds without a change after which to check whether the store can be reached.
-_CHECK_AFTER: Final = 5.0
+#: Seconds between two checks whether the store can be reached, and for which a check waits: readers learn within 2 s
+#: that it cannot. And the number of conversations of a check, because those of a cluster may be on several nodes.
+_CHECK_EVERY: Final = 0.5
+_CHECK_WAITS: Final = 1.0
+_CHECKED: Final = 20
 #: How many readers of a conversation may catch up at once: each holds one read of the change log in memory.
 _CATCHING_UP: Final = 4
 #: Bytes that such a reader keeps of a read. The rest of it, up to about 1 MB, is dropped, so that a stalled reader
@@ -39,6 +42,7 @@ class _Watch:
 
     def __init__(self, store: AsyncHistoryStore, heartbeat: float, cursor: str = "") -> None:
         self.ring = Ring(cursor)
+        self.away = False  # whether the store could not be reached at the last check
         self.readers = 0
         self.ending: asyncio.TimerHandle | None = None
         self._store, self._heartbeat, self._cursor = store, heartbeat, cursor
@@ -55,13 +59,17 @@ class _Watch:
     async def _run(self) -> None:
         """Add events to the ring until the subscription ends."""
 
+    def set_away(self, away: bool) -> None:
+        if away != self.away:
+            self.away = away
+            self.ring.wake()
+
 
 class ConversationWatch(_Watch):
     """The changes of one conversation after a cursor."""
 
     def __init__(self, store: AsyncHistoryStore, heartbeat: float, conversation_id: str, cursor: str) -> None:
         self._conversation_id = conversation_id
-        self._away = False  # whether the store could not be reached at the last check
         self._growing: dict[str, Growth] = {}  # replies that are being written, by the ids of their messages
         self._run_state = b""  # the newest run, as an event for readers
         self._grown = 0  # counts the events of growth and of runs
@@ -72,9 +80,7 @@ class ConversationWatch(_Watch):
         async with self._store.subscribe(self._conversation_id, after=self._cursor) as subscription:
             woken_at = time.monotonic()
             while not subscription.closed:
-                event = await subscription.get(min(self._heartbeat, _CHECK_AFTER))
-                was_away = self._away
-                self._away = event is None and await self._is_away()
+                event = await subscription.get(self._heartbeat)
                 if isinstance(event, events.ReplyGrew):
                     if event.whole:
                         self._growing[event.message_id] = Growth()
@@ -86,7 +92,7 @@ class ConversationWatch(_Watch):
                 elif event is not None:
                     self.ring.add(await encoded(self._store, event))
                     self._forget_replies(event)
-                if event is not None or self._away != was_away or time.monotonic() - woken_at >= self._heartbeat:
+                if event is not None or time.monotonic() - woken_at >= self._heartbeat:
                     self.ring.wake()
                     woken_at = time.monotonic()
 
@@ -113,14 +119,6 @@ class ConversationWatch(_Watch):
         known.update((growth, growth.end) for growth in growing)
         return b"".join(frames)
 
-    async def _is_away(self) -> bool:
-        """Whether the store cannot be reached. A subscription waits silently, but readers should see that it does."""
-        try:
-            await self._store.get_conversation(self._conversation_id)
-        except BackendUnavailableError:
-            return True
-        return False
-
     async def follow(self, cursor: str) -> AsyncGenerator[bytes, None]:
         """Encoded events after a cursor for one reader, heartbeats, and notices that the store is away or back; until
         the watch ends.
@@ -132,8 +130,8 @@ class ConversationWatch(_Watch):
         known: dict[Growth, int] = {}
         run_state = b""
         while not self.ring.closed:
-            if self._away != away:
-                away = self._away
+            if self.away != away:
+                away = self.away
                 yield frame("away" if away else "back", {})
             if index is None or index < self.ring.start:
                 entries = await self._catch_up(cursor)
@@ -150,9 +148,9 @@ class ConversationWatch(_Watch):
             elif index == self.ring.end and (growth := self._read_growth(known)):
                 yield growth
             elif index is None or index == self.ring.end:
-                before = self.ring.end, self._grown, self._away
+                before = self.ring.end, self._grown, self.away
                 await self.ring.wait()
-                if before == (self.ring.end, self._grown, self._away) and not self.ring.closed:
+                if before == (self.ring.end, self._grown, self.away) and not self.ring.closed:
                     yield PING
 
     async def _catch_up(self, cursor: str) -> list[Entry]:
@@ -198,14 +196,17 @@ class ListWatch(_Watch):
         ring = self.ring
         while not self._open and not ring.closed:
             await ring.wait()
-        index, sent = ring.end, time.monotonic()
+        index, sent, away = ring.end, time.monotonic(), False
         chunk = frame("hello", {})
         while not ring.closed:
             if chunk or time.monotonic() - sent >= self._heartbeat:
                 yield chunk or PING
                 sent = time.monotonic()
             chunk = b""
-            if index < ring.start:  # too slow: the reader has to read the list again
+            if self.away != away:
+                away = self.away
+                chunk = frame("away" if away else "back", {})
+            elif index < ring.start:  # too slow: the reader has to read the list again
                 chunk, index = frame("reset", {"reason": "too_slow"}), ring.end
             elif entries := ring.read(index):
                 chunk = b"".join([one.data for one in entries if await may_read(one.conversation_id)])
@@ -254,7 +255,9 @@ class Hub:
 
     def __init__(self, store: AsyncHistoryStore, *, heartbeat: float, grace: float) -> None:
         self._store, self._heartbeat, self._grace = store, heartbeat, grace
-        self._watches: dict[str | None, Any] = {}
+        self._watches: dict[str | None, Any] = {}  # by the conversation; None: the list of all
+        self._checks: asyncio.Task[None] | None = None
+        self._next_check = 0
 
     def follow(self, conversation_id: str, cursor: str) -> AsyncGenerator[bytes, None]:
         """The stream of a conversation after a cursor."""
@@ -276,6 +279,8 @@ class Hub:
             watch.ending.cancel()
             watch.ending = None
         watch.readers += 1
+        if self._checks is None or self._checks.done():
+            self._checks = asyncio.create_task(self._check_store(), name="redis_history-checks")
         try:
             async with aclosing(follow(watch)) as chunks:
                 async for chunk in chunks:
@@ -284,6 +289,30 @@ class Hub:
             watch.readers -= 1
             if not watch.readers:
                 watch.ending = asyncio.get_running_loop().call_later(self._grace, self._end, name, watch)
+
+    async def _check_store(self) -> None:
+        """Say in all streams whether the store can be reached. A subscription waits silently for it."""
+        while self._watches:
+            watches = list(self._watches.items())
+            first = self._next_check % len(watches)
+            some = (watches[first:] + watches[:first])[:_CHECKED]
+            self._next_check = first + len(some)
+            away = await asyncio.gather(*(self._is_away(name) for name, _ in some))
+            if any(away) or any(watch.away for _, watch in watches):
+                some, away = watches, await asyncio.gather(*(self._is_away(name) for name, _ in watches))
+            for (_, watch), is_away in zip(some, away, strict=True):
+                watch.set_away(is_away)
+            await asyncio.sleep(_CHECK_EVERY)
+
+    async def _is_away(self, name: str | None) -> bool:
+        try:
+            async with asyncio.timeout(_CHECK_WAITS):
+                await self._store.get_conversation(name or "redis_history")
+        except (BackendUnavailableError, TimeoutError):
+            return True
+        except RedisHistoryError:  # it answers, such as that this user may not read
+            return False
+        return False
 
     def _end(self, name: str | None, watch: _Watch) -> None:
         if watch.ending is not None:
@@ -298,4 +327,7 @@ class Hub:
         watches = list(self._watches.items())
         for name, watch in watches:
             self._end(name, watch)
+        if self._checks is not None:
+            self._checks.cancel()
+            await asyncio.gather(self._checks, return_exceptions=True)
         await asyncio.gather(*(watch.task for _, watch in watches), return_exceptions=True)

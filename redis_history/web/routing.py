@@ -53,13 +53,14 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Limits and times of the live view. Times are in seconds.
 
     `streams`: the maximum number of open streams; `streams_per_address`: of one client address. `heartbeat`: the
-    longest silence of a stream. `patience`: ends a stream whose client accepts no data for so long. `reauthorize`:
-    the interval in which a stream asks `authorize` again. `grace`: how long a subscription outlives its last stream.
+    longest silence of a stream; the page reports 2 s of silence. `patience`: ends a stream whose client accepts no data
+    for so long. `reauthorize`: the interval in which a stream asks `authorize` again. `grace`: how long a subscription
+    outlives its last stream.
     """
 
     streams: int = 1000
     streams_per_address: int = 100
-    heartbeat: float = 15.0
+    heartbeat: float = 0.8
     patience: float = 60.0
     reauthorize: float = 30.0
     grace: float = 5.0

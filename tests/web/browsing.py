@@ -210,3 +210,67 @@ def site() -> Iterator[Site]:
 async def window(windows: Windows, site: Site) -> Window:
     """A window on the shared live view, not signed in yet."""
     return await windows(site.address)
+
+
+class Network:
+    """A network in front of a local port, which can be frozen or cut. A context manager."""
+
+    def __init__(self, port: int) -> None:
+        self._to = port
+        self._flows = asyncio.Event()
+        self._is_cut = False
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._pumps: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Network:
+        self._flows.set()
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._server.close()
+        self.cut()
+        self.mend()
+        await asyncio.gather(*self._pumps, return_exceptions=True)
+
+    def freeze(self) -> None:
+        """Nothing arrives any more, and no connection ends."""
+        self._flows.clear()
+
+    def cut(self) -> None:
+        """All connections end, and new ones are closed at once."""
+        self._is_cut = True
+        for writer in self._writers:
+            writer.transport.abort()
+
+    def mend(self) -> None:
+        self._is_cut = False
+        self._flows.set()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._is_cut:
+            writer.transport.abort()
+            return
+        try:
+            inner, outer = await asyncio.open_connection("127.0.0.1", self._to)
+        except OSError:
+            writer.transport.abort()
+            return
+        self._writers |= {writer, outer}
+        pumps = [asyncio.create_task(self._pump(*pair)) for pair in ((reader, outer), (inner, writer))]
+        self._pumps.update(pumps)
+        await asyncio.wait(pumps)
+        self._pumps.difference_update(pumps)
+        self._writers -= {writer, outer}
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(65_536):
+                await self._flows.wait()
+                writer.write(data)
+                await writer.drain()
+        except OSError:
+            pass
+        finally:
+            writer.close()

@@ -1,5 +1,6 @@
 // The URLs of the server and of the page, and the server's JSON interface. All are relative to the page's mount point.
 
+const LONGEST = 20_000; // milliseconds of a request
 const BASE = new URL("../", import.meta.url);
 
 class ApiError extends Error {
@@ -33,10 +34,12 @@ export async function failure(response) {
   return new ApiError(response.status, code ?? "unknown", detail ?? `The server answered ${response.status}.`);
 }
 
-async function request(path, params, options = {}) {
+async function request(path, params, { signal, ...options } = {}) {
   let response;
   try {
-    response = await fetch(address(path, params), { credentials: "same-origin", cache: "no-store", ...options });
+    const signals = [signal, AbortSignal.timeout(LONGEST)].filter(Boolean);
+    const fixed = { credentials: "same-origin", cache: "no-store", signal: AbortSignal.any(signals) };
+    response = await fetch(address(path, params), { ...fixed, ...options });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new ApiError(0, "unreachable", "The server does not answer.");

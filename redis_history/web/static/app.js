@@ -101,6 +101,8 @@ async function jump(id) {
 // The list of conversations, and the state of the connection
 
 function listChanged(name, data) {
+  if (name === "away") sidebar.link("waiting", { away: true });
+  if (name === "back") sidebar.link("open");
   if (name === "hello" || name === "reset") {
     sidebar.load().catch((error) => sidebar.fail(error));
     if (timeline.opened) timeline.readInfo();
@@ -232,6 +234,10 @@ function keyOfField({ target, key }) {
   const leaves = [search.input, sidebar.filter].includes(target) && ["ArrowDown", "Enter"].includes(key);
   return leaves ? () => leaveToLinks(target) : null;
 }
+
+// A focus that the page sets is marked only for those who move it with the keyboard.
+addEventListener("keydown", ({ key }) => key === "Tab" && (document.body.dataset.keys = ""));
+addEventListener("pointerdown", () => delete document.body.dataset.keys);
 
 document.addEventListener("keydown", (event) => {
   const combined = event.ctrlKey || event.metaKey || event.altKey || event.isComposing;

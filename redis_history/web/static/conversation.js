@@ -29,6 +29,17 @@ const replaces = (summary, message) =>
   compare(message.position, summary.position) <= 0 &&
   (message.role !== "system" || message.is_summary);
 
+/** A message with the whole texts of its former state, where only their beginning was sent again. */
+function withKnownTexts(message, before) {
+  const parts = message.parts.map((part, at) => {
+    const known = before.parts[at];
+    if (part.type !== "text" || !part.cut || known?.cut || !known?.text?.startsWith(part.text)) return part;
+    return Array.from(known.text).length === part.cut ? known : part;
+  });
+  if (parts.every((part, at) => part === message.parts[at])) return message;
+  return { ...message, parts, text: before.text.startsWith(message.text) ? before.text : message.text };
+}
+
 export class Conversation {
   /** `onChange(change)` is called after each change of the model; see `change.kind`. */
   constructor(id, onChange) {
@@ -196,7 +207,7 @@ export class Conversation {
     if (!this[`on_${name}`]) return;
     const change = this[`on_${name}`](data);
     // Growth is recorded as the grown message, because a page may already contain a part of it.
-    const event = name === "grew" ? change && ["updated", change] : [name, data];
+    const event = name === "grew" ? change && ["updated", { message: change.message }] : [name, data];
     if (event) for (const events of this.records) events.push(event);
     if (change?.kind === "appended" && this.newer) this.missed += change.added.length - change.inside;
     if (change) this.onChange(change);
@@ -224,7 +235,10 @@ export class Conversation {
       if (part.type === "text" && last?.type === "text") grown.splice(-1, 1, { ...last, text: last.text + part.text });
       else grown.push(part);
     }
-    return this.on_updated({ message: { ...before, parts: grown, text: whole ? delta : before.text + delta } });
+    const message = { ...before, parts: grown, text: whole ? delta : before.text + delta };
+    this.complete(message);
+    // Other parts, such as calls of tools, also change the rows of others.
+    return whole || parts ? { kind: "updated", message } : { kind: "updated", message, grown: id };
   }
 
   on_deleted({ ids }) {
@@ -261,10 +275,11 @@ export class Conversation {
 
   /** Replace a message, such as one that was cut by its full text; false if it is not in the window. */
   complete(message) {
-    const at = this.messages.indexOf(this.byId.get(message.id));
+    const before = this.byId.get(message.id);
+    const at = this.messages.indexOf(before);
     if (at < 0) return false;
-    this.messages[at] = message;
-    this.byId.set(message.id, message);
+    this.messages[at] = withKnownTexts(message, before);
+    this.byId.set(message.id, this.messages[at]);
     return true;
   }
 

@@ -59,16 +59,46 @@ export function icon(name) {
 
 export const byId = (id) => document.getElementById(id);
 
-/** A button that copies a text. */
-export const copyButton = (text, label = "Copy") =>
+/** A button that copies the text that `find(button)` returns. */
+export const copyButton = (find, label = "Copy") =>
   button(label, async ({ target }) => {
     try {
-      await navigator.clipboard.writeText(text); // needs https
+      await navigator.clipboard.writeText(find(target)); // needs https
       target.textContent = "Copied";
     } catch {
       target.textContent = "Copying is not allowed here";
     }
   });
+
+/**
+ * Give `old` the children of `next`, from an index on. Nodes that do not differ stay, so that they keep the focus, the
+ * selection and the pointer; so do their listeners, which must not depend on what a node was made of.
+ */
+export function morph(old, next, from = 0) {
+  const was = [...old.childNodes].slice(from);
+  const now = [...next.childNodes];
+  now.forEach((node, at) => {
+    const before = was[at];
+    if (!before) old.append(node);
+    else if (!before.isEqualNode(node)) become(before, node);
+  });
+  for (const node of was.slice(now.length)) node.remove();
+}
+
+/** Change a node into another, see `morph`. */
+export function become(old, next) {
+  if (old.nodeType === Node.TEXT_NODE && next.nodeType === Node.TEXT_NODE) old.data = next.data;
+  else if (old.nodeName !== next.nodeName || !(old instanceof Element)) old.replaceWith(next);
+  else {
+    for (const name of old.getAttributeNames()) if (!next.hasAttribute(name)) old.removeAttribute(name);
+    for (const { name, value } of next.attributes) {
+      if (name === "style")
+        old.style.cssText = value; // the page's security policy forbids it as an attribute
+      else if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+    }
+    morph(old, next);
+  }
+}
 
 /** Replace the children of a node only if `text` differs, so that screen readers announce each change once. */
 export function setText(node, text) {

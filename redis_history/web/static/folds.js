@@ -7,6 +7,7 @@ export class Folds {
   constructor({ conversation, prefix, hold, redraw, rebuild }) {
     Object.assign(this, { conversation, prefix, hold, redraw, rebuild });
     this.open = new Map(); // by row and part
+    this.completed = new Set(); // ids of messages whose rest was requested
     this.summaries = new Map(); // by id: {open, busy, messages, more, before, error}
     this.counts = new Map(); // by id of a summary: how many messages it replaced, if known
     this.names = new Map(); // of participants, by id
@@ -18,22 +19,41 @@ export class Folds {
     }
   }
 
-  /** The state of a foldable part of a row: `{id, open, toggle}`. */
+  /** The state of a foldable part of a row: `{id, open}`. */
   fold(row, id, message) {
     const part = `${message.id}\n${id}`;
-    const key = `${row.key}\n${part}`;
-    const open = this.open.get(key) ?? false;
-    return { id: part, open, toggle: () => this.set(row, key, !open, message) };
+    return { id: part, open: this.open.get(`${row.key}\n${part}`) ?? false };
   }
 
-  async set(row, key, open, message) {
+  /** Unfold a part of a row, or fold it. */
+  toggle(row, part) {
+    const key = `${row.key}\n${part}`;
+    const open = !this.open.get(key);
     this.open.set(key, open);
-    this.hold(row.key);
+    this.hold(row.key, !open);
     this.redraw(row.key);
-    const cut = [...message.parts, ...(message.sources ?? [])].some((one) => one.cut) || message.sources_cut;
-    if (!open || !cut) return;
+    const id = part.slice(0, part.lastIndexOf("\n"));
+    const results = [...row.results.values()].flat().map((result) => result.message);
+    const message = [row.message, ...results].find((one) => one.id === id);
+    const isCut = [...message.parts, ...(message.sources ?? [])].some((one) => one.cut) || message.sources_cut;
+    if (open && isCut) this.load(row, message);
+  }
+
+  /** Load the rest of an answer: only its beginning came with the page. */
+  complete(row) {
+    const { message } = row;
+    const isCut = message.role !== "user" && message.parts.some((part) => part.type === "text" && part.cut);
+    if (!isCut || this.completed.has(message.id)) return;
+    this.completed.add(message.id);
+    this.load(row, message);
+  }
+
+  async load(row, message) {
     const whole = await api.message(this.conversation.id, message.id).catch(() => null);
-    if (!whole) return;
+    if (!whole) {
+      this.completed.delete(message.id);
+      return;
+    }
     this.conversation.complete(whole);
     for (const summary of this.summaries.values()) {
       summary.messages = summary.messages?.map((other) => (other.id === whole.id ? whole : other));
@@ -51,7 +71,7 @@ export class Folds {
     row.message.parts.forEach((part, index) => {
       const results = row.results.get(index) ?? [];
       const folded = {
-        text: () => contains(part.text.slice(900)),
+        text: () => contains(part.text.slice(900)), // folded only if a user wrote it
         reasoning: () => contains(part.text),
         tool_result: () => !row.paired.has(index) && contains(part.content),
         tool_use: () => contains(part.input) || results.some((result) => contains(result.part.content)),
@@ -67,11 +87,7 @@ export class Folds {
       return true;
     }
     const closed = buttons.filter((button) => button.getAttribute("aria-expanded") === "false");
-    for (const { dataset } of closed.length ? closed : buttons) {
-      this.open.set(`${row.key}\n${dataset.fold}`, closed.length > 0);
-    }
-    this.hold(row.key);
-    this.redraw(row.key);
+    for (const { dataset } of closed.length ? closed : buttons) this.toggle(row, dataset.fold);
     return buttons.length > 0;
   }
 
@@ -84,7 +100,7 @@ export class Folds {
       // The count of a compaction counts an earlier summary as one. Loaded originals give the exact number.
       count: (state.messages && !state.more ? state.messages.length : this.counts.get(id)) ?? null,
       toggle: () => this.toggleOriginals(id, state),
-      more: () => this.load(id, state),
+      more: () => this.loadOriginals(id, state),
     };
   }
 
@@ -93,13 +109,13 @@ export class Folds {
     state.open = !state.open;
     this.hold(id);
     this.redraw(id);
-    if (state.open && !state.messages) await this.load(id, state);
+    if (state.open && !state.messages) await this.loadOriginals(id, state);
     this.hold(id);
     this.rebuild();
   }
 
   /** Load the next page of originals, newest first. */
-  async load(id, state) {
+  async loadOriginals(id, state) {
     if (state.busy) return;
     Object.assign(state, { busy: true, error: null });
     this.redraw(id);

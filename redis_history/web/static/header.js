@@ -8,12 +8,25 @@ const PATIENCE = 900; // milliseconds; shorter interruptions are not shown
 const CALL_WAITS = 10 * 60_000; // milliseconds after which a call without a result no longer counts
 const MOST_WRITERS = 3;
 
-const STATES = { opening: "Connecting", open: "Live", waiting: "Reconnecting", refused: "Not connected" };
+const STATES = {
+  opening: "Connecting",
+  open: "Live",
+  silent: "No signal",
+  waiting: "Reconnecting",
+  refused: "Not connected",
+};
 const NOTES = {
   gone: "This conversation was deleted. If it is created again, it appears here.",
   cleared: "All messages of this conversation were removed.",
   message_gone: "That message does not exist any more.",
 };
+const LATER = "New messages appear when it is back.";
+// By navigator.onLine
+const SILENT = {
+  true: "Nothing arrives from the server, or the network is interrupted.",
+  false: "This device is offline.",
+};
+const GONE = { true: "The server cannot be reached.", false: "This device is offline." };
 const MISSING = "This conversation does not exist. If it is created, it appears here.";
 
 export class Header {
@@ -70,13 +83,15 @@ export class Header {
       this.trouble = troubleOf(state, error);
       this.showBanner();
     };
-    if (state === "waiting") this.timer = setTimeout(show, this.state === "waiting" ? 0 : PATIENCE);
+    const isShort = state === "waiting" && this.state === "open" && !error?.away;
+    if (isShort) this.timer = setTimeout(show, PATIENCE);
     else show();
   }
 
   setState(state) {
     this.state = this.light.dataset.state = state;
     setText(this.light.querySelector(".link-text"), STATES[state]);
+    setConnected(state === "open");
   }
 
   /** Show a text, or the note of a change. */
@@ -97,23 +112,35 @@ export class Header {
   }
 }
 
-function troubleOf(state, error) {
+/** What to say about the state of a stream; null if it is open. */
+export function troubleOf(state, error) {
+  if (state === "silent") return `${SILENT[navigator.onLine]} ${LATER}`;
   if (state === "open" || !error) return null;
-  if (error.away) return "The store cannot be reached. New messages appear when it is back.";
+  if (error.away || error.code === "no_server") return `The store cannot be reached: Redis does not answer. ${LATER}`;
   if (error.status === 404) return MISSING;
   if (error.status === 401) return "Access has expired: open the address with the token again.";
   if (error.status === 403) return error.message;
-  return error.status ? `${error.message} Trying again.` : "No connection. New messages appear when it is back.";
+  return error.status ? `${error.message} Trying again.` : `${GONE[navigator.onLine]} ${LATER}`;
 }
 
 const joined = (groups) => groups.flatMap((group, at) => (at ? [" · ", group] : [group])).flat();
 
 let timer = null;
 let shown = "";
+let known = [];
+let connected = false;
+
+/** Whether the page knows what happens now. */
+function setConnected(isConnected) {
+  connected = isConnected;
+  showActivity(known);
+}
 
 /** Show who is writing, and agents that wait for a tool. */
-export function showActivity(rows) {
+export function showActivity(all) {
   clearTimeout(timer);
+  known = all;
+  const rows = connected ? all : [];
   const writers = new Map(); // the name of the tool by the name of the author; null: is writing
   for (const { message, part } of waitingCalls(rows)) {
     if (Date.now() - Date.parse(message.timestamp) < CALL_WAITS) writers.set(author(message).name, part.name);
@@ -134,5 +161,5 @@ export function showActivity(rows) {
     byId("activity-text").replaceChildren(...joined(texts));
   }
   byId("activity").classList.toggle("active", writers.size > 0);
-  if (writers.size) timer = setTimeout(() => showActivity(rows), 10_000);
+  if (writers.size) timer = setTimeout(() => showActivity(known), 10_000);
 }

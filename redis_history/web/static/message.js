@@ -1,11 +1,12 @@
 // Creates the element of a timeline row.
 
 import { address, hashOf } from "./api.js";
-import { button, copyButton, el, icon } from "./dom.js";
+import { become, button, copyButton, el, icon } from "./dom.js";
 import { author, brief, clock, dayName, duration, exact, initials, number, plural, shorten } from "./format.js";
 import { prose } from "./markdown.js";
 import { attachments, drawPart, sources } from "./parts.js";
 import { foldable } from "./prose.js";
+import { sameRow } from "./rows.js";
 
 /** `folds`: the state of foldable parts, which the row does not have. */
 export function drawRow(row, folds) {
@@ -13,20 +14,43 @@ export function drawRow(row, folds) {
   const { message } = row;
   const classes = ["article.row", row.continued && "continued", row.archived && "archived", message.status];
   const label = `${author(message).name}, ${clock(message.timestamp)}: ${brief(message.text ?? "", 120)}`;
-  return el(
+  const drawings = new Map();
+  const element = el(
     classes.filter(Boolean).join("."),
     { tabindex: "-1", "aria-label": label, data: { id: message.id } },
     row.day && el("h2.day", el("span", dayName(row.day))),
     row.unread && el("p.unread-line", el("span", "New")),
-    message.is_summary ? drawSummary(row, folds) : drawMessage(row, folds),
+    message.is_summary ? drawSummary(row, folds) : drawMessage(row, folds, drawings),
   );
+  element.drawings = drawings;
+  return element;
 }
 
-function drawMessage(row, folds) {
+/** Change the element of a row into a newly drawn one. */
+export function redrawRow(element, next) {
+  become(element, next);
+  element.drawings = next.drawings;
+  for (const [index, drawing] of next.drawings ?? [])
+    drawing.root = element.querySelector(`[data-part="${index}"]`) ?? drawing.root;
+}
+
+/** Show the growth of a reply; false if the row has other changes, and is to be drawn again. */
+export function growRow(element, row, before) {
+  const [now, was] = [row.message, before.message];
+  if (now?.status !== "streaming" || now.parts.length !== was.parts.length) return false;
+  const isSame = (name) => ["parts", "text"].includes(name) || now[name] === was[name];
+  if (!Object.keys(now).every(isSame) || !sameRow({ ...row, message: was }, before)) return false;
+  const grown = now.parts.flatMap((part, index) => (part === was.parts[index] ? [] : [index]));
+  if (!grown.every((index) => now.parts[index].type === "text" && element.drawings.has(index))) return false;
+  for (const index of grown) element.drawings.get(index).set(now.parts[index].text);
+  return true;
+}
+
+function drawMessage(row, folds, drawings) {
   const { message } = row;
   const who = author(message);
   const fold = (id, owner = message) => folds.fold(row, id, owner);
-  const shown = message.parts.map((part, index) => drawPart(row, part, index, fold)).filter(Boolean);
+  const shown = message.parts.map((part, index) => drawPart(row, part, index, fold, drawings)).filter(Boolean);
   const chips = attachments(message);
   if (message.status === "streaming") shown.push(el("span.caret", { "aria-hidden": "true" }));
   else if (!shown.length && !chips) shown.push(el("p.nothing", "no text"));
@@ -36,7 +60,8 @@ function drawMessage(row, folds) {
     "div.message",
     { data: { kind: who.kind, role: message.role } },
     row.continued ? el("div.gutter", time(message)) : avatar(who),
-    el("div.body", head, ...shown, chips, sources(message, fold), actions(message, folds.conversation.id)),
+    el("div.body", head, ...shown, chips, sources(message, fold)),
+    actions(message, folds.conversation.id),
   );
   box.style.setProperty("--hue", who.hue);
   return box;
@@ -47,8 +72,15 @@ function actions(message, conversation) {
   const link = new URL(hashOf({ conversation, message: message.id }), location.href).href;
   const href = address(["conversations", conversation, "messages", message.id]);
   const json = el("a.button.quiet", { href, target: "_blank", rel: "noopener" }, "JSON");
-  return el("div.message-actions", message.text && copyButton(message.text), copyButton(link, "Link"), json);
+  return el(
+    "div.message-actions",
+    message.text && copyButton(textOf),
+    copyButton(() => link, "Link"),
+    json,
+  );
 }
+
+const textOf = (button) => button.closest(".row").row.message.text;
 
 export function avatar(who) {
   const box = el("span.avatar", { "aria-hidden": "true", data: { kind: who.kind } }, initials(who.name));
@@ -134,7 +166,7 @@ export function estimateRow(row, width) {
   message.parts.forEach((part, index) => {
     if (part.type === "text") {
       const lines = Math.ceil((part.text.length * 7.4) / width) + part.text.split("\n", 20).length - 1;
-      height += Math.min(lines, 20) * 23 + 4;
+      height += (message.role === "user" ? Math.min(lines, 20) : lines) * 23 + 4;
     } else if (!row.paired.has(index)) height += 42;
   });
   return height + (message.sources?.length ? 42 : 0) + (message.is_summary ? 70 : 0);

@@ -1,21 +1,25 @@
-// Creates the elements of message parts. `fold(id)` returns `{id, open, toggle}`, the state of a foldable part.
+// Creates the elements of message parts. `fold(id)` returns `{id, open}`, the state of a foldable part.
 
 import { el, icon } from "./dom.js";
 import { brief, bytes, duration, exact, plural, shorten } from "./format.js";
-import { markdown, prose } from "./markdown.js";
+import { Drawing, markdown, prose } from "./markdown.js";
 import { contentText, data, foldable, pretty } from "./prose.js";
 
 const RECENT = 10 * 60 * 1000;
 
-/** The element of a part; null if it is shown elsewhere. */
-export function drawPart(row, part, index, fold) {
+/** The element of a part; null if it is shown elsewhere. `drawings`: of the texts that are being written, by index. */
+export function drawPart(row, part, index, fold, drawings) {
   switch (part.type) {
-    case "text": {
-      const make = row.message.role === "user" ? prose : markdown; // people's texts are shown as they typed them
-      return part.text ? el("div", ...foldable(part.text, { ...fold(`${index}`), cut: part.cut }, make)) : null;
-    }
+    case "text":
+      if (!part.text) return null;
+      // People's texts are shown as they typed them, and folded if they are long, such as a log file. Answers are whole.
+      if (row.message.role === "user")
+        return el("div", ...foldable(part.text, { ...fold(`${index}`), cut: part.cut }, prose));
+      if (row.message.status !== "streaming") return numbered(markdown(part.text), index);
+      drawings.set(index, new Drawing(part.text));
+      return numbered(drawings.get(index).root, index);
     case "reasoning":
-      return reasoning(part, fold(`${index}`), fold(`${index}.all`));
+      return reasoning(part, fold(`${index}`), row.message.status === "streaming");
     case "tool_use":
       return toolCall(row, part, index, fold);
     case "tool_result":
@@ -27,6 +31,11 @@ export function drawPart(row, part, index, fold) {
       return folding("reasoning", fold(`${index}`), labelled("file", label), "", () => [data(pretty(part))], label);
     }
   }
+}
+
+function numbered(element, index) {
+  element.dataset.part = index;
+  return element;
 }
 
 const labelled = (image, label) => [icon(image), el("span.reasoning-label", label)];
@@ -41,18 +50,17 @@ function folding(kind, fold, [image, title, ...state], preview, body, label) {
       "aria-label": label,
       dir: "auto",
       data: { fold: fold.id },
-      on: { click: fold.toggle },
     },
     ...[image, title, !fold.open && preview && el("span.preview", preview), ...state, icon("chevron")],
   );
   return el(`div.${kind}`, head, fold.open && el(`div.${kind}-body`, ...body()));
 }
 
-function reasoning(part, fold, all) {
+function reasoning(part, fold, isGrowing) {
   const text = part.text ?? "";
-  const body = () => foldable(text, { ...all, cut: part.cut }, prose);
-  const first = brief(text, 140);
-  return folding("reasoning", fold, labelled("thought", "Reasoning"), first, body, `Reasoning: ${first}`);
+  const preview = brief(isGrowing ? text.slice(-140) : text, 140);
+  const body = () => [prose(text)];
+  return folding("reasoning", fold, labelled("thought", "Reasoning"), preview, body, `Reasoning: ${preview}`);
 }
 
 /** A call or a result of a tool. */

@@ -35,12 +35,12 @@ function beginning(text) {
   return shorten(text, Math.min(SHOWN, lines > TALL && cut > 0 ? cut : SHOWN));
 }
 
-/** `make(text)`; for a long text, of its beginning, with a button. `fold`: `{open, toggle, id, cut}`. */
-export function foldable(text, { open, toggle, id, cut }, make) {
+/** `make(text)`; for a long text, of its beginning, with a button. `fold`: `{open, id, cut}`. */
+export function foldable(text, { open, id, cut }, make) {
   const start = beginning(text) ?? (cut ? text : null);
   if (start === null) return [make(text)];
   const label = open ? "Show less" : `Show all ${plural(cut ?? text.length, "character")}`;
-  const props = { type: "button", "aria-expanded": String(open), data: { fold: id }, on: { click: toggle } };
+  const props = { type: "button", "aria-expanded": String(open), data: { fold: id } };
   return [make(open ? text : start), el("button.more", props, label)];
 }
 
@@ -48,9 +48,11 @@ export function code(text, language = "") {
   const name = shorten(language, 24);
   const label = language ? `Code, ${name}` : "Code";
   const body = colored(el("code"), text, language.toLowerCase());
-  const head = el("span.code-head", name, copyButton(text));
+  const head = el("span.code-head", el("span", name), copyButton(codeOf));
   return el("pre.code", { dir: "ltr", tabindex: "0", "aria-label": label }, head, body);
 }
+
+const codeOf = (button) => button.closest("pre").querySelector("code").textContent;
 
 /** Append a text, in the colors of a known language. */
 function colored(node, text, language) {
@@ -77,11 +79,7 @@ export function pretty(value) {
 
 /** Preformatted text; colored if it is JSON. */
 export const data = (text) =>
-  colored(
-    el("pre.data", { dir: "auto", tabindex: "0", "aria-label": "Data" }),
-    text,
-    /^[[{]/.test(text) ? "json" : "",
-  );
+  colored(el("pre.data", { dir: "auto", tabindex: "0", "aria-label": "Data" }), text, /^[[{]/.test(text) ? "json" : "");
 
 /** The result of a tool as text. */
 export function contentText(content) {

@@ -3,6 +3,7 @@
 import { api, hashOf } from "./api.js";
 import { byId, el, oncePerFrame, setText } from "./dom.js";
 import { ago, brief, compact, dayName, exact, number, plural, roleName, shorten, titleOf } from "./format.js";
+import { troubleOf } from "./header.js";
 
 const PAGE = 50;
 const FILTERED = 2000; // conversations that a filter examines
@@ -137,8 +138,9 @@ export class Sidebar {
 
   link(state, error) {
     clearTimeout(this.waiting);
+    const message = troubleOf(state, error);
     if (state === "open") this.fail(null);
-    else if (error) this.waiting = setTimeout(() => this.fail(error), 900);
+    else if (message) this.waiting = setTimeout(() => this.fail({ message }), error && !error.away ? 900 : 0);
   }
 
   fail(error) {

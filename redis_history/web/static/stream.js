@@ -3,7 +3,9 @@
 
 import { address, failure } from "./api.js";
 
-const SILENCE = 40_000; // milliseconds; the server sends at least every 15 s
+// Milliseconds; the server sends at least every 800.
+const QUIET = 1_900; // then the page says so
+const SILENCE = 8_000; // then it connects again
 const FIRST_WAIT = 250;
 const LONGEST_WAIT = 4_000;
 
@@ -11,40 +13,17 @@ const LONGEST_WAIT = 4_000;
 export class EventParser {
   constructor(onEvent) {
     this.onEvent = onEvent;
-    this.buffer = "";
-    this.lines = [];
-    this.retry = null;
+    this.rest = "";
   }
 
+  /** Lines end as this server ends them, and the data of an event are one line. */
   push(text) {
-    this.buffer += text;
-    for (;;) {
-      const at = this.buffer.search(/[\r\n]/);
-      // A final \r may be the first half of \r\n.
-      if (at < 0 || (this.buffer[at] === "\r" && at + 1 === this.buffer.length)) return;
-      const line = this.buffer.slice(0, at);
-      this.buffer = this.buffer.slice(at + (this.buffer.startsWith("\r\n", at) ? 2 : 1));
-      if (line) this.lines.push(line);
-      else this.flush();
+    const events = (this.rest + text).split("\n\n");
+    this.rest = events.pop();
+    for (const event of events) {
+      const fields = Object.fromEntries(event.split("\n").map((line) => line.split(/: (.*)/s, 2)));
+      if (fields.data) this.onEvent({ name: fields.event ?? "message", id: fields.id ?? null, data: fields.data });
     }
-  }
-
-  flush() {
-    let name = "message";
-    let id = null;
-    const data = [];
-    for (const line of this.lines) {
-      const colon = line.indexOf(":");
-      if (colon === 0) continue;
-      const field = colon < 0 ? line : line.slice(0, colon);
-      const value = colon < 0 ? "" : line.slice(colon + 1).replace(/^ /, "");
-      if (field === "event") name = value;
-      else if (field === "data") data.push(value);
-      else if (field === "id") id = value;
-      else if (field === "retry" && /^\d+$/.test(value)) this.retry = Number(value);
-    }
-    this.lines = [];
-    if (data.length) this.onEvent({ name, id, data: data.join("\n") });
   }
 }
 
@@ -53,13 +32,17 @@ export class EventParser {
  * `snapshot()` loads the current state and returns the cursor to follow from. It is called first, unless there is a
  * `cursor`, and again whenever the server cannot send the missed events. Without `snapshot`, events start now.
  * `onEvent(name, data)` gets each event once, and may return "reset" to request a new snapshot. `onState(state, error)`:
- * "opening", "open", "waiting" (before a retry), or "refused" (a permanent error; it retries rarely).
+ * "opening", "open", "silent" (nothing arrives), "waiting" (before a retry), or "refused" (a permanent error; it retries
+ * rarely).
  */
 export class Stream {
   constructor({ url, snapshot = null, cursor = null, onEvent, onState }) {
     Object.assign(this, { url, snapshot, cursor, onEvent, onState });
     this.failures = 0;
     this.closed = false;
+    this.heard = this.ticked = performance.now();
+    this.silent = this.reading = false;
+    this.watching = setInterval(() => this.watch(), 250);
     this.nudge = () => {
       if (document.visibilityState !== "hidden") this.hurry();
     };
@@ -71,6 +54,7 @@ export class Stream {
 
   close() {
     this.closed = true;
+    clearInterval(this.watching);
     removeEventListener("online", this.nudge);
     document.removeEventListener("visibilitychange", this.nudge);
     this.hurry();
@@ -102,7 +86,8 @@ export class Stream {
   async once() {
     this.abort = new AbortController();
     const { signal } = this.abort;
-    let watchdog = setTimeout(() => this.abort.abort(), SILENCE);
+    this.hear();
+    this.reading = true;
     try {
       const headers = { Accept: "text/event-stream" };
       if (this.cursor) headers["Last-Event-ID"] = this.cursor;
@@ -114,14 +99,33 @@ export class Stream {
       for (;;) {
         const { value, done } = await reader.read();
         if (done || this.closed) return;
-        clearTimeout(watchdog);
-        watchdog = setTimeout(() => this.abort.abort(), SILENCE);
+        this.hear();
         this.failures = 0;
         parser.push(value);
       }
     } finally {
-      clearTimeout(watchdog);
+      this.reading = this.silent = false;
       this.abort.abort();
+    }
+  }
+
+  hear() {
+    this.heard = performance.now();
+    if (this.silent) this.onState("open");
+    this.silent = false;
+  }
+
+  /** Notice a connection on which nothing arrives. */
+  watch() {
+    const now = performance.now();
+    if (now - this.ticked > 3_000) this.heard = now; // the page was busy or suspended: it reads first what has arrived
+    this.ticked = now;
+    if (!this.reading) return;
+    const silence = now - this.heard;
+    if (silence > SILENCE) this.abort.abort();
+    else if (silence > QUIET && !this.silent && !document.hidden) {
+      this.silent = true;
+      this.onState("silent");
     }
   }
 

@@ -6,7 +6,7 @@ import { byId, markWords, oncePerFrame, setText, unmarkWords } from "./dom.js";
 import { Folds } from "./folds.js";
 import { author, brief, plural } from "./format.js";
 import { Header, showActivity } from "./header.js";
-import { drawRow, estimateRow } from "./message.js";
+import { drawRow, estimateRow, growRow, redrawRow } from "./message.js";
 import { buildRows, sameRow } from "./rows.js";
 import { Stream } from "./stream.js";
 import { VirtualList } from "./virtual.js";
@@ -27,10 +27,19 @@ export class Timeline {
     this.list = new VirtualList(this.scroller, {
       draw: (row) => this.draw(row),
       same: sameRow,
-      estimate: (row) => estimateRow(row, Math.max(240, Math.min(700, this.scroller.clientWidth - 90))),
+      grow: growRow,
+      redraw: redrawRow,
+      estimate: (row) => estimateRow(row, Math.max(240, Math.min(540, this.scroller.clientWidth - 90))),
       onScroll: () => this.scrolled(),
     });
     this.show = oncePerFrame(() => this.render());
+    this.grown = new Set(); // ids of messages that have only grown since they were shown
+    this.showGrown = oncePerFrame(() => this.renderGrown());
+    this.scroller.addEventListener("click", ({ target }) => {
+      const button = target.closest("[data-fold]");
+      const row = button?.closest(".row")?.row; // null if a listener before has removed it
+      if (row && button.dataset.fold !== "originals") this.folds.toggle(row, button.dataset.fold);
+    });
     this.newest.addEventListener("click", () => {
       this.toEnd();
       this.scroller.focus({ preventScroll: true }); // the button disappears, and would lose the focus
@@ -55,7 +64,7 @@ export class Timeline {
     this.folds = new Folds({
       conversation,
       prefix: this.prefix,
-      hold: (key) => this.list.hold(key),
+      hold: (key, shrinks) => this.list.hold(key, shrinks),
       redraw: (key) => this.list.redraw(key),
       rebuild: () => conversation === this.conversation && this.render(),
     });
@@ -143,7 +152,12 @@ export class Timeline {
     return null;
   }
 
-  changed({ kind, added = [], removed = [], ids = [], summary, count }) {
+  changed({ kind, added = [], removed = [], ids = [], summary, count, grown }) {
+    if (grown) {
+      this.grown.add(grown);
+      this.showGrown();
+      return;
+    }
     if (kind === "opened") {
       this.opened = true;
       this.findUnread();
@@ -191,13 +205,26 @@ export class Timeline {
     folds.learn(messages);
     list.endless = conversation.newer;
     list.pinned &&= !list.endless;
+    this.grown.clear();
     list.set(rows);
     this.scroller.ariaBusy = String(Boolean(conversation.loading.older ?? conversation.loading.newer));
     showActivity(rows);
     this.scrolled();
   }
 
+  /** Show the growth of replies, without looking at the other messages. */
+  renderGrown() {
+    const { conversation, list } = this;
+    for (const id of this.grown) {
+      const row = list.rows[list.index.get(this.home.get(id))];
+      const message = conversation?.byId.get(id);
+      if (row?.message.id === id && message) list.replace({ ...row, message });
+    }
+    this.grown.clear();
+  }
+
   draw(row) {
+    if (!row.edge) this.folds.complete(row);
     const element = drawRow(row, this.folds);
     if (this.target?.key === row.key) {
       element.classList.add("target");

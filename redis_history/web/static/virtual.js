@@ -7,13 +7,14 @@ const AT_END = 32; // pixels; closer to the end than this, the list follows adde
 export class VirtualList {
   /**
    * `scroller` contains `.canvas`, which contains `.slice`. `draw(row)` creates an element; `same(a, b)`: whether the
-   * element can stay; `estimate(row)`: its height before it is measured; `onScroll()`: called after a scroll or change.
+   * element can stay; `grow(element, row, before)` changes it and returns true if it can, `redraw(element, next)` gives
+   * it the content of a new one. The element of a row stays, with what is under the pointer. `estimate(row)`: its height before it is measured; `onScroll()`: called after a scroll or change.
    */
-  constructor(scroller, { draw, same, estimate, onScroll }) {
+  constructor(scroller, { draw, same, grow, redraw, estimate, onScroll }) {
     this.scroller = scroller;
     this.canvas = scroller.querySelector(".canvas");
     this.slice = scroller.querySelector(".slice");
-    Object.assign(this, { draw, same, estimate, onScroll });
+    Object.assign(this, { draw, same, grow, become: redraw, estimate, onScroll });
     this.rows = [];
     this.index = new Map();
     this.offsets = [0];
@@ -98,13 +99,8 @@ export class VirtualList {
     let place = this.slice.firstElementChild;
     for (const [key, row] of wanted) {
       let drawn = this.drawn.get(key);
-      if (drawn && drawn.row !== row && !this.same(drawn.row, row)) {
-        const next = this.make(row);
-        if (place === drawn.element) place = next.element;
-        this.swap(drawn, next);
-        drawn = next;
-      } else if (!drawn) drawn = this.make(row);
-      drawn.row = row;
+      drawn ??= this.make(row);
+      this.update(drawn, row);
       drawn.element.ariaPosInSet = String(this.index.get(key) + 1);
       drawn.element.ariaSetSize = "-1"; // the total number of rows is unknown
       if (drawn.element === place) place = place.nextElementSibling;
@@ -114,11 +110,33 @@ export class VirtualList {
   }
 
   make(row) {
-    const drawn = { row, element: this.draw(row) };
+    const drawn = { row, element: this.element(row) };
+    drawn.element.row = row;
     this.drawn.set(row.key, drawn);
     this.resizes.observe(drawn.element);
-    drawn.element.dataset.key = row.key;
     return drawn;
+  }
+
+  element(row) {
+    const element = this.draw(row);
+    element.dataset.key = row.key;
+    return element;
+  }
+
+  /** Show a newer state of a row. */
+  update(drawn, row) {
+    const before = drawn.row;
+    drawn.row = drawn.element.row = row;
+    if (before === row || this.same(before, row) || this.grow(drawn.element, row, before)) return;
+    this.become(drawn.element, this.element(row));
+  }
+
+  /** Replace a row, without a new layout. */
+  replace(row) {
+    const at = this.index.get(row.key);
+    this.rows[at] = row;
+    const drawn = this.drawn.get(row.key);
+    if (drawn) this.update(drawn, row);
   }
 
   erase(key, drawn) {
@@ -129,21 +147,11 @@ export class VirtualList {
     if (focused) this.scroller.focus({ preventScroll: true });
   }
 
-  /** Replace the element of a row, and keep the focus. */
-  swap(old, next) {
-    const active = old.element.contains(document.activeElement) ? document.activeElement : null;
-    this.resizes.unobserve(old.element);
-    old.element.replaceWith(next.element);
-    if (!active) return;
-    const same = active.dataset.fold && next.element.querySelector(`[data-fold="${CSS.escape(active.dataset.fold)}"]`);
-    (same || next.element).focus({ preventScroll: true });
-  }
-
   /** Redraw a row whose content depends on other state than the row. */
   redraw(key) {
     const drawn = this.drawn.get(key);
     if (!drawn) return;
-    this.swap(drawn, this.make(drawn.row));
+    this.become(drawn.element, this.element(drawn.row));
     this.paint();
   }
 
@@ -166,11 +174,12 @@ export class VirtualList {
     this.scrolled();
   }
 
-  /** Keep this row's place on the screen during the next changes, even at the end. */
-  hold(key) {
+  /** Keep this row's place on the screen during the next changes, even at the end. `shrinks`: show its beginning. */
+  hold(key, shrinks = false) {
     const at = this.index.get(key);
     if (at === undefined) return;
-    const held = { keys: [key], delta: this.scroller.scrollTop - this.offsets[at] };
+    const delta = this.scroller.scrollTop - this.offsets[at];
+    const held = { keys: [key], delta: shrinks ? Math.min(0, delta) : delta };
     this.held = held;
     this.pinned = false;
     setTimeout(() => {
