@@ -441,3 +441,87 @@ async def _no_sideways_scrolling(page: Page) -> None:
         ".filter(one => one.clientWidth && one.scrollWidth > one.clientWidth).map(one => one.className || one.tagName)"
     )
     assert wide == []
+
+
+WRITTEN = r"""# First
+## Second
+### Third
+
+Costs $5 and $6, but $E = a_1 * b_1$ and \(x_1\), \[y\,z\].
+
+$$
+\int_0^1 x\,dx
+- *no list*
+$$
+
+- [x] done
+- [ ] to do
+  - plain
+
+| left | right | middle |
+|:-----|------:|:------:|
+| a    | 1,234,567.50 | c |
+
+A claim.[^1]
+
+[^1]: Its *source*.
+"""
+
+
+async def test_what_models_write_beside_markdown(windows: Windows, site: Site) -> None:
+    name = site.name("written")
+    site.store.append(name, assistant(WRITTEN, id="w"))
+    site.store.append(name, assistant("```py\nx = 1\n```\n\n" + "Most lines have as many words as fit. " * 30, id="l"))
+    window = await windows(site.address, viewport={"width": 1280, "height": 1400})
+    page = await window.open(name)
+    row = page.locator(".row[data-id=w]")
+    formulas = await row.locator(".formula").all_text_contents()
+    assert formulas == ["$E = a_1 * b_1$", r"\(x_1\)", r"\[y\,z\]", "$$\n\\int_0^1 x\\,dx\n- *no list*\n$$"]
+    await expect(row.locator("p").first).to_have_text(r"Costs $5 and $6, but $E = a_1 * b_1$ and \(x_1\), \[y\,z\].")
+    tasks = row.locator(".task")
+    assert [await one.get_attribute("aria-label") for one in await tasks.all()] == ["done", "to do"]
+    assert await tasks.first.evaluate("box => getComputedStyle(box.parentElement).listStyleType") == "none"
+    cells = await row.locator("td").evaluate_all("cells => cells.map(cell => getComputedStyle(cell).textAlign)")
+    assert cells == ["start", "end", "center"]
+    await expect(row.locator("p > sup").first).to_have_text("1")
+    await expect(row.locator(".note")).to_have_text("1Its source.")
+    sizes = await row.locator("[data-level]").evaluate_all(
+        "all => all.map(one => parseFloat(getComputedStyle(one).fontSize))"
+    )
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[2] > 15, "larger than the text"
+
+    lines = await page.locator(".row[data-id=l] p").evaluate("""(paragraph) => {
+        const [text] = paragraph.childNodes;
+        const counts = new Map();
+        for (let at = 0; at < text.length; at += 1) {
+          const range = new Range();
+          range.setStart(text, at);
+          range.setEnd(text, at + 1);
+          const { top } = range.getBoundingClientRect();
+          counts.set(top, (counts.get(top) ?? 0) + 1);
+        }
+        return [...counts.values()];
+    }""")
+    assert 50 < max(lines) <= 76, "with the blank at the end of a line"
+    # Nothing lies over a text, and no band is below the last message.
+    overlap = """() => {
+        const boxes = (of) => [...document.querySelectorAll(of)].map((one) => one.getBoundingClientRect());
+        const meet = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+        return boxes(".code-head, .message-actions").some((one) => boxes(".prose p, code").some((b) => meet(one, b)));
+    }"""
+    assert not await page.evaluate(overlap)
+    bottom = await page.locator("#timeline").evaluate("box => innerHeight - box.getBoundingClientRect().bottom")
+    assert bottom < 2
+    shadow = await page.locator("#timeline").evaluate(
+        "box => getComputedStyle(box).boxShadow + getComputedStyle(box).outlineStyle"
+    )
+    assert shadow == "nonenone"
+
+    phone = await windows(site.address, viewport={"width": 390, "height": 780}, has_touch=True, is_mobile=True)
+    small = await phone.open(name)
+    await expect(small.locator(".row[data-id=l] pre button")).to_be_visible()
+    await expect(small.locator(".row[data-id=l] .message-actions").get_by_role("button", name="Copy")).to_be_visible()
+    number = small.locator(".row[data-id=w] td").nth(1)
+    assert await number.evaluate("cell => cell.getClientRects().length === 1 && cell.offsetHeight < 40"), "not broken"
+    assert await small.evaluate("document.documentElement.scrollWidth <= innerWidth")
