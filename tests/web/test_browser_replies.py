@@ -15,7 +15,7 @@ from tests.support.servers import RealServer
 from tests.support.web import serve
 from tests.web.browsing import Network, Site, Window, Windows
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.proves("page")]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 #: Milliseconds within which the page notices an outage. It takes 2 s on a machine that is not busy.
 NOTICED = 6_000
@@ -25,6 +25,7 @@ def store_of(site: Site) -> AsyncHistoryStore:
     return AsyncHistoryStore(site.url, namespace=site.store.namespace)
 
 
+@pytest.mark.proves("page")
 async def test_a_reply_is_shown_whole_while_it_is_written_and_afterwards(window: Window, site: Site) -> None:
     name = site.name("whole")
     site.store.append(name, user("Tell me everything."))
@@ -128,6 +129,7 @@ async def test_the_page_follows_a_reply_only_from_its_end(window: Window, site: 
         await window.until(f"() => ({left})() < 2")
 
 
+@pytest.mark.proves("page")
 async def test_twenty_replies_in_one_conversation_and_twenty_conversations(windows: Windows, site: Site) -> None:
     window = await windows(site.address, viewport={"width": 1000, "height": 6000})
     one, others = site.name("one"), [site.name("other") for _ in range(20)]
@@ -183,6 +185,7 @@ async def test_twenty_replies_in_one_conversation_and_twenty_conversations(windo
         ("offline", "This device is offline"),
     ],
 )
+@pytest.mark.proves("page")
 async def test_an_outage_is_said_at_once(
     what: str, words: str, windows: Windows, own_server: Callable[..., RealServer]
 ) -> None:
