@@ -11,7 +11,7 @@ from redis_history._async.store import AsyncHistoryStore
 from redis_history._ids import check_conversation_id
 from redis_history._sync.store import HistoryStore
 from redis_history.errors import MissingExtraError, StoreTypeError
-from redis_history.model import Conversation
+from redis_history.operations import Preview
 from redis_history.tools import (
     AsyncConversationSearchTool,
     ConversationSearchTool,
@@ -68,12 +68,12 @@ def _with_article(kind: type) -> str:
     return f"{'an' if kind.__name__[0] in 'AEIOUaeiou' else 'a'} {kind.__name__}"
 
 
-async def all_conversations(store: AsyncHistoryStore, **owner: Any) -> list[Conversation]:
+async def all_conversations(store: AsyncHistoryStore, **owner: Any) -> list[Preview]:
     """All conversations of an owner or agent, each once, also if some change meanwhile."""
-    found: dict[str, Conversation] = {}
+    found: dict[str, Preview] = {}
     offset = 0
-    while page := await store.list_conversations(limit=_PAGE, offset=offset, **owner):
-        found |= {one.conversation_id: one for one in page}
+    while page := await store.list_conversations(limit=_PAGE, offset=offset, preview=True, **owner):
+        found |= {one.conversation.conversation_id: one for one in page}
         offset += len(page)
     return list(found.values())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from typing import Any, Unpack
 
 from redis_history import AsyncHistoryStore, HistoryStore, Message
@@ -20,6 +20,7 @@ from redis_history.formats._notes import (
     write_block,
 )
 from redis_history.integrations._extras import check_store, checked_id, missing, search_runner
+from redis_history.integrations._live import LiveReplies
 from redis_history.model import (
     AttachmentPart,
     Part,
@@ -35,7 +36,7 @@ from redis_history.model.pairs import without_lone_results
 from redis_history.tools import SearchOptions
 
 try:
-    from agent_framework import FunctionInvocationContext, FunctionTool, HistoryProvider
+    from agent_framework import AgentResponseUpdate, FunctionInvocationContext, FunctionTool, HistoryProvider
     from agent_framework import Message as FrameworkMessage
 except ImportError as error:
     raise missing("agent-framework", error) from error
@@ -68,6 +69,7 @@ class AgentFrameworkHistory(HistoryProvider):
         check_store(store, type(self).__name__, AsyncHistoryStore)
         super().__init__(source_id, **flags)
         self._store = store
+        self._live = LiveReplies(store)
         self._limit = limit
         self._on_loss = on_loss
 
@@ -94,8 +96,23 @@ class AgentFrameworkHistory(HistoryProvider):
             return
         newest = await self._store.get(checked_id(session_id), limit=len(messages) + 1)
         new = from_agent_framework(_new(to_agent_framework(newest), messages))
+        new = await self._live.settle(session_id, new)
         for at in range(0, len(new), _BATCH):
             await self._store.append_many(session_id, new[at : at + _BATCH])
+
+    async def live(
+        self, session_id: str, updates: AsyncIterable[AgentResponseUpdate]
+    ) -> AsyncIterator[AgentResponseUpdate]:
+        """Yields the updates of `agent.run(…, stream=True)`, and stores what the model writes as it comes, with
+        `store.stream`. The whole messages of the session then take its place."""
+        message_id = None
+        async with self._live.stream(checked_id(session_id)) as stream:
+            async for update in updates:
+                if update.message_id != message_id:
+                    stream.end()
+                    message_id = update.message_id
+                await stream.write(update.text)
+                yield update
 
 
 def search_tool(

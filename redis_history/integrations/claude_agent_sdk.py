@@ -124,7 +124,7 @@ class ClaudeSessionStore(SessionStore):
 
     async def _conversations(self, agent_name: str) -> list[tuple[Conversation, dict[str, Any]]]:
         found = await all_conversations(self._store, agent_name=agent_name)
-        return [(record, note) for record in found if (note := _note(record))]
+        return [(one.conversation, note) for one in found if (note := _note(one.conversation))]
 
     async def _append(self, record: Conversation, messages: list[Message]) -> None:
         while messages:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import Mapping, Sequence
-from typing import Any, Unpack
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Unpack
 from urllib.parse import quote
 
 from msgspec.structs import replace
@@ -30,9 +30,11 @@ from redis_history.integrations._extras import (
     plain_or,
     search_runner,
 )
+from redis_history.integrations._live import LiveReplies
 from redis_history.tools import SearchOptions
 
 try:
+    from google.adk.agents.run_config import RunConfig, StreamingMode  # type: ignore[attr-defined]
     from google.adk.errors.already_exists_error import AlreadyExistsError
     from google.adk.errors.session_not_found_error import SessionNotFoundError
     from google.adk.events import Event
@@ -43,6 +45,9 @@ try:
     from google.genai.types import FunctionDeclaration
 except ImportError as error:
     raise missing("google-adk", error) from error
+
+if TYPE_CHECKING:
+    from google.adk.runners import Runner
 
 __all__ = ["AdkSessionService", "search_tool"]
 
@@ -61,6 +66,7 @@ class AdkSessionService(BaseSessionService):
     def __init__(self, store: AsyncHistoryStore) -> None:
         check_store(store, type(self).__name__, AsyncHistoryStore)
         self._store = store
+        self._live = LiveReplies(store)
 
     async def create_session(
         self, *, app_name: str, user_id: str, state: dict[str, Any] | None = None, session_id: str | None = None
@@ -104,9 +110,14 @@ class AdkSessionService(BaseSessionService):
         return session
 
     async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
-        """The sessions of the application, or of one of its users, without events, by the time of their last change."""
+        """The sessions of the application, or of one of its users, without events, by the time of their last event."""
         found = await all_conversations(self._store, agent_name=app_name, user_id=user_id)
-        sessions = [await self._session(one, []) for one in found if "session_id" in _note(one)]
+        shared: dict[str, dict[str, Any]] = {}
+        sessions = [
+            await self._session(one.conversation, [], last=one.last_message, shared=shared)
+            for one in found
+            if "session_id" in _note(one.conversation)
+        ]
         return ListSessionsResponse(
             sessions=sorted(sessions, key=lambda one: (one.last_update_time, one.user_id, one.id))
         )
@@ -127,20 +138,36 @@ class AdkSessionService(BaseSessionService):
         self._apply_temp_state(session, event)
         event = self._trim_temp_delta_state(event)
         conversation_id = _id(session.app_name, session.user_id, session.id)
-        message = _message(event)
+        is_new = True
         try:
-            try:
-                done = await self._store.append(conversation_id, message, must_exist=True)
-            except MessageConflictError:  # another event has the same id
-                done = await self._store.append(conversation_id, _message(event, with_id=False), must_exist=True)
+            for message in await self._live.settle(conversation_id, [_message(event)]):
+                try:
+                    done = await self._store.append(conversation_id, message, must_exist=True)
+                except MessageConflictError:  # another event has the same id
+                    done = await self._store.append(conversation_id, _message(event, with_id=False), must_exist=True)
+                is_new = not done.duplicate
         except ConversationNotFoundError as error:
             raise SessionNotFoundError(f"Session {session.id} not found.") from error
         if event.actions and event.actions.state_delta:
             await self._settle(session.app_name, session.user_id, conversation_id)
-        if done.duplicate:
+        if not is_new:
             return event
         session.last_update_time = event.timestamp
         return self._commit_event_to_session(session, event)
+
+    async def live(self, runner: Runner, *, user_id: str, session_id: str, **options: Any) -> AsyncIterator[Event]:
+        """Yields the events of `runner.run_async(user_id=…, session_id=…, **options)`, and stores what the model writes
+        as it comes, with `store.stream`. The events of the session then take its place. `run_config` is by default
+        that of `StreamingMode.SSE`."""
+        options.setdefault("run_config", RunConfig(streaming_mode=StreamingMode.SSE))
+        async with self._live.stream(_id(runner.app_name, user_id, session_id)) as stream:
+            async for event in runner.run_async(user_id=user_id, session_id=session_id, **options):
+                if event.partial and event.content is not None:
+                    for part in event.content.parts or ():
+                        await stream.write("" if part.thought else part.text or "")
+                else:
+                    stream.end()
+                yield event
 
     async def _pending(self, record: Conversation) -> list[Message]:
         """The events whose changes are not in the state of the record."""
@@ -163,9 +190,20 @@ class AdkSessionService(BaseSessionService):
             if await self._save(record, note):
                 return
 
-    async def _session(self, record: Conversation, events: list[Event], pending: Sequence[Message] = ()) -> Session:
+    async def _session(
+        self,
+        record: Conversation,
+        events: list[Event],
+        pending: Sequence[Message] = (),
+        last: Message | None = None,
+        shared: dict[str, dict[str, Any]] | None = None,
+    ) -> Session:
         app_name, user_id = str(record.agent_name), str(record.user_id)
-        of_app, of_user = await asyncio.gather(self._shared(_id(app_name)), self._shared(_id(app_name, user_id)))
+        names = _id(app_name), _id(app_name, user_id)
+        known = {} if shared is None else shared  # by conversation
+        unknown = [name for name in names if name not in known]
+        known |= zip(unknown, await asyncio.gather(*map(self._shared, unknown)), strict=True)
+        of_app, of_user = known[names[0]], known[names[1]]
         note = _note(record)
         state = {
             **note["state"],
@@ -173,9 +211,15 @@ class AdkSessionService(BaseSessionService):
             **{State.USER_PREFIX + key: value for key, value in of_user.items()},
             **_delta_of(pending),
         }
-        last = events[-1].timestamp if events else record.updated_at.timestamp() if record.updated_at else 0.0
+        newest = events[-1] if events else last and _event(last)
+        created = record.created_at.timestamp() if record.created_at else 0.0
         return Session(
-            id=note["session_id"], app_name=app_name, user_id=user_id, state=state, events=events, last_update_time=last
+            id=note["session_id"],
+            app_name=app_name,
+            user_id=user_id,
+            state=state,
+            events=events,
+            last_update_time=newest.timestamp if newest else created,
         )
 
     async def _shared(self, conversation_id: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Any, Unpack
 
 from msgspec.structs import replace
@@ -27,15 +27,18 @@ from redis_history.formats._content import parsed
 from redis_history.formats._losses import Losses
 from redis_history.formats._notes import foreign_block, note_of, opaque, plain_text, stored_value, with_note
 from redis_history.integrations._extras import check_store, missing, plain_or, search_runner
+from redis_history.integrations._live import LiveReplies
 from redis_history.tools import SearchOptions
 from redis_history.types import ConversationSearchTool, Part, Role
 
 try:
+    from llama_index.core.agent.workflow import AgentOutput, AgentStream
     from llama_index.core.base.llms.types import ChatMessage, MessageRole, TextBlock, ToolCallBlock
     from llama_index.core.bridge.pydantic import PrivateAttr
     from llama_index.core.storage.chat_store.base import BaseChatStore
     from llama_index.core.storage.chat_store.base_db import AsyncDBChatStore, MessageStatus
     from llama_index.core.tools import FunctionTool
+    from llama_index.core.workflow import Event
 except ImportError as error:
     raise missing("llama-index", error) from error
 
@@ -117,11 +120,13 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
 
     _store: HistoryStore = PrivateAttr()
     _on_loss: OnLoss | None = PrivateAttr()
+    _live: LiveReplies = PrivateAttr()
 
     def __init__(self, store: HistoryStore, *, on_loss: OnLoss | None = None) -> None:
         super().__init__()
         check_store(store, type(self).__name__, HistoryStore)
         self._store = store
+        self._live = LiveReplies(store)
         self._on_loss = on_loss
 
     @classmethod
@@ -150,9 +155,20 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
         self, key: str, messages: list[ChatMessage], status: MessageStatus = MessageStatus.ACTIVE
     ) -> None:
         """Append messages in this order, in atomic batches of 500."""
-        converted = _with_status(messages, status)
+        converted = await self._live.settle(key, _with_status(messages, status))
         for at in range(0, len(converted), _BATCH):
             await asyncio.to_thread(self._store.append_many, key, converted[at : at + _BATCH])
+
+    async def live(self, key: str, events: AsyncIterator[Event]) -> AsyncIterator[Event]:
+        """Yields the events of an agent's `handler.stream_events()`, and stores what the model writes as it comes, with
+        `store.stream`. The whole messages of the agent's memory then take its place."""
+        async with self._live.stream(key) as stream:
+            async for event in events:
+                if isinstance(event, AgentStream):
+                    await stream.write(event.delta)
+                elif isinstance(event, AgentOutput):
+                    stream.end()
+                yield event
 
     async def set_messages(
         self, key: str, messages: list[ChatMessage], status: MessageStatus = MessageStatus.ACTIVE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import AsyncIterator
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -13,6 +14,7 @@ from redis_history._validation import check_choice, refuse
 from redis_history.errors import BatchTooLargeError, ConfigurationError, RevisionConflictError
 from redis_history.formats import OnLoss, from_openai_responses, to_openai_responses
 from redis_history.integrations._extras import check_store, checked_id, missing, search_runner
+from redis_history.integrations._live import LiveReplies
 from redis_history.model.pairs import OpenCalls
 from redis_history.tools import SearchOptions
 
@@ -23,7 +25,7 @@ except ImportError as error:
     raise missing("openai-agents", error) from error
 
 if TYPE_CHECKING:
-    from agents import RunContextWrapper, TResponseInputItem
+    from agents import RunContextWrapper, StreamEvent, TResponseInputItem
 
 __all__ = ["AgentsSession", "search_tool"]
 
@@ -56,6 +58,7 @@ class AgentsSession(Session):
         self.session_settings = _settings(session_settings)
         self._store = store
         self._on_loss = on_loss
+        self._live = LiveReplies(store)
         self._owned = False
 
     @classmethod
@@ -102,6 +105,7 @@ class AgentsSession(Session):
     ) -> None:
         """Append items in this order, in atomic batches of 500 messages."""
         messages = from_openai_responses([dict(item) for item in items])
+        messages = await self._live.settle(self.session_id, messages)
         for at in range(0, len(messages), _BATCH):
             await self._store.append_many(self.session_id, messages[at : at + _BATCH])
 
@@ -132,6 +136,18 @@ class AgentsSession(Session):
     async def clear_session(self, *, wrapper: RunContextWrapper[Any] | None = None) -> None:
         """Remove all items, but keep the conversation."""
         await self._store.clear(self.session_id)
+
+    async def live(self, events: AsyncIterator[StreamEvent]) -> AsyncIterator[StreamEvent]:
+        """Yields the events of `run.stream_events()`, and stores what the model writes as it comes, with
+        `store.stream`. The whole messages of the SDK then take its place."""
+        async with self._live.stream(self.session_id) as stream:
+            async for event in events:
+                if event.type == "raw_response_event":
+                    if event.data.type == "response.output_text.delta":
+                        await stream.write(event.data.delta)
+                    elif event.data.type == "response.completed":
+                        stream.end()
+                yield event
 
     # OpenAIResponsesCompactionSession calls these two. In a subclass they would bypass its overrides.
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Unpack
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Unpack
 
 from redis_history import (
     AsyncHistoryStore,
@@ -29,6 +29,7 @@ from redis_history.formats._content import parsed, split_data_url
 from redis_history.formats._losses import Losses
 from redis_history.formats._notes import foreign_block, note_of, opaque, stored_value, with_note
 from redis_history.integrations._extras import check_store, checked_id, missing, plain_or, search_runner
+from redis_history.integrations._live import LiveReplies
 from redis_history.model.pairs import without_lone_results
 from redis_history.tools import SearchOptions
 from redis_history.types import Part, Role
@@ -38,6 +39,9 @@ try:
     from pydantic_ai.messages import BaseToolCallPart, BaseToolReturnPart, ModelMessage, ModelMessagesTypeAdapter
 except ImportError as error:
     raise missing("pydantic-ai", error) from error
+
+if TYPE_CHECKING:
+    from pydantic_ai.result import StreamedRunResult
 
 __all__ = ["PydanticAIHistory", "from_pydantic_ai", "search_tool", "to_pydantic_ai"]
 
@@ -62,6 +66,7 @@ class PydanticAIHistory:
         check_store(store, type(self).__name__, AsyncHistoryStore, HistoryStore)
         self.conversation_id = checked_id(conversation_id)
         self._store = store
+        self._live = LiveReplies(store)
         self._on_loss = on_loss
 
     async def load(self, *, limit: int | None = None) -> list[ModelMessage]:
@@ -73,10 +78,26 @@ class PydanticAIHistory:
 
     async def append(self, messages: Iterable[ModelMessage]) -> None:
         """Append the result of `result.new_messages()`, in atomic batches of 500 stored messages."""
-        if isinstance(self._store, HistoryStore):
-            await asyncio.to_thread(self.append_sync, messages)
-        else:
-            for batch in _batches(messages):
+        await self._append(from_pydantic_ai(messages))
+
+    async def live(self, run: StreamedRunResult[Any, Any]) -> AsyncIterator[str]:
+        """Yields the text of a run of `agent.run_stream`, and stores it as it comes, with `store.stream`; also all
+        other new messages of the run, so that there is nothing left to append."""
+        async with self._live.stream(self.conversation_id) as stream:
+            before = run.new_messages()
+            await self.append(before)
+            async for text in run.stream_text(delta=True):
+                await stream.write(text)
+                yield text
+            stream.end()
+            new = from_pydantic_ai(run.new_messages()[len(before) :])
+            await self._append(await self._live.settle(self.conversation_id, new))
+
+    async def _append(self, messages: list[Message]) -> None:
+        for batch in _batches(messages):
+            if isinstance(self._store, HistoryStore):
+                await asyncio.to_thread(self._store.append_many, self.conversation_id, batch)
+            else:
                 await self._store.append_many(self.conversation_id, batch)
 
     def load_sync(self, *, limit: int | None = None) -> list[ModelMessage]:
@@ -86,7 +107,7 @@ class PydanticAIHistory:
     def append_sync(self, messages: Iterable[ModelMessage]) -> None:
         """Like `append`, for synchronous code with a HistoryStore. Raises StoreTypeError for an AsyncHistoryStore."""
         store = self._sync()
-        for batch in _batches(messages):
+        for batch in _batches(from_pydantic_ai(messages)):
             store.append_many(self.conversation_id, batch)
 
     def _sync(self) -> HistoryStore:
@@ -112,10 +133,9 @@ def search_tool(
     return Tool.from_schema(search, tool.name, tool.description, tool.parameters)
 
 
-def _batches(messages: Iterable[ModelMessage]) -> Iterator[list[Message]]:
-    converted = from_pydantic_ai(messages)
-    for at in range(0, len(converted), _BATCH):
-        yield converted[at : at + _BATCH]
+def _batches(messages: list[Message]) -> Iterator[list[Message]]:
+    for at in range(0, len(messages), _BATCH):
+        yield messages[at : at + _BATCH]
 
 
 def from_pydantic_ai(messages: Iterable[ModelMessage]) -> list[Message]:

@@ -202,3 +202,15 @@ async def test_messages_of_another_framework_are_events(async_store: AsyncHistor
     await async_store.append(listed.conversation_id, user("From the web", id="m1"))
     [found] = (await read(service, "s")).events
     assert (found.id, found.author, found.content.parts[0].text) == ("m1", "user", "From the web")  # type: ignore
+
+
+async def test_the_times_of_sessions_are_those_of_their_events(async_store: AsyncHistoryStore) -> None:
+    service = AdkSessionService(async_store)
+    for number, time in ((1, 3000.0), (2, 1000.5), (3, 2000.25)):
+        session = await service.create_session(**WHERE, session_id=str(number))
+        await service.append_event(session, Event(author="user", timestamp=time))
+    late = await service.create_session(**WHERE, session_id="4")
+    listed = (await service.list_sessions(app_name="shop", user_id="ann/1")).sessions
+    assert [(one.id, one.last_update_time) for one in listed[:3]] == [("2", 1000.5), ("3", 2000.25), ("1", 3000.0)]
+    assert listed[3].last_update_time == late.last_update_time
+    assert (await read(service, "2", num_recent_events=0)).last_update_time == 1000.5

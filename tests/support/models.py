@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -21,6 +21,8 @@ class ModelServer:
         #: Instead of `answers`: from the body of a request to its answer.
         self.answer: Any = None
         self.finish: str | None = None
+        #: Called after each piece of a stream.
+        self.pause: Callable[[bytes], object] = lambda piece: None
         self.requests: list[tuple[str, dict[str, str], dict[str, Any]]] = []
         outer = self
 
@@ -30,14 +32,16 @@ class ModelServer:
                 outer.requests.append((self.path, {key.lower(): value for key, value in self.headers.items()}, body))
                 status, answer = outer._next(self.path, body)
                 streams = body.get("stream") is True
-                text = "".join(_events(answer)) if streams else json.dumps(answer)
-                data = answer if isinstance(answer, bytes) else text.encode()
+                texts = list(_events(answer)) if streams else [json.dumps(answer)]
+                pieces = [answer] if isinstance(answer, bytes) else [text.encode() for text in texts]
                 try:
                     self.send_response(status)
                     self.send_header("Content-Type", "text/event-stream" if streams else "application/json")
-                    self.send_header("Content-Length", str(len(data)))
+                    self.send_header("Content-Length", str(sum(map(len, pieces))))
                     self.end_headers()
-                    self.wfile.write(data)
+                    for piece in pieces:
+                        self.wfile.write(piece)
+                        outer.pause(piece)
                 except OSError:  # the client did not wait
                     self.close_connection = True
 
