@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from mcp import Client, StdioServerParameters, stdio_client
+from mcp import Client, MCPError, StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 from redis_history import AsyncHistoryStore, Conversation, Participant, assistant, tool, tool_result, tool_use, user
@@ -89,6 +89,36 @@ async def test_appending_needs_permission_and_has_a_fixed_author(store: Any) -> 
     stored = (await store.get("ann-1"))[-1]
     assert (stored.id, stored.role, stored.text) == (done["id"], "assistant", "It is in Porto.")
     assert stored.participant == Participant("agent", "helper")
+
+
+async def test_tools_say_what_they_change(store: Any) -> None:
+    async with Client(mcp_server(store, everything=True, append_as="helper")) as client:
+        hints = {tool.name: tool.annotations for tool in (await client.list_tools()).tools}
+    assert {name: hint and hint.read_only_hint for name, hint in hints.items()} == {
+        "list_conversations": True,
+        "read_conversation": True,
+        "search_conversations": True,
+        "append_message": False,
+    }
+    assert hints["append_message"].destructive_hint is False  # type: ignore[union-attr]
+
+
+async def test_a_client_listens_to_conversations_of_its_scope(store: Any) -> None:
+    odd = "a/../b c?%2F"
+    await store.create_conversation(Conversation(conversation_id=odd, user_id=1))
+    async with Client(mcp_server(store, user_id=1)) as client:
+        uris = {one["conversation_id"]: one["resource"] for one in await call(client, "list_conversations")}
+        hidden = uris["ann-1"].replace("ann-1", "bob-1")
+        with pytest.raises(MCPError, match="there is no conversation"):
+            await client.read_resource(hidden)
+        async with client.listen(resource_subscriptions=[uris[odd], hidden]) as changes:
+            for _ in range(3):
+                await store.append("bob-1", user("A secret"))
+                await store.append(odd, user("Hello"))
+                async with asyncio.timeout(10):
+                    assert (await anext(aiter(changes))).uri == uris[odd]
+        [content] = (await client.read_resource(uris[odd])).contents
+        assert "Hello" in content.text  # type: ignore[union-attr]
 
 
 async def test_stored_text_stays_data(store: Any) -> None:
