@@ -108,6 +108,9 @@ from redis_history.model import (
     assistant as assistant,
 )
 from redis_history.model import (
+    reasoning as reasoning,
+)
+from redis_history.model import (
     system as system,
 )
 from redis_history.model import (

@@ -10,7 +10,7 @@ subscriber knows, which must have the known token.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import MappingProxyType
@@ -44,7 +44,7 @@ from redis_history.model.replies import Progress, read_records
 from redis_history.model.runs import RunInfo
 from redis_history.operations import Changes
 
-__all__ = ["Kind", "LiveReply", "LogEntry", "is_gone", "is_of_call", "recover", "token_of"]
+__all__ = ["Kind", "LiveReply", "LogEntry", "events_of", "is_gone", "is_of_call", "recover", "token_of"]
 
 _logger = logging.getLogger("redis_history")
 
@@ -102,9 +102,23 @@ class LiveReply(NamedTuple):
     lives: float
 
 
-def token_of(call: str) -> str:
-    """The token of a change, from that of its call (16 hexadecimal digits); for backends other than Redis."""
-    return f"{call[6:]}0000{call[:6]}"
+def token_of(call: str, kind: int = 0, microseconds: int = 0) -> str:
+    """The token of a change, from that of its call (16 hexadecimal digits), its kind and its time; for backends other
+    than Redis."""
+    return f"{kind << 52 | microseconds:014x}{call[:6]}"
+
+
+def events_of(conversation_id: str, epoch: str, entries: Iterable[LogEntry]) -> list[Event]:
+    """The events of entries. An entry without an event, such as the beginning of a fork, is a Reset."""
+    events: list[Event] = []
+    for entry in entries:
+        try:
+            events.append(_event(conversation_id, epoch, entry, {}))
+        except CorruptDataError:
+            reason: ResetReason = "log_trimmed" if entry.kind == Kind.PUBLISHED else "log_unreadable"
+            cursor = Cursor(epoch, entry.revision, entry.token)
+            events += _reset(conversation_id, cursor, reason).events
+    return events
 
 
 def is_of_call(cursor: Cursor, call: str) -> bool:

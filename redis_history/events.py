@@ -9,10 +9,12 @@ An event has its messages as they are when it is read, and the ids of those that
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
 
+from redis_history._time import from_microseconds
 from redis_history.errors import InvalidCursorError
 from redis_history.model import Message, Part, Position
 from redis_history.model.replies import grown
@@ -63,6 +65,12 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
     conversation_id: str
     revision: int
     cursor: Cursor
+
+    @property
+    def changed_at(self) -> datetime | None:
+        """When the newest change up to `revision` was made; None: there is none."""
+        microseconds = int(self.cursor.token[:14], 16) % (1 << 52)
+        return from_microseconds(microseconds) if microseconds else None
 
     @property
     def delta(self) -> str:

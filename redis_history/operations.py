@@ -21,11 +21,11 @@ from redis_history.model.runs import RUN_SECONDS, RunInfo
 __all__ = [
     "ANY", "Append", "Appended", "Archive", "Changes", "Clear", "Compact", "Compacted", "CountConversations",
     "DeleteConversation", "DeleteMessages", "DropDraft", "EndRun", "Entry", "EraseMessages", "Expand", "Expanded",
-    "FindMessage", "GrowReply", "Head", "Held", "KeepRuns", "Layout", "LeaseKind", "LeaveRun",
-    "ListConversations", "ListPreviews", "Op", "Page", "Precondition", "Preview", "Publish", "ReadChanges",
-    "ReadConversation", "ReadHead", "ReadLayout", "ReadPage", "ReadRun", "ReadTogether", "ReplyEnd", "Restore",
-    "RunFence", "RunOutcome", "ScanConversations", "Scanned", "Selection", "Snapshot", "StopRun", "TakeRun",
-    "UpdateMessage", "Write", "WriteDraft", "WriteRecord",
+    "FindMessage", "GrowReply", "Head", "Held", "KeepRuns", "Layout", "LeaseKind", "LeaveRun", "ListConversations",
+    "ListPreviews", "Op", "Page", "Precondition", "Preview", "Publish", "ReadChanges", "ReadConversation", "ReadHead",
+    "ReadLayout", "ReadLog", "ReadPage", "ReadRun", "ReadTogether", "ReplyEnd", "Restore", "RunFence", "RunOutcome",
+    "ScanConversations", "Scanned", "Selection", "Snapshot", "StopRun", "TakeRun", "UpdateMessage", "Write",
+    "WriteDraft", "WriteRecord",
 ]  # fmt: skip
 
 T_co = TypeVar("T_co", covariant=True)
@@ -292,23 +292,6 @@ class ReadConversation(Struct, Op[Conversation | None], frozen=True):
     conversation_id: str
 
 
-class Scanned(Struct, frozen=True):
-    """A page of a scan, and the `cursor` of the next page (None: the scan has ended)."""
-
-    conversations: list[Conversation]
-    cursor: Any = None
-
-
-class ScanConversations(Struct, Op[Scanned], frozen=True):
-    """A page of about `limit` conversations, maybe none, unordered, from `cursor` on (None: the first page).
-
-    A scan finds each conversation that exists all the time. Conversations that change in the meantime may come twice.
-    """
-
-    limit: int = 500
-    cursor: Any = None
-
-
 class Selection(Struct, frozen=True):
     """The conversations of one owner, of one agent, or that are forks of one conversation; of all that are given."""
 
@@ -324,6 +307,23 @@ class Selection(Struct, frozen=True):
             and self.agent_name in (None, conversation.agent_name)
             and self.forked_from in (None, origin)
         )
+
+
+class Scanned(Struct, frozen=True):
+    """A page of a scan, and the `cursor` of the next page (None: the scan has ended)."""
+
+    conversations: list[Conversation]
+    cursor: Any = None
+
+
+class ScanConversations(Selection, Op[Scanned], frozen=True, kw_only=True):
+    """A page of about `limit` conversations, maybe none, unordered, from `cursor` on (None: the first page).
+
+    A scan finds each conversation that exists all the time. Conversations that change in the meantime may come twice.
+    """
+
+    limit: int = 500
+    cursor: Any = None
 
 
 class ListConversations(Selection, Op[list[Conversation]], frozen=True, kw_only=True):
@@ -509,6 +509,14 @@ class LeaveRun(_OnConversation, Op[RunOutcome], frozen=True):
 
 class ReadRun(_OnConversation, Op[RunOutcome], frozen=True):
     """The newest run of a conversation; `run` is None if there never was one, or the conversation was deleted."""
+
+
+class ReadLog(_OnConversation, Op[list[Event]], frozen=True):
+    """At most `limit` changes behind the revision `after`, the oldest that the log still has first. Maybe fewer; none
+    only if there are none."""
+
+    after: int
+    limit: int
 
 
 class Snapshot(Struct, frozen=True):

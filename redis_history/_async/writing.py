@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, Final, TypeVar, Unpack, cast
 
 from msgspec import UNSET, UnsetType
@@ -13,14 +13,16 @@ from redis_history import operations as ops
 from redis_history._async._steps import run_steps
 from redis_history._async.replies import AsyncReply
 from redis_history._async.subscription import AsyncFeed
-from redis_history._ids import check_conversation_id, check_message_id
+from redis_history._ids import check_conversation_id, check_message_id, new_token
 from redis_history._ids import new_id as new_message_id
-from redis_history._validation import check_seconds, refuse
+from redis_history._validation import check_function, check_owner, check_seconds, refuse
 from redis_history.backends import rules
 from redis_history.backends.base import AsyncBackend, features
 from redis_history.errors import (
     BackendRefusedError,
     CapabilityError,
+    ConflictError,
+    ConversationExistsError,
     ConversationNotFoundError,
     InvalidInputError,
     MessageNotFoundError,
@@ -45,6 +47,7 @@ class AsyncWriting:
     _backend: AsyncBackend
     _options: Options
     _unopened: list[AsyncFeed]
+    iter_conversations: Callable[..., AsyncIterator[Conversation]]
 
     async def append(
         self,
@@ -206,6 +209,40 @@ class AsyncWriting:
                 break
         return cast(int, await self._write(ops.EraseMessages(conversation_id, op.message_ids, forced=True)))
 
+    async def erase_user(
+        self, user_id: int | str, *, on_progress: Callable[[Conversation], object] | None = None
+    ) -> int:
+        """Remove all conversations of the owner `user_id` with every copy of their content: messages, archives, search
+        documents, replies, records, forks that he owns. Returns their number.
+
+        Conversations that get this owner meanwhile are removed, too. `on_progress` gets the record of each removed one.
+        Call it again after an error or an interruption: it continues. Raises ConflictError, with their ids, if new
+        conversations of this owner keep appearing.
+        """
+        check_owner(user_id, "user_id")
+        if user_id is None:
+            refuse(user_id, "user_id", "an int or a str", InvalidInputError)
+        check_function(on_progress, "on_progress", error=InvalidInputError)
+        count = 0
+        for _ in range(_ATTEMPTS):
+            left: list[str] = []
+            async for one in self.iter_conversations(user_id=user_id):
+                left.append(one.conversation_id)
+                # It may have another owner now; then its revision is another one, too.
+                condition = requests.precondition(expected_revision=one.revision)
+                try:
+                    gone = await self._write(ops.DeleteConversation(one.conversation_id, precondition=condition))
+                except RevisionConflictError:
+                    continue  # the next pass finds it
+                if gone:
+                    count += 1
+                    if on_progress is not None:
+                        on_progress(one)
+            if not left:
+                return count
+        shown = ", ".join(repr(one[:80]) for one in left[:10])
+        raise ConflictError(f"user {user_id!r} still has conversations, which keep changing: {shown}; erase again")
+
     async def _count_all(self, conversation_id: str) -> int:
         """Return the number of live and archived messages without summaries."""
         op: ops.ReadPage | None = ops.ReadPage(conversation_id, PAGE, newest=False, archived=True)
@@ -216,12 +253,26 @@ class AsyncWriting:
             op = next_page(op, page, PAGE)
         return count
 
-    async def create_conversation(self, conversation: Conversation) -> Conversation:
-        """Create a conversation with its record; as it is then. Raises ConversationExistsError."""
+    async def create_conversation(self, conversation: Conversation, *, exist_ok: bool = False) -> Conversation:
+        """Create a conversation with its record, and return it as it is then.
+
+        If it exists, ConversationExistsError; with `exist_ok`, the existing record is returned as it is.
+        """
         if not isinstance(conversation, Conversation):
             refuse(conversation, "conversation", "a Conversation", InvalidInputError)
         fields = {name: getattr(conversation, name) for name in RECORD_FIELDS}
-        return await self._write_record(requests.write_record(conversation.conversation_id, fields, create=True))
+        conversation_id = conversation.conversation_id
+        op = requests.write_record(conversation_id, fields, create=True)
+        while True:
+            try:
+                return await self._write_record(op)
+            except ConversationExistsError:
+                if not exist_ok:
+                    raise
+                present = await self._backend.execute(ops.ReadConversation(conversation_id))
+                if present is not None:
+                    return present
+                op = replace(op, token=new_token())  # it was deleted since
 
     async def update_conversation(
         self,

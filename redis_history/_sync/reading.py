@@ -6,12 +6,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, TypeVar, overload
 
+from msgspec.structs import replace
+
 from redis_history import operations as ops
+from redis_history import requests
 from redis_history._ids import check_conversation_id, check_message_id
 from redis_history._sync._steps import run_steps
-from redis_history._validation import check_batch, check_limit, check_name, check_owner, check_range
+from redis_history._validation import check_batch, check_integer, check_limit, check_name, check_owner, check_range
 from redis_history.backends.base import Backend, features
 from redis_history.backends.rules import FIRST_MESSAGES, preview_of
+from redis_history.errors import InvalidInputError
+from redis_history.events import Cursor, Event
 from redis_history.model import Conversation, Message, Role, Scope
 from redis_history.paging import PAGE, newest_messages, next_page
 from redis_history.requests import Bound, make_filters, make_within
@@ -157,6 +162,58 @@ class Reading:
             last = self._backend.execute(ops.ReadPage(one.conversation_id, 1, newest=True))
             previews.append(preview_of(one, first.messages, last.messages))
         return previews
+
+    def iter_conversations(
+        self,
+        *,
+        user_id: int | str | None = None,
+        agent_name: str | None = None,
+        forked_from: str | None = None,
+    ) -> Iterator[Conversation]:
+        """All conversations, each once, in no order; those of the owner `user_id`, of the agent `agent_name`, and the
+        forks of the conversation `forked_from`, if given. Those that exist all the time are found, whatever changes
+        meanwhile.
+        """
+        listing = _listing(user_id, agent_name, forked_from, PAGE, 0)
+        seen: set[str] = set()
+        cursor, offset = None, 0
+        while True:
+            if features(self._backend).compacts:
+                scan = ops.ScanConversations(user_id, agent_name, forked_from, cursor=cursor)
+                page = self._backend.execute(scan)
+                found, cursor = page.conversations, page.cursor
+                more = cursor is not None
+            else:
+                found = self._backend.execute(replace(listing, offset=offset))
+                more = any(one.conversation_id not in seen for one in found)
+                offset += len(found)
+            for one in found:
+                if one.conversation_id not in seen:
+                    seen.add(one.conversation_id)
+                    yield one
+            if not more:
+                return
+
+    def log(self, conversation_id: str, *, after: Cursor | str | None = None, limit: int = 100) -> list[Event]:
+        """The changes of a conversation as its change log keeps them, oldest first: at most `limit` of those after the
+        cursor `after` (None: all). `event.changed_at` is their time.
+
+        An event has the messages as they are now, and the ids of those that were removed since. The log keeps at least
+        the newest `log_length` changes, without those before a fork or an import, which is a Reset here.
+        """
+        check_conversation_id(conversation_id)
+        check_integer(limit, "limit", 1, 100_000, error=InvalidInputError)
+        known = requests.cursor_of(after)
+        revision = 0 if known is None else known.revision
+        events: list[Event] = []
+        while len(events) < limit:
+            op = ops.ReadLog(conversation_id, revision, min(limit - len(events), PAGE))
+            found = self._backend.execute(op)
+            if not found:
+                break
+            events += found
+            revision = found[-1].revision
+        return events
 
     def count_conversations(self, *, user_id: int | str | None = None, agent_name: str | None = None) -> int:
         """How many conversations there are; of the owner `user_id` or the agent `agent_name` if given.

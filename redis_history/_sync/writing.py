@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeVar, Unpack, cast
 
 from msgspec import UNSET, UnsetType
@@ -11,17 +11,19 @@ from msgspec.structs import replace
 
 from redis_history import forks, requests
 from redis_history import operations as ops
-from redis_history._ids import check_conversation_id, check_message_id
+from redis_history._ids import check_conversation_id, check_message_id, new_token
 from redis_history._ids import new_id as new_message_id
 from redis_history._sync._steps import run_steps
 from redis_history._sync.replies import Reply
 from redis_history._sync.subscription import Feed
-from redis_history._validation import check_seconds, refuse
+from redis_history._validation import check_function, check_owner, check_seconds, refuse
 from redis_history.backends import rules
 from redis_history.backends.base import Backend, features
 from redis_history.errors import (
     BackendRefusedError,
     CapabilityError,
+    ConflictError,
+    ConversationExistsError,
     ConversationNotFoundError,
     InvalidInputError,
     MessageNotFoundError,
@@ -46,6 +48,7 @@ class Writing:
     _backend: Backend
     _options: Options
     _unopened: list[Feed]
+    iter_conversations: Callable[..., Iterator[Conversation]]
 
     def append(
         self,
@@ -207,6 +210,38 @@ class Writing:
                 break
         return cast(int, self._write(ops.EraseMessages(conversation_id, op.message_ids, forced=True)))
 
+    def erase_user(self, user_id: int | str, *, on_progress: Callable[[Conversation], object] | None = None) -> int:
+        """Remove all conversations of the owner `user_id` with every copy of their content: messages, archives, search
+        documents, replies, records, forks that he owns. Returns their number.
+
+        Conversations that get this owner meanwhile are removed, too. `on_progress` gets the record of each removed one.
+        Call it again after an error or an interruption: it continues. Raises ConflictError, with their ids, if new
+        conversations of this owner keep appearing.
+        """
+        check_owner(user_id, "user_id")
+        if user_id is None:
+            refuse(user_id, "user_id", "an int or a str", InvalidInputError)
+        check_function(on_progress, "on_progress", error=InvalidInputError)
+        count = 0
+        for _ in range(_ATTEMPTS):
+            left: list[str] = []
+            for one in self.iter_conversations(user_id=user_id):
+                left.append(one.conversation_id)
+                # It may have another owner now; then its revision is another one, too.
+                condition = requests.precondition(expected_revision=one.revision)
+                try:
+                    gone = self._write(ops.DeleteConversation(one.conversation_id, precondition=condition))
+                except RevisionConflictError:
+                    continue  # the next pass finds it
+                if gone:
+                    count += 1
+                    if on_progress is not None:
+                        on_progress(one)
+            if not left:
+                return count
+        shown = ", ".join(repr(one[:80]) for one in left[:10])
+        raise ConflictError(f"user {user_id!r} still has conversations, which keep changing: {shown}; erase again")
+
     def _count_all(self, conversation_id: str) -> int:
         """Return the number of live and archived messages without summaries."""
         op: ops.ReadPage | None = ops.ReadPage(conversation_id, PAGE, newest=False, archived=True)
@@ -217,12 +252,26 @@ class Writing:
             op = next_page(op, page, PAGE)
         return count
 
-    def create_conversation(self, conversation: Conversation) -> Conversation:
-        """Create a conversation with its record; as it is then. Raises ConversationExistsError."""
+    def create_conversation(self, conversation: Conversation, *, exist_ok: bool = False) -> Conversation:
+        """Create a conversation with its record, and return it as it is then.
+
+        If it exists, ConversationExistsError; with `exist_ok`, the existing record is returned as it is.
+        """
         if not isinstance(conversation, Conversation):
             refuse(conversation, "conversation", "a Conversation", InvalidInputError)
         fields = {name: getattr(conversation, name) for name in RECORD_FIELDS}
-        return self._write_record(requests.write_record(conversation.conversation_id, fields, create=True))
+        conversation_id = conversation.conversation_id
+        op = requests.write_record(conversation_id, fields, create=True)
+        while True:
+            try:
+                return self._write_record(op)
+            except ConversationExistsError:
+                if not exist_ok:
+                    raise
+                present = self._backend.execute(ops.ReadConversation(conversation_id))
+                if present is not None:
+                    return present
+                op = replace(op, token=new_token())  # it was deleted since
 
     def update_conversation(
         self,

@@ -1,6 +1,6 @@
 """The message model: immutable values, no I/O."""
 
-from redis_history.model.helpers import assistant, system, text, tool, tool_result, tool_use, user
+from redis_history.model.helpers import assistant, reasoning, system, text, tool, tool_result, tool_use, user
 from redis_history.model.message import (
     SCHEMA_VERSION,
     Conversation,
@@ -44,6 +44,7 @@ __all__ = [
     "ToolUsePart",
     "UnknownPart",
     "assistant",
+    "reasoning",
     "system",
     "text",
     "tool",

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from redis_history._time import Instant
 from redis_history.model.message import Message, Metadata, Participant, Role, Scope, Source, Status
-from redis_history.model.parts import Part, TextPart, ToolResultPart, ToolUsePart
+from redis_history.model.parts import Part, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 
 Content = str | Part | Iterable["str | Part"]
 
@@ -18,6 +18,11 @@ Content = str | Part | Iterable["str | Part"]
 def text(value: str) -> TextPart:
     """A text part."""
     return TextPart(text=value)
+
+
+def reasoning(value: str, *, signature: str | None = None) -> ReasoningPart:
+    """A part with the reasoning of a model, and its `signature` if the provider gives one."""
+    return ReasoningPart(text=value, signature=signature)
 
 
 def tool_use(id: str, name: str, input: Any = None) -> ToolUsePart:

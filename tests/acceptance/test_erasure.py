@@ -153,3 +153,27 @@ def test_an_expired_conversation_leaves_nothing_even_without_clients(own_server:
         assert client.dbsize() == 100 * 3 + sum(keys.values())
         # The server deletes by itself, without being asked for the keys.
         wait_until(lambda: client.dbsize() == 0, "the server to be empty")
+
+
+@pytest.mark.proves("erase-user")
+def test_nothing_of_an_erased_user_is_left(server: RealServer, namespace: str) -> None:
+    """Not in archives, forks, records, search documents, live replies, drafts, logs and journals."""
+    owner = f"user of {SECRET}"
+    with HistoryStore(server.url, namespace=namespace) as store, server.client() as client:
+        for name in ("c", "e"):
+            store.create_conversation(Conversation(name, user_id=owner, title=SECRET, metadata={SECRET: SECRET}))
+            store.append_many(name, [user(f"{SECRET} {n}", id=f"{SECRET}{n}") for n in range(600)])
+            store.compact(name, through=f"{SECRET}9", summary=_summary(f"still {SECRET}"))
+            store.delete_messages(name, [f"{SECRET}20"])
+        store.fork("c", "d")
+        store.create_conversation(Conversation("other", user_id="other"))
+        store.append("other", user("stays"))
+        reply = store.stream("c", interval=0)
+        with store.run("d", agent_name=SECRET), suppress(MessageNotFoundError), reply:
+            reply.write(SECRET)
+            erased = []
+            assert store.erase_user(owner, on_progress=lambda one: erased.append(one.conversation_id)) == 3
+            assert sorted(erased) == ["c", "d", "e"]
+        assert [key for key in _where(client) if namespace.encode() in key] == []
+        assert [message.text for message in store.get("other")] == ["stays"]
+        assert store.erase_user(owner) == 0

@@ -27,7 +27,7 @@ class Awaitable:
             name == "run" and isinstance(self._target, HistoryStore)
         ):
             return lambda *args, **options: Awaitable(value(*args, **options))
-        if name == "iter":
+        if name in ("iter", "iter_conversations"):
             return lambda *args, **options: _each(value(*args, **options))
         if name in ("on_change", "on_change_all"):
             return lambda *args, **options: _on_change(value, args, options)

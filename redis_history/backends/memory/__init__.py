@@ -15,7 +15,7 @@ from redis_history.backends.memory.changes import WRITES, end_dead_replies, grow
 from redis_history.backends.memory.drafts import DRAFTS
 from redis_history.backends.memory.lookups import READS
 from redis_history.backends.memory.runs import RUNS
-from redis_history.backends.memory.state import Space
+from redis_history.backends.memory.state import DEFAULT_CAP, Space
 from redis_history.capabilities import Capabilities
 from redis_history.errors import StoreClosedError
 from redis_history.events import BEGINNING
@@ -45,8 +45,8 @@ class MemoryBackend:
         *,
         log_length: int = 10_000,
         ttl: float | None = None,
-        max_messages: int | None = 500,
-        max_conversations: int | None = 500,
+        max_messages: int | None = DEFAULT_CAP,
+        max_conversations: int | None = DEFAULT_CAP,
     ) -> None:
         self._space = Space(log_length, ttl, max_messages, max_conversations)
         self._lock = threading.RLock()

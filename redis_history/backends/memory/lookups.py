@@ -15,7 +15,8 @@ from redis_history._time import from_microseconds
 from redis_history.backends.memory.runs import run_now
 from redis_history.backends.memory.state import Change, ConversationState, Reply, Space
 from redis_history.backends.rules import cut_page
-from redis_history.changelog import Kind, LiveReply, LogEntry, recover
+from redis_history.changelog import Kind, LiveReply, LogEntry, events_of, recover
+from redis_history.events import Event
 from redis_history.model import Conversation, Message, Position
 from redis_history.model.replies import Progress
 from redis_history.model.wire import decode_member
@@ -28,6 +29,7 @@ from redis_history.operations import (
     ReadChanges,
     ReadConversation,
     ReadHead,
+    ReadLog,
     ReadPage,
     ScanConversations,
     Scanned,
@@ -68,7 +70,7 @@ def _scan(space: Space, op: ScanConversations) -> Scanned:
     names = sorted(name for name in space.conversations if op.cursor is None or name > op.cursor)[: op.limit]
     found = [_read_conversation(space, ReadConversation(name)) for name in names]
     cursor = names[-1] if len(names) == op.limit else None
-    return Scanned([conversation for conversation in found if conversation is not None], cursor)
+    return Scanned([one for one in found if one is not None and op.has(one)], cursor)
 
 
 def _find(space: Space, op: FindMessage) -> Message | None:
@@ -173,12 +175,22 @@ def _with_content(change: Change, conversation: ConversationState | None, log: l
     return replace(change.entry, messages=tuple(messages), gone_ids=tuple(gone), fields=fields)
 
 
+def _read_log(space: Space, op: ReadLog) -> list[Event]:
+    conversation = space.find(op.conversation_id)
+    if conversation is None:
+        return []
+    changes = [change for change in conversation.log if change.entry.revision > op.after][: op.limit]
+    entries = (_with_content(change, conversation, list(conversation.log)) for change in changes)
+    return events_of(op.conversation_id, conversation.epoch, entries)
+
+
 READS: Final[dict[type, Callable[[Space, Any], Any]]] = {
     FindMessage: _find,
     ListConversations: _list,
     ReadChanges: _changes,
     ReadConversation: _read_conversation,
     ReadHead: _read_head,
+    ReadLog: _read_log,
     ReadPage: _page,
     ScanConversations: _scan,
 }

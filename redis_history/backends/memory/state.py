@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from bisect import bisect_left, insort
 from collections import deque
@@ -24,6 +25,10 @@ from redis_history.model.replies import LEASE_SECONDS, grown, read_records
 from redis_history.model.wire import STREAMING, decode_member, encode_member, placed
 from redis_history.operations import Entry, LeaseKind, Precondition
 
+_logger = logging.getLogger("redis_history")
+
+#: The cap of messages and of conversations, unless the user gives one.
+DEFAULT_CAP: Final = 500
 #: Seconds for which namespace subscriptions can read the log of a deleted conversation.
 _LOG_OUTLIVES: Final = 60.0
 #: Seconds for which it is known that a conversation was deleted.
@@ -244,6 +249,8 @@ class Space:
     ended: dict[str, tuple[str, float]] = field(default_factory=dict)
     watchers: dict[str, list[Wake]] = field(default_factory=dict)
     watchers_of_all: list[WakeAll] = field(default_factory=list)
+    #: The caps that were reported.
+    warned: set[str] = field(default_factory=set)
     drafts: dict[str, Draft] = field(default_factory=dict)
     runs: dict[tuple[str, LeaseKind], Runs] = field(default_factory=dict)
     #: The watchers of one run, by conversation and run id.
@@ -278,6 +285,7 @@ class Space:
         self.deleted.pop(conversation_id, None)
         self.ended.pop(conversation_id, None)
         if self.max_conversations is not None and len(self.conversations) >= self.max_conversations:
+            self.warn_of_cap("conversations", self.max_conversations, "max_conversations")
             del self.conversations[min(self.conversations, key=lambda name: self.conversations[name].updated)]
         conversation = ConversationState(token, deque(maxlen=self.log_length), former)
         self.conversations[conversation_id] = conversation
@@ -296,10 +304,16 @@ class Space:
         if precondition.run is not None and not holds(self, conversation_id, precondition.run):
             raise rules.run_lost(conversation_id)
 
+    def warn_of_cap(self, what: str, cap: int, option: str) -> None:
+        if option not in self.warned and cap == DEFAULT_CAP:
+            self.warned.add(option)
+            _logger.warning("memory:// keeps only the last %d %s: older ones are removed. Set %s", cap, what, option)
+
     def trimmed(self, conversation_id: str, conversation: ConversationState) -> tuple[str, ...]:
         if self.max_messages is None or len(conversation.live) <= self.max_messages:
             return ()
         gone = tuple(conversation.trim(self.max_messages))
+        self.warn_of_cap("messages of a conversation", self.max_messages, "max_messages")
         if len(conversation.live) > self.max_messages:
             rules.warn_of_pins(conversation_id)
         return gone
@@ -316,8 +330,8 @@ class Space:
     ) -> int:
         """Record a change in revision, times and log; returns the new revision. `known`: fields of the log entry."""
         conversation.revision += 1
-        conversation.token = token_of(op.token)
         conversation.updated = now()
+        conversation.token = token_of(op.token, kind, conversation.updated)
         conversation.created = conversation.created or conversation.updated
         entry = LogEntry(conversation.revision, conversation.token, kind, **known)
         conversation.log.append(Change(entry, tuple(references), tuple(fields)))

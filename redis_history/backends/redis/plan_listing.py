@@ -24,6 +24,7 @@ from redis_history.operations import (
     Preview,
     ScanConversations,
     Scanned,
+    Selection,
 )
 
 _logger = logging.getLogger("redis_history")
@@ -79,7 +80,7 @@ def count_conversations(op: CountConversations, settings: Settings) -> Steps[int
     return sum((yield [plain(b"ZCARD", key) for key in _lists(op, settings)]))
 
 
-def _lists(op: CountConversations | ListConversations | ListPreviews, settings: Settings) -> list[bytes]:
+def _lists(op: Selection, settings: Settings) -> list[bytes]:
     keyspace = settings.keyspace
     if op.forked_from is not None:
         return keyspace.lists("f", op.forked_from)
@@ -137,8 +138,8 @@ class _Unread(NamedTuple):
 
 
 def scan_conversations(op: ScanConversations, settings: Settings) -> Steps[Scanned]:
-    """Reads a page of all conversations by ascending score. A conversation that changes appears again."""
-    unread: list[_Unread] = op.cursor or [_Unread(key) for key in settings.keyspace.registries()]
+    """Reads a page of the conversations by ascending score. A conversation that changes appears again."""
+    unread: list[_Unread] = op.cursor or [_Unread(key) for key in _lists(op, settings)]
     count = min(max(8, op.limit // len(unread)), _LISTED - 1)
     pages = yield [_by_score(rest.key, rest.score, count + len(rest.read)) for rest in unread]
     names: list[tuple[float, bytes, bytes]] = []
@@ -150,7 +151,7 @@ def scan_conversations(op: ScanConversations, settings: Settings) -> Steps[Scann
             remaining.append(_Unread(rest.key, b"%d" % last, frozenset(name for score, name in pairs if score == last)))
     found = []
     for start in range(0, len(names), _CHUNK):
-        found += yield from _read_records(ListConversations(limit=0), settings, names[start : start + _CHUNK])
+        found += yield from _read_records(op, settings, names[start : start + _CHUNK])
     return Scanned([one.conversation for one in found], remaining or None)
 
 
@@ -162,9 +163,7 @@ def _is_ours(name: bytes) -> bool:
     return False
 
 
-def _read_records(
-    op: ListConversations | ListPreviews, settings: Settings, chunk: list[tuple[float, bytes, bytes]]
-) -> Steps[list[Preview]]:
+def _read_records(op: Selection, settings: Settings, chunk: list[tuple[float, bytes, bytes]]) -> Steps[list[Preview]]:
     """The matching conversations of (score, name, registry) items."""
     chunk = [one for one in chunk if _is_ours(one[1])]
     if not chunk:

@@ -14,12 +14,22 @@ from redis_history.backends.redis.calls import CHANGES, FIND, HEAD, PAGE, PAGE_A
 from redis_history.backends.redis.keys import ConversationKeys, field_of, pack_keys
 from redis_history.backends.redis.plan_runs import read_run
 from redis_history.backends.rules import cut_page
-from redis_history.changelog import Kind, LiveReply, LogEntry, recover
+from redis_history.changelog import Kind, LiveReply, LogEntry, events_of, is_gone, recover
 from redis_history.errors import CorruptDataError
-from redis_history.events import BEGINNING, Cursor
+from redis_history.events import BEGINNING, Cursor, Event
 from redis_history.model import Conversation, Message, Position
 from redis_history.model.wire import decode_member, decode_members, has_live
-from redis_history.operations import Changes, FindMessage, Head, Page, ReadChanges, ReadConversation, ReadHead, ReadPage
+from redis_history.operations import (
+    Changes,
+    FindMessage,
+    Head,
+    Page,
+    ReadChanges,
+    ReadConversation,
+    ReadHead,
+    ReadLog,
+    ReadPage,
+)
 
 _logger = logging.getLogger("redis_history")
 
@@ -123,6 +133,19 @@ def changes_call(op: ReadChanges, settings: Settings) -> Call:
     for sequence, progress in op.replies.items():
         args += (b"%d" % sequence, b"%d" % progress.size)
     return Call(CHANGES, pack_keys(keys.state, keys.log, keys.messages), args, partial(_read_changes, op, settings))
+
+
+def log_call(op: ReadLog, settings: Settings) -> Call:
+    call = changes_call(ReadChanges(op.conversation_id, Cursor("", op.after, ""), op.limit), settings)
+    return msgspec.structs.replace(call, decode=partial(_read_log, op))
+
+
+def _read_log(op: ReadLog, reply: list[Any]) -> list[Event]:
+    if is_gone(_cursor(reply)):
+        return []
+    entries = [_log_entry(revision, *raw) for revision, raw in enumerate(reply[5], reply[4])]
+    entries = [entry for entry in entries if entry.revision > op.after]
+    return events_of(op.conversation_id, reply[0].decode(), entries[: op.limit])
 
 
 def _cursor(reply: list[Any]) -> Cursor:

@@ -29,9 +29,10 @@ from redis_history.backends.redis.calls import (
 )
 from redis_history.backends.redis.calls import read as read_call
 from redis_history.backends.redis.keys import field_of, pack_keys
-from redis_history.backends.redis.plan_reads import changes_call, find_call, head_call, page_call, readable
+from redis_history.backends.redis.plan_reads import changes_call, find_call, head_call, log_call, page_call, readable
 from redis_history.backends.redis.plan_writes import update
 from redis_history.errors import CorruptDataError, OutcomeUnknownError, RedisHistoryError
+from redis_history.events import Event
 from redis_history.model import Message, Position
 from redis_history.model.replies import grown, read_records
 from redis_history.operations import (
@@ -42,6 +43,7 @@ from redis_history.operations import (
     Page,
     ReadChanges,
     ReadHead,
+    ReadLog,
     ReadPage,
     ReplyEnd,
     UpdateMessage,
@@ -201,6 +203,10 @@ def _changes(op: ReadChanges, settings: Settings) -> Steps[Changes]:
     return changes
 
 
+def _log(op: ReadLog, settings: Settings) -> Steps[list[Event]]:
+    return read_call(log_call(op, settings), settings)
+
+
 def read_together(reads: Sequence[Any], outcomes: list[Any], settings: Settings) -> Steps[list[Any]]:
     """Outcomes of reads, with the text so far of the replies in them."""
     for index, (read, outcome) in enumerate(zip(reads, outcomes, strict=True)):
@@ -216,5 +222,6 @@ PLANS: Final[dict[type, Callable[[Any, Settings], Steps[Any]]]] = {
     GrowReply: _grow,
     ReadChanges: _changes,
     ReadHead: _head,
+    ReadLog: _log,
     ReadPage: _page,
 }

@@ -1,0 +1,144 @@
+"""Everything that a user owns: read one by one, and erased."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from redis_history import Conversation, assistant, reasoning, user
+from redis_history.errors import ConversationExistsError, InvalidInputError
+from redis_history.model import ReasoningPart
+from tests.conformance.test_compaction import summary
+
+
+async def _own(store: Any, owner: Any, names: Any) -> None:
+    for name in names:
+        await store.create_conversation(Conversation(name, user_id=owner))
+        await store.append(name, user("x"))
+
+
+async def _ids(conversations: Any) -> list[str]:
+    return sorted([one.conversation_id async for one in conversations])
+
+
+async def test_all_conversations_are_iterated(store: Any) -> None:
+    names = sorted(f"c{number}" for number in range(130))
+    await _own(store, "u", names)
+    await _own(store, "v", ["d"])
+    await store.fork("c1", "f")
+    assert await _ids(store.iter_conversations()) == [*names, "d", "f"]
+    assert await _ids(store.iter_conversations(user_id="u")) == [*names, "f"]
+    assert await _ids(store.iter_conversations(user_id="v")) == ["d"]
+    assert await _ids(store.iter_conversations(forked_from="c1", user_id="u")) == ["f"]
+    assert await _ids(store.iter_conversations(agent_name="a")) == []
+
+
+@pytest.mark.proves("erase-user")
+async def test_a_user_is_erased_and_others_are_not(store: Any) -> None:
+    await _own(store, 1, [f"c{number}" for number in range(70)])
+    await _own(store, "1", ["text"])
+    await _own(store, None, ["nobody"])
+    assert await store.erase_user(1) == 70
+    assert await _ids(store.iter_conversations()) == ["nobody", "text"]
+    assert await store.erase_user(1) == 0
+    with pytest.raises(InvalidInputError):
+        await store.erase_user(None)
+
+
+async def test_an_interrupted_erasure_continues(store: Any) -> None:
+    await _own(store, "u", "abcd")
+    seen: list[str] = []
+
+    def interrupt(one: Conversation) -> None:
+        seen.append(one.conversation_id)
+        if len(seen) == 2:
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        await store.erase_user("u", on_progress=interrupt)
+    assert len(await store.list_conversations(user_id="u")) == 2
+    assert await store.erase_user("u") == 2
+
+
+async def test_conversations_made_meanwhile_are_erased_and_given_ones_are_kept(stores: Any) -> None:
+    store, other = stores(), stores()
+    await _own(store, "u", "abc")
+    done: list[str] = []
+
+    async def change(one: Conversation) -> None:
+        if not done:
+            await other.create_conversation(Conversation("new", user_id="u"))
+            await other.append(one.conversation_id, user("again"))  # a new life, without an owner
+            kept = next(name for name in "abc" if name != one.conversation_id)
+            await other.update_conversation(kept, user_id="v")
+            done.append(kept)
+
+    erased = [one async for one in store.iter_conversations(user_id="u")]
+    await change(erased[0])
+    assert await store.erase_user("u") == 3
+    assert await _ids(store.iter_conversations()) == done
+    assert await _ids(store.iter_conversations(user_id="u")) == []
+
+
+async def test_an_existing_record_is_returned_as_it_is(store: Any) -> None:
+    made = await store.create_conversation(Conversation("c", user_id="u"), exist_ok=True)
+    assert await store.create_conversation(Conversation("c", user_id="v"), exist_ok=True) == made
+    with pytest.raises(ConversationExistsError):
+        await store.create_conversation(Conversation("c", user_id="v"))
+    assert made.user_id == "u"
+
+
+async def test_the_log_says_what_changed_and_when(store: Any) -> None:
+    start = datetime.now(UTC) - timedelta(seconds=5)
+    await store.create_conversation(Conversation("c", title="t"))
+    await store.append_many("c", [user(str(number), id=str(number)) for number in range(4)])
+    await store.update_message("c", user("edited", id="1"))
+    await store.delete_messages("c", ["0"])
+    await store.compact("c", through="2", summary=summary(id="s"))
+    events = await store.log("c")
+    assert [type(event).__name__ for event in events] == [
+        "ConversationUpdated", "MessagesAppended", "MessageUpdated", "MessagesDeleted", "HistoryCompacted",
+    ]  # fmt: skip
+    assert [event.revision for event in events] == [1, 2, 3, 4, 5]
+    assert (events[1].gone_ids, events[2].message_id, events[3].message_ids) == (("0",), "1", ("0",))
+    times = [event.changed_at for event in events]
+    assert times == sorted(times)
+    assert start < times[0] <= times[-1] < datetime.now(UTC) + timedelta(seconds=5)
+    assert await store.log("c", limit=2) == events[:2]
+    assert await store.log("c", after=events[2].cursor) == events[3:]
+    assert await store.log("absent") == []
+    with pytest.raises(InvalidInputError):
+        await store.log("c", limit=0)
+    await store.fork("c", "d")
+    assert [type(event).__name__ for event in await store.log("d")] == ["Reset"]
+
+
+async def test_a_trimmed_log_begins_with_its_oldest_change(stores: Any) -> None:
+    store = stores(log_length=20)
+    for number in range(600):
+        await store.append("c", user(str(number)))
+    events = await store.log("c", limit=1000)
+    assert events[-1].revision == 600
+    assert 20 <= len(events) < 600
+    assert [event.revision for event in events] == list(range(601 - len(events), 601))
+
+
+@pytest.mark.backends("memory")
+async def test_the_caps_of_memory_are_said_once(stores: Any, caplog: Any) -> None:
+    store = stores(max_messages=500, max_conversations=500)
+    with caplog.at_level(logging.WARNING, "redis_history"):
+        await store.append_many("c", [user("x") for _ in range(500)])
+        assert not caplog.records
+        for _ in range(3):
+            await store.append("c", user("x"))
+    [record] = caplog.records
+    assert "max_messages" in record.getMessage()
+
+
+def test_reasoning_is_a_part() -> None:
+    part = reasoning("because", signature="abc")
+    assert part == ReasoningPart(text="because", signature="abc")
+    assert assistant(part, "so").parts[0] == part
