@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections.abc import Collection, Iterable
 from typing import Final, NoReturn
 
-from redis_history.errors import ConfigurationError, InvalidInputError
+from redis_history.errors import ConfigurationError, InvalidInputError, StoreClosedError
 
 #: The bounds of a signed integer of 64 bits.
 MIN_INTEGER: Final = -(2**63)
@@ -161,3 +162,13 @@ def _is_text(value: object) -> bool:
         return isinstance(value, str) and value.encode() is not None
     except UnicodeEncodeError:
         return False
+
+
+def check_process(opened_in: int) -> None:
+    """Raises StoreClosedError in another process than the one with this id: connections and threads do not survive a
+    fork."""
+    if opened_in != os.getpid():
+        raise StoreClosedError(
+            f"this was opened in process {opened_in}, and process {os.getpid()} was forked from it: create a store in "
+            "each process"
+        )

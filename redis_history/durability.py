@@ -24,12 +24,10 @@ class Confirmation(Struct, frozen=True):
     timeout: float
 
     @property
-    def command(self) -> bytes:
-        """The command after a write, packed (RESP)."""
-        milliseconds = b"%d" % max(1, round(self.timeout * 1000))
+    def command(self) -> list[bytes]:
+        """The command after a write."""
         words = [b"WAITAOF", b"1", b"0"] if self.tier == "fsync" else [b"WAIT", b"1"]
-        words.append(milliseconds)
-        return b"*%d\r\n%b" % (len(words), b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words]))
+        return [*words, b"%d" % max(1, round(self.timeout * 1000))]
 
     def check(self, server: Capabilities) -> None:
         """Raises CapabilityError if this server cannot confirm it."""

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from redis import DriverInfo
-from redis.asyncio import Redis, RedisCluster
-from redis.asyncio.connection import ConnectionPool as RedisPool
+from redis.asyncio import ConnectionPool, Redis, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 from redis.maint_notifications import MaintNotificationsConfig
 
-from redis_history._async._connections import ConnectionPool
-from redis_history._async._doorbell import AsyncDoorbell
+from redis_history._async._node import AsyncNode
 from redis_history._async._runtime import in_thread
 from redis_history._async.cluster_backend import AsyncClusterBackend, ClusterNodes
 from redis_history._async.redis_backend import AsyncRedisBackend
@@ -26,7 +23,6 @@ from redis_history.backends.base import AsyncBackend
 from redis_history.backends.memory import AsyncMemoryBackend
 from redis_history.backends.redis.calls import SearchIndex, Searching, Settings
 from redis_history.backends.redis.keys import Keyspace
-from redis_history.backends.redis.slots import Address
 from redis_history.backends.redis.urls import (
     CLUSTER,
     SENTINEL,
@@ -47,34 +43,23 @@ MAX_CONNECTIONS = 10_000
 
 
 class Server:
-    """A server, and how to connect to it: with the user's `client`, or with clients that `make` creates."""
+    """One server, or the primary behind Sentinels."""
 
-    def __init__(
-        self, address: str, *, make: Callable[[], Redis] | None = None, client: Any = None, embedded: Any = None
-    ) -> None:
+    def __init__(self, address: str, client: Redis, *, owned: bool = True, embedded: Any = None) -> None:
+        """`owned`: the client was made for this store, which closes it."""
         self.address = address
-        self.client: Any = client if make is None else make()
-        self._make = make
+        self.node = AsyncNode(client, owned=owned)
         self._embedded = embedded
-        pool = self.client.connection_pool
+        pool = client.connection_pool
         self.sentinel = isinstance(pool, SentinelConnectionPool)
         self.database = int(pool.connection_kwargs.get("db") or 0)
-
-    def connections(self) -> Any:
-        make = self._make
-        if make is None:
-            return ConnectionPool(lambda: self.client.connection_pool, keep=False)
-        return ConnectionPool(lambda: make().connection_pool, keep=True)
-
-    def doorbell(self, connections: Any, mode: str) -> Any:
-        """Listens for changes. `mode`: see `DOORBELLS`."""
-        return AsyncDoorbell(self.client if self._make is None else Redis(connection_pool=connections.pool), mode)
 
     async def start(self) -> None:
         if self._embedded is not None:
             await in_thread(self._embedded.start)
 
     async def aclose(self) -> None:
+        await self.node.aclose()
         if self._embedded is not None:
             await in_thread(self._embedded.close)
 
@@ -83,15 +68,15 @@ def open_backend(url: str | None, client: Any, namespace: str, options: Options,
     """Raises ConfigurationError for unusable arguments. Does not connect."""
     if client is None and parse_url(url).scheme == "memory":
         return AsyncMemoryBackend(**options.for_memory())
-    server = connect(url, client)
+    confirmation = None
+    if options.durability != "server":
+        confirmation = Confirmation(options.durability, options.durability_timeout)
+    server = connect(url, client, patience=0.0 if confirmation is None else confirmation.timeout)
     cluster, index = isinstance(server, ClusterNodes), None
     keyspace = Keyspace(namespace)
     if options.search != "off":
         searching = Searching(options.language, options.vectors, options.search == "require")
         index = SearchIndex(searching, keyspace.index_parts(cluster=cluster))
-    confirmation = None
-    if options.durability != "server":
-        confirmation = Confirmation(options.durability, options.durability_timeout)
     settings = Settings(
         keyspace,
         options.log_length,
@@ -100,15 +85,15 @@ def open_backend(url: str | None, client: Any, namespace: str, options: Options,
         options.for_redis(),
         confirmation,
         index,
-        options.doorbell,
         options.codec is not None,
         cluster=cluster,
     )
     return (AsyncClusterBackend if cluster else AsyncRedisBackend)(server, settings, retry)
 
 
-def connect(url: str | None, client: Any) -> Server | ClusterNodes:
-    """Raises ConfigurationError for an unusable URL or client. Connects to nothing and starts nothing."""
+def connect(url: str | None, client: Any, *, patience: float = 0.0) -> Server | ClusterNodes:
+    """Raises ConfigurationError for an unusable URL or client. Connects to nothing and starts nothing. `patience`:
+    seconds that a reply may take longer than usual, because it waits for a confirmation."""
     if client is not None:
         if url is not None:
             raise ConfigurationError("give a URL or a client, not both")
@@ -120,19 +105,19 @@ def connect(url: str | None, client: Any) -> Server | ClusterNodes:
                 f"{RedisCluster.__module__}.{RedisCluster.__name__}; "
                 "asynchronous stores take redis.asyncio clients, the others redis.Redis and redis.RedisCluster"
             )
-        return Server("the server of the given client", client=client)
+        return Server("the server of the given client", client, owned=False)
     target = parse_url(url)
     if target.scheme == "embedded":
         server = embedded_server(target)
-        return Server("the embedded server", make=lambda: _client(server.url), embedded=server)
+        return Server("the embedded server", Redis(connection_pool=_pool(server.url, patience)), embedded=server)
     if target.scheme in CLUSTER:
         several = parse_several(target.url)
-        seeds = [Address(*host) for host in several.hosts]
-        return ClusterNodes(target.address, seeds, _client(several.url).connection_pool)
+        pool = _pool(several.url, patience)
+        return ClusterNodes.of_url(target.address, several.url, several.hosts, pool)
     if target.scheme in SENTINEL:
         several = parse_several(target.url)
-        return Server(target.address, make=lambda: client_of_service(several, _client(several.url).connection_pool))
-    return Server(target.address, make=lambda: _client(target.url))
+        return Server(target.address, client_of_service(several, _pool(several.url, patience)))
+    return Server(target.address, Redis(connection_pool=_pool(target.url, patience)))
 
 
 @functools.cache
@@ -141,9 +126,9 @@ def _driver() -> DriverInfo:
     return DriverInfo().add_upstream_driver("redis_history", __version__)
 
 
-def _client(url: str) -> Redis:
+def _pool(url: str, patience: float) -> ConnectionPool:
     try:
-        pool = RedisPool.from_url(
+        pool = ConnectionPool.from_url(
             url,
             socket_timeout=SOCKET_TIMEOUT,
             socket_connect_timeout=SOCKET_TIMEOUT,
@@ -159,7 +144,9 @@ def _client(url: str) -> Redis:
         path = pool.connection_kwargs.get(name)
         if path and not Path(path).exists():
             raise ConfigurationError(f"{name} of {_without_secrets(url)} does not exist: {path}")
-    return Redis(connection_pool=pool)
+    if patience and pool.connection_kwargs.get("socket_timeout"):
+        pool.connection_kwargs["socket_timeout"] += patience
+    return pool
 
 
 def _without_secrets(url: str) -> str:
@@ -169,20 +156,6 @@ def _without_secrets(url: str) -> str:
 
 #: Seconds for a Sentinel to answer before the next one is asked.
 _SENTINEL_SECONDS: Final = 2.0
-
-
-class _Sentinels:
-    """Sentinels without kept connections: calls are rare, and may come from different event loops."""
-
-    def __init__(self, sentinels: Any) -> None:
-        self._sentinels = sentinels
-
-    async def discover_master(self, service: str) -> Any:
-        try:
-            return await self._sentinels.discover_master(service)
-        finally:
-            for sentinel in self._sentinels.sentinels:
-                await sentinel.connection_pool.disconnect(inuse_connections=False)
 
 
 def client_of_service(several: Several, pool: Any) -> Redis:
@@ -198,11 +171,11 @@ def client_of_service(several: Several, pool: Any) -> Redis:
         "socket_connect_timeout": _SENTINEL_SECONDS,
         "retry": Retry(NoBackoff(), 0),
     }
-    asked = _Sentinels(Sentinel(several.hosts, sentinel_kwargs=sentinel_settings))
+    sentinels = Sentinel(several.hosts, sentinel_kwargs=sentinel_settings)
     return Redis.from_pool(
         SentinelConnectionPool(
             several.service,
-            asked,
+            sentinels,
             max_connections=pool.max_connections,
             maint_notifications_config=MaintNotificationsConfig(enabled=False),
             **settings,

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
 import inspect
 import os
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
-from typing import Any, Final, Generic, Self, TypeVar
-from weakref import WeakSet
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from typing import Any, Final, Self, TypeVar
 
-from redis_history._validation import check_function
+from redis_history._validation import check_function, check_process
 from redis_history.compaction.summaries import is_coroutine_function, is_interrupt, summary_error, try_in_thread
 from redis_history.errors import EventLoopError
 
@@ -27,105 +25,52 @@ in_thread = asyncio.to_thread
 _CANCEL_SECONDS: Final = 1.0
 
 
-class OwnerLoop:
-    """The event loop in which this was made; if there was none, any loop counts as the owner."""
+#: Concurrent calls to one server; more wait, because the server runs one at a time.
+_MAX_CONCURRENT_CALLS: Final = 64
+
+
+def turns() -> asyncio.Semaphore:
+    """Limits the connections of a store to one server."""
+    return asyncio.Semaphore(_MAX_CONCURRENT_CALLS)
+
+
+async def open_cluster(cluster: Any) -> None:
+    """Connect redis-py's client of a cluster."""
+    await cluster.initialize()
+
+
+async def close_cluster(cluster: Any) -> None:
+    """Close the connections of redis-py's client of a cluster; a call that is reading the slots may have made some
+    since the last time."""
+    await cluster.aclose()
+    await cluster.nodes_manager.aclose()
+
+
+class Owner:
+    """The event loop and the process that first use a store."""
 
     def __init__(self) -> None:
-        self._process = os.getpid()
-        self.loop: asyncio.AbstractEventLoop | None = None
-        with contextlib.suppress(RuntimeError):
-            self.loop = asyncio.get_running_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._process = 0
 
     @property
-    def is_current(self) -> bool:
-        return self.loop is None or self.loop is asyncio.get_running_loop()
-
-    @property
-    def stopped(self) -> bool:
-        """Whether that loop has stopped; a forked child does not run its parent's loops."""
-        return self.loop is not None and (not self.loop.is_running() or self._process != os.getpid())
+    def is_parent(self) -> bool:
+        """Whether this process was forked from the one that uses the store."""
+        return self._process not in (0, os.getpid())
 
     def check(self) -> None:
-        """Raises EventLoopError in another loop while the owner runs."""
-        if not self.is_current and not self.stopped:
-            raise EventLoopError(
-                "an AsyncHistoryStore and its subscriptions belong to one event loop, and that loop runs in another "
-                "thread: create a store in each loop, or share a HistoryStore between threads"
-            )
-
-
-class LoopLocal(Generic[T]):
-    """A value with connections, tasks or locks, which work in one event loop only: the first loop that asks for it
-    owns it. After that loop has stopped, the next one gets a new value."""
-
-    def __init__(self, make: Callable[[], T]) -> None:
-        self._make = make
-        self._lock = threading.Lock()
-        self._owner = OwnerLoop()
-        self._value: Any = None
-        self._inherited: list[Any] = []
-        _loop_locals.add(self)
-
-    def get(self) -> T:
-        """The value. Raises EventLoopError while another loop uses it."""
-        value: T = self._value
-        if value is not None and self._owner.loop is asyncio.get_running_loop():
-            return value
-        with self._lock:
-            if self._value is not None:
-                self._owner.check()
-            self._owner, self._value = OwnerLoop(), self._make()
-            return self._value  # type: ignore[no-any-return]
-
-    @property
-    def current(self) -> T | None:
-        """The value, if its loop still runs."""
-        return None if self._owner.stopped else self._value
-
-    async def aclose(self) -> None:
-        """Close the value. A loop that stopped has ended its tasks and closed its connections already."""
-        if self._value is not None:
-            self._owner.check()
-            if self._owner.is_current:
-                await self._value.aclose()
-
-    def forget(self) -> None:
-        """Reset a forked child. The parent's value is kept, untouched: closing a connection would remove it from the
-        epoll list of the parent's loop, which both processes share."""
-        self._inherited.append((self._owner, self._value))
-        self._value = None
-        self._lock = threading.Lock()
-
-
-_loop_locals: WeakSet[LoopLocal[Any]] = WeakSet()
-
-
-def _reset_child() -> None:
-    for value in list(_loop_locals):
-        value.forget()
-
-
-os.register_at_fork(after_in_child=_reset_child)
-
-
-def reset_after_fork(thing: Any) -> None:
-    """Nothing to do: an event loop, and all that belongs to it, ends with a fork (see LoopLocal)."""
-
-
-def close_with_loop(close: Callable[[], Awaitable[None]]) -> AsyncGenerator[None, None]:
-    """Call `close` when the returned generator is closed, or when the loop ends: asyncio.run ends all asynchronous
-    generators before it closes the loop."""
-
-    async def waiting() -> AsyncGenerator[None, None]:
-        try:
-            yield
-        finally:
-            await close()
-
-    generator = waiting()
-    with contextlib.suppress(StopIteration):
-        generator.__anext__().send(None)  # runs to the yield, without waiting
-    return generator
+        """Raises EventLoopError in another event loop, and StoreClosedError in a forked child."""
+        loop, process = asyncio.get_running_loop(), os.getpid()
+        if loop is self._loop and process == self._process:
+            return
+        if self._loop is None:
+            self._loop, self._process = loop, process
+            return
+        check_process(self._process)
+        raise EventLoopError(
+            "an AsyncHistoryStore and its subscriptions belong to the event loop of their first use: create a store in "
+            "each loop, or share a HistoryStore between threads"
+        )
 
 
 class Openable:
@@ -150,7 +95,8 @@ class Signal:
     """Set from any thread, waited for by one task."""
 
     def __init__(self) -> None:
-        self.owner = OwnerLoop()
+        self.owner = Owner()
+        self.owner.check()
         self._loop = asyncio.get_running_loop()
         self._event = asyncio.Event()
         self._thread = threading.get_ident()
@@ -180,19 +126,19 @@ class Job:
 
     def __init__(self, task: asyncio.Task[None]) -> None:
         self._task = task
-        self._owner = OwnerLoop()
+        self._process = os.getpid()
 
     @property
     def ended(self) -> bool:
         return self._task.done()
 
     async def stop(self) -> None:
-        """Cancel it, and return when it has ended."""
-        self._owner.check()
-        if self._owner.is_current:
-            self._task.cancel()
-            if self._task is not asyncio.current_task():
-                await asyncio.gather(self._task, return_exceptions=True)
+        """Cancel it, and return when it has ended. Does nothing in a forked child, because it is the parent's."""
+        if self._process != os.getpid():
+            return
+        self._task.cancel()
+        if self._task is not asyncio.current_task():
+            await asyncio.gather(self._task, return_exceptions=True)
 
 
 def spawn(work: Work, name: str) -> Job:
@@ -305,13 +251,8 @@ async def wait_for_unfinished(unfinished: set[Any]) -> None:
         await asyncio.wait(tasks)
 
 
-def lock_scope() -> int:
-    """Callers with the same number can share a lock: those in one event loop."""
-    return id(asyncio.get_running_loop())
-
-
 def is_cancelled() -> bool:
-    """Whether this task was cancelled: redis-py may have lost the CancelledError (see ConnectionPool.send)."""
+    """Whether this task was cancelled. Before Python 3.12, redis-py may lose the error, in asyncio.wait_for."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
@@ -332,10 +273,5 @@ async def resolve(outcome: Any) -> Any:
 
 
 def at_exit(work: Work) -> Callable[[], None]:
-    """Run `work` when the interpreter ends, in a new event loop. Returns a function that undoes this."""
-
-    def run() -> None:
-        asyncio.run(work())
-
-    atexit.register(run)
-    return lambda: atexit.unregister(run)
+    """Nothing to do: the event loop, with which the work could be done, has ended before the interpreter."""
+    return lambda: None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,8 +15,6 @@ from redis_history._async._runtime import (
     Job,
     Lock,
     Signal,
-    lock_scope,
-    reset_after_fork,
     resolve,
     sleep,
     spawn,
@@ -23,6 +22,7 @@ from redis_history._async._runtime import (
     wait_for_unfinished,
 )
 from redis_history._async.replies import AsyncReply
+from redis_history._validation import check_process
 from redis_history.capturing.mapping import answering, read_chunk
 from redis_history.capturing.settings import Settings
 from redis_history.capturing.wrapping import F, wrap
@@ -68,7 +68,7 @@ class AsyncCapture:
         self._store = store
         self._settings = settings
         self._mutex = threading.Lock()
-        self._turnstiles: dict[tuple[int, str], _Turnstile] = {}
+        self._turnstiles: dict[str, _Turnstile] = {}
         self._unfinished: set[Any] = set()
         self._queue: deque[tuple[str, list[Message]]] = deque()
         self._pending = 0
@@ -76,7 +76,7 @@ class AsyncCapture:
         self._idle: Signal | None = None
         self._worker: Job | None = None
         self._closed = False
-        reset_after_fork(self)
+        self._process = os.getpid()
 
     def __call__(self, function: F) -> F:
         """Wrap the agent. Raises ConfigurationError for an object that is not an asynchronous function."""
@@ -136,6 +136,7 @@ class AsyncCapture:
 
     async def flush(self) -> None:
         """Wait until all earlier messages are recorded or reported."""
+        check_process(self._process)  # the parent writes what was pending
         await wait_for_unfinished(self._unfinished)
         while self._pending and self._idle is not None:
             await self._idle.wait(_PAUSE)
@@ -143,6 +144,7 @@ class AsyncCapture:
     async def aclose(self) -> None:
         """Record the pending messages, and stop. If the backend is unavailable, they are reported instead. The store
         stays open."""
+        check_process(self._process)
         await wait_for_unfinished(self._unfinished)
         self._closed = True
         worker, self._worker = self._worker, None
@@ -160,18 +162,9 @@ class AsyncCapture:
     ) -> None:
         await self.aclose()
 
-    def forget(self) -> None:
-        """Reset a forked child: its parent writes the pending messages."""
-        self._mutex = threading.Lock()
-        self._turnstiles = {}
-        self._queue.clear()
-        self._pending = 0
-        self._wake = self._idle = self._worker = None
-
     async def _append_in_order(self, conversation_id: str, messages: list[Message]) -> None:
-        where = (lock_scope(), conversation_id)  # a lock belongs to one event loop
         with self._mutex:
-            turnstile = self._turnstiles.setdefault(where, _Turnstile())
+            turnstile = self._turnstiles.setdefault(conversation_id, _Turnstile())
             turnstile.waiting += 1
         try:
             async with turnstile.lock:
@@ -180,7 +173,7 @@ class AsyncCapture:
             with self._mutex:
                 turnstile.waiting -= 1
                 if not turnstile.waiting:
-                    self._turnstiles.pop(where, None)
+                    self._turnstiles.pop(conversation_id, None)
         if error is not None:
             await self._report(error, conversation_id, messages)
 

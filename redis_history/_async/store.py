@@ -25,7 +25,6 @@ from redis_history.model.runs import RunInfo
 from redis_history.operations import ReadRun, StopRun
 from redis_history.requests.store_options import (
     Codec,
-    Doorbell,
     Durability,
     Embedder,
     Options,
@@ -68,10 +67,9 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
     - `embedder`: search by meaning and words, with vectors of `vectors` numbers. "default" is a
       small model that needs no download, with 256 numbers: `pip install 'redis_history[semantic]'`. With `vectors`
       alone the store uses the index of other stores, which have an embedder.
-    - `doorbell`: how subscriptions learn about changes: from the server's notifications ("keyspace"), from messages
-      that writers publish ("publish", which all stores must set), only by polling ("poll"), or as available ("auto").
 
-    It belongs to the event loop that first uses it: while that loop runs, calls in another one raise EventLoopError.
+    It belongs to the event loop that first uses it; calls in another one raise EventLoopError. A forked process needs a
+    store of its own.
 
     Any call may raise BackendUnavailableError (no answer in time; a write may have happened, and may be repeated with
     the same message ids), BackendRefusedError, UnsupportedServerError, StoreClosedError or CorruptDataError. Wrong
@@ -97,13 +95,12 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
         language: str = "english",
         embedder: Embedder | Literal["default"] | None = None,
         vectors: int | None = None,
-        doorbell: Doorbell = "auto",
         codec: Codec | None = None,
     ) -> None:
         function, field = meaning(embedder, vectors)
         options = self._options = Options(
             log_length, poll_interval, ttl, max_messages, max_conversations, durability, durability_timeout,
-            search, language, function, field, doorbell=doorbell, codec=codec,
+            search, language, function, field, codec=codec,
         )  # fmt: skip
         self.namespace = namespace
         self._poll_interval = poll_interval

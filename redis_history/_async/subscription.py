@@ -25,7 +25,7 @@ from redis_history.backends.base import (
     PendingWakeups,
 )
 from redis_history.changelog import is_gone
-from redis_history.errors import BackendUnavailableError, StoreClosedError
+from redis_history.errors import BackendUnavailableError, EventLoopError, StoreClosedError
 from redis_history.events import ANEW, ConversationDeleted, Cursor, Event, Reset
 from redis_history.model.replies import Progress
 from redis_history.model.runs import RunInfo
@@ -78,7 +78,11 @@ class AsyncFeed(Openable):
             return
         async with self._opening:
             if not self.opened:
-                await self._start()
+                try:
+                    await self._start()
+                except EventLoopError:
+                    self._signal = None  # it may still begin in the loop of the store
+                    raise
                 self._started = True
                 if self._closed:  # meanwhile, when there was nothing to unwatch yet
                     await self._unwatch()
@@ -137,17 +141,16 @@ class AsyncFeed(Openable):
         if self._closed:
             return
         signal = self._signal
-        if signal is not None:
+        if signal is not None and not signal.owner.is_parent:
             signal.owner.check()
         self._closed = True
-        if signal is not None:
+        if signal is not None and not signal.owner.is_parent:
             signal.set()
-            if signal.owner.is_current:
-                if self._started:  # else `open` does it
-                    await self._unwatch()
-                reading = self._reading  # which `get` in another thread may remove
-                if reading is not None:
-                    await reading.abandon()
+            if self._started:  # else `open` does it
+                await self._unwatch()
+            reading = self._reading  # which `get` in another thread may remove
+            if reading is not None:
+                await reading.abandon()
 
     async def _sleep(self, seconds: float) -> None:
         """Return after so many seconds, or when it is closed."""
@@ -161,7 +164,7 @@ class AsyncFeed(Openable):
 
     def _signal_of_loop(self) -> Signal:
         signal = self._signal
-        if signal is None or not (self.opened or signal.owner.is_current):
+        if signal is None:
             signal = self._signal = Signal()
         elif not self._closed:
             signal.owner.check()

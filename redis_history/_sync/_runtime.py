@@ -8,15 +8,13 @@ import contextlib
 import contextvars
 import inspect
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import Any, Generic, TypeVar
-from weakref import WeakSet
+from typing import Any, TypeVar
 
-from redis_history._validation import check_function
+from redis_history._validation import check_function, check_process
 from redis_history.compaction.summaries import is_coroutine_function, summary_error
 from redis_history.errors import ConfigurationError
 
@@ -27,46 +25,39 @@ Lock = threading.Lock
 sleep = time.sleep
 
 
-class OwnerLoop:
-    """Threads may share everything."""
-
-    is_current = True
-    stopped = False
-
-    def check(self) -> None:
-        """Nothing to check."""
+def turns() -> contextlib.nullcontext[None]:
+    """No limit: there are as many connections as threads that call at once."""
+    return contextlib.nullcontext()
 
 
-class LoopLocal(Generic[T]):
-    """One value for all threads, made when it is first asked for."""
+def open_cluster(cluster: Any) -> None:
+    """Nothing to do: the constructor connects."""
 
-    def __init__(self, make: Callable[[], T]) -> None:
-        self._make = make
-        self._lock = threading.Lock()
-        self._value: Any = None
-        reset_after_fork(self)
 
-    def get(self) -> T:
-        """The value."""
-        if self._value is None:
-            with self._lock:
-                if self._value is None:
-                    self._value = self._make()
-        return self._value  # type: ignore[no-any-return]
+def close_cluster(cluster: Any) -> None:
+    """Close the connections of redis-py's client of a cluster."""
+    cluster.close()
+    cluster.disconnect_connection_pools()
+
+
+class Owner:
+    """The process that first uses a store; threads may share everything."""
+
+    def __init__(self) -> None:
+        self._process = 0
 
     @property
-    def current(self) -> T | None:
-        """The value, if there is one."""
-        return self._value  # type: ignore[no-any-return]
+    def is_parent(self) -> bool:
+        """Whether this process was forked from the one that uses the store."""
+        return self._process not in (0, os.getpid())
 
-    def close(self) -> None:
-        """Close the value."""
-        if self._value is not None:
-            self._value.close()
-
-    def forget(self) -> None:
-        """Reset a forked child: a thread of the parent may have held the lock."""
-        self._lock = threading.Lock()
+    def check(self) -> None:
+        """Raises StoreClosedError in a forked child."""
+        process = os.getpid()
+        if process != self._process:
+            if self._process:
+                check_process(self._process)
+            self._process = process
 
 
 class Openable:
@@ -86,7 +77,8 @@ class Signal:
     for each wait, which takes twice as long."""
 
     def __init__(self) -> None:
-        self.owner = OwnerLoop()
+        self.owner = Owner()
+        self.owner.check()
         self._gate = threading.Lock()
         self._gate.acquire()
 
@@ -133,7 +125,6 @@ class Background:
 
     def __init__(self, work: Work, signal: Signal) -> None:
         self.abandoned = False
-        self.connection: Any = None  # the one that the work uses now
         self._work = work
         self._signal = signal
         self._error: BaseException | None = None
@@ -154,12 +145,8 @@ class Background:
             raise self._error
 
     def abandon(self) -> None:
-        """Do not wait for it. A thread cannot be ended, but its connection is shut down, and it does not retry."""
+        """Do not wait for it. A thread cannot be ended, but it does not retry."""
         self.abandoned = True
-        sock = getattr(self.connection, "_sock", None)
-        if sock is not None:
-            with contextlib.suppress(OSError):
-                socket.socket.shutdown(sock, socket.SHUT_RDWR)  # SSLSocket.shutdown would also remove its TLS state
 
     def run(self) -> None:
         _thread_local.work = self
@@ -203,14 +190,9 @@ _idle: list[_Worker] = []
 _thread_local = threading.local()
 
 
-def background() -> Background | None:
-    """The work that this thread does for a caller."""
-    return getattr(_thread_local, "work", None)
-
-
 def is_abandoned() -> bool:
     """Whether the caller of this thread's work stopped waiting for it."""
-    work = background()
+    work: Background | None = getattr(_thread_local, "work", None)
     return work is not None and work.abandoned
 
 
@@ -276,11 +258,6 @@ def wait_for_unfinished(unfinished: set[Any]) -> None:
     """Nothing is ever unfinished here."""
 
 
-def lock_scope() -> int:
-    """Callers with the same number can share a lock: all threads."""
-    return 0
-
-
 def is_cancelled() -> bool:
     """A thread is never cancelled."""
     return False
@@ -306,24 +283,16 @@ def resolve(outcome: Any) -> Any:
     return outcome
 
 
-_reset_things: WeakSet[Any] = WeakSet()
-
-
-def reset_after_fork(thing: Any) -> None:
-    """Call `thing.forget()` in every forked child."""
-    _reset_things.add(thing)
-
-
-def _reset_child() -> None:
-    _idle.clear()
-    for thing in list(_reset_things):
-        thing.forget()
-
-
-os.register_at_fork(after_in_child=_reset_child)
+os.register_at_fork(after_in_child=_idle.clear)
 
 
 def at_exit(work: Work) -> Callable[[], None]:
-    """Run `work` when the interpreter ends. Returns a function that undoes this."""
-    atexit.register(work)
-    return lambda: atexit.unregister(work)
+    """Run `work` when the interpreter ends, but not in a forked child. Returns a function that undoes this."""
+    process = os.getpid()
+
+    def run() -> None:
+        if os.getpid() == process:
+            work()
+
+    atexit.register(run)
+    return lambda: atexit.unregister(run)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -15,8 +16,6 @@ from redis_history._sync._runtime import (
     Job,
     Lock,
     Signal,
-    lock_scope,
-    reset_after_fork,
     resolve,
     sleep,
     spawn,
@@ -24,6 +23,7 @@ from redis_history._sync._runtime import (
     wait_for_unfinished,
 )
 from redis_history._sync.replies import Reply
+from redis_history._validation import check_process
 from redis_history.capturing.mapping import answering, read_chunk
 from redis_history.capturing.settings import Settings
 from redis_history.capturing.wrapping import F, wrap
@@ -69,7 +69,7 @@ class Capture:
         self._store = store
         self._settings = settings
         self._mutex = threading.Lock()
-        self._turnstiles: dict[tuple[int, str], _Turnstile] = {}
+        self._turnstiles: dict[str, _Turnstile] = {}
         self._unfinished: set[Any] = set()
         self._queue: deque[tuple[str, list[Message]]] = deque()
         self._pending = 0
@@ -77,7 +77,7 @@ class Capture:
         self._idle: Signal | None = None
         self._worker: Job | None = None
         self._closed = False
-        reset_after_fork(self)
+        self._process = os.getpid()
 
     def __call__(self, function: F) -> F:
         """Wrap the agent. Raises ConfigurationError for an object that is not a function."""
@@ -137,6 +137,7 @@ class Capture:
 
     def flush(self) -> None:
         """Wait until all earlier messages are recorded or reported."""
+        check_process(self._process)  # the parent writes what was pending
         wait_for_unfinished(self._unfinished)
         while self._pending and self._idle is not None:
             self._idle.wait(_PAUSE)
@@ -144,6 +145,7 @@ class Capture:
     def close(self) -> None:
         """Record the pending messages, and stop. If the backend is unavailable, they are reported instead. The store
         stays open."""
+        check_process(self._process)
         wait_for_unfinished(self._unfinished)
         self._closed = True
         worker, self._worker = self._worker, None
@@ -161,18 +163,9 @@ class Capture:
     ) -> None:
         self.close()
 
-    def forget(self) -> None:
-        """Reset a forked child: its parent writes the pending messages."""
-        self._mutex = threading.Lock()
-        self._turnstiles = {}
-        self._queue.clear()
-        self._pending = 0
-        self._wake = self._idle = self._worker = None
-
     def _append_in_order(self, conversation_id: str, messages: list[Message]) -> None:
-        where = (lock_scope(), conversation_id)  # a lock belongs to one thread
         with self._mutex:
-            turnstile = self._turnstiles.setdefault(where, _Turnstile())
+            turnstile = self._turnstiles.setdefault(conversation_id, _Turnstile())
             turnstile.waiting += 1
         try:
             with turnstile.lock:
@@ -181,7 +174,7 @@ class Capture:
             with self._mutex:
                 turnstile.waiting -= 1
                 if not turnstile.waiting:
-                    self._turnstiles.pop(where, None)
+                    self._turnstiles.pop(conversation_id, None)
         if error is not None:
             self._report(error, conversation_id, messages)
 

@@ -1,9 +1,8 @@
 # Generated from ../_async by scripts/unasync: do not edit.
-"""A Redis Cluster: its nodes and the connections to them, the backend that sends each call to the right node, and
-doorbells.
+"""A Redis Cluster: its nodes, the backend that sends each call to the right node, and doorbells.
 
-redis-py's cluster client is not used for calls, because it packs and repeats commands itself. A user's client only says
-where its nodes are and how to connect to them.
+redis-py's cluster client knows which node serves a slot. Calls go through a client for each node, so that a write and
+its confirmation share a connection, and a redirected call its connection with ASKING.
 """
 
 from __future__ import annotations
@@ -11,48 +10,38 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from redis import Redis, RedisCluster
+from redis import ConnectionPool, Redis, RedisCluster
 from redis.backoff import NoBackoff
-from redis.connection import ConnectionPool as RedisPool
-from redis.crc import REDIS_CLUSTER_HASH_SLOTS
+from redis.cluster import ClusterNode
 from redis.exceptions import (
     AskError,
+    ClusterDownError,
     ConnectionError,
     MovedError,
     NoScriptError,
+    RedisClusterException,
     RedisError,
-    ResponseError,
+    SlotNotCoveredError,
     TryAgainError,
 )
 from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
-from redis_history._ids import rng
-from redis_history._sync._connections import CLOSED, ConnectionPool
 from redis_history._sync._doorbell import Doorbell, Topic, call_wake
-from redis_history._sync._runtime import Job, Signal, is_cancelled, reset_after_fork, spawn
+from redis_history._sync._node import CLOSED, Node
+from redis_history._sync._runtime import Job, Lock, Signal, close_cluster, is_cancelled, open_cluster, resolve, spawn
 from redis_history._sync.redis_backend import RedisBackend
 from redis_history.backends.redis.calls import Attempt, Call, raise_first
-from redis_history.backends.redis.failures import is_transient
-from redis_history.backends.redis.server_info import slowest_mode
-from redis_history.backends.redis.slots import Address, Topology, read_slots, redirected_to, slot_of
 from redis_history.backends.redis.urls import connection_settings
 from redis_history.errors import ConfigurationError
 
-_SLOTS: Final = b"*2\r\n$7\r\nCLUSTER\r\n$5\r\nSLOTS\r\n"
 
-
-class Node(NamedTuple):
-    address: Address
-    connections: ConnectionPool
-
-    @property
-    def client(self) -> Redis:
-        """For the doorbell of this event loop."""
-        return Redis(connection_pool=self.connections.pool)
+class Address(NamedTuple):
+    host: str
+    port: int
 
 
 class ClusterNodes:
@@ -64,116 +53,160 @@ class ClusterNodes:
     def __init__(
         self,
         address: str,
-        seeds: list[Address],
+        seeds: Sequence[tuple[str, int]],
         pool: Any,
-        remap: Callable[[str, int], tuple[str, int]] = lambda host, port: (host, port),
+        make: Callable[[], RedisCluster],
+        *,
+        owned: bool,
     ) -> None:
-        """`pool` has the settings of connections. `remap` turns the addresses that nodes report into usable ones."""
+        """`pool` has the settings of connections. `make`: returns redis-py's client of the cluster."""
         self.address = address
         self.stale = True
-        self.remap = remap
         self._seeds = seeds
         self._settings = pool
+        self._make = make
+        self._owned = owned
+        self._cluster: RedisCluster | None = None
+        self._opening = Lock()
         self._nodes: dict[Address, Node] = {}
         self._removed: list[Node] = []
-        self._topology = Topology([None] * REDIS_CLUSTER_HASH_SLOTS, frozenset(), frozenset())
         self._closed = False
+
+    @classmethod
+    def of_url(cls, address: str, url: str, seeds: Sequence[tuple[str, int]], pool: Any) -> ClusterNodes:
+        """`url`: of one node, with the settings of all."""
+
+        def make() -> RedisCluster:
+            return RedisCluster.from_url(
+                url,
+                startup_nodes=[ClusterNode(*seed) for seed in seeds],
+                require_full_coverage=False,
+                socket_timeout=pool.connection_kwargs["socket_timeout"],
+                socket_connect_timeout=pool.connection_kwargs["socket_connect_timeout"],
+                retry=Retry(NoBackoff(), 0),
+                maint_notifications_config=MaintNotificationsConfig(enabled=False),
+            )
+
+        return cls(address, seeds, pool, make, owned=True)
 
     @classmethod
     def of_client(cls, client: RedisCluster) -> ClusterNodes:
         """With the nodes and settings of a user's client."""
         manager = client.nodes_manager
         nodes = [*manager.nodes_cache.values(), *manager.startup_nodes.values()]
-        seeds = [Address(node.host, int(node.port)) for node in nodes]
-        # A synchronous node has a pool; an asynchronous node is a pool.
+        # A synchronous node has a client with a pool; an asynchronous node is a pool.
         pools = [getattr(getattr(node, "redis_connection", node), "connection_pool", node) for node in nodes]
-        return cls("the cluster of the given client", seeds, pools[0], manager.remap_host_port)
-
-    def connections(self) -> ClusterNodes:
-        return self
-
-    def doorbell(self, connections: Any, mode: str) -> ClusterDoorbell:
-        return ClusterDoorbell(self, mode)
+        return cls("the cluster of the given client", [], pools[0], lambda: client, owned=False)
 
     def start(self) -> None:
         """Nothing to start."""
 
     @property
     def primaries(self) -> frozenset[Address]:
-        return self._topology.primaries
+        cluster = self._cluster
+        return frozenset() if cluster is None else frozenset(_address(node) for node in cluster.get_primaries())
 
-    def owner(self, slot: int) -> Node:
-        """The node that serves a slot. Raises ClusterDownError."""
-        return self.node(self._topology.owner(slot))
+    def owner(self, key: bytes) -> Address:
+        """The node that serves a key. Raises ClusterDownError."""
+        cluster: Any = self._cluster
+        try:
+            return _address(cluster.get_node_from_key(key))
+        except (SlotNotCoveredError, IndexError) as error:
+            raise ClusterDownError(f"no node of the cluster serves the slot of {key!r}") from error
 
     def node(self, address: Address) -> Node:
         node = self._nodes.get(address)
         if node is None:
-            node = Node(address, ConnectionPool(lambda: self._pool(address), keep=True))
+            node = Node(Redis(connection_pool=self._pool(address)), owned=True)
             node = self._nodes.setdefault(address, node)  # another thread may have been faster
         if self._closed:
             raise ConnectionError(CLOSED)
         return node
 
-    def refresh(self, first: Address | None = None) -> None:
-        """Read the slots from `first`, or else from any other node. Raises the last error."""
+    def refresh(self) -> None:
+        """Read the slots from any node. Raises the last error."""
         self.stale = True
-        known = [*self._topology.nodes]
-        rng.shuffle(known)
-        error: Exception = ConnectionError("no node of the cluster is known")
-        for address in dict.fromkeys([*([first] if first else []), *known, *self._seeds]):
-            try:
-                topology = read_slots(self._ask(self.node(address).connections), address, self.remap)
-            except (RedisError, OSError) as caught:
-                if isinstance(caught, ResponseError) and "cluster support disabled" in str(caught):
-                    raise ConfigurationError(
-                        f"{address.host}:{address.port} is not part of a cluster; use a redis:// URL, or redis.Redis"
-                    ) from caught
-                if not is_transient(caught):
-                    raise
-                error = caught
-                continue
-            self._topology = topology
-            self.stale = False
-            self._drop_missing(topology)
+        failure: BaseException | None = None
+        try:
+            self._read_slots()
+        except RedisClusterException as error:
+            if "Cluster mode is not enabled" in str(error):
+                raise ConfigurationError(
+                    f"{self.address} is not a cluster; use a redis:// URL, or redis.Redis"
+                ) from error
+            failure = error.__cause__ or error.__context__
+            if not isinstance(failure, RedisError | OSError):
+                raise ConnectionError(str(error)) from error
+        except IndexError as error:  # no node has a slot
+            raise ClusterDownError("no node of the cluster serves a slot") from error
+        if self._closed:  # meanwhile, so the connections of this call are new
+            self._close_client()
+            raise ConnectionError(CLOSED)
+        if failure is not None:
+            raise failure  # what redis-py wraps
+        self.stale = False
+        self._drop_missing()
+
+    def _read_slots(self) -> None:
+        if self._cluster is not None:
+            resolve(self._cluster.nodes_manager.initialize(additional_startup_nodes_info=[*self._seeds]))
             return
-        raise error
+        with self._opening:
+            if self._cluster is None:
+                cluster = self._make()
+                open_cluster(cluster)
+                self._cluster = cluster
+
+    def moved(self, error: MovedError, asked: Address) -> Address:
+        """Take up a redirection; returns the node that serves the slot now."""
+        assert self._cluster is not None  # noqa: S101
+        address = self.redirected(error, asked)
+        error.host, error.port = address
+        resolve(self._cluster.nodes_manager.move_slot(error))
+        self.stale = True  # other slots may have moved, too
+        return address
+
+    def redirected(self, error: AskError, asked: Address) -> Address:
+        """The node that MOVED or ASK names; without a host, it is at that of the node that was asked."""
+        assert self._cluster is not None  # noqa: S101
+        if not error.host:
+            return Address(asked.host, error.port)
+        return Address(*self._cluster.nodes_manager.remap_host_port(error.host, error.port))
 
     def close(self) -> None:
         self._closed = True
         nodes, self._nodes = [*self._nodes.values(), *self._removed], {}
         self._removed = []
         for node in nodes:
-            node.connections.close()
+            node.close()
+        self._close_client()
 
-    def _drop_missing(self, topology: Topology) -> None:
+    def _close_client(self) -> None:
+        if self._owned and self._cluster is not None:
+            close_cluster(self._cluster)
+
+    def _drop_missing(self) -> None:
         # A call may still use a node that left, so its connections are closed at the next refresh.
-        left = [address for address in [*self._nodes] if address not in topology.nodes]
+        assert self._cluster is not None  # noqa: S101
+        known = {_address(node) for node in self._cluster.get_nodes()}
+        left = [address for address in [*self._nodes] if address not in known]
         ended, self._removed = self._removed, [node for address in left if (node := self._nodes.pop(address, None))]
         for node in [*ended, *self._removed]:
-            node.connections.close_idle()
+            node.disconnect()
 
-    def _ask(self, connections: ConnectionPool) -> Any:
-        connection = connections.acquire()
-        try:
-            connections.send(connection, _SLOTS)
-            reply = connections.read(connection)
-        except BaseException as error:  # an interrupt too
-            connections.discard(connection)
-            connections.check(error)
-            raise
-        connections.release(connection)
-        return reply
-
-    def _pool(self, address: Address) -> RedisPool:
+    def _pool(self, address: Address) -> ConnectionPool:
         settings = connection_settings(self._settings.connection_kwargs)
         settings |= {"host": address.host, "port": address.port, "retry": Retry(NoBackoff(), 0)}
-        return RedisPool(
+        return ConnectionPool(
             connection_class=self._settings.connection_class,
             max_connections=self._settings.max_connections,
             maint_notifications_config=MaintNotificationsConfig(enabled=False),
             **settings,
         )
+
+
+def _address(node: Any) -> Address:
+    return Address(node.host, int(node.port))
 
 
 _logger = logging.getLogger("redis_history")
@@ -188,13 +221,14 @@ class ClusterDoorbell:
     """A doorbell for each primary. Runs from the first `watch` until `close`.
 
     A node notifies only about its own keys. Every channel is subscribed to at every primary, so that moving slots and
-    failovers need no change. The list of primaries is read again from time to time, because a connection does not
-    report a new shard.
+    failovers need no change; published messages reach all nodes, so one doorbell listens to them. The list of primaries
+    is read again from time to time, because a connection does not report a new shard.
     """
 
-    def __init__(self, nodes: ClusterNodes, mode: str) -> None:
+    def __init__(self, nodes: ClusterNodes, prefix: bytes, announce: Callable[[Node], object]) -> None:
         self._nodes = nodes
-        self._asked = mode
+        self._prefix = prefix
+        self._announce = announce
         # Topics and callbacks in order, for doorbells that are added later.
         self._watched: dict[tuple[Topic, Any], None] = {}
         self._doorbells: dict[Address, Doorbell] = {}
@@ -203,33 +237,22 @@ class ClusterDoorbell:
         self._signal: Signal | None = None
         self._job: Job | None = None
         self._closed = False
-        reset_after_fork(self)
-
-    def forget(self) -> None:
-        """Reset a forked child: threads, connections and the watchers are the parent's."""
-        self._watched = {}
-        self._doorbells = {}
-        self._removed = []
-        self._guard = threading.Lock()
-        self._signal = None
-        self._job = None
 
     @property
-    def mode(self) -> str:
-        """The mode of the slowest node; "poll" while a node lacks a doorbell."""
+    def works(self) -> bool:
+        """Whether there is a doorbell with a connection at each primary."""
         doorbells = {**self._doorbells}
-        if self._asked != "publish" and self._nodes.primaries - doorbells.keys():
-            return "poll"
-        return slowest_mode([doorbell.mode for doorbell in doorbells.values()])
+        return not self._nodes.primaries - doorbells.keys() and all(bell.works for bell in doorbells.values())
 
     def watch(self, topic: Topic, wake: Any) -> None:
         with self._guard:
             self._watched[topic, wake] = None
-            for doorbell in self._doorbells.values():
-                doorbell.watch(topic, wake)
+            doorbells = [*self._doorbells.values()]
             if not self._closed and (self._job is None or self._job.ended):
                 self._signal = Signal()
                 self._job = spawn(self._run, "redis_history-doorbells")
+        for doorbell in doorbells:
+            doorbell.watch(topic, wake)
 
     def unwatch(self, topic: Topic, wake: Any) -> None:
         with self._guard:
@@ -268,20 +291,25 @@ class ClusterDoorbell:
 
     def _match_primaries(self) -> None:
         """A doorbell for each primary, and none for other nodes."""
+        added: list[tuple[Doorbell, Topic, Any]] = []
         with self._guard:
             if self._closed:
                 return
             primaries = self._nodes.primaries
-            if self._asked == "publish" and primaries:
-                # Every node receives published messages: one doorbell is enough, and more would wake repeatedly.
-                primaries = frozenset([*self._doorbells.keys() & primaries][:1]) or frozenset([min(primaries)])
             self._removed += [self._doorbells.pop(node) for node in [*self._doorbells] if node not in primaries]
-            for address in primaries:
-                if address not in self._doorbells:
-                    doorbell = Doorbell(self._nodes.node(address).client, self._asked)
-                    for topic, wake in self._watched:
-                        doorbell.watch(topic, wake)
-                    self._doorbells[address] = doorbell
+            for address in primaries - self._doorbells.keys():
+                listens = not any(doorbell.hears_published for doorbell in self._doorbells.values())
+                doorbell = Doorbell(self._nodes.node(address), self._prefix, self._announce, hears_published=listens)
+                self._doorbells[address] = doorbell
+                added += [(doorbell, topic, wake) for topic, wake in self._watched]
+            bells = [*self._doorbells.values()]
+            if bells and not any(doorbell.hears_published for doorbell in bells):
+                bells[0].hear_published()
+        for doorbell, topic, wake in added:
+            if (topic, wake) in self._watched:
+                doorbell.watch(topic, wake)
+                if (topic, wake) not in self._watched:  # meanwhile
+                    doorbell.unwatch(topic, wake)
         while self._removed:
             self._removed[-1].close()
             self._removed.pop()
@@ -294,49 +322,47 @@ _REDIRECTIONS: Final = 5
 class ClusterBackend(RedisBackend):
     """The Redis backend for a cluster. All keys of a conversation are in one slot, so only listings need all nodes."""
 
-    _connections: ClusterNodes
+    _server: ClusterNodes
 
-    def _primaries(self) -> list[ConnectionPool]:
-        nodes = self._connections
+    def _primaries(self) -> list[Node]:
+        nodes = self._server
         if nodes.stale:
             nodes.refresh()
-        return [nodes.node(address).connections for address in sorted(nodes.primaries)]
+        return [nodes.node(address) for address in sorted(nodes.primaries)]
 
-    def _reply(self, call: Call, attempt: Attempt | None = None, connections: Any = None, asking: bool = False) -> Any:
-        nodes = self._connections
+    def _make_doorbell(self) -> Any:
+        return ClusterDoorbell(self._server, self._settings.notifications, self._announce)
+
+    def _reply(self, call: Call, attempt: Attempt | None = None, node: Node | None = None, asking: bool = False) -> Any:
+        nodes = self._server
         if nodes.stale:
             nodes.refresh()
-        slot = slot_of(call)
-        node = nodes.owner(slot)
+        address = nodes.owner(call.key)
         for _ in range(_REDIRECTIONS):
             try:
-                return super()._reply(call, attempt, node.connections, asking)
+                return super()._reply(call, attempt, nodes.node(address), asking)
+            except MovedError as error:
+                address, asking = nodes.moved(error, address), False
             except AskError as error:
-                address = redirected_to(error, node.address, nodes.remap)
-                asking = not isinstance(error, MovedError)
-                if not asking:
-                    # Other nodes may not know yet; the slot's new node does.
-                    nodes.refresh(address)
-                node = nodes.node(address)
-        raise TryAgainError(f"the nodes of the cluster do not agree about who serves slot {slot}")
+                address, asking = nodes.redirected(error, address), True
+        raise TryAgainError(f"the nodes of the cluster do not agree about who serves {call.key!r}")
 
     def _replies(self, calls: list[Call]) -> list[Any]:
         """One round trip to each node."""
-        nodes = self._connections
+        nodes = self._server
         if nodes.stale:
             nodes.refresh()
-        by_node: dict[Node, list[int]] = {}
+        by_node: dict[Address, list[int]] = {}
         for index, call in enumerate(calls):
-            by_node.setdefault(nodes.owner(slot_of(call)), []).append(index)
+            by_node.setdefault(nodes.owner(call.key), []).append(index)
         replies: list[Any] = [None] * len(calls)
-        for node, indexes in by_node.items():
+        for address, indexes in by_node.items():
             sent = [calls[index] for index in indexes]
-            packed = b"".join([call.pack() for call in sent])
             try:
-                found = raise_first(sent, self._exchange(node.connections, packed, len(indexes)))
+                answers = raise_first(sent, nodes.node(address).pipeline([call.words() for call in sent]))
             except AskError:  # slots are moving: each call finds its own way
-                found = [self._reply(calls[index]) for index in indexes]
-            for index, reply in zip(indexes, found, strict=True):
+                answers = [self._reply(calls[index]) for index in indexes]
+            for index, reply in zip(indexes, answers, strict=True):
                 unknown = isinstance(reply, NoScriptError)
                 replies[index] = self._reply(calls[index]) if unknown else reply
         return replies
@@ -344,6 +370,5 @@ class ClusterBackend(RedisBackend):
     def _may_retry(self, error: BaseException) -> bool:
         transient = super()._may_retry(error)
         if transient and not isinstance(error, TryAgainError):
-            self._connections.stale = True
-            self._confirming.clear()
+            self._server.stale = True
         return transient

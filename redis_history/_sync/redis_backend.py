@@ -6,18 +6,17 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 from redis.exceptions import NoScriptError, RedisError, ResponseError, TryAgainError
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay
 
-from redis_history._sync._connections import ConnectionPool
-from redis_history._sync._doorbell import Topic
-from redis_history._sync._runtime import LoopLocal, is_abandoned, sleep
+from redis_history._sync._doorbell import Doorbell, Topic
+from redis_history._sync._node import Node
+from redis_history._sync._runtime import Owner, is_abandoned, sleep
 from redis_history.backends.base import ChangedHeads, ChangeQuery, SearchedBy, Wake, WakeAll
 from redis_history.backends.redis.calls import (
     Attempt,
@@ -27,16 +26,21 @@ from redis_history.backends.redis.calls import (
     Steps,
     Upkeep,
     is_late,
-    learn_clock,
-    plain,
     raise_first,
-    server_time,
 )
-from redis_history.backends.redis.failures import FullJitter, is_transient, translate
+from redis_history.backends.redis.failures import FullJitter, is_transient, may_have_arrived, translate
 from redis_history.backends.redis.plan_listing import poll_changes
 from redis_history.backends.redis.planner import plan
 from redis_history.backends.redis.search_index import finish_work, use_index
-from redis_history.backends.redis.server_info import QUESTIONS, combined, read_info, read_survey
+from redis_history.backends.redis.server_info import (
+    NOTIFICATIONS,
+    QUESTIONS,
+    as_map,
+    combined,
+    merged_flags,
+    read_info,
+    read_survey,
+)
 from redis_history.capabilities import Capabilities
 from redis_history.durability import Confirmation
 from redis_history.errors import (
@@ -63,15 +67,13 @@ _MAX_UNANSWERED: Final = 1000
 _WORK_SECONDS: Final = 10.0
 #: How often a call that the server finds too late is sent with a later time, if no copy of it is under way.
 _MAX_LATE: Final = 5
-_INFO: Final = Call(None, b"", [b"INFO", b"server"], read_info)
-_TIME: Final = b"*1\r\n$4\r\nTIME\r\n"
-_SURVEY: Final = b"".join([plain(*question).pack() for question in QUESTIONS])
+_INFO: Final = Call(None, (), [b"INFO", b"server"], read_info)
 
 
 class RedisBackend:
     """The Redis backend for one server.
 
-    It sends commands itself on connections of redis-py, whose own retries do not know what is safe to repeat.
+    Calls go through a client of redis-py. Retries are made here, because redis-py does not know what is safe to repeat.
     """
 
     compacts = True
@@ -82,25 +84,23 @@ class RedisBackend:
 
     def __init__(self, server: Any, settings: Settings, retry: RetryPolicy) -> None:
         self._server = server
-        self._connections: Any = server.connections()
         self._settings = settings
         self._retry = retry
-        self._doorbell = LoopLocal[Any](lambda: server.doorbell(self._connections, settings.doorbell))
-        self._listens = settings.doorbell != "poll"
+        self._owner = Owner()
+        self._doorbell: Any = None
         self._usable = False
         self._closed = False
         # Postponed maintenance: the steps, each with the calls at which they stopped; and when it continues.
         self._upkeep: deque[tuple[Steps[None], list[Call]]] = deque(maxlen=_MAX_UPKEEP)
         self._upkeep_at: float | None = None
         self._upkeep_failed = False
-        #: The pools of servers that can confirm writes.
-        self._confirming: set[ConnectionPool] = set()
         #: Calls that ended without an answer, by token.
         self._unanswered: dict[bytes, Attempt] = {}
 
     # The interface of backends.base
 
     def execute(self, op: Op[T]) -> T:
+        self._owner.check()
         if self._closed or not self._usable:
             self._make_usable()
         due = self._upkeep_at  # another thread may set it to None
@@ -109,6 +109,7 @@ class RedisBackend:
         return self._run(plan(op, self._settings))
 
     def poll_changes(self, query: ChangeQuery) -> ChangedHeads:
+        self._owner.check()
         self._make_usable()
         return self._run(poll_changes(query, self._settings))
 
@@ -119,21 +120,23 @@ class RedisBackend:
         return "unknown" if works is None else "server" if works else "client"
 
     def capabilities(self) -> Capabilities:
+        self._owner.check()
         with suppress(BackendRefusedError, CapabilityError):  # the rest can still be reported
             self._make_usable()
-        found: Capabilities = self._with_retries(self._describe)
-        mode = self._settings.doorbell
+        survey: Capabilities = self._with_retries(self._describe)
         return replace(
-            found,
+            survey,
             search="server" if self.search_mode == "server" else "client",
-            doorbell=mode if mode in ("publish", "poll") else found.doorbell,
+            doorbell="publish" if self._settings.ringing.publishes else "notifications",
         )
 
     @property
     def doorbell_mode(self) -> str:
-        """ "keyspace" or "publish"; "poll" while there is no connection."""
-        doorbell = self._doorbell.current
-        return "poll" if doorbell is None else str(doorbell.mode)
+        """ "notifications" or "publish"; "poll" while there is no connection."""
+        doorbell = self._doorbell
+        if doorbell is None or not doorbell.works:
+            return "poll"
+        return "publish" if self._settings.ringing.publishes else "notifications"
 
     def watch(self, conversation_id: str, wake: Wake) -> None:
         self._watch(self._topic(conversation_id), wake)
@@ -142,10 +145,10 @@ class RedisBackend:
         self._unwatch(self._topic(conversation_id), wake)
 
     def watch_all(self, wake: WakeAll) -> None:
-        self._watch(Topic(True, self._settings.doorbell_pattern), wake)
+        self._watch(self._topic_of_all, wake)
 
     def unwatch_all(self, wake: WakeAll) -> None:
-        self._unwatch(Topic(True, self._settings.doorbell_pattern), wake)
+        self._unwatch(self._topic_of_all, wake)
 
     def watch_run(self, conversation_id: str, run_id: str, wake: Wake) -> None:
         self._watch(self._run_topic(conversation_id, run_id), wake)
@@ -153,30 +156,46 @@ class RedisBackend:
     def unwatch_run(self, conversation_id: str, run_id: str, wake: Wake) -> None:
         self._unwatch(self._run_topic(conversation_id, run_id), wake)
 
+    def _topic(self, conversation_id: str) -> Topic:
+        return Topic(self._settings.keyspace.conversation(conversation_id).log)
+
+    @property
+    def _topic_of_all(self) -> Topic:
+        return Topic(self._settings.keyspace.logs, is_pattern=True)
+
     def _run_topic(self, conversation_id: str, run_id: str) -> Topic:
-        return Topic(False, self._settings.keyspace.conversation(conversation_id).run_channel(run_id))
+        return Topic(self._settings.keyspace.conversation(conversation_id).run_channel(run_id), only_published=True)
 
     def _watch(self, topic: Topic, wake: Any) -> None:
-        if self._listens and not self._closed:
-            self._doorbell.get().watch(topic, wake)
+        self._owner.check()
+        if self._closed:
+            return
+        if self._doorbell is None:
+            self._doorbell = self._make_doorbell()
+        self._doorbell.watch(topic, wake)
 
     def _unwatch(self, topic: Topic, wake: Any) -> None:
-        if self._listens:
-            self._doorbell.get().unwatch(topic, wake)
+        if self._doorbell is not None:
+            self._doorbell.unwatch(topic, wake)
 
-    def _topic(self, conversation_id: str) -> Topic:
-        return Topic(False, self._settings.doorbell_channel(self._settings.keyspace.conversation(conversation_id)))
+    def _make_doorbell(self) -> Any:
+        return Doorbell(self._server.node, self._settings.notifications, self._announce)
 
     def ask(self, commands: Sequence[Sequence[bytes]]) -> list[list[Any]]:
         """The replies of each primary to read-only commands, in one round trip; errors are values."""
+        self._owner.check()
         self._check_open()
         replies: list[list[Any]] = self._with_retries(self._ask, commands)
         return replies
 
     def close(self) -> None:
+        if self._owner.is_parent:  # so are the connections
+            self._closed = True
+            return
+        self._owner.check()
         self._closed = True
-        self._doorbell.close()
-        self._connections.close()
+        if self._doorbell is not None:
+            self._doorbell.close()
         self._server.close()
 
     def _check_open(self, state: RetryCallState | None = None) -> None:
@@ -307,7 +326,6 @@ class RedisBackend:
         self._settings.outage.note()
         _logger.info("%s: %s; trying again", address, error)
         self._retry.notify(RetryDetails(address, 1, 0.0, 0.0, error))  # at once, because the connection may just be old
-        self._confirming.clear()  # another server may use the address now, which cannot confirm
         retrying = Retrying(
             retry=retry_if_exception(self._may_retry),
             wait=FullJitter(multiplier=self._retry.first_wait, max=self._retry.longest_wait),
@@ -340,11 +358,15 @@ class RedisBackend:
     # Facts about the server
 
     def _make_usable(self) -> None:
-        """Before the first call: check the server's version, and find or create the search index."""
+        """Before the first call: check the server's version, turn notifications on, and find or create the search
+        index."""
         self._check_open()
         if self._usable:
             return
         self._with_retries(self._check_version)
+        for primary in self._with_retries(self._primaries):
+            with suppress(RedisError, OSError):  # of a node that is away; writes to it try again
+                self._announce(primary)
         self._run(use_index(self._settings))
         self._usable = True
         if self.search_mode == "server":
@@ -355,42 +377,55 @@ class RedisBackend:
         steps = finish_work(self._settings.keyspace)
         self._postpone(steps, next(steps), wait)
 
-    def _primaries(self) -> list[ConnectionPool]:
+    def _primaries(self) -> list[Node]:
         self._server.start()
-        return [self._connections]
+        return [self._server.node]
+
+    def _announce(self, node: Node) -> None:
+        """Have the server notify subscribers. If this user may not see or change the setting, the scripts of this store
+        publish each change instead."""
+        try:
+            setting = as_map(node.execute([b"CONFIG", b"GET", NOTIFICATIONS]))
+            flags = merged_flags(next(iter(setting.values()), b""))
+            if flags is not None:
+                node.execute([b"CONFIG", b"SET", NOTIFICATIONS, flags.encode()])
+        except ResponseError as error:
+            if is_transient(error):
+                raise
+            self._settings.ringing.publishes = True
+        node.announces = True
 
     def _check_version(self) -> None:
         primary, *_ = self._primaries()
-        _INFO.decode(self._exchange(primary, _INFO.pack()))
+        _INFO.decode(primary.execute(_INFO.words()))
 
     def _describe(self) -> Capabilities:
         return combined([self._survey(primary) for primary in self._primaries()])
 
-    def _survey(self, connections: ConnectionPool) -> Capabilities:
-        return read_survey(self._exchange(connections, _SURVEY, len(QUESTIONS)), sentinel=self._server.sentinel)
+    def _survey(self, node: Node) -> Capabilities:
+        return read_survey(node.pipeline(QUESTIONS), sentinel=self._server.sentinel)
 
     def _ask(self, commands: Sequence[Sequence[bytes]]) -> list[list[Any]]:
-        packed = b"".join(plain(*command).pack() for command in commands)
-        return [self._exchange(primary, packed, len(commands)) for primary in self._primaries()]
+        return [primary.pipeline(commands) for primary in self._primaries()]
 
-    def _require_confirmation(self, confirm: Confirmation, connections: ConnectionPool) -> None:
+    def _require_confirmation(self, confirm: Confirmation, node: Node) -> None:
         """Raises CapabilityError if the server cannot confirm writes."""
-        if connections not in self._confirming:
-            confirm.check(self._survey(connections))
-            self._confirming.add(connections)
+        if not node.confirms:
+            confirm.check(self._survey(node))
+            node.confirms = True
 
-    # From calls to bytes and back
+    # From calls to commands and back
 
-    def _reply(self, call: Call, attempt: Attempt | None = None, connections: Any = None, asking: bool = False) -> Any:
+    def _reply(self, call: Call, attempt: Attempt | None = None, node: Node | None = None, asking: bool = False) -> Any:
         """The reply to a call. Sends the script's source if the server lacks it. Decides about late copies."""
-        connections = connections or self._connections
+        node = node or self._server.node
         if call.confirm is not None:
-            self._require_confirmation(call.confirm, connections)
+            self._require_confirmation(call.confirm, node)
         for _ in range(_MAX_LATE):
             try:
-                reply = self._send(connections, call, attempt, asking)
+                reply = self._send(node, call, attempt, asking)
             except NoScriptError:
-                reply = self._send(connections, call, attempt, asking, with_source=True)
+                reply = self._send(node, call, attempt, asking, with_source=True)
             of_script = reply[0] if call.confirm is not None else reply
             if attempt is None or not is_late(of_script):
                 return reply
@@ -403,31 +438,44 @@ class RedisBackend:
             attempt.sent = int(of_script[1])  # no copy is under way, so this is a new call
         raise TryAgainError("the server's clock jumps ahead again and again: it finds every write too late")
 
-    def _send(
-        self,
-        connections: ConnectionPool,
-        call: Call,
-        attempt: Attempt | None,
-        asking: bool,
-        *,
-        with_source: bool = False,
-    ) -> Any:
+    def _send(self, node: Node, call: Call, attempt: Attempt | None, asking: bool, *, with_source: bool = False) -> Any:
         """The reply to one copy of a call; with `call.confirm`, also the reply to the confirming command, as a pair.
 
         A permanent error of that command is returned, because the write was made. A transient one is raised, so that
         the call is repeated: the server may just have become a replica.
         """
-        pack, confirm = partial(call.pack, with_source=with_source, asking=asking), call.confirm
-        if confirm is None and not asking:
-            return self._exchange(connections, pack, 0, None, attempt)
-        count = 1 + asking + (confirm is not None)
-        patience = None if confirm is None else confirm.timeout
-        replies = self._exchange(connections, pack, count, patience, attempt)
+        if attempt is None:
+            return self._exchange(node, call, call.words(with_source=with_source), asking)
+        before = attempt.uncertain
+        if not node.announces:
+            self._announce(node)
+        if not attempt.sent:
+            attempt.sent = node.time()
+        words = call.words(with_source=with_source, sent=attempt.argument)
+        attempt.uncertain = True  # until there is a reply
+        try:
+            reply = self._exchange(node, call, words, asking)
+        except BaseException as error:
+            if isinstance(error, ResponseError):
+                attempt.answered(node.clock, error, before)
+            elif isinstance(error, Exception) and not may_have_arrived(error):
+                attempt.uncertain = before
+            raise
+        attempt.answered(node.clock, reply if call.confirm is None else reply[0], before)
+        return reply
+
+    def _exchange(self, node: Node, call: Call, words: list[bytes], asking: bool) -> Any:
+        if not asking and call.confirm is None:
+            return node.execute(words)
+        commands = [[b"ASKING"], words] if asking else [words]
+        if call.confirm is not None:
+            commands.append(call.confirm.command)
+        replies = node.pipeline(commands)
         reply, confirmed = replies[int(asking)], replies[-1]
-        for one in (reply, confirmed):
-            if isinstance(one, ResponseError) and (one is reply or is_transient(one)):
-                raise one
-        return reply if confirm is None else (reply, confirmed)
+        for answer in (reply, confirmed):
+            if isinstance(answer, ResponseError) and (answer is reply or is_transient(answer)):
+                raise answer
+        return reply if call.confirm is None else (reply, confirmed)
 
     def _replies(self, calls: list[Call]) -> list[Any]:
         """The replies to repeatable calls, in one round trip, or two if the server lacks a script."""
@@ -436,69 +484,8 @@ class RedisBackend:
             indexes = [index for index, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
             if indexes:
                 sent = [calls[index] for index in indexes]
-                packed = b"".join([call.pack(with_source=with_source) for call in sent])
-                found = raise_first(sent, self._exchange(self._connections, packed, len(sent)))
-                for index, reply in zip(indexes, found, strict=True):
+                commands = [call.words(with_source=with_source) for call in sent]
+                answers = raise_first(sent, self._server.node.pipeline(commands))
+                for index, reply in zip(indexes, answers, strict=True):
                     replies[index] = reply
-        return replies
-
-    def _exchange(
-        self,
-        connections: ConnectionPool,
-        packed: bytes | Callable[..., bytes],
-        count: int = 0,
-        patience: float | None = None,
-        attempt: Attempt | None = None,
-    ) -> Any:
-        """The reply to one command, or the list of replies to `count` commands, in which errors are values.
-
-        The last reply may take `patience` seconds longer. `packed`: the bytes to send, or a function that makes them
-        from the time of the first copy, recorded in `attempt`.
-        """
-        connection = connections.acquire()
-        before = attempt is not None and attempt.uncertain
-        try:
-            if attempt is not None and not attempt.sent:
-                attempt.sent = self._server_time(connection, connections)
-            if callable(packed):
-                packed = packed(sent=None if attempt is None else attempt.argument)
-            if attempt is not None:
-                attempt.uncertain = True  # until there is a reply
-            connections.send(connection, packed)
-            reply = self._read(connections, connection, count, patience)
-        except ResponseError as error:
-            if attempt is not None:
-                attempt.answered(connection, error, before)
-            # The reply is complete, so the connection can be reused, unless the server is not a primary any more.
-            (connections.discard(connection) if is_transient(error) else connections.release(connection))
-            raise
-        except BaseException as error:  # an interrupt too
-            connections.discard(connection)
-            connections.check(error)
-            raise
-        if attempt is not None:
-            attempt.answered(connection, reply[count - (1 if patience is None else 2)] if count else reply, before)
-        transient = count and any(isinstance(one, ResponseError) and is_transient(one) for one in reply)
-        (connections.discard(connection) if transient else connections.release(connection))
-        return reply
-
-    def _server_time(self, connection: Any, connections: ConnectionPool) -> int:
-        """The server's time in microseconds, from its last report on this connection, or asked now."""
-        known = server_time(connection)
-        if known is None:
-            connections.send(connection, _TIME)
-            seconds, microseconds = connections.read(connection)
-            known = int(seconds) * 1_000_000 + int(microseconds)
-            learn_clock(connection, known)
-        return known
-
-    def _read(self, connections: ConnectionPool, connection: Any, count: int, patience: float | None) -> Any:
-        if not count:
-            return connections.read(connection)
-        replies: list[Any] = []
-        for remaining in range(count, 0, -1):
-            try:
-                replies.append(connections.read(connection, patience if remaining == 1 else None))
-            except ResponseError as error:
-                replies.append(error)
         return replies

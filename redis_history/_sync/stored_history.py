@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections import deque
 from collections.abc import Callable
@@ -14,9 +15,10 @@ from msgspec.structs import replace
 
 from redis_history import requests
 from redis_history._ids import check_conversation_id
-from redis_history._sync._runtime import Job, Lock, OwnerLoop, Signal, at_exit, is_cancelled, reset_after_fork, spawn
+from redis_history._sync._runtime import Job, Lock, Signal, at_exit, is_cancelled, spawn
 from redis_history._sync._steps import run_steps
 from redis_history._sync.store import HistoryStore
+from redis_history._validation import check_process
 from redis_history.backends import rules
 from redis_history.backends.base import features
 from redis_history.errors import (
@@ -93,7 +95,6 @@ class RedisHistory(History):
         confirms = self._store._options.durability != "server"
         self._syncer = Syncer(self, max_unsaved, self._wake, confirms=confirms)
         self._sending, self._reading = Lock(), Lock()
-        self._sender: OwnerLoop | None = None  # where the holder of `_sending` runs
         self._unanswered: tuple[list[Add], requests.Batch, float] | None = None
         self._failures: deque[RedisHistoryError] = deque(maxlen=_FAILURES)
         self._signal: Signal | None = None  # there is something to send
@@ -102,8 +103,7 @@ class RedisHistory(History):
         self._jobs: list[Job] = []
         self._not_at_exit: Callable[[], None] | None = None
         self._closed = False
-        self._fork = _Fork(self)
-        reset_after_fork(self._fork)
+        self._process = os.getpid()
 
     @property
     def conversation_id(self) -> str | None:
@@ -203,7 +203,7 @@ class RedisHistory(History):
             for signal in (self._signal, self._closing, self._heard):
                 if signal is not None:
                     signal.set()
-            if self._heard is not None and self._heard.owner.is_current and self.conversation_id is not None:
+            if self._heard is not None and self.conversation_id is not None:
                 self._store.backend.unwatch(self.conversation_id, self._heard.set)
             for job in self._jobs:
                 job.stop()
@@ -239,6 +239,7 @@ class RedisHistory(History):
 
     def _wake(self) -> None:
         if self._signal is not None:
+            check_process(self._process)  # the parent saves; in a child nothing does
             self._signal.set()
 
     def _report(self, error: RedisHistoryError, *, lost: bool = False) -> None:
@@ -294,8 +295,6 @@ class RedisHistory(History):
 
     def _send_rest(self) -> None:
         """Send the pending changes when the interpreter or the process ends."""
-        if self._sender is not None and self._sender.stopped:  # its thread would hold the lock forever
-            self._sending = Lock()
         try:
             self._exclusively(self._send_all)
         except RedisHistoryError as error:
@@ -306,9 +305,9 @@ class RedisHistory(History):
 
     def _exclusively(self, work: Callable[[], T]) -> T:
         """Do this while nothing else is sent. Then call the handlers, which may send something themselves."""
+        check_process(self._process)  # a task of the parent may have held the lock
         try:
             with self._sending:
-                self._sender = OwnerLoop()
                 return work()
         finally:
             self._listeners.deliver()
@@ -418,18 +417,3 @@ class RedisHistory(History):
         self._report(error, lost=True)
         if isinstance(change, Rewrite):
             self._catch_up()
-
-
-class _Fork:
-    """Ends autosave in a forked child, because it belongs to the parent."""
-
-    def __init__(self, history: RedisHistory) -> None:
-        self._history = history
-
-    def forget(self) -> None:
-        history = self._history
-        history._renew_locks()
-        history._sending, history._reading = Lock(), Lock()
-        history._syncer.following = False
-        history._jobs = []
-        history._heard = None

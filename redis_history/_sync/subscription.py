@@ -26,7 +26,7 @@ from redis_history.backends.base import (
     PendingWakeups,
 )
 from redis_history.changelog import is_gone
-from redis_history.errors import BackendUnavailableError, StoreClosedError
+from redis_history.errors import BackendUnavailableError, EventLoopError, StoreClosedError
 from redis_history.events import ANEW, ConversationDeleted, Cursor, Event, Reset
 from redis_history.model.replies import Progress
 from redis_history.model.runs import RunInfo
@@ -79,7 +79,11 @@ class Feed(Openable):
             return
         with self._opening:
             if not self.opened:
-                self._start()
+                try:
+                    self._start()
+                except EventLoopError:
+                    self._signal = None  # it may still begin in the loop of the store
+                    raise
                 self._started = True
                 if self._closed:  # meanwhile, when there was nothing to unwatch yet
                     self._unwatch()
@@ -138,17 +142,16 @@ class Feed(Openable):
         if self._closed:
             return
         signal = self._signal
-        if signal is not None:
+        if signal is not None and not signal.owner.is_parent:
             signal.owner.check()
         self._closed = True
-        if signal is not None:
+        if signal is not None and not signal.owner.is_parent:
             signal.set()
-            if signal.owner.is_current:
-                if self._started:  # else `open` does it
-                    self._unwatch()
-                reading = self._reading  # which `get` in another thread may remove
-                if reading is not None:
-                    reading.abandon()
+            if self._started:  # else `open` does it
+                self._unwatch()
+            reading = self._reading  # which `get` in another thread may remove
+            if reading is not None:
+                reading.abandon()
 
     def _sleep(self, seconds: float) -> None:
         """Return after so many seconds, or when it is closed."""
@@ -162,7 +165,7 @@ class Feed(Openable):
 
     def _signal_of_loop(self) -> Signal:
         signal = self._signal
-        if signal is None or not (self.opened or signal.owner.is_current):
+        if signal is None:
             signal = self._signal = Signal()
         elif not self._closed:
             signal.owner.check()

@@ -46,9 +46,6 @@ class Listeners:
     def __init__(self, events: tuple[str, ...]) -> None:
         self._handlers: dict[str, list[Callable[..., object]]] = {event: [] for event in events}
         self._posted: deque[Callable[[], None]] = deque()
-        self.renew_lock()
-
-    def renew_lock(self) -> None:
         self._lock = threading.Lock()
         self._delivering = False
 

@@ -64,9 +64,6 @@ class Compression(Plugin):
         self._when = auto_reduce_when
         self._history: History | None = None
         self._own_bounds: ReduceOptions | None = None
-        self._renew_lock()
-
-    def _renew_lock(self) -> None:
         self._lock = threading.Lock()
         self._busy = False  # an automatic reduction is under way
         self._check_again = False  # something was added during it

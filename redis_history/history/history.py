@@ -426,15 +426,6 @@ class History(Selectors):
             except Exception as error:  # noqa: BLE001 -- it is reported, and must not reach the code that added
                 failed(error)
 
-    def _renew_locks(self) -> None:
-        """In a forked child, whose parent may have held them."""
-        self._lock = threading.RLock()
-        self._listeners.renew_lock()
-        self._reducing = False
-        for plugin in self._plugins:
-            if (renew_lock := getattr(plugin, "_renew_lock", None)) is not None:
-                renew_lock()
-
     # For the syncer; called with the lock held
 
     def _show(self, entries: list[Message]) -> None:

@@ -17,10 +17,6 @@ from redis_history.model._zstd import check_zstd
 
 #: Seconds. A hundred years, and far from what a server's clock can hold.
 MAX_TTL: Final = 3_155_760_000.0
-#: How subscriptions learn of changes: from the server's notifications, from messages that writers publish, or by
-#: polling; "auto": the first of these that is available.
-Doorbell = Literal["auto", "keyspace", "publish", "poll"]
-DOORBELLS: Final[tuple[str, ...]] = get_args(Doorbell)
 #: Seconds.
 MAX_DURABILITY_TIMEOUT: Final = 3600.0
 SearchMode = Literal["auto", "require", "off"]
@@ -87,7 +83,6 @@ class Options(Struct, frozen=True):
     vectors: int | None = None
     #: Seconds that a search of all conversations waits for an index that the server is filling.
     search_wait: float = 10.0
-    doorbell: str = "auto"
     codec: Codec | None = None
 
     def __post_init__(self) -> None:
@@ -99,7 +94,6 @@ class Options(Struct, frozen=True):
         for name in ("max_messages", "max_conversations"):
             if (value := getattr(self, name)) is not UNSET:
                 check_integer(value, name, 1, optional=True)
-        check_choice(self.doorbell, "doorbell", DOORBELLS)
         check_choice(self.codec, "codec", (None, *get_args(Codec)))
         if self.codec is not None:
             check_zstd()
@@ -114,18 +108,16 @@ class Options(Struct, frozen=True):
         """Raises ConfigurationError for options that a custom backend has itself."""
         self._check_without_server("a custom backend")
         capped = self.max_messages is not UNSET or self.max_conversations is not UNSET
-        own = self.ttl is not None or capped or self.doorbell != "auto"
+        own = self.ttl is not None or capped
         if any(other is not None for other in others) or own:
             raise ConfigurationError(
-                "with backend=, give no url, client, retry, ttl, max_messages, max_conversations or doorbell: "
+                "with backend=, give no url, client, retry, ttl, max_messages or max_conversations: "
                 "they are the backend's own"
             )
 
     def for_memory(self) -> dict[str, Any]:
         """As the memory backend takes them; options that were not given are left out."""
         self._check_without_server("memory://")
-        if self.doorbell != "auto":
-            raise ConfigurationError("doorbell is for servers; subscriptions to memory:// hear of changes directly")
         caps = {"max_messages": self.max_messages, "max_conversations": self.max_conversations}
         given = {name: cap for name, cap in caps.items() if cap is not UNSET}
         return {"log_length": self.log_length, "ttl": self.ttl, **given}

@@ -92,17 +92,6 @@ def exits_async(url: str, name: str, count: int) -> None:
     asyncio.run(main())
 
 
-def exits_abandoned(url: str, name: str, count: int) -> None:
-    """The same, and the event loop was left in the middle of a save."""
-    history = AsyncRedisHistory(url)
-    loop = asyncio.new_event_loop()
-    loop.run_until_complete(history.autosave("c"))
-    save = loop.create_task(history._exclusively(lambda: asyncio.sleep(3600)))
-    loop.run_until_complete(asyncio.sleep(0))
-    assert not save.done()
-    add(history, name, count)
-
-
 def add(history: Any, name: str, count: int) -> None:
     for number in range(count):
         history.add_text("user", f"{name}-{number}")

@@ -19,7 +19,6 @@ from redis.cluster import RedisCluster
 from redis.exceptions import ConnectionError
 
 from redis_history import AsyncHistoryStore, Conversation, HistoryStore, RetryPolicy, requests, user
-from redis_history._sync import redis_backend
 from redis_history.backends.memory import MemoryBackend
 from redis_history.backends.redis.calls import Attempt
 from redis_history.backends.redis.keys import extend_keys
@@ -97,13 +96,8 @@ class Wire:
         call = first_call(op, settings)
 
         def reply_to(call: Any) -> Any:
-            client = self._owner()
-            connection = client.connection_pool.get_connection()
-            try:
-                connection.send_packed_command([call.pack(with_source=True, sent=attempt.argument)])
-                return connection.read_response(disable_decoding=True)
-            finally:
-                client.connection_pool.release(connection)
+            words = call.words(with_source=True, sent=attempt.argument)
+            return self._owner().execute_command(*words, NEVER_DECODE=True)
 
         def deliver() -> Any:
             reply = reply_to(call)
@@ -413,16 +407,17 @@ def test_a_late_retry_raises_outcome_unknown(
 ) -> None:
     with HistoryStore(server.url, namespace=namespace) as store:
         store.append("c", user("a", id="a"))
-        monkeypatch.setattr(redis_backend, "server_time", lambda _: int(time.time() * SECOND) - 200 * SECOND)
+        backend: Any = store._backend
+        node = backend._server.node
+        monkeypatch.setattr(node, "time", lambda: int(time.time() * SECOND) - 200 * SECOND)
         store.delete_messages("c", ["z"])  # its only copy was refused as late, and is sent with a later time
-        pool: Any = store._backend._connections
-        send = pool.send
+        execute = node.execute
 
-        def lost(connection: Any, packed: bytes) -> None:
-            pool.send = send
+        def lost(words: Any) -> None:
+            node.execute = execute
             raise ConnectionError("nobody knows how much of it was sent")
 
-        pool.send = lost
+        node.execute = lost
         with pytest.raises(OutcomeUnknownError):
             store.delete_messages("c", ["a"])
         assert [message.id for message in store.get("c")] == ["a"]

@@ -167,20 +167,6 @@ async def test_concurrent_calls_keep_their_order(async_store: AsyncHistoryStore)
             assert texts.index(str(number)) < texts.index(f"re {number}")
 
 
-def test_event_loops_one_after_another(server: RealServer, namespace: str) -> None:
-    made = AsyncHistoryStore(server.url, namespace=namespace)
-    record = capture(made, "c")
-
-    async def some() -> None:
-        await asyncio.gather(*(record(upper)("hi") for _ in range(25)))
-        await record.flush()
-
-    for _ in range(4):
-        asyncio.run(some())
-    asyncio.run(made.aclose())
-    assert (record.recorded, record.failed) == (200, 0)
-
-
 @pytest.mark.parametrize("background", [False, True])
 def test_threads_keep_their_order(store: HistoryStore, background: bool) -> None:
     with capture(store, "c", background=background) as record, ThreadPoolExecutor(8) as pool:

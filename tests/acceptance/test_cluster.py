@@ -26,7 +26,6 @@ from redis_history.model.replies import LEASE_SECONDS, record_of
 from redis_history.operations import GrowReply
 from redis_history.requests import start_reply
 from tests.conftest import Servers
-from tests.support.chance import untouched
 from tests.support.cluster import RealCluster
 from tests.support.faces import open_store
 from tests.support.servers import RealServer, until, wait_until, wait_until_replicated
@@ -321,19 +320,18 @@ async def test_a_replica_takes_over(own_cluster: RealCluster, face: str, namespa
     known = _store(face, own_cluster, namespace, poll_interval=600)  # not of the replica
     replica = await asyncio.to_thread(own_cluster.add_replica, primary)
     seen: list[int] = []
-    with untouched():
-        async with known as store:
-            await store.on_change("c", lambda event: seen.append(event.revision))
-            await store.append("c", user("before"))
-            await until(lambda: seen == [1])
-            await asyncio.to_thread(wait_until_replicated, primary, replica)
-            primary.kill()
-            waiting = asyncio.create_task(store.append("c", user("after")))
-            own_cluster.run(replica, "FAILOVER", "TAKEOVER")
-            assert (await waiting).revision == 2
-            await until(lambda: seen == [1, 2] and _listeners(replica) == 1)
-            assert [message.text for message in await store.get("c")] == ["before", "after"]
-            assert await store.list_conversations()
+    async with known as store:
+        await store.on_change("c", lambda event: seen.append(event.revision))
+        await store.append("c", user("before"))
+        await until(lambda: seen == [1])
+        await asyncio.to_thread(wait_until_replicated, primary, replica)
+        primary.kill()
+        waiting = asyncio.create_task(store.append("c", user("after")))
+        own_cluster.run(replica, "FAILOVER", "TAKEOVER")
+        assert (await waiting).revision == 2
+        await until(lambda: seen == [1, 2] and _listeners(replica) == 1)
+        assert [message.text for message in await store.get("c")] == ["before", "after"]
+        assert await store.list_conversations()
 
 
 @pytest.mark.parametrize("face", ["sync", "async"])

@@ -1,4 +1,4 @@
-"""How subscribers learn of changes: each mode of the doorbell, and polling."""
+"""How subscribers learn of changes: by notifications, published messages and polling."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ import redis
 import redis.asyncio
 
 from redis_history import AsyncHistoryStore, ConversationDeleted, HistoryStore, user
-from tests.conftest import Servers
 from tests.support.cluster import RealCluster
 from tests.support.faces import Awaitable, open_store
 from tests.support.servers import RealServer, Start, wait_until
@@ -34,12 +33,12 @@ def _listeners(server: RealServer) -> int:
         return sum(line["sub"] != "0" or line["psub"] != "0" for line in client.client_list())
 
 
-def _without_config(server: RealServer, *more: str) -> str:
+def _without_config(server: RealServer, *more: str, name: str = "app") -> str:
     """A URL of a user without permission for CONFIG."""
+    rights = ("~*", "&*", "+@all", "-config", *more)
     with server.client() as client:
-        rights = ("~*", "&*", "+@all", "-config", *more)
-        client.execute_command("ACL", "SETUSER", "app", "reset", "on", ">secret", *rights)
-    return f"unix://app:secret@{server.socket}"
+        client.execute_command("ACL", "SETUSER", name, "reset", "on", ">secret", *rights)
+    return f"unix://{name}:secret@{server.socket}"
 
 
 async def _until(condition: Callable[[], object]) -> None:
@@ -47,96 +46,70 @@ async def _until(condition: Callable[[], object]) -> None:
 
 
 @pytest.mark.proves("notifications")
-@pytest.mark.parametrize("doorbell", ["auto", "keyspace", "publish"])
+@pytest.mark.parametrize("reading", ["notifications", "publish"])
+@pytest.mark.parametrize("writing", ["notifications", "publish"])
 @pytest.mark.parametrize("kind", ["plain", "redis", "valkey"])
-async def test_a_doorbell_rings_at_once(own_server: Start, kind: str, doorbell: Any) -> None:
-    server = own_server(kind, options=("--notify-keyspace-events", "Ex"))  # of another program
-    with HistoryStore(server.url, doorbell=doorbell) as writer:
+async def test_a_doorbell_rings_at_once(own_server: Start, kind: str, writing: str, reading: str) -> None:
+    """Also between users who may and may not see the server's setting, which is that of another program at first."""
+    server = own_server(kind, options=("--notify-keyspace-events", "Ex"))
+    urls = {"notifications": server.url, "publish": _without_config(server)}
+    with HistoryStore(urls[writing]) as writer:
         async with (
-            AsyncHistoryStore(server.url, doorbell=doorbell, poll_interval=NEVER) as reader,
+            AsyncHistoryStore(urls[reading], poll_interval=NEVER) as reader,
             reader.subscribe("c") as one,
             reader.subscribe_all() as every,
         ):
             for number in range(20):
+                if number == 10:
+                    _kill_pubsub(server)
+                    await _until(lambda: _listeners(server) == 1)
                 await asyncio.to_thread(writer.append, "c", user(str(number)))
                 for subscription in (one, every):
                     event = await subscription.get(timeout=SOON)
                     assert event.revision == number + 1
             assert _listeners(server) == 1, "one connection for all subscriptions"
-            assert reader._backend.doorbell_mode == ("publish" if doorbell == "publish" else "keyspace")
+            assert reader._backend.doorbell_mode == (await reader.capabilities).doorbell == reading
             await asyncio.to_thread(writer.delete_conversation, "c")
             for subscription in (one, every):
                 assert isinstance(await subscription.get(timeout=SOON), ConversationDeleted)
     with server.client() as client:
         flags = set(client.config_get("notify-keyspace-events")["notify-keyspace-events"])
-    assert flags == {"E", "x"} | (set() if doorbell == "publish" else {"K", "l"})
+    assert flags == {"E", "x"} | ({"K", "l"} if "notifications" in (reading, writing) else set())
 
 
-def test_only_stores_that_publish_send_publish_commands(own_server: Start) -> None:
+def test_only_users_without_permission_for_the_setting_publish(own_server: Start) -> None:
     server = own_server()
     with server.client() as client:
-        for doorbell, published in (("auto", 0), ("poll", 0), ("publish", 1)):
-            with HistoryStore(server.url, doorbell=doorbell) as store:
-                store.append(doorbell, user("x"))
+        for url, published in ((server.url, 0), (_without_config(server), 1)):
+            with HistoryStore(url) as store:
+                store.append("c", user("x"))
                 client.config_resetstat()
-                store.append(doorbell, user("x"))
+                store.append("c", user("x"))
                 assert client.info("commandstats").get("cmdstat_publish", {"calls": 0})["calls"] == published
 
 
 @pytest.mark.proves("broken-connections")
 @FACES
 async def test_without_notifications_changes_arrive_by_polling(own_server: Start, face: str) -> None:
-    """Without any notification, each change arrives by the poll."""
+    """The writer may neither see the setting nor publish, and one reader may not subscribe."""
     server, interval = own_server(), 0.5
     async with AsyncExitStack() as stack:
         readers: list[Any] = []
-        # The first has turned its doorbell off; the server sends no notifications to the others.
-        for url, doorbell in ((server.url, "poll"), (_without_config(server), "auto"), (server.url, "publish")):
-            store = open_store(face, url, doorbell=doorbell, poll_interval=interval)
+        for rights in ((), ("-subscribe", "-psubscribe"), ("resetchannels",)):
+            url = _without_config(server, *rights, name=f"reader{len(readers)}")
+            store = open_store(face, url, poll_interval=interval)
             await stack.enter_async_context(store)
             readers += [store.subscribe("c3"), store.subscribe_all()]
         await asyncio.gather(*(one.open() for one in readers))
-        async with AsyncHistoryStore(server.url) as writer:
+        async with AsyncHistoryStore(_without_config(server, "resetchannels")) as writer:
             for number in range(4):
                 waiting = asyncio.gather(*(one.get(timeout=SOON) for one in readers))
                 await writer.append("c3", user(str(number)))
                 assert [getattr(event, "revision", None) for event in await waiting] == [number + 1] * len(readers)
-
-
-async def test_without_notifications_auto_warns_once_and_receives_published_messages(
-    own_server: Start, caplog: pytest.LogCaptureFixture
-) -> None:
-    """In the mode "auto" a subscriber also receives what writers publish."""
-    server = own_server()
-    async with (
-        AsyncHistoryStore(_without_config(server), poll_interval=NEVER) as reader,
-        reader.subscribe("c") as one,
-        reader.subscribe_all() as every,
-    ):
-        bell: Any = reader._backend
-        await _until(lambda: bell.doorbell_mode == "poll")
-        with server.client() as client:
-            await _until(lambda: client.pubsub_numpat() == 2)
-            await _until(lambda: len(client.pubsub_channels("*:c:l")) == 2)
-        async with AsyncHistoryStore(server.url, doorbell="publish") as writer:
-            for number in range(5):
-                await writer.append("c", user(str(number)))
-                for subscription in (one, every):
-                    event = await subscription.get(timeout=SOON)
-                    assert event.revision == number + 1
-        assert bell.doorbell_mode == "publish"
-        with server.client() as client:  # after a cut, it listens to both again
-            client.client_kill_filter(_type="pubsub")
-            await _until(lambda: client.pubsub_numpat() == 2)
-            await _until(lambda: len(client.pubsub_channels("*:c:l")) == 2)
-            # Another client turns notifications on: they are received as well.
-            client.config_set("notify-keyspace-events", "Kl")
-        async with AsyncHistoryStore(server.url) as writer, asyncio.timeout(20):
-            while bell.doorbell_mode != "keyspace":  # a new connection also causes the first read
-                await writer.append("c", user("x"))
-                for subscription in (one, every):
-                    assert await subscription.get(timeout=SOON) is not None
-    assert caplog.text.count("CONFIG SET notify-keyspace-events") == 1
+            await writer.update_conversation("c3", title="all calls that publish")
+            async with writer.stream("c3") as reply:
+                await reply.write("text")
+            assert await writer.delete_conversation("c3")
 
 
 async def test_a_user_without_permission_for_published_messages_uses_notifications(
@@ -151,27 +124,31 @@ async def test_a_user_without_permission_for_published_messages_uses_notificatio
         assert await one.get(timeout=SOON) is not None
 
 
-@pytest.mark.parametrize("doorbell", ["publish", "keyspace"])
-async def test_doorbells_in_a_cluster(server_of: Servers, namespace: str, doorbell: Any) -> None:
-    """Published on one node, received on all: one connection is enough. Notifications are sent by each node."""
-    cluster: RealCluster = server_of("cluster")
-    connections = 1 if doorbell == "publish" else 3
+async def test_doorbells_in_a_cluster(own_cluster: RealCluster) -> None:
+    """Each node sends notifications about its own keys, so there is a connection to each."""
     names = [f"c{number}" for number in range(6)]
-    async with (
-        AsyncHistoryStore(cluster.url, doorbell=doorbell, namespace=namespace, poll_interval=NEVER) as reader,
-        reader.subscribe_all() as every,
+    for node in own_cluster.nodes:
+        _without_config(node)
+    # The first turns nothing on, so the second must.
+    for url, mode in (
+        (own_cluster.url.replace("://", "://app:secret@"), "publish"),
+        (own_cluster.url, "notifications"),
     ):
-        subscriptions = {name: reader.subscribe(name) for name in names}
-        for revision in (1, 2):
-            for name, subscription in subscriptions.items():
-                await reader.append(name, user("x"))
-                assert await subscription.get(timeout=SOON) is not None
-            events = [await every.get(timeout=SOON) for _ in names]
-            assert {(one.conversation_id, one.revision) for one in events if one} == {(n, revision) for n in names}
-            await _until(lambda: sum(map(_listeners, cluster.nodes)) == connections)
-            assert reader._backend.doorbell_mode == doorbell
-            _kill_pubsub(*cluster.nodes)
-            await _until(lambda: sum(map(_listeners, cluster.nodes)) == connections)
+        async with (
+            AsyncHistoryStore(url, namespace=mode, poll_interval=NEVER) as reader,
+            reader.subscribe_all() as every,
+        ):
+            subscriptions = {name: reader.subscribe(name) for name in names}
+            for revision in (1, 2):
+                for name, subscription in subscriptions.items():
+                    await reader.append(name, user("x"))
+                    assert await subscription.get(timeout=SOON) is not None
+                events = [await every.get(timeout=SOON) for _ in names]
+                assert {(one.conversation_id, one.revision) for one in events if one} == {(n, revision) for n in names}
+                await _until(lambda: sum(map(_listeners, own_cluster.nodes)) == 3)
+                assert reader._backend.doorbell_mode == mode
+                _kill_pubsub(*own_cluster.nodes)
+                await _until(lambda: sum(map(_listeners, own_cluster.nodes)) == 3)
 
 
 def _kill_pubsub(*servers: RealServer) -> int:
@@ -275,7 +252,7 @@ async def test_tasks_subscribe_while_connections_are_killed(nodes: tuple[str, li
 
 async def _check_that_the_doorbell_works(store: Any, kept: Any, servers: list[RealServer]) -> None:
     """For an old subscription and a new one. After they are closed, the server has no subscription of them."""
-    await _until(lambda: store._backend.doorbell_mode == "keyspace")
+    await _until(lambda: store._backend.doorbell_mode == "notifications")
     async with store.subscribe("fresh") as fresh:
         for number in range(5):
             for name, subscription in (("c", kept), ("fresh", fresh)):
@@ -327,7 +304,7 @@ async def test_the_mode_is_poll_during_outages(own_server: Start, face: str, mon
         assert bell.doorbell_mode == "poll", "no subscription yet"
         one = store.subscribe("c")
         await one.open()
-        await _until(lambda: bell.doorbell_mode == "keyspace")
+        await _until(lambda: bell.doorbell_mode == "notifications")
         with server.client() as client:
             before = client.client_list()
             await asyncio.sleep(1.0)  # the doorbell checks the connection several times
@@ -339,12 +316,12 @@ async def test_the_mode_is_poll_during_outages(own_server: Start, face: str, mon
             await _until(lambda: bell.doorbell_mode == "poll")
         finally:
             os.kill(server.pid, signal.SIGCONT)
-        await _until(lambda: bell.doorbell_mode == "keyspace")
+        await _until(lambda: bell.doorbell_mode == "notifications")
         for _ in range(2):
             server.kill()
             await _until(lambda: bell.doorbell_mode == "poll")
             await asyncio.to_thread(server.start)
-            await _until(lambda: bell.doorbell_mode == "keyspace")
+            await _until(lambda: bell.doorbell_mode == "notifications")
         await one.aclose()
 
 
@@ -355,42 +332,16 @@ async def test_the_mode_is_poll_while_a_node_of_a_cluster_is_down(own_cluster: R
         store.subscribe("c") as changes,
     ):
         bell: Any = store._backend
-        await _until(lambda: bell.doorbell_mode == "keyspace")
+        await _until(lambda: bell.doorbell_mode == "notifications")
         for nodes in (own_cluster.nodes[1:2], own_cluster.nodes):
             for node in nodes:
                 node.kill()
             await _until(lambda: bell.doorbell_mode == "poll")
             for node in nodes:
                 await asyncio.to_thread(node.start)
-            await _until(lambda: bell.doorbell_mode == "keyspace")
+            await _until(lambda: bell.doorbell_mode == "notifications")
         await store.append("c", user("x"))
         assert await changes.get(timeout=SOON) is not None
-
-
-def test_the_mode_in_a_forked_child(own_server: Start) -> None:
-    server = own_server()
-    with HistoryStore(server.url, poll_interval=NEVER) as store, store.subscribe("c") as kept:
-        bell: Any = store._backend
-        wait_until(lambda: bell.doorbell_mode == "keyspace", "the doorbell")
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                assert bell.doorbell_mode == "poll"
-                with store.subscribe("c") as own:
-                    wait_until(lambda: bell.doorbell_mode == "keyspace", "the doorbell of the child")
-                    store.append("c", user("of the child"))
-                    assert own.get(timeout=SOON) is not None
-                kept.close()  # the parent's: must not end what the parent listens to
-                code = 0
-            finally:
-                os._exit(code)
-        _, status = os.waitpid(child, 0)
-        assert status == 0
-        assert bell.doorbell_mode == "keyspace"
-        assert kept.get(timeout=SOON) is not None
-        store.append("c", user("of the parent"))
-        assert kept.get(timeout=SOON) is not None
 
 
 @FACES

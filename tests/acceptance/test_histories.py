@@ -126,7 +126,7 @@ def test_killed_while_saving(own_server: Start, workers: Workers, full: bool) ->
         assert [text for text in texts if text.startswith(name)] == [f"{name}-{number}" for number in range(count)]
 
 
-@pytest.mark.parametrize("mode", ["exits", "exits_async", "exits_abandoned"])
+@pytest.mark.parametrize("mode", ["exits", "exits_async"])
 def test_the_end_of_the_interpreter_saves_the_rest(own_server: Start, workers: Workers, mode: str) -> None:
     url = own_server("plain", tcp=True).url
     worker = workers(mode, url, "m", 300)

@@ -1,4 +1,4 @@
-"""A store used by many threads, by event loops one after another, by a forked child, and by killed processes."""
+"""A store used by many threads, by a loop that stops and runs again, by a forked child, and by killed processes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from redis_history import (
     assistant,
     user,
 )
-from redis_history.errors import EventLoopError, RevisionConflictError
+from redis_history.errors import EventLoopError, RevisionConflictError, StoreClosedError
 from tests.conftest import Servers
+from tests.support.faces import open_store
 from tests.support.forks import Forked, write_messages
 from tests.support.proxy import LossyProxy
 from tests.support.servers import RealServer, Start, until, wait_until
@@ -49,7 +50,7 @@ async def store(request: pytest.FixtureRequest, server_of: Servers, namespace: s
 
 
 @pytest.mark.proves("threads")
-async def test_a_second_event_loop_is_refused_while_the_first_runs(store: AsyncHistoryStore) -> None:
+async def test_a_second_event_loop_is_refused(store: AsyncHistoryStore) -> None:
     called: list[Any] = []
     await store.on_change("c", called.append)
     async with store.subscribe("c") as subscription:
@@ -78,35 +79,24 @@ async def test_a_second_event_loop_is_refused_while_the_first_runs(store: AsyncH
     await until(lambda: len(called) == 2)
 
 
-def test_event_loops_one_after_another(own_server: Start) -> None:
-    """A program that calls asyncio.run for each request: each loop leaves no connection behind."""
+def test_a_loop_that_runs_and_stops_many_times(own_server: Start) -> None:
+    """As in an interactive program. Another loop is refused, also when the first one does not run."""
     server = own_server()
     store = AsyncHistoryStore(server.url, poll_interval=NEVER)
-
-    async def request(number: int) -> None:
-        async with store.subscribe("c") as subscription:
-            await store.append("c", user(str(number)))
-            event = await subscription.get(timeout=10)
-            assert isinstance(event, MessagesAppended)
-            assert event.revision == number + 1
-
-    for number in range(30):
-        asyncio.run(request(number))
-    gc.collect()
+    loop = asyncio.new_event_loop()
+    subscription = store.subscribe("c")
+    for number in range(10):
+        added = loop.run_until_complete(store.append("c", user(str(number))))
+        assert added.revision == number + 1
+        event: Any = loop.run_until_complete(subscription.get(timeout=10))
+        assert event.revision == number + 1
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        with pytest.raises(EventLoopError):
+            asyncio.run(store.get("c"))
+    loop.run_until_complete(store.aclose())
     with server.client() as client:
-        wait_until(lambda: len(client.client_list()) == 1, "the connections of the loops to go")
-    asyncio.run(store.aclose())
-
-
-def test_the_next_loop_may_use_a_store_after_the_first_stopped(own_server: Start) -> None:
-    """A loop that was abandoned without being closed, as at the end of the interpreter."""
-    store = AsyncHistoryStore(own_server().url, poll_interval=NEVER)
-    first = asyncio.new_event_loop()
-    first.run_until_complete(store.append("c", user("x")))
-    assert asyncio.run(store.append("c", user("y"))).revision == 2
-    asyncio.run(store.aclose())
-    first.run_until_complete(first.shutdown_asyncgens())  # closes the connections of that loop
-    first.close()
+        wait_until(lambda: len(client.client_list()) == 1, "the store's connections to end")
+    loop.close()
     gc.collect()
 
 
@@ -221,51 +211,53 @@ async def test_calls_cancelled_at_random_are_sent_again(own_server: Start, full:
         assert record.characters == 30 * rounds
 
 
-async def test_a_child_forked_in_the_middle_of_a_loop(server: RealServer, namespace: str) -> None:
-    """Parent and child use one store: the parent with its subscription, the child in a new event loop."""
-    store = AsyncHistoryStore(server.url, namespace=namespace, poll_interval=NEVER)
-
-    async def in_child() -> None:
-        async with store.subscribe("c") as own:
-            for number in range(20):
-                await store.append("c", user(f"child {number}"))
-            seen: list[str] = []
-            while len(seen) < 20:
-                event = await own.get(timeout=20)
-                assert isinstance(event, MessagesAppended)
-                seen += [message.text for message in event.messages if message.text.startswith("child")]
-            assert seen == [f"child {number}" for number in range(20)]
-
-    async with store.subscribe("c") as subscription:
+@pytest.mark.proves("threads")
+@pytest.mark.parametrize("face", ["sync", "async"])
+async def test_a_forked_child_needs_a_store_of_its_own(server: RealServer, namespace: str, face: str) -> None:
+    """The child closes the parent's store without touching its connections."""
+    async with (
+        open_store(face, server.url, namespace=namespace, poll_interval=NEVER) as store,
+        store.subscribe("c") as subscription,
+    ):
         await store.append("c", user("before"))
         assert await subscription.get(timeout=10) is not None
         child = os.fork()
         if child == 0:
             code = 1
             try:
-                thread = threading.Thread(target=lambda: asyncio.run(in_child()))
-                failed: list[Any] = []
-                threading.excepthook = failed.append
+                thread = threading.Thread(target=lambda: asyncio.run(in_child(face, store, subscription, server.url)))
+                errors: list[Any] = []
+                threading.excepthook = errors.append
                 thread.start()
                 thread.join(30)
-                code = int(bool(failed) or thread.is_alive())
+                code = int(bool(errors) or thread.is_alive())
             finally:
                 os._exit(code)
-        for number in range(20):
-            await store.append("c", user(f"parent {number}"))
-        texts: list[str] = []
-        while len(texts) < 40:
-            event = await subscription.get(timeout=20)
-            assert isinstance(event, MessagesAppended)
-            texts += [message.text for message in event.messages]
         _, status = await asyncio.to_thread(os.waitpid, child, 0)
         assert status == 0
-        stored = [message.text for message in await store.get("c")]
-        assert stored[1:] == texts
-        for name in ("parent", "child"):
-            assert [text for text in texts if text.startswith(name)] == [f"{name} {number}" for number in range(20)]
+        await store.append("c", user("after"))
+        event = await subscription.get(timeout=10)
+        assert [message.text for message in event.messages] == ["after"]
+    with HistoryStore(server.url) as reader:
+        assert [message.text for message in reader.get("c")] == ["of the child"]
+        reader.delete_conversation("c")
+
+
+async def in_child(face: str, store: Any, subscription: Any, url: str) -> None:
+    for call in (
+        lambda: store.append("c", user("x")),
+        lambda: store.get("c"),
+        lambda: store.capabilities,
+        lambda: store.subscribe("c").open(),
+        lambda: store.on_change("c", print),
+        lambda: subscription.get(timeout=1),
+    ):
+        with pytest.raises(StoreClosedError, match="create a store in each process"):
+            await call()
+    await subscription.aclose()
     await store.aclose()
-    gc.collect()
+    async with open_store(face, url) as own:
+        await own.append("c", user("of the child"))
 
 
 def test_another_thread_does_the_maintenance_first(

@@ -163,11 +163,8 @@ def test_documents_that_a_killed_process_left_are_removed(own_server: Callable[.
         filled(store, 2500)
         call = first_call(Clear("c"), Settings(Keyspace("default"), 1000))
         with server.client() as client:
-            connection = client.connection_pool.get_connection()
-            sent = b"%d000000" % client.time()[0]
-            connection.send_packed_command([call.pack(with_source=True, sent=sent)])
-            assert connection.read_response(disable_decoding=True)[0] == b"pending"
-            client.connection_pool.release(connection)
+            words = call.words(with_source=True, sent=b"%d000000" % client.time()[0])
+            assert client.execute_command(*words, NEVER_DECODE=True)[0] == b"pending"
         assert documents(server) == 2500
         assert len(pending_work(server)) == 2
         assert found(store, "c", "word") == set()

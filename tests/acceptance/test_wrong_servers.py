@@ -63,7 +63,7 @@ def test_an_error_about_a_url_hides_the_password() -> None:
         *({"poll_interval": wrong} for wrong in (0, -1, float("nan"), float("inf"), "3", None, [1], True)),
         *({"durability": wrong} for wrong in ("disk", None)),
         *({"durability_timeout": wrong} for wrong in (0, float("inf"), "5")),
-        *({"doorbell": "loud"}, {"url": "memory://", "doorbell": "poll"}, {"url": "memory://", "durability": "fsync"}),
+        {"url": "memory://", "durability": "fsync"},
         # A given backend decides these itself.
         *({"backend": True, "url": "memory://"}, {"backend": True, "ttl": 5}, {"backend": True, "max_messages": 5}),
         *({"backend": True, "max_conversations": None}, {"backend": True, "retry": BRIEF}),

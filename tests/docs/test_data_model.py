@@ -65,10 +65,7 @@ def test_the_keys(server: RealServer, namespace: str) -> None:
 
 def _send(client: Any, call: Call) -> None:
     seconds, microseconds = client.time()
-    connection = client.connection_pool.get_connection()
-    connection.send_packed_command([call.pack(with_source=True, sent=b"%d%06d" % (seconds, microseconds))])
-    connection.read_response(disable_decoding=True)
-    client.connection_pool.release(connection)
+    client.execute_command(*call.words(with_source=True, sent=b"%d%06d" % (seconds, microseconds)), NEVER_DECODE=True)
 
 
 def test_the_search_documents(server: RealServer, namespace: str) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tracemalloc
 from collections.abc import Callable
 
@@ -11,7 +9,6 @@ import pytest
 
 from redis_history import Conversation, HistoryStore, user
 from redis_history.backends.redis.keys import Keyspace
-from tests.docs.pages import ROOT
 from tests.support.servers import RealServer, Start, lasting, wait_until
 
 
@@ -102,30 +99,6 @@ def test_the_keys_of_a_conversation_end_together(server: RealServer, namespace: 
             assert found <= client.execute_command("PEXPIRETIME", keys.registry) <= found + 60_000
         assert ends == sorted(ends)
         assert client.exists(*keys[:4]) == 4
-
-
-FORK = """
-import os, sys
-from redis_history import HistoryStore, user
-
-with HistoryStore(sys.argv[1]) as store:
-    store.append("c", user("parent"))
-    child = os.fork()
-    for number in range(100):
-        name = "parent" if child else "child"
-        assert store.append("c", user(f"{name} {number}")).message.text == f"{name} {number}"
-    if not child:
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-"""
-
-
-@pytest.mark.proves("threads")
-def test_a_forked_child_has_connections_of_its_own(own_server: Start) -> None:
-    server = own_server()
-    subprocess.run([sys.executable, "-c", FORK, server.url], cwd=ROOT, check=True, timeout=60)
-    with HistoryStore(server.url) as store:
-        assert len(store.get("c")) == 201
 
 
 @pytest.mark.proves("order")

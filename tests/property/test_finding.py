@@ -50,7 +50,7 @@ _REWOUND_AND_WRITTEN_AGAIN = [
 class _Model:
     def __init__(self, server: RealServer) -> None:
         self.namespace = f"finding-{uuid.uuid4().hex[:8]}"
-        self.store = HistoryStore(server.url, namespace=self.namespace, doorbell="poll")
+        self.store = HistoryStore(server.url, namespace=self.namespace)
         self.backend: Any = self.store._backend
         self.client = server.client()
         self.keys = Keyspace(self.namespace)

@@ -14,38 +14,26 @@ LOSS = 0.1
 
 
 def lose_replies(store: Any, when: Callable[[], bool]) -> None:
-    """Lose the reply to each call of a store, of either kind, for which `when()` is true."""
-    pool = store._backend._connections
-    acquire, read = pool.acquire, pool.read
-    spoilt: set[Any] = set()
-
-    def spoil(connection: Any) -> Any:
-        if when():
-            spoilt.add(connection)
-        return connection
-
-    async def spoil_later(acquired: Any) -> Any:
-        return spoil(await acquired)
-
-    def acquire_and_spoil() -> Any:
-        acquired = acquire()
-        return spoil_later(acquired) if inspect.isawaitable(acquired) else spoil(acquired)
+    """Lose the reply to each exchange of a store, of either kind, for which `when()` is true."""
+    node = store._backend._server.node
 
     async def lost_later(reply: Any) -> None:
         await reply
         raise ConnectionError("the reply was lost")
 
-    def read_and_lose(connection: Any, *patience: Any) -> Any:
-        reply = read(connection, *patience)
-        if connection not in spoilt:
-            return reply
-        spoilt.remove(connection)
-        if inspect.isawaitable(reply):
-            return lost_later(reply)
-        raise ConnectionError("the reply was lost")
+    def losing(send: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def send_and_lose(words: Any) -> Any:
+            lost = when()
+            reply = send(words)
+            if not lost:
+                return reply
+            if inspect.isawaitable(reply):
+                return lost_later(reply)
+            raise ConnectionError("the reply was lost")
 
-    pool.acquire = acquire_and_spoil
-    pool.read = read_and_lose
+        return send_and_lose
+
+    node.execute, node.pipeline = losing(node.execute), losing(node.pipeline)
 
 
 def lose_one_reply(store: Any) -> None:

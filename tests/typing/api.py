@@ -103,7 +103,7 @@ def note(details: types.RetryDetails) -> None: ...
 
 
 rh.HistoryStore(
-    "redis://localhost:6379/0", log_length=100, poll_interval=1, durability="replicas", doorbell="poll",
+    "redis://localhost:6379/0", log_length=100, poll_interval=1, durability="replicas",
     retry=rh.RetryPolicy(5, on_retry=note), search="require", language="german",
 )  # fmt: skip
 rh.AsyncHistoryStore(client=redis.asyncio.Redis(), retry=rh.RetryPolicy(deadline=5.0, first_wait=0.1, on_retry=print))

@@ -10,7 +10,7 @@ import redis.sentinel
 from redis.connection import SSLConnection
 
 from redis_history import AsyncHistoryStore, HistoryStore
-from redis_history.backends.redis.slots import Address
+from redis_history._sync.cluster_backend import Address
 from redis_history.errors import ConfigurationError
 
 FACES = pytest.mark.parametrize("kind", [HistoryStore, AsyncHistoryStore])
@@ -19,7 +19,7 @@ FACES = pytest.mark.parametrize("kind", [HistoryStore, AsyncHistoryStore])
 @FACES
 async def test_connections_to_a_node_have_the_settings_of_the_url(kind: Any) -> None:
     store = kind("rediss+cluster://app:s%2Fcret@a:7000,b:7001/?socket_timeout=2&client_name=x&max_connections=7")
-    node = store._backend._connections.node(Address("c", 7002))
+    node = store._backend._server.node(Address("c", 7002))
     pool = node.client.connection_pool
     assert pool.max_connections == 7
     assert issubclass(pool.connection_class, redis.asyncio.SSLConnection | SSLConnection)
@@ -27,7 +27,7 @@ async def test_connections_to_a_node_have_the_settings_of_the_url(kind: Any) -> 
     assert wanted.items() <= pool.connection_kwargs.items()
     connection = pool.connection_class(**pool.connection_kwargs)
     assert (connection.host, connection.port, connection.client_name) == ("c", 7002, "x")
-    assert connection.retry._retries == 0
+    assert connection.retry.get_retries() == 0
 
 
 @FACES
@@ -35,22 +35,22 @@ def test_servers_and_sentinels_have_separate_passwords(kind: Any) -> None:
     url = "redis+sentinel://app:secret@a,b:7/chat/3?sentinel_username=s&sentinel_password=other&client_name=x"
     store = kind(url)
     server = store._backend._server
-    pool = server.client.connection_pool
+    pool = server.node.client.connection_pool
     assert (server.database, server.address, pool.service_name) == (3, "redis+sentinel://a,b:7/chat/3", "chat")
     assert {"username": "app", "password": "secret", "db": 3}.items() <= pool.connection_kwargs.items()
-    assert pool.connection_class(**pool.connection_kwargs).retry._retries == 0
-    sentinels = [one.connection_pool.connection_kwargs for one in pool.sentinel_manager._sentinels.sentinels]
+    assert pool.connection_class(**pool.connection_kwargs).retry.get_retries() == 0
+    sentinels = [one.connection_pool.connection_kwargs for one in pool.sentinel_manager.sentinels]
     assert [(one["host"], one["port"]) for one in sentinels] == [("a", 26379), ("b", 7)]
     assert all((one["username"], one["password"]) == ("s", "other") for one in sentinels)
 
 
 @FACES
 def test_rediss_encrypts_connections_to_servers_and_sentinels(kind: Any) -> None:
-    pool = kind("rediss+sentinel://a/chat?ssl_cert_reqs=none")._backend._server.client.connection_pool
+    pool = kind("rediss+sentinel://a/chat?ssl_cert_reqs=none")._backend._server.node.client.connection_pool
     secure = (redis.sentinel.SentinelManagedSSLConnection, redis.asyncio.sentinel.SentinelManagedSSLConnection)
     assert issubclass(pool.connection_class, secure)
     assert pool.connection_kwargs["ssl_cert_reqs"] == "none"
-    [sentinel] = pool.sentinel_manager._sentinels.sentinels
+    [sentinel] = pool.sentinel_manager.sentinels
     assert issubclass(sentinel.connection_pool.connection_class, redis.asyncio.SSLConnection | SSLConnection)
     assert sentinel.connection_pool.connection_kwargs["ssl_cert_reqs"] == "none"
 

@@ -17,7 +17,6 @@ from redis_history.backends.redis.calls import (
     Settings,
 )
 from redis_history.backends.redis.keys import Keyspace
-from redis_history.backends.redis.slots import slot_of
 from redis_history.events import BEGINNING, Cursor, Reset
 from redis_history.model import Message, Position, user
 from redis_history.model.wire import placed
@@ -44,29 +43,12 @@ WRITING = [KEYS.state, KEYS.messages, KEYS.log, KEYS.registry]
 T1 = "1" * 16
 
 
-def parsed(packed: bytes) -> list[bytes]:
-    """The arguments of one command in RESP, which must be all there is."""
-    head, rest = packed.split(b"\r\n", 1)
-    assert head[:1] == b"*"
-    found = []
-    for _ in range(int(head[1:])):
-        size, rest = rest.split(b"\r\n", 1)
-        assert size[:1] == b"$"
-        length = int(size[1:])
-        found.append(rest[:length])
-        assert rest[length : length + 2] == b"\r\n"
-        rest = rest[length + 2 :]
-    assert rest == b""
-    return found
-
-
 def script_call(call: Call, script: Script, keys: list[bytes], **how: Any) -> list[bytes]:
     """The ARGV of a call, whose command and KEYS must be these."""
     with_source = how.get("with_source", False)
-    command, body, count, *rest = parsed(call.pack(**how))
+    command, body, count, *rest = call.words(**how)
     assert command == (b"EVAL" if with_source else b"EVALSHA")
-    sha = parsed(b"*2\r\n" + script.by_hash)[1]
-    assert (hashlib.sha1(body, usedforsecurity=False).hexdigest().encode() if with_source else body) == sha
+    assert (hashlib.sha1(body, usedforsecurity=False).hexdigest().encode() if with_source else body) == script.sha
     assert count == b"%d" % len(keys)
     assert rest[: len(keys)] == keys
     return rest[len(keys) :]
@@ -80,14 +62,14 @@ def appending(*given_: Message) -> Append:
 def test_a_page_without_bounds_needs_no_script(newest: bool, ranks: list[bytes]) -> None:
     call = first_call(ReadPage("c", 10, newest), SETTINGS)
     for how in ({}, {"with_source": True}, {"sent": b"17"}):
-        assert parsed(call.pack(**how)) == [b"ZRANGE", KEYS.messages, *ranks]
+        assert call.words(**how) == [b"ZRANGE", KEYS.messages, *ranks]
 
 
 @given(st.lists(st.binary(max_size=30), max_size=8), st.booleans(), st.binary(max_size=9))
-def test_any_arguments_are_packed_exactly(args: list[bytes], with_source: bool, sent: bytes) -> None:
+def test_any_arguments_are_sent_as_they_are(args: list[bytes], with_source: bool, sent: bytes) -> None:
     call = Call(APPEND, KEYS.writing, args, lambda reply: reply)
     assert script_call(call, APPEND, WRITING, with_source=with_source, sent=sent) == args
-    assert parsed(Call(None, b"", args, lambda reply: reply).pack(with_source=with_source, sent=sent)) == args
+    assert Call(None, (), args, lambda reply: reply).words(with_source=with_source, sent=sent) == args
 
 
 @given(conversation_ids)
@@ -105,9 +87,9 @@ def test_every_key_of_a_call_is_in_one_slot(conversation_id: str) -> None:
     ]
     for op in ops:
         call = first_call(op, SETTINGS)
-        sent = parsed(call.pack())
+        sent = call.words()
         keys = sent[3 : 3 + int(sent[2])] if call.script else sent[1:2]
-        assert {key_slot(key) for key in keys} == {slot_of(call)}
+        assert {key_slot(key) for key in keys} == {key_slot(call.key)}
 
 
 def test_the_outcome_of_an_append_with_duplicates() -> None:

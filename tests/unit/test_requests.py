@@ -256,7 +256,7 @@ OPTIONS: list[dict[str, Any]] = [
     *({"max_messages": 0}, {"max_messages": 1.5}, {"max_messages": "5"}, {"max_messages": True}),
     *({"durability": "disk"}, {"durability": "fsync"}, {"durability_timeout": float("nan")}),
     *({"search": True}, {"search": "require"}, {"language": ["english"]}, {"language": "klingon"}),
-    *({"embedder": "model", "vectors": 3}, {"embedder": len}, {"doorbell": ["poll"]}, {"doorbell": "poll"}),
+    *({"embedder": "model", "vectors": 3}, {"embedder": len}),
     *({"codec": "zstd"}, {"codec": "gzip"}, {"max_conversations": -1}),
 ]
 

@@ -82,9 +82,9 @@ def test_a_server_without_replicas_confirms_no_replica() -> None:
 
 
 def test_confirming_commands() -> None:
-    assert FSYNC.command == b"*4\r\n$7\r\nWAITAOF\r\n$1\r\n1\r\n$1\r\n0\r\n$4\r\n5000\r\n"
+    assert FSYNC.command == [b"WAITAOF", b"1", b"0", b"5000"]
     shortest = Confirmation("replicas", 0.0001).command
-    assert shortest == b"*3\r\n$4\r\nWAIT\r\n$1\r\n1\r\n$1\r\n1\r\n", "never 0, which waits for ever"
+    assert shortest == [b"WAIT", b"1", b"1"], "never 0, which waits for ever"
     assert [FSYNC.reached(reply) for reply in ([1, 0], [0, 0], 2, ResponseError("no"), None)] == [1, 0, 2, 0, 0]
 
 

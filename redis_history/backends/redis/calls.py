@@ -1,4 +1,4 @@
-"""Commands as values: the bytes to send, and how to read the reply. And the parts that all writing calls share."""
+"""Commands as values: the words to send, and how to read the reply. And the parts that all writing calls share."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from redis_history.search.redisearch import VECTOR, document
 
 
 class Script(NamedTuple):
-    """`by_hash`: EVALSHA and the hash; `by_source`: EVAL and the source; both packed (RESP)."""
+    """A Lua script. `sha`: the SHA-1 of its source, for EVALSHA."""
 
     name: str
-    by_hash: bytes
-    by_source: bytes
+    sha: bytes
+    source: bytes
 
 
 def _load(name: str, *preludes: str) -> Script:
@@ -39,7 +39,7 @@ def _load(name: str, *preludes: str) -> Script:
     if declared:
         source = b"local %b\n%b" % (b", ".join(declared), source)
     sha = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
-    return Script(name, b"$7\r\nEVALSHA\r\n$40\r\n%b\r\n" % sha, b"$4\r\nEVAL\r\n$%d\r\n%b\r\n" % (len(source), source))
+    return Script(name, sha, source)
 
 
 #: A line of a script that includes other files. Their functions, declared at the start of the script, are created only
@@ -159,10 +159,18 @@ class Outage:
         return time.monotonic() - self._seen < self.GRACE
 
 
+class Ringing:
+    """How the writes of this store wake subscribers. `publishes`: the scripts publish each change, because this user
+    may not see or change the server's setting for keyspace notifications."""
+
+    def __init__(self) -> None:
+        self.publishes = False
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The settings that all calls of a store share. `log_length`: the least number of changes kept per conversation.
-    `ttl`: seconds. `doorbell`: as in `DOORBELLS`. `confirm`: None if the reply is enough. `index`: None without search.
+    `ttl`: seconds. `confirm`: None if the reply is enough. `index`: None without search.
     `zstd`: whether to compress messages that become smaller. `outage`: the last one, as this store saw it.
     """
 
@@ -173,8 +181,8 @@ class Settings:
     max_messages: int | None = None
     confirm: Confirmation | None = None
     index: SearchIndex | None = None
-    doorbell: str = "auto"
     zstd: bool = False
+    ringing: Ringing = field(default_factory=Ringing)
     outage: Outage = field(default_factory=Outage)
     cluster: bool = False
 
@@ -183,58 +191,44 @@ class Settings:
         """None: write no documents. Changes when the index is found or lost, so each operation reads it once."""
         return self.index.form.document if self.index is not None and self.index.works else None
 
-    def doorbell_channel(self, keys: ConversationKeys) -> bytes:
-        """The channel that announces changes of the conversation's log."""
-        return self._channel(keys.log)
-
     @property
-    def doorbell_pattern(self) -> bytes:
-        """The channels of all conversations."""
-        return self._channel(self.keyspace.logs)
-
-    def _channel(self, log: bytes) -> bytes:
-        # The channel of keyspace notifications, or a channel with the log's name, to which the writing scripts publish.
-        return log if self.doorbell == "publish" else b"__keyspace@%d__:%b" % (self.database, log)
+    def notifications(self) -> bytes:
+        """What the channels of keyspace notifications begin with; the key follows."""
+        return b"__keyspace@%d__:" % self.database
 
 
 class Call(Struct, frozen=True):
     """A command for the server; `decode` reads its reply.
 
-    With a script, `keys` are the number of its KEYS and these, packed (RESP), and `args` its ARGV; without, `args` is
-    the whole command. `sent_at`: for calls that must not run twice, the argument for the time when the call was first
-    sent. `confirm`: sends a confirming command right after; `decode` then takes both replies. `errors`: in a list of
-    calls, a permanent error, a redirection and TRYAGAIN are outcomes.
+    With a script, `keys` are the number of its KEYS and these, and `args` its ARGV; without, `args` is the whole
+    command. `sent_at`: for calls that must not run twice, the argument for the time when the call was first sent.
+    `confirm`: sends a confirming command right after; `decode` then takes both replies. `errors`: in a list of calls, a
+    permanent error, a redirection and TRYAGAIN are outcomes.
     """
 
     script: Script | None
-    keys: bytes
+    keys: tuple[bytes, ...]
     args: list[bytes]
     decode: Callable[[Any], Any]
     sent_at: int | None = None
     confirm: Confirmation | None = None
     errors: bool = False
 
-    def pack(self, *, with_source: bool = False, sent: bytes | None = None, asking: bool = False) -> bytes:
-        """The bytes to send. `with_source` sends the script's source; `sent` is put at `sent_at`; `asking` lets a
-        cluster's node execute it while the slot is still moving to the node."""
+    @property
+    def key(self) -> bytes:
+        """The key that says which node of a cluster has to execute it."""
+        return self.keys[1] if self.keys else self.args[1]
+
+    def words(self, *, with_source: bool = False, sent: bytes | None = None) -> list[bytes]:
+        """The command and its arguments. `with_source` sends the script's source; `sent` is put at `sent_at`."""
         args = self.args
         if sent is not None and self.sent_at is not None:
             args = [*args]
             args[self.sent_at] = sent
-        packed = b"".join([b"$%d\r\n%b\r\n" % (len(arg), arg) for arg in args])
-        before = b"*1\r\n$6\r\nASKING\r\n" if asking else b""
-        if self.script is None:
-            return b"%b*%d\r\n%b" % (before, len(args), packed)
-        # Command, script, number of keys (read from `keys`), keys and arguments.
-        parts = len(args) + 3 + int(self.keys[4 : self.keys.index(b"\r", 4)])
-        packed = b"%b*%d\r\n%b%b%b" % (
-            before,
-            parts,
-            self.script.by_source if with_source else self.script.by_hash,
-            self.keys,
-            packed,
-        )
-        return packed if self.confirm is None else packed + self.confirm.command
+        script = self.script
+        if script is None:
+            return args
+        return [*((b"EVAL", script.source) if with_source else (b"EVALSHA", script.sha)), *self.keys, *args]
 
 
 def as_is(reply: Any) -> Any:
@@ -257,7 +251,7 @@ def change_header(
     ttl = b"" if settings.ttl is None else b"%d" % round(settings.ttl * 1000)
     length = b"%d" % settings.log_length
     kept = (b"" if settings.confirm is None else b"1") + (b"c" if settings.cluster else b"")
-    channel = keys.log if settings.doorbell == "publish" else b""
+    channel = keys.log if settings.ringing.publishes else b""
     return [token.encode(), *_condition(precondition), length, keys.name, ttl, b"0", channel, kept]
 
 
@@ -324,7 +318,7 @@ class Pause(Struct, frozen=True):
 
 def plain(*command: bytes, decode: Callable[[Any], Any] = as_is, errors: bool = False) -> Call:
     """A command without a script."""
-    return Call(None, b"", [*command], decode, errors=errors)
+    return Call(None, (), [*command], decode, errors=errors)
 
 
 def write(
@@ -392,7 +386,41 @@ def revision_in(reply: Any) -> int:
 
 #: Two free-running clocks differ by less than 1 in 1,000 (NTP slews by 1 in 2,000 at most).
 _SLOWEST_CLOCK: Final = 0.999
-_CLOCK: Final = "_redis_history_clock"
+
+
+class ServerClock:
+    """The time of a server, rather early than late, by its last report.
+
+    Another server may use the address after a failover, so the report counts only while the connections last, and for
+    `_TRUSTED` seconds after the last reply.
+    """
+
+    _TRUSTED: Final = 5.0
+
+    def __init__(self) -> None:
+        self._report: tuple[int, float] | None = None
+        self._heard = 0.0
+
+    def learn(self, microseconds: int) -> None:
+        """The server has just reported this time."""
+        self._heard = time.monotonic()
+        self._report = microseconds, self._heard
+
+    def heard(self) -> None:
+        """The server has just replied."""
+        self._heard = time.monotonic()
+
+    def forget(self) -> None:
+        """A connection was lost or made, or the server is not the primary."""
+        self._report = None
+
+    @property
+    def now(self) -> int:
+        """The time in microseconds; 0 if it is not known."""
+        report, now = self._report, time.monotonic()
+        if report is None or now - self._heard > self._TRUSTED:
+            return 0
+        return int(report[0] + (now - report[1]) * 1e6 * _SLOWEST_CLOCK)
 
 
 class Attempt:
@@ -412,41 +440,18 @@ class Attempt:
         """ARGV[7] of the scripts."""
         return b"-%d" % self.sent if self.uncertain else b"%d" % self.sent
 
-    def answered(self, connection: Any, reply: Any, before: bool) -> None:
+    def answered(self, clock: ServerClock, reply: Any, before: bool) -> None:
         """Record the reply to a copy. `before`: whether an earlier copy is uncertain."""
         self.uncertain = before
         if is_late(reply):
-            learn_clock(connection, int(reply[2]))
+            clock.learn(int(reply[2]))
         elif isinstance(reply, ResponseError) and not before:
             self.sent = 0  # not executed, and the next copy may go to another server
-
-
-def learn_clock(connection: Any, microseconds: int) -> None:
-    """Remember the time that the server has just reported on this connection."""
-    setattr(connection, _CLOCK, (_socket(connection), microseconds, time.monotonic()))
-
-
-def server_time(connection: Any) -> int | None:
-    """The server's time in microseconds, rather early than late; None before the first report on this connection.
-
-    Each connection has its own clock, because after a failover another server may use the address.
-    """
-    known = getattr(connection, _CLOCK, None)
-    if known is None:
-        return None
-    socket, microseconds, since = known
-    if socket is None or socket is not _socket(connection):  # redis-py has connected anew
-        return None
-    return int(microseconds + (time.monotonic() - since) * 1e6 * _SLOWEST_CLOCK)
 
 
 def is_late(reply: Any) -> bool:
     """Whether a writing script did nothing, because it cannot tell whether an earlier copy was executed."""
     return type(reply) is list and len(reply) == 3 and reply[0] == b"late"
-
-
-def _socket(connection: Any) -> Any:
-    return getattr(connection, "_sock", None) or getattr(connection, "_writer", None)
 
 
 def raise_first(calls: list[Call], replies: list[Any]) -> list[Any]:

@@ -10,10 +10,12 @@ from redis.exceptions import (
     AskError,
     AuthenticationError,
     AuthorizationError,
+    BusyLoadingError,
     ClusterDownError,
     ConnectionError,
     InvalidResponse,
     MasterDownError,
+    MaxConnectionsError,
     NoPermissionError,
     OutOfMemoryError,
     ReadOnlyError,
@@ -49,6 +51,9 @@ _MOVING = ("non local key", "undeclared keys")
 _UNTRUSTED = ("CERTIFICATE", "UNKNOWN_CA", "HANDSHAKE_FAILURE", "PROTOCOL_VERSION", "WRONG_VERSION_NUMBER")
 _SENTINEL_ERRORS = re.compile(r""" - \w+\(["']([^\n]{0,1000}?)["']\)""")
 _CONNECTING = re.compile(r"^Error -?\d+ connecting to \S+\. ")  # redis-py puts this before the system's text
+_UNCONNECTED = re.compile(r"^(?:Timeout connecting to server$|Error .{0,1000}? ?connecting to )", re.DOTALL)
+#: Errors of the handshake or of a pool, and replies to which redis-py gives the class of a lost connection.
+_REFUSED = AuthenticationError | AuthorizationError | BusyLoadingError | MasterNotFoundError | MaxConnectionsError
 _REASON = re.compile(r"\[SSL: (\w+)\]")
 
 
@@ -56,7 +61,7 @@ def is_transient(error: BaseException) -> bool:
     """Whether the same call may succeed a little later."""
     if isinstance(error, AuthenticationError | AuthorizationError | NoPermissionError) or _is_untrusted(error):
         return False
-    if isinstance(error, ConnectionError | TimeoutError | OSError | _TRANSIENT) or _is_read_only(error):
+    if isinstance(error, ConnectionError | TimeoutError | OSError | _TRANSIENT) or is_read_only(error):
         return True
     if not isinstance(error, ResponseError):
         return False
@@ -70,9 +75,17 @@ def _is_untrusted(error: BaseException) -> bool:
     return reason is not None and any(word in reason[1] for word in _UNTRUSTED)
 
 
-def _is_read_only(error: BaseException) -> bool:
+def is_read_only(error: BaseException) -> bool:
     # Redis before 7 wraps the errors of scripts.
     return isinstance(error, ReadOnlyError) or (isinstance(error, ResponseError) and "READONLY " in str(error))
+
+
+def may_have_arrived(error: BaseException) -> bool:
+    """Whether the server may have received the call, and sent no reply."""
+    if isinstance(error, ResponseError | _REFUSED):
+        return False
+    # By the text, because redis-py raises the same class in the end.
+    return not (isinstance(error, ConnectionError | TimeoutError) and _UNCONNECTED.match(str(error)))
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
@@ -113,7 +126,7 @@ def translate(error: Exception, server: str) -> BackendError:
         return BackendRefusedError(f"{server} refused the user name or password: {text}", reason="credentials")
     if isinstance(error, NoPermissionError) or "ACL failure in script" in text:
         return BackendRefusedError(f"{server} does not give this user a permission: {text}", reason="permission")
-    if _is_read_only(error):
+    if is_read_only(error):
         return BackendRefusedError(
             f"{server} is a read-only replica; connect to the primary: {text}", reason="read_only"
         )

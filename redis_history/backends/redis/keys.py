@@ -46,28 +46,26 @@ def field_of(message_id: str) -> bytes:
     return b":" + hashlib.sha1(message_id.encode(), usedforsecurity=False).digest()[:12]
 
 
-def pack_keys(*keys: bytes) -> bytes:
-    """The number of keys and the keys, packed for EVALSHA (RESP)."""
-    return b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in (b"%d" % len(keys), *keys))
+def pack_keys(*keys: bytes) -> tuple[bytes, ...]:
+    """The number of keys and the keys, as EVALSHA takes them."""
+    return (b"%d" % len(keys), *keys)
 
 
-def extend_keys(packed: bytes, keys: list[bytes]) -> bytes:
+def extend_keys(packed: tuple[bytes, ...], keys: list[bytes]) -> tuple[bytes, ...]:
     """Keys packed by `pack_keys`, and more."""
-    _, count, rest = packed.split(b"\r\n", 2)
-    number = b"%d" % (int(count) + len(keys))
-    more = b"".join(b"$%d\r\n%b\r\n" % (len(key), key) for key in keys)
-    return b"$%d\r\n%b\r\n%b%b" % (len(number), number, rest, more)
+    return pack_keys(*packed[1:], *keys)
 
 
 class ConversationKeys(NamedTuple):
-    """The keys of one conversation. `name`: in its bucket's list; `writing`: the KEYS of writing scripts, packed."""
+    """The keys of one conversation. `name`: in its bucket's list; `writing`: the KEYS of writing scripts, packed
+    (see `pack_keys`)."""
 
     state: bytes
     messages: bytes
     log: bytes
     registry: bytes
     name: bytes
-    writing: bytes
+    writing: tuple[bytes, ...]
 
     @property
     def copy(self) -> bytes:

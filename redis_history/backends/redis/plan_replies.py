@@ -64,8 +64,8 @@ def _grow(op: GrowReply, settings: Settings) -> Steps[int]:
     keys = settings.keyspace.conversation(op.conversation_id)
     content = keys.reply(op.token)
     args = [b"%d" % op.offset, op.records]
-    if op.tools or op.run is not None or settings.doorbell == "publish":
-        args.append(b"1" if settings.doorbell == "publish" else b"0")
+    if op.tools or op.run is not None or settings.ringing.publishes:
+        args.append(b"1" if settings.ringing.publishes else b"0")
     if op.tools or op.run is not None:
         args.append(b"" if op.run is None else stored_fence(op.run))
     if op.tools:

@@ -180,8 +180,8 @@ def _erased(op: EraseMessages, reply: list[Any]) -> int | str:
 
 def _delete_conversation(op: DeleteConversation, settings: Settings) -> Steps[bool]:
     keys = settings.keyspace.conversation(op.conversation_id)
-    # The script cannot see subscribers that poll, or that listen at another node.
-    channel = b"" if settings.doorbell in ("publish", "poll") else settings.doorbell_channel(keys)
+    # The script cannot see subscribers at another node, which hear only what is published.
+    channel = b"" if settings.ringing.publishes else settings.notifications + keys.log
     call = write_call(DELETE_CONVERSATION, op, settings, [LOG_OUTLIVES_MS, channel], _conversation_deleted)
     return write(op, settings, call, partial(purge_after, keys))
 

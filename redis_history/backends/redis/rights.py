@@ -77,6 +77,7 @@ RIGHTS: Final[dict[str, tuple[str, ...]]] = {
         "unsubscribe {channel}",
         "psubscribe {pattern}",
         "punsubscribe {pattern}",
+        "ping",
     ),
     "searching": (
         "hscan {pending_work} 0",
@@ -97,7 +98,7 @@ RIGHTS: Final[dict[str, tuple[str, ...]]] = {
     "confirming": ("waitaof 1 0 0", "wait 1 0"),
     "describing": ("client|setinfo lib-name a", "module|list"),
     #: Only for the nodes of a cluster.
-    "clustering": ("cluster|slots", "asking"),
+    "clustering": ("command", "cluster|slots", "asking"),
 }
 
 #: The purposes of each role. No role has `config|get`, which shows passwords.

@@ -31,7 +31,7 @@ from redis_history.backends.redis.calls import (
 )
 from redis_history.backends.redis.failures import is_transient
 from redis_history.backends.redis.keys import ConversationKeys, IndexPart, Keyspace, field_of, pack_keys
-from redis_history.backends.redis.resp import as_map
+from redis_history.backends.redis.server_info import as_map
 from redis_history.errors import BackendError, CapabilityError, CorruptDataError
 from redis_history.model import Message
 from redis_history.operations import Append, Restore

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from msgspec import structs
 from redis.exceptions import NoPermissionError
 
-from redis_history.backends.redis.resp import as_map
 from redis_history.capabilities import Capabilities
 from redis_history.durability import tiers
 from redis_history.errors import UnsupportedServerError
 
 _MINIMUM: Final = {"redis": (6, 2), "valkey": (7, 2)}
+
+
+def as_map(reply: Any) -> Mapping[Any, Any]:
+    """A map of RESP3, or names and values in turn of RESP2."""
+    return reply if isinstance(reply, Mapping) else dict(zip(reply[::2], reply[1::2], strict=True))
 
 
 class Server(NamedTuple):
@@ -56,12 +60,9 @@ def merged_flags(setting: str | bytes | None) -> str | None:
     return flags + missing if missing else None
 
 
-def slowest_mode(modes: Collection[str]) -> str:
-    """The slowest mode of several doorbells; "poll" if there are none."""
-    return next((mode for mode in ("poll", "publish", "keyspace") if mode in modes), "poll")
-
-
-_SETTINGS: Final = (b"notify-keyspace-events", b"appendfsync", b"save")
+#: The server's setting for keyspace notifications.
+NOTIFICATIONS: Final = b"notify-keyspace-events"
+_SETTINGS: Final = (NOTIFICATIONS, b"appendfsync", b"save")
 _MODES: Final[dict[str, Literal["standalone", "cluster"]]] = {"0": "standalone", "1": "cluster"}
 #: The commands for `read_survey`, for one round trip.
 QUESTIONS: Final = ([b"INFO"], [b"MODULE", b"LIST"], *([b"CONFIG", b"GET", name] for name in _SETTINGS))

@@ -121,7 +121,7 @@ local function announce(revision, now, owners)
       if redis.call('ZADD', list, now, ARGV[5]) == 1 and ARGV[6] == '' then redis.call('PERSIST', list) end
     end
   end
-  if ARGV[8] ~= '' then redis.call('PUBLISH', ARGV[8], revision) end
+  if ARGV[8] ~= '' then redis.pcall('PUBLISH', ARGV[8], revision) end
 end
 
 -- A number with 7 bits in each byte, low ones first.

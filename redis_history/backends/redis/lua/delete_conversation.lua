@@ -40,5 +40,5 @@ drop_copy()
 start_over(seen, {'o', last})
 redis.call('ZREM', registry, ARGV[5])
 for _, list in ipairs(lists_of({known[10], known[11], known[13]})) do redis.call('ZREM', list, ARGV[5]) end
-if ARGV[8] ~= '' then redis.call('PUBLISH', ARGV[8], revision + 1) end
+if ARGV[8] ~= '' then redis.pcall('PUBLISH', ARGV[8], revision + 1) end
 return concluded(seen, false, {1, pending})

@@ -34,5 +34,5 @@ if size == 0 then -- the content must not outlive the conversation
   if left > 0 then redis.call('PEXPIRE', content, left) end
 end
 redis.call('LTRIM', log, 0, -1) -- changes nothing, but causes a notification
-if ARGV[3] == '1' then redis.call('PUBLISH', log, 0) end
+if ARGV[3] == '1' then redis.pcall('PUBLISH', log, 0) end
 return grown

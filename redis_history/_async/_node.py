@@ -1,0 +1,167 @@
+"""A server of Redis, and the client of redis-py that talks to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from redis.asyncio import Redis
+from redis.client import NEVER_DECODE
+from redis.exceptions import ConnectionError, MovedError, RedisError, ResponseError
+
+from redis_history._async._runtime import turns
+from redis_history.backends.redis.calls import ServerClock
+from redis_history.backends.redis.failures import is_read_only, is_transient
+
+#: The error of calls whose connections are closed while they use them.
+CLOSED: Final = "the connections were closed"
+
+
+class AsyncGuard:
+    """Makes a connection of redis-py safe against interrupts.
+
+    KeyboardInterrupt, or the exception of a signal handler, may come between any two steps of redis-py, a cancellation
+    at any `await`: between a command and its reply, so that a later call would read that reply, or in the handshake, so
+    that a later call would use another database. So the connection counts the replies that are still to come, and
+    notes an unfinished handshake; if anything is left when a pool hands it out again, it connects anew.
+    """
+
+    _awaited = 0
+    _packed = 0
+    _unready = False
+    _streams = False
+    on_connected: Callable[[], None] | None = None
+
+    def register_connect_callback(self, callback: Any) -> None:
+        self._streams = True  # for pub/sub, whose messages nobody asked for
+        super().register_connect_callback(callback)  # type: ignore[misc]
+
+    def deregister_connect_callback(self, callback: Any) -> None:
+        self._streams = False
+        super().deregister_connect_callback(callback)  # type: ignore[misc]
+
+    async def connect(self) -> None:
+        if (self._unready or self._awaited) and not self._streams:
+            await self.disconnect()
+        await super().connect()  # type: ignore[misc]
+
+    async def connect_check_health(self, *args: Any, **options: Any) -> None:
+        if self.is_connected:  # type: ignore[attr-defined]
+            return
+        if self._streams:  # the task that reads may be doing so too; and the doorbell takes a new one anyway
+            raise ConnectionError("the connection was lost")
+        self._unready = True
+        await super().connect_check_health(*args, **options)  # type: ignore[misc]
+        self._unready = False
+        if self.on_connected is not None:
+            self.on_connected()
+
+    async def disconnect(self, *args: Any, **options: Any) -> None:
+        await super().disconnect(*args, **options)  # type: ignore[misc]
+        self._unready = False
+        self._awaited = self._packed = 0
+
+    async def send_packed_command(self, *args: Any, **options: Any) -> None:
+        self._awaited += self._packed or 1  # redis-py packs some commands itself
+        self._packed = 0
+        await super().send_packed_command(*args, **options)  # type: ignore[misc]
+
+    async def read_response(self, *args: Any, **options: Any) -> Any:
+        try:
+            response = await super().read_response(*args, **options)  # type: ignore[misc]
+        except ResponseError:
+            self._awaited -= 1
+            raise
+        self._awaited -= 1
+        return response
+
+    def pack_commands(self, commands: Any) -> Any:
+        packed = super().pack_commands(commands)  # type: ignore[misc]
+        self._packed = len(commands)
+        return packed
+
+
+class AsyncNode:
+    """A server. Sends commands through a client of redis-py, and knows the server's time.
+
+    `owned`: the store made the client, and closes it.
+    """
+
+    def __init__(self, client: Redis, *, owned: bool) -> None:
+        self.client = client
+        self.clock = ServerClock()
+        #: Whether the server notifies subscribers, or the scripts publish, and whether it can confirm writes, as far as
+        #: is known.
+        self.announces = self.confirms = False
+        self._owned = owned
+        self._turns = turns()
+        self._options = {NEVER_DECODE: True} if client.get_encoder().decode_responses else {}
+        self._closed = False
+        if owned:
+            guard = {"on_connected": staticmethod(self._forget)}
+            pool = client.connection_pool
+            pool.connection_class = type("GuardedConnection", (AsyncGuard, pool.connection_class), guard)
+
+    async def execute(self, words: Sequence[bytes]) -> Any:
+        """The reply to a command. Raises errors of redis-py."""
+        try:
+            async with self._turns:
+                reply = await self.client.execute_command(*words, **self._options)
+        except BaseException as error:
+            await self._failed(error)
+            raise
+        self.clock.heard()
+        if self._closed:
+            await self.disconnect()  # redis-py may have made a connection meanwhile
+        return reply
+
+    async def pipeline(self, commands: Sequence[Sequence[bytes]]) -> list[Any]:
+        """The replies to several commands in one round trip, on one connection; errors are values."""
+        try:
+            async with self._turns:
+                pipeline = self.client.pipeline(transaction=False)
+                for words in commands:
+                    pipeline.execute_command(*words, **self._options)
+                replies: list[Any] = await pipeline.execute(raise_on_error=False)
+        except BaseException as error:
+            await self._failed(error)
+            raise
+        self.clock.heard()
+        for reply in replies:
+            if isinstance(reply, ResponseError):
+                await self._failed(reply)
+        if self._closed:
+            await self.disconnect()
+        return replies
+
+    async def time(self) -> int:
+        """The server's time in microseconds, from its last report, or asked now."""
+        if not (now := self.clock.now):
+            seconds, microseconds = await self.execute([b"TIME"])
+            now = int(seconds) * 1_000_000 + int(microseconds)
+            self.clock.learn(now)
+        return now
+
+    async def disconnect(self) -> None:
+        """Close idle connections."""
+        await self.client.connection_pool.disconnect(inuse_connections=False)
+
+    async def aclose(self) -> None:
+        """Close all connections of a client that the store made. Calls that use one end with a ConnectionError."""
+        self._closed = self._owned
+        if self._owned:
+            await self.client.connection_pool.disconnect()
+
+    def _forget(self) -> None:
+        """A connection was lost or made: the address may belong to another server now, or to one that was restarted."""
+        self.clock.forget()
+        self.announces = self.confirms = False
+
+    async def _failed(self, error: BaseException) -> None:
+        if not isinstance(error, ResponseError) or isinstance(error, MovedError) or is_transient(error):
+            self._forget()
+        # Other connections lead to the same replica; and redis-py may have kept a connection whose reply is to come.
+        if is_read_only(error) or not (isinstance(error, Exception) or self._owned):
+            await self.disconnect()
+        if self._closed and isinstance(error, Exception) and not isinstance(error, RedisError | OSError):
+            raise ConnectionError(CLOSED) from error
