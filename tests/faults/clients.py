@@ -271,10 +271,11 @@ class Writer:
         seen = [one for one in self._seen.get(name, []) if one.role == "user" or one.is_summary]
         if seen:
             chosen = self._random.sample(seen, min(len(seen), self._random.choice([1, 1, 2])))
+            begun = time.monotonic_ns()
             self._store.erase(name, [one.id for one in chosen])
-            for one in chosen:  # nobody writes this text again
+            for one in chosen:
                 if one.status == "complete" and one.text[:1] == "t" and " " not in one.text:
-                    self._journal.write("erased", name, one.id, one.text)
+                    self._journal.write("erased", one.text, begun)
 
     def _clear(self) -> None:
         self._store.clear(self._talk())
@@ -326,7 +327,8 @@ class Writer:
             index = self._random.randrange(2, len(messages))
             seen = messages[: index + 1] if self._random.random() < 0.5 else None
             word = self._word()
-            quoted = [one.text for one in messages[: index + 1] if one.role != "system"]
+            # Without `seen`, a summary may quote what is erased meanwhile.
+            quoted = [one.text for one in seen or () if one.role != "system"]
             summary = user(" ".join([word, *quoted]), id=word, metadata={"is_summary": True})
             self._store.compact(name, through=messages[index], summary=summary, seen=seen)
 

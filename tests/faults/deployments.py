@@ -281,18 +281,21 @@ class Cluster(Deployment):
         self._cluster.end_migration(slot, target)
 
     def fail_over(self) -> None:
-        """A replica takes over: by agreement, or after its primary was killed when it had all writes."""
+        """A replica takes over when it has all writes; one time in two because its primary was killed."""
         primary = self._random.choice(self.nodes)
         others = [node for node in self._cluster.nodes if replication(node)["role"] == "slave"]
         replica = next(node for node in others if replication(node)["master_port"] in self._ports(primary))
-        if self._random.random() < 0.5:
-            self._cluster.run(replica, "FAILOVER")
-        else:
-            with primary.client() as client:
-                client.client_pause(20_000, all=False)
+        killed = self._random.random() < 0.5
+        with primary.client() as client:
+            client.client_pause(20_000, all=False)  # writes
             wait_until_replicated(primary, replica)
-            primary.kill()
+            if killed:
+                primary.kill()
             self._cluster.run(replica, "FAILOVER", "TAKEOVER")
+            if not killed:
+                wait_until(lambda: replication(primary)["role"] == "slave", "the primary to give up", 60)
+                client.client_unpause()
+        if killed:
             primary.start()
         wait_until(lambda: replication(replica)["role"] == "master", "the replica to take over", 60)
         wait_until(lambda: replication(primary).get("master_link_status") == "up", "the primary to follow", 60)

@@ -93,7 +93,7 @@ MUTATIONS: dict[str, tuple[Any, ...]] = {
     "wrong scores of lists": (
         "in another order than of changes",
         "redis 8",
-        ("_change.lua", "redis.call('ZADD', registry, ", "redis.call('ZADD', registry, 1e9 - "),
+        ("_change.lua", "redis.call('ZADD', registry, ", "redis.call('ZADD', registry, 'NX', "),
     ),
     "characters and tokens zero": (
         "its totals are",

@@ -140,7 +140,8 @@ class RealCluster:
         self.end_migration(slot, target)
 
     def end_migration(self, slot: int, target: RealServer) -> None:
-        for node in [target, *(node for node in self.nodes if node is not target)]:
+        others = [node for node in self.nodes if node is not target and replication(node)["role"] == "master"]
+        for node in [target, *others]:
             self.run(node, "SETSLOT", slot, "NODE", self.node_id(target))
 
     def client(self) -> Any:
