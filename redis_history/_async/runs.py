@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterable
+from contextvars import ContextVar
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
@@ -39,6 +40,7 @@ from redis_history.model.helpers import MessageFields
 from redis_history.model.pairs import open_calls
 from redis_history.model.runs import POLL_SECONDS, RENEW_SECONDS, RunInfo, RunStatus
 from redis_history.operations import (
+    Append,
     Appended,
     EndRun,
     KeepRuns,
@@ -46,6 +48,7 @@ from redis_history.operations import (
     ReadChanges,
     ReadHead,
     ReadPage,
+    Restore,
     RunFence,
     RunOutcome,
     TakeRun,
@@ -134,14 +137,13 @@ class AsyncRun:
         batch = requests.append(self.conversation_id, messages, expected_revision)
         if not batch.order:
             return []
-        self._own.update(entry.message.id for entry in batch.op.entries)
-        outcomes = await self._write(requests.with_run(batch.op, self._fence_of_run()))
+        outcomes = await self._write_own(batch.op)
         return [outcomes[index] for index in batch.order]
 
     async def update_message(self, message: Message, *, expected_revision: int | None = None) -> Appended:
         """Like `store.update_message`, for the holder only. Raises RunLostError."""
         op = requests.update_message(self.conversation_id, message, expected_revision)
-        updated = await self._write(requests.with_run(op, self._fence_of_run()))
+        updated = await self._write_own(op)
         if updated is None:
             raise rules.message_missing(self.conversation_id, message.id)
         return updated  # type: ignore[no-any-return]
@@ -202,11 +204,13 @@ class AsyncRun:
         except BaseException:
             await uninterrupted(self._abandon, self._unfinished)
             raise
+        _runs_here.set((*_runs_here.get(), self))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        _runs_here.set(tuple(run for run in _runs_here.get() if run is not self))
         status: RunStatus = "completed"
         if self._stop_requested:
             status = "stopped"
@@ -280,6 +284,13 @@ class AsyncRun:
         self._fence_of_run()
         assert self._signal is not None  # noqa: S101
         return self._signal
+
+    async def _write_own(self, op: Any) -> Any:
+        """Write for the holder only."""
+        op = requests.with_run(op, self._fence_of_run())
+        if isinstance(op, Append | Restore):
+            self._own.update(entry.message.id for entry in op.entries)
+        return await self._write(op)
 
     async def _write(self, op: Any) -> Any:
         try:
@@ -522,6 +533,21 @@ def _busy(run: AsyncRun, holder: RunInfo | None) -> RunBusyError:
         who += f", of agent {holder.agent_name[:80]!r}"
     since = "" if holder is None else f" since {holder.started_at:%H:%M:%S} UTC"
     return RunBusyError(f"{who}{since}; wait longer with wait=, or stop it with store.stop_run", holder=holder)
+
+
+#: The runs whose block this task or thread is in.
+_runs_here: ContextVar[tuple[AsyncRun, ...]] = ContextVar("redis_history_runs", default=())
+
+
+def run_here(store: Any, conversation_id: str) -> AsyncRun:
+    """The run of a conversation whose block the caller is in. Raises RunLostError."""
+    for run in _runs_here.get():
+        if run.conversation_id == conversation_id and run._store.backend is store.backend:
+            return run
+    raise RunLostError(
+        f"this exclusive store writes to conversation {conversation_id[:80]!r} only in the block of a run: "
+        "with store.run(conversation_id)"
+    )
 
 
 def check_can_run(store: Any) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from copy import copy
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from msgspec import UNSET, UnsetType
 
@@ -115,6 +116,7 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
         self._unopened: list[AsyncFeed] = []
         self._jobs: dict[AsyncFeed, Job] = {}
         self._runs = AsyncRuns(self)
+        self._exclusive = False
 
     @property
     def backend(self) -> AsyncBackend:
@@ -240,6 +242,20 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
         entered the block, which then raises RunStopped. Raises CapabilityError if the backend has no runs.
         """
         return make_run(self, conversation_id, agent_name, wait, cancel)
+
+    def exclusive(self) -> Self:
+        """This store for code that knows nothing of runs, such as an adapter of a framework: what it writes to a
+        conversation is written by the run whose block it is called in, and fenced::
+
+            async with store.run(conversation_id, wait=30):
+                await Runner.run(agent, text, session=AgentsSession(conversation_id, store.exclusive()))
+
+        Writes outside of such a block raise RunLostError. Reads are those of this store, which it shares all with.
+        """
+        check_can_run(self)
+        store = copy(self)
+        store._exclusive = True
+        return store
 
     async def stop_run(self, conversation_id: str, *, run_id: str | None = None, reason: str | None = None) -> bool:
         """Ask the active run of a conversation to stop, from any process; returns whether there was one. With `run_id`

@@ -12,6 +12,7 @@ from redis_history import forks, requests
 from redis_history import operations as ops
 from redis_history._async._steps import run_steps
 from redis_history._async.replies import AsyncReply
+from redis_history._async.runs import run_here
 from redis_history._async.subscription import AsyncFeed
 from redis_history._ids import check_conversation_id, check_message_id, new_token
 from redis_history._ids import new_id as new_message_id
@@ -48,6 +49,7 @@ class AsyncWriting:
     _options: Options
     _unopened: list[AsyncFeed]
     iter_conversations: Callable[..., AsyncIterator[Conversation]]
+    _exclusive: bool
 
     async def append(
         self,
@@ -110,6 +112,8 @@ class AsyncWriting:
         check_seconds(interval, "interval", 0, most=10)
         if not features(self._backend).streams:
             raise CapabilityError("this backend cannot stream: see Features in redis_history.backends.base")
+        if self._exclusive:
+            return run_here(self, conversation_id).stream(role=role, interval=interval, **fields)
         return AsyncReply(self, op, interval)
 
     async def update_message(
@@ -408,6 +412,8 @@ class AsyncWriting:
                 self._unopened = [one for one in self._unopened if one is not subscription]
 
     async def _write(self, op: ops.Op[T]) -> T:
+        if self._exclusive and isinstance(op, ops.Write) and op.precondition.run is None:
+            return await run_here(self, op.conversation_id)._write_own(op)  # type: ignore[no-any-return]
         await self._open_subscriptions()
         if self._options.embedder is not None:
             steps = Searcher(self._backend, self._options).with_vectors(op)

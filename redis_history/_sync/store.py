@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from copy import copy
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from msgspec import UNSET, UnsetType
 
@@ -116,6 +117,7 @@ class HistoryStore(Writing, Reading):
         self._unopened: list[Feed] = []
         self._jobs: dict[Feed, Job] = {}
         self._runs = Runs(self)
+        self._exclusive = False
 
     @property
     def backend(self) -> Backend:
@@ -241,6 +243,20 @@ class HistoryStore(Writing, Reading):
         entered the block, which then raises RunStopped. Raises CapabilityError if the backend has no runs.
         """
         return make_run(self, conversation_id, agent_name, wait, cancel)
+
+    def exclusive(self) -> Self:
+        """This store for code that knows nothing of runs, such as an adapter of a framework: what it writes to a
+        conversation is written by the run whose block it is called in, and fenced::
+
+            with store.run(conversation_id, wait=30):
+                Runner.run(agent, text, session=AgentsSession(conversation_id, store.exclusive()))
+
+        Writes outside of such a block raise RunLostError. Reads are those of this store, which it shares all with.
+        """
+        check_can_run(self)
+        store = copy(self)
+        store._exclusive = True
+        return store
 
     def stop_run(self, conversation_id: str, *, run_id: str | None = None, reason: str | None = None) -> bool:
         """Ask the active run of a conversation to stop, from any process; returns whether there was one. With `run_id`

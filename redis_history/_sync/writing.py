@@ -15,6 +15,7 @@ from redis_history._ids import check_conversation_id, check_message_id, new_toke
 from redis_history._ids import new_id as new_message_id
 from redis_history._sync._steps import run_steps
 from redis_history._sync.replies import Reply
+from redis_history._sync.runs import run_here
 from redis_history._sync.subscription import Feed
 from redis_history._validation import check_function, check_owner, check_seconds, refuse
 from redis_history.backends import rules
@@ -49,6 +50,7 @@ class Writing:
     _options: Options
     _unopened: list[Feed]
     iter_conversations: Callable[..., Iterator[Conversation]]
+    _exclusive: bool
 
     def append(
         self,
@@ -111,6 +113,8 @@ class Writing:
         check_seconds(interval, "interval", 0, most=10)
         if not features(self._backend).streams:
             raise CapabilityError("this backend cannot stream: see Features in redis_history.backends.base")
+        if self._exclusive:
+            return run_here(self, conversation_id).stream(role=role, interval=interval, **fields)
         return Reply(self, op, interval)
 
     def update_message(
@@ -405,6 +409,8 @@ class Writing:
                 self._unopened = [one for one in self._unopened if one is not subscription]
 
     def _write(self, op: ops.Op[T]) -> T:
+        if self._exclusive and isinstance(op, ops.Write) and op.precondition.run is None:
+            return run_here(self, op.conversation_id)._write_own(op)  # type: ignore[no-any-return]
         self._open_subscriptions()
         if self._options.embedder is not None:
             steps = Searcher(self._backend, self._options).with_vectors(op)

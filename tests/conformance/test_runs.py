@@ -366,6 +366,46 @@ async def test_a_backend_without_runs(stores: Any) -> None:
         other.run("c")
 
 
+def write_exclusively(store: Any) -> None:
+    exclusive = store.exclusive()
+    with store.run("c"):
+        exclusive.append("c", assistant("one"))
+        with exclusive.stream("c") as reply:
+            reply.write("two")
+    with pytest.raises(RunLostError, match="only in the block of a run"):
+        exclusive.append("c", assistant("after the run"))
+    assert [message.text for message in exclusive.get("c")] == ["one", "two"]
+
+
+@pytest.mark.smoke
+async def test_an_exclusive_store_writes_for_the_run_around_it(stores: Any, face: str) -> None:
+    store, other = stores(), stores()
+    if face == "sync":
+        await asyncio.to_thread(write_exclusively, store._target)
+        return
+    exclusive = store.exclusive()
+    with pytest.raises(RunLostError, match="only in the block of a run"):
+        await exclusive.append("c", assistant("without a run"))
+    async with store.run("c") as run:
+        await exclusive.append("c", assistant("one", id="one"))
+        await exclusive.update_message("c", assistant("two", id="one"))
+        async with exclusive.stream("c", id="r") as reply:
+            await reply.write("three")
+        await exclusive.restore("c", [user("four")])
+        await exclusive.append("c", assistant("five"))
+        assert await run.messages() == []
+        with pytest.raises(RunLostError):
+            await exclusive.append("another", assistant("outside"))
+        await lose(other, run)
+        with pytest.raises(RunLostError):
+            await exclusive.clear("c")
+        with pytest.raises(RunLostError):
+            await exclusive.append("c", assistant("late"))
+    with pytest.raises(RunLostError):
+        await exclusive.append("c", assistant("after the run"))
+    assert [message.text for message in await exclusive.get("c")] == ["four", "five"]
+
+
 async def test_the_fence_is_checked_with_the_message(stores: Any) -> None:
     """A stale fence, also with the right number or the right id."""
     store = stores()

@@ -30,6 +30,11 @@ class Forked:
     def running(self) -> bool:
         return self._process.is_alive()
 
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
     def kill(self) -> None:
         self._process.kill()
         self._process.join()
