@@ -61,6 +61,7 @@ export const api = {
   search: (params, signal) => request(["search"], params, { signal }),
   post: (id, body) => write("POST", ["conversations", id, "messages"], body),
   rename: (id, title) => write("PATCH", ["conversations", id], { title }),
+  stop: (id, run) => write("POST", ["conversations", id, "stop"], { run_id: run }),
   remove: (id) => request(["conversations", id], {}, { method: "DELETE" }),
 };
 

@@ -46,6 +46,7 @@ export class Conversation {
     this.id = id;
     this.onChange = onChange;
     this.info = null;
+    this.run = null; // the active run
     this.aborter = new AbortController();
     this.moving = false; // whether another window is loading
     this.generation = 0; // incremented with each new window; pages requested before are discarded

@@ -89,6 +89,11 @@ export function offerWrites(timeline) {
 
   const failed = (error) => timeline.header.complain(error.message);
 
+  byId("stop").addEventListener("click", () => {
+    const { id, conversation } = timeline;
+    if (conversation?.run) api.stop(id, conversation.run.run_id).catch((error) => timeline.id === id && failed(error));
+  });
+
   composer.addEventListener("submit", async (event) => {
     event.preventDefault();
     const text = draft.value.trim();

@@ -1,11 +1,9 @@
 // The header of the timeline, with the conversation's facts and the connection state; and who is writing, below.
 
 import { byId, el, setText } from "./dom.js";
-import { author, brief, compact, days, exact, plural, shorten, titleOf } from "./format.js";
-import { waitingCalls } from "./rows.js";
+import { author, brief, clock, compact, days, exact, plural, shorten, titleOf } from "./format.js";
 
 const PATIENCE = 900; // milliseconds; shorter interruptions are not shown
-const CALL_WAITS = 10 * 60_000; // milliseconds after which a call without a result no longer counts
 const MOST_WRITERS = 3;
 
 const STATES = {
@@ -125,41 +123,38 @@ export function troubleOf(state, error) {
 
 const joined = (groups) => groups.flatMap((group, at) => (at ? [" · ", group] : [group])).flat();
 
-let timer = null;
-let shown = "";
-let known = [];
+let known = [[], null];
 let connected = false;
 
 /** Whether the page knows what happens now. */
 function setConnected(isConnected) {
   connected = isConnected;
-  showActivity(known);
+  showActivity(...known);
 }
 
-/** Show who is writing, and agents that wait for a tool. */
-export function showActivity(all) {
-  clearTimeout(timer);
-  known = all;
-  const rows = connected ? all : [];
-  const writers = new Map(); // the name of the tool by the name of the author; null: is writing
-  for (const { message, part } of waitingCalls(rows)) {
-    if (Date.now() - Date.parse(message.timestamp) < CALL_WAITS) writers.set(author(message).name, part.name);
-  }
-  for (const { edge, message } of rows) {
-    const { name } = author(message);
-    if (!edge && message.status === "streaming" && !writers.has(name)) writers.set(name, null);
-  }
-  const state = JSON.stringify([...writers]);
-  if (state !== shown) {
-    shown = state;
-    // Isolated, so that a user-chosen name cannot change the direction of the text around it.
-    const isolated = (name) => el("bdi", shorten(name, 40));
-    const texts = [...writers]
-      .slice(0, MOST_WRITERS)
-      .map(([name, tool]) => [isolated(name), ...(tool === null ? [" is writing"] : [" is running ", isolated(tool)])]);
-    if (writers.size > MOST_WRITERS) texts.push([`${writers.size - MOST_WRITERS} more`]);
-    byId("activity-text").replaceChildren(...joined(texts));
-  }
-  byId("activity").classList.toggle("active", writers.size > 0);
-  if (writers.size) timer = setTimeout(() => showActivity(known), 10_000);
+/** Show who works, who waits for that, and who else is writing. `run`: the active run, or null. */
+export function showActivity(rows, run) {
+  known = [rows, run];
+  const running = connected ? run : null;
+  const texts = running ? runTexts(running) : [];
+  const names = connected ? rows.filter(({ edge, message }) => !edge && message.status === "streaming") : [];
+  const writers = new Set(names.map(({ message }) => author(message).name));
+  writers.delete(running?.agent_name);
+  texts.push(...[...writers].slice(0, MOST_WRITERS).map((name) => [isolated(name), " is writing"]));
+  if (writers.size > MOST_WRITERS) texts.push([`${writers.size - MOST_WRITERS} more`]);
+  const line = el("span", ...joined(texts));
+  const shown = byId("activity-text");
+  if (line.textContent !== shown.textContent) shown.replaceChildren(line);
+  byId("activity").classList.toggle("active", texts.length > 0);
+  byId("stop").hidden = running?.status !== "active" || byId("composer").hidden; // in a read-only view
+}
+
+// Isolated, so that a user-chosen name cannot change the direction of the text around it.
+const isolated = (name) => el("bdi", shorten(name, 40));
+
+function runTexts({ agent_name: agent, status, started_at: since, waiting }) {
+  const what = status === "stopping" ? " was asked to stop" : ` is working since ${clock(since)}`;
+  const next = waiting.map((one) => [isolated(one.agent_name ?? "another agent"), " waits"]);
+  if (next.length > 1) next.splice(0, next.length, [`${next.length} agents wait`]);
+  return [[agent ? isolated(agent) : "An agent", what], ...next];
 }

@@ -5,8 +5,6 @@ import { brief, bytes, duration, exact, plural, shorten } from "./format.js";
 import { Drawing, markdown, prose } from "./markdown.js";
 import { contentText, data, foldable, pretty } from "./prose.js";
 
-const RECENT = 10 * 60 * 1000;
-
 /** The element of a part; null if it is shown elsewhere. `drawings`: of the texts that are being written, by index. */
 export function drawPart(row, part, index, fold, drawings) {
   switch (part.type) {
@@ -74,8 +72,7 @@ function tool(fold, name, state, words, preview, body, label) {
 function toolCall(row, part, index, fold) {
   const results = row.results.get(index) ?? [];
   const failed = results.find((result) => result.part.is_error)?.part;
-  const waits = !results.length && Date.now() - new Date(row.message.timestamp) < RECENT && !row.archived;
-  const state = failed ? "error" : results.length ? "done" : waits ? "waiting" : "none";
+  const state = failed ? "error" : results.length ? "done" : row.working ? "waiting" : "none";
   const took = results.length ? duration(row.message.timestamp, results.at(-1).message.timestamp) : "";
   const words = { error: "failed", done: took || "done", waiting: "running", none: "no result" }[state];
   const preview = failed ? brief(contentText(failed.content), 160) : argumentsLine(part.input);

@@ -6,13 +6,14 @@ const TOGETHER = 5 * 60 * 1000; // milliseconds; messages of one author within t
 
 /**
  * `messages`: in order. `unfolded`: by the id of a summary, `{messages, more}` of its originals. `unread`: the id of the
- * first unseen message, or null.
- * Returns `{rows, home}`. A row: `{key, message, archived, day, continued, unread, results, paired, edge}`. `results`:
+ * first unseen message, or null. `run`: the active run, or null.
+ * Returns `{rows, home}`. A row: `{key, message, archived, day, continued, unread, working, results, paired, edge}`.
+ * `working`: whether its author may still be working on its tool calls. `results`:
  * the results by the index of the call's part; `paired`: the indices of result parts that are shown at their call;
  * `edge`: "start" or "end" for a row before or after the originals of a summary, which has no message.
  * `home`: by message id, the key of the row that shows it.
  */
-export function buildRows({ messages, unfolded, unread }) {
+export function buildRows({ messages, unfolded, unread, run }) {
   const { rows, home } = paired(sequence(messages, unfolded));
   let previous = null;
   let today = null;
@@ -25,6 +26,7 @@ export function buildRows({ messages, unfolded, unread }) {
     row.day = day === today ? null : message.timestamp;
     today = day;
     row.unread = !archived && message.id === unread;
+    row.working = message.status === "streaming" || (run && Date.parse(message.timestamp) >= Date.parse(run.started_at));
     row.after = before && !before.message.is_summary ? before.message.timestamp : null;
     row.continued = !row.day && !row.unread && follows(before, row);
   }
@@ -102,17 +104,7 @@ export function sameRow(left, right) {
   return values.length === others.length && values.every((value, at) => value === others[at]);
 }
 
-const shownValues = ({ message, edge, count, day, continued, unread, after, paired, results = [] }) => [
-  ...[message, edge, count, day, continued, unread, after, paired?.size],
+const shownValues = ({ message, edge, count, day, continued, unread, working, after, paired, results = [] }) => [
+  ...[message, edge, count, day, continued, unread, after, paired?.size, Boolean(working)],
   ...[...results].flatMap(([index, all]) => [index, ...all.map(({ part }) => part)]),
 ];
-
-/** The calls without a result among the newest messages: `[{message, part}]`. */
-export function waitingCalls(rows, newest = 12) {
-  const recent = rows.slice(-newest).filter((row) => !row.edge && !row.archived);
-  return recent.flatMap(({ message, results }) =>
-    message.parts
-      .filter((part, index) => part.type === "tool_use" && !results.has(index))
-      .map((part) => ({ message, part })),
-  );
-}

@@ -76,7 +76,7 @@ export class Timeline {
     this.target = null;
     this.current = null;
     this.failed = 0;
-    showActivity([]);
+    showActivity([], null);
     this.header.open(id);
     this.list.reset();
     this.navigation += 1;
@@ -101,8 +101,18 @@ export class Timeline {
         return conversation.open(this.position());
       },
       onEvent: (name, data) => this.handle(name, data),
-      onState: (state, error) => conversation === this.conversation && this.header.link(state, error),
+      onState: (state, error) => {
+        if (conversation !== this.conversation) return;
+        if (state === "opening") this.work(null); // the stream begins with the active run
+        this.header.link(state, error);
+      },
     });
+  }
+
+  /** The run of the conversation. */
+  work(run) {
+    this.conversation.run = ["active", "stopping"].includes(run?.status) ? run : null;
+    this.show();
   }
 
   /** The position in view, or null at the end. */
@@ -146,6 +156,7 @@ export class Timeline {
     if (name === "away") this.header.link("waiting", { away: true });
     if (name === "back") this.header.link("open");
     if (name === "restored") return "reset";
+    if (name === "run") return this.work(data.run);
     if (name !== "expanded") return this.conversation.apply(name, data);
     this.folds.summaries.delete(data.summary_id);
     this.conversation.refresh(this.position()).catch(() => this.stream?.restart());
@@ -200,7 +211,7 @@ export class Timeline {
     const { conversation, list, folds } = this;
     if (!conversation) return;
     const { messages } = conversation;
-    const { rows, home } = buildRows({ messages, unfolded: folds.unfolded(), unread: this.firstUnread });
+    const { rows, home } = buildRows({ messages, unfolded: folds.unfolded(), unread: this.firstUnread, run: conversation.run });
     this.home = home;
     folds.learn(messages);
     list.endless = conversation.newer;
@@ -208,7 +219,7 @@ export class Timeline {
     this.grown.clear();
     list.set(rows);
     this.scroller.ariaBusy = String(Boolean(conversation.loading.older ?? conversation.loading.newer));
-    showActivity(rows);
+    showActivity(rows, conversation.run);
     this.scrolled();
   }
 
