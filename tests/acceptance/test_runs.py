@@ -256,7 +256,7 @@ class Storm:
 def test_a_storm(own_server: Start, full_storm: bool, record_property: Any) -> None:
     """Holders are killed, suspended, hang and lose the network; the server restarts and forgets leases. No two runs
     overlap in their fenced writes, and who waits begins within 10 seconds after the end or death of a holder."""
-    workers, rooms, seconds, seed = (8, 20, 180.0, 1) if full_storm else (4, 1, 14.0, 1)
+    workers, rooms, seconds, seed = (8, 20, 210.0, 1) if full_storm else (4, 1, 14.0, 1)
     storm = Storm(own_server, workers=workers, rooms=rooms, seconds=seconds, seed=seed)
     names = [f"c{number}" for number in range(rooms)]
     with HistoryStore(storm.server.url, search="off", log_length=100_000) as store:
@@ -272,8 +272,8 @@ def test_a_storm(own_server: Start, full_storm: bool, record_property: Any) -> N
         for number in itertools.count(1):
             if time.monotonic() > ends:
                 break
-            storm.wait(chance.random() * 4)
-            (next(rare) if number % 8 == 0 else chance.choice(acts))()
+            storm.wait(chance.random() * 3)
+            (next(rare) if number % 14 == 0 else chance.choice(acts))()
     else:
         storm.wait(2)
         storm.kill()
@@ -290,7 +290,7 @@ def test_a_storm(own_server: Start, full_storm: bool, record_property: Any) -> N
             for before, after in itertools.pairwise(groups):
                 began, ended = before[-1].time, after[0].time
                 if after[0].asked and after[0].asked < began:  # it was waiting
-                    undisturbed = not any(began < end + 20 and start < ended for start, end in storm.outages)
+                    undisturbed = not any(began < end + 12 and start < ended for start, end in storm.outages)
                     faults = sum(began - 1 < at < ended for at in storm.faults)
                     gaps.append((ended - began, undisturbed and faults <= 1))
             wait_until(lambda name=name: not store.get_run(name).is_active, "the end of each run", 20)

@@ -109,7 +109,6 @@ export class Timeline {
     });
   }
 
-  /** The run of the conversation. */
   work(run) {
     this.conversation.run = ["active", "stopping"].includes(run?.status) ? run : null;
     this.show();
