@@ -66,7 +66,7 @@ def author(message: Message) -> str:
 
 class Timeline:
     """Prints messages one below the other. `tools`, `reasoning`: whether to show these parts; `full`: whether to show
-    long parts in full. `archived(message)`: whether a message is in the archive."""
+    long parts in full. `archived(message)`: whether a message is in the archive. `edited`: ids of edited messages."""
 
     def __init__(
         self,
@@ -76,12 +76,14 @@ class Timeline:
         reasoning: bool,
         full: bool,
         archived: Callable[[Message], bool] = lambda message: False,
+        edited: frozenset[str] = frozenset(),
     ) -> None:
         self._screen = screen
         self._tools = tools
         self._reasoning = reasoning
         self._full = full
         self._archived = archived
+        self._edited = edited
         self._day: date | None = None
 
     def print_all(self, messages: Iterable[Message]) -> None:
@@ -131,6 +133,7 @@ class Timeline:
             if author(message) != message.role:
                 head.append(f"  {message.role}", style="dim")
         notes = [note, message.scope, message.status == "interrupted" and "interrupted"]
+        notes += [message.id in self._edited and "edited", message.is_pinned and "pinned"]
         notes.append(self._archived(message) and "archived")
         if shown := " · ".join(note for note in notes if note):
             head.append(f"  {shown}", style="dim")

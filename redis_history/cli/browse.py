@@ -1,8 +1,9 @@
-"""`redis-history ls`, `show` and `search`."""
+"""`redis-history ls`, `show`, `log` and `search`."""
 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -18,9 +19,19 @@ from redis_history.cli import _options
 from redis_history.cli._options import Number
 from redis_history.cli._output import complain, console, counted, name, one_line, put
 from redis_history.cli._stores import no_conversation, open_store
-from redis_history.cli._timeline import Timeline, author, describe_run
+from redis_history.cli._timeline import Timeline, author, describe, describe_run
 from redis_history.cli.commands import FAILED, WRONG, Context, define
 from redis_history.errors import CapabilityError
+from redis_history.events import (
+    Event,
+    HistoryCompacted,
+    HistoryExpanded,
+    MessagesAppended,
+    MessagesDeleted,
+    MessageUpdated,
+    ReplyEnded,
+    Reset,
+)
 from redis_history.json_form import to_json
 from redis_history.model import Conversation, Message
 from redis_history.model.runs import RunInfo
@@ -29,6 +40,7 @@ from redis_history.search.hits import Highlight, SearchHit
 from redis_history.search.text import searchable
 
 _ALL = 1_000_000
+_LOGGED = 1000
 _HEADINGS = ("ID", "TITLE", "MESSAGES", "TOKENS", "CHANGED", "USER", "AGENT")
 _NARROW = 60  # characters
 _AGES = ((60, "s", 1), (3600, "min", 60), (86_400, "h", 3600), (7 * 86_400, "d", 86_400))
@@ -168,7 +180,11 @@ def show_command(
         else:
             screen = console()
             _print_record(screen, record, store.get_run(conversation))
-            options = {"archived": _archive_of(store, conversation)} if archived else {}
+            options: dict[str, Any] = {"archived": _archive_of(store, conversation)} if archived else {}
+            if record.revision > record.message_count:  # there were other changes than appends
+                options["edited"] = frozenset(
+                    event.message_id for event in _log(store, conversation) if isinstance(event, MessageUpdated)
+                )
             Timeline(screen, tools=tools, reasoning=reasoning, full=full, **options).print_all(messages)
     if more:
         click.echo(f"Only the newest {limit:,} are shown: --limit N, or --all", err=True)
@@ -205,6 +221,56 @@ def _archive_of(store: HistoryStore, conversation_id: str) -> Callable[[Message]
         return message.position is not None and summary.position is not None and message.position <= summary.position
 
     return archived
+
+
+@define("log")
+@_options.conversation
+@click.option("--limit", "-n", type=Number(1), default=100, help="Show at most the newest N changes.")
+@click.option("--all", "everything", is_flag=True, help="Show all changes that the change log keeps.")
+def log_command(context: Context, conversation: str, limit: int, everything: bool) -> None:
+    """Show what changed in a conversation, and when.
+
+    Prints a line for each change: its revision, its time, what it did, and the messages with their authors. With
+    --json, each line is a change with its messages as they are now.
+    """
+    with open_store(context) as store:
+        if store.get_conversation(conversation) is None:
+            no_conversation(store, conversation)
+        for event in deque(_log(store, conversation), maxlen=None if everything else limit):
+            if context.json:
+                context.emit(to_json(event) | {"changed_at": event.changed_at})
+                continue
+            time = event.changed_at.astimezone().strftime("%Y-%m-%d %H:%M:%S") if event.changed_at else ""
+            click.echo(f"{event.revision}\t{time}\t{_change(event)}")
+
+
+def _log(store: HistoryStore, conversation_id: str) -> Iterator[Event]:
+    found = store.log(conversation_id, limit=_LOGGED)
+    while found:
+        yield from found
+        found = store.log(conversation_id, after=found[-1].cursor, limit=_LOGGED)
+
+
+def _change(event: Event) -> str:
+    """What a change did, on one line."""
+    match event:
+        case MessagesAppended():
+            what = [f"{name(one.id)} by {author(one)}" for one in event.messages]
+            what += [f"{name(one)} (removed since)" for one in event.gone_ids]
+            what += [f"removed {name(one)} to make room" for one in event.removed_ids]
+            return f"appended {', '.join(what)}"
+        case MessageUpdated() | ReplyEnded():
+            who = f" by {author(event.message)}" if event.message else " (removed since)"
+            return f"{'edited' if isinstance(event, MessageUpdated) else 'finished'} {name(event.message_id)}{who}"
+        case MessagesDeleted():
+            return f"deleted {', '.join(map(name, event.message_ids))}"
+        case HistoryCompacted():
+            return f"replaced {counted(event.count, 'message')} by the summary {name(event.summary_id)}"
+        case HistoryExpanded():
+            return f"restored {counted(event.count, 'message')} of the summary {name(event.summary_id)}"
+        case Reset(reason="log_trimmed"):
+            return "began as a fork or an import"
+    return describe(event)[2]
 
 
 @define("search")

@@ -1,4 +1,4 @@
-"""`redis-history say`, `stop`, `rename` and `delete`."""
+"""`redis-history say`, `stop`, `rename`, `fork`, `delete` and `erase`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any, get_args
 import click
 
 from redis_history.cli import _options
-from redis_history.cli._output import counted, name
+from redis_history.cli._output import counted, name, progress
 from redis_history.cli._stores import no_conversation, open_store
 from redis_history.cli._timeline import describe_run
 from redis_history.cli.commands import FAILED, Context, define
-from redis_history.model import Message, Participant, Role, TextPart
+from redis_history.errors import ConversationNotFoundError
+from redis_history.model import Conversation, Message, Participant, Role, TextPart
+from redis_history.requests import owner_of, owner_text
 
 
 @define("say")
@@ -73,6 +75,23 @@ def rename_command(context: Context, conversation: str, title: str) -> None:
     context.say(f"{name(conversation)}: {name(title)}", conversation_id=conversation, title=title or None)
 
 
+@define("fork")
+@_options.conversation
+@click.argument("new_id", required=False, metavar="[NEW_ID]", type=_options.utf8)
+@click.option("--through", metavar="ID", type=_options.utf8, help="The last message of the copy.")
+def fork_command(context: Context, conversation: str, new_id: str | None, through: str | None) -> None:
+    """Copy a conversation, up to a message if wanted.
+
+    Prints the id of the copy, which has the messages of one moment, also archived ones, and the same record.
+    """
+    with open_store(context, lasting=True, searches=None) as store:
+        try:
+            made = store.fork(conversation, new_id, through=through)
+        except ConversationNotFoundError:
+            no_conversation(store, conversation)
+    context.say(name(made.conversation_id), conversation_id=made.conversation_id, message_count=made.message_count)
+
+
 @define("delete")
 @click.argument("conversations", nargs=-1, required=True, **_options.CONVERSATION_ID | {"metavar": "ID..."})
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
@@ -81,11 +100,8 @@ def delete_command(context: Context, conversations: tuple[str, ...], yes: bool) 
 
     Asks for confirmation, which needs a terminal or --yes. Exit status 1 if a conversation does not exist.
     """
-    if not yes:
-        if sys.stdin is None or not sys.stdin.isatty():
-            raise click.UsageError("cannot ask for confirmation without a terminal: give --yes")
-        shown = ", ".join(map(name, conversations[:5])) + (" …" if len(conversations) > 5 else "")
-        click.confirm(f"Delete {counted(len(conversations), 'conversation')} ({shown})?", abort=True, err=True)
+    shown = ", ".join(map(name, conversations[:5])) + (" …" if len(conversations) > 5 else "")
+    _confirm(yes, f"Delete {counted(len(conversations), 'conversation')} ({shown})?")
     missing = False
     with open_store(context, searches=None) as store:
         for conversation_id in conversations:
@@ -95,3 +111,43 @@ def delete_command(context: Context, conversations: tuple[str, ...], yes: bool) 
             context.say(f"{name(conversation_id)}: {text}", conversation_id=conversation_id, deleted=deleted)
     if missing:
         raise SystemExit(FAILED)
+
+
+def _confirm(yes: bool, question: str) -> None:
+    if yes:
+        return
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise click.UsageError("cannot ask for confirmation without a terminal: give --yes")
+    click.confirm(question, abort=True, err=True)
+
+
+@define("erase")
+@click.option("--user", "user_id", metavar="ID", type=owner_of, required=True,
+              help="The owner of the conversations: 1 is the number, '\"1\"' the text.")  # fmt: skip
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+@_options.quiet
+def erase_command(context: Context, user_id: int | str, yes: bool, quiet: bool) -> None:
+    """Delete everything that a user owns.
+
+    Deletes all conversations of the user with every copy of their content, also those that the user gets meanwhile.
+    Asks for confirmation, which needs a terminal or --yes. After an interruption, the same command continues. With
+    --json, prints each deleted conversation.
+    """
+    who = name(owner_text(user_id))
+    with open_store(context, lasting=True, searches=None) as store:
+        total = store.count_conversations(user_id=user_id)
+        _confirm(yes, f"Delete {counted(total, 'conversation')} of the user {who}?")
+        done = messages = 0
+        with progress("erasing", context, quiet=quiet) as update:
+
+            def show(one: Conversation) -> None:
+                nonlocal done, messages
+                done, messages = done + 1, messages + one.message_count
+                update(done, max(done, total), counted(messages, "message"))
+                if context.json:
+                    kind = {"kind": "erased", "conversation_id": one.conversation_id}
+                    context.emit(kind | {"message_count": one.message_count})
+
+            store.erase_user(user_id, on_progress=show)
+    text = f"{who}: {counted(done, 'conversation')} with {counted(messages, 'message')} erased"
+    context.say(text, kind="ended", user_id=user_id, conversations=done, messages=messages)

@@ -71,7 +71,9 @@ def _summarizer(kind: str, model: str | None, base_url: str | None, tokens: int 
 @click.option("--grace", type=duration, default="20s",
               help="Time for running work to finish after SIGTERM or SIGINT.")  # fmt: skip
 @click.option(
-    "--once", is_flag=True, help="Compress conversations over the limits and exit, with status 1 if some fail."
+    "--once",
+    is_flag=True,
+    help="Compress once and exit, with status 1 if conversations fail or are skipped.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be compressed, change nothing, and exit.")
 @click.option("--quiet", "-q", is_flag=True, help="Report only failures.")
@@ -122,7 +124,8 @@ def compress_command(
     )
     if not quiet or stats.failed:
         context.say(text, kind="ended", **structs.asdict(stats))
-    if once and stats.failed:
+    # After a failure, a conversation rests, and is skipped until then.
+    if once and (stats.failed or stats.resting or stats.conflicts or stats.leases_lost or stats.busy):
         sys.exit(FAILED)
 
 

@@ -54,10 +54,10 @@ async def status(view: View, request: ApiRequest) -> Response:
 async def conversations(view: View, request: ApiRequest) -> Response:
     limit, offset = request.number("limit", 50, 1, MOST), request.number("cursor", 0, 0, _LIST_END)
     user_id, agent = request.text("user_id"), request.text("agent_name")
-    owner = None if user_id is None else owner_of(user_id)
+    owner, origin = None if user_id is None else owner_of(user_id), request.text("forked_from")
     count = limit if view.open_to_all else _EXAMINED
     found = await view.store.list_conversations(
-        user_id=owner, agent_name=agent, limit=count + 1, offset=offset, preview=True
+        user_id=owner, agent_name=agent, forked_from=origin, limit=count + 1, offset=offset, preview=True
     )
     kept: list[Preview] = []
     end = offset
@@ -73,7 +73,9 @@ async def conversations(view: View, request: ApiRequest) -> Response:
             shape["last"] = message_preview(one.last_message)
     more = end < offset + len(found) and end <= _LIST_END
     total = None
-    if view.open_to_all and None in (owner, agent):  # with both filters, it would take a read of all records
+    if (
+        view.open_to_all and origin is None and None in (owner, agent)
+    ):  # with both filters, it would take a read of all records
         total = await view.store.count_conversations(user_id=owner, agent_name=agent)
     return answer({"conversations": shapes, "next": str(end) if more else None, "total": total})
 
@@ -194,6 +196,27 @@ async def append(view: View, request: ApiRequest) -> Response:
 async def update_conversation(view: View, request: ApiRequest) -> Response:
     title = request.body.get("title", UNSET)
     return answer(conversation_shape(await view.store.update_conversation(request.path["conversation"], title=title)))
+
+
+async def fork(view: View, request: ApiRequest) -> Response:
+    """Copy the conversation, up to the message `through`. A client chooses no id, so that it takes none of others."""
+    through = request.body.get("through")
+    if through is not None and not isinstance(through, str):
+        raise bad_input("through must be the id of a message")
+    return answer(conversation_shape(await view.store.fork(request.path["conversation"], through=through)), 201)
+
+
+async def pin(view: View, request: ApiRequest) -> Response:
+    pinned = request.body.get("pinned")
+    if not isinstance(pinned, bool):
+        raise bad_input("pinned must be true or false")
+    found = await view.store.pin(request.path["conversation"], request.path["message"], pinned=pinned)
+    return answer(message_shape(found))
+
+
+async def erase(view: View, request: ApiRequest) -> Response:
+    """Remove all conversations of an owner. If the connection ends before, the same request continues."""
+    return answer({"conversations": await view.store.erase_user(owner_of(request.path["user"]))})
 
 
 async def delete_conversation(view: View, request: ApiRequest) -> Response:

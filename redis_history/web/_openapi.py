@@ -66,9 +66,11 @@ _SCHEMAS: Final = {
     "Status": _object("version namespace address? read_only:boolean capabilities:object summary_prefix"),
     "Conversation": _object(
         "id title? user_id:owner agent_name? auditing_id:owner message_count:count characters:count tokens:count "
-        "created_at? updated_at? first_message_at? last_message_at? revision:count metadata:object",
+        "created_at? updated_at? first_message_at? last_message_at? revision:count metadata:object forked_from:Origin?",
         "cursor last:object? label metadata_cut:count",
     ),
+    "Origin": _object("conversation_id revision:count message_id?"),
+    "Erased": _object("conversations:count"),
     "Part": _object("type", "cut:count", description="a part; of an unknown one, its `data`"),
     "Participant": _object("kind id", "display_name?"),
     "Message": _object(
@@ -95,10 +97,10 @@ _SCHEMAS: Final = {
     ),
 }
 _PARAMETERS: Final = _fields(
-    "conversation message limit:limit cursor:page user_id agent_name last:flag before:position since:position "
-    "first:flag include_archived:flag after:cursor q role:role participant tool"
+    "conversation message user limit:limit cursor:page user_id agent_name forked_from last:flag before:position "
+    "since:position first:flag include_archived:flag after:cursor q role:role participant tool"
 )
-_BODY: Final = _fields("text id role:role participant:Participant title? run_id? reason?")
+_BODY: Final = _fields("text id role:role participant:Participant title? run_id? reason? through? pinned:boolean")
 
 
 def document(api: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -120,7 +122,7 @@ def _operation(path: str, method: str, endpoint: Any) -> dict[str, Any]:
     ids = [segment[1:-1] for segment in path.split("/") if segment.startswith("{")]
     kind = "text/event-stream" if schema == "Event" else "application/json"
     done = {"description": "done", **({"content": {kind: {"schema": _schema(schema)}}} if schema else {})}
-    statuses = {"Appended": ("200", "201"), None: ("204",)}.get(schema, ("200",))
+    statuses = ("201",) if name == "fork" else {"Appended": ("200", "201"), None: ("204",)}.get(schema, ("200",))
     responses = {
         **dict.fromkeys(statuses, done),
         "default": {"description": "an error", "content": {"application/problem+json": {"schema": _schema("Problem")}}},
@@ -137,7 +139,7 @@ def _operation(path: str, method: str, endpoint: Any) -> dict[str, Any]:
     }
     if method in ("POST", "PATCH"):
         fields = {one: _BODY[one] for one in (*endpoint.fields, *endpoint.as_fields)}
-        required = [one for one in fields if one in ("text", "title")]
+        required = [one for one in fields if one in ("text", "title", "pinned")]
         body = {"type": "object", "required": required, "properties": fields, "additionalProperties": False}
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
     return operation

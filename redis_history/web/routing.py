@@ -325,7 +325,7 @@ async def openapi(view: View, request: ApiRequest) -> Response:
 _CONVERSATION: Final = "/v1/conversations/{conversation}"
 _MESSAGES: Final = f"{_CONVERSATION}/messages"
 _MESSAGE: Final = f"{_MESSAGES}/{{message}}"
-_LIST: Final = ("limit", "cursor", "user_id", "agent_name", "last")
+_LIST: Final = ("limit", "cursor", "user_id", "agent_name", "forked_from", "last")
 _PAGE: Final = ("limit", "before", "since", "first", "include_archived")
 _SEARCH: Final = ("conversation", "q", "limit", "role", "participant", "tool", "since", "before")
 
@@ -338,6 +338,7 @@ API: Final[dict[str, dict[str, Endpoint]]] = {
         "PATCH": Endpoint(_endpoints.update_conversation, "rename", "Conversation", (), ("title",)),
         "DELETE": Endpoint(_endpoints.delete_conversation, "delete", None, (), ()),
     },
+    f"{_CONVERSATION}/fork": {"POST": Endpoint(_endpoints.fork, "fork", "Conversation", (), ("through",))},
     f"{_CONVERSATION}/run": {"GET": Endpoint(_endpoints.run, "read", "CurrentRun")},
     f"{_CONVERSATION}/stop": {"POST": Endpoint(_endpoints.stop, "stop", "Stopping", (), ("run_id", "reason"))},
     _MESSAGES: {
@@ -346,11 +347,13 @@ API: Final[dict[str, dict[str, Endpoint]]] = {
     },
     _MESSAGE: {
         "GET": Endpoint(_endpoints.message, "read", "Message"),
+        "PATCH": Endpoint(_endpoints.pin, "pin", "Message", (), ("pinned",)),
         "DELETE": Endpoint(_endpoints.delete_message, "delete", None, (), ()),
     },
     f"{_MESSAGE}/originals": {"GET": Endpoint(_endpoints.originals, "read", "Messages", ("limit", "before"))},
     f"{_MESSAGE}/expand": {"POST": Endpoint(_endpoints.expand, "delete", "Expanded", (), ())},
     f"{_CONVERSATION}/events": {"GET": Endpoint(View.events, "read", "Event", ("after",))},
+    "/v1/users/{user}": {"DELETE": Endpoint(_endpoints.erase, "erase", "Erased", (), ())},
     "/v1/events": {"GET": Endpoint(View.events, "list", "Event")},
     "/v1/search": {"GET": Endpoint(_endpoints.search, "list", "Hits", _SEARCH)},
 }

@@ -1,4 +1,4 @@
-"""`redis-history say`, `rename` and `delete`; `ls` with filters and an order; a refused connection."""
+"""`redis-history say`, `rename`, `fork`, `log`, `delete` and `erase`; filters of `ls`; a refused connection."""
 
 from __future__ import annotations
 
@@ -44,6 +44,45 @@ def test_delete_asks_first(store: HistoryStore, on: Any) -> None:
     assert done.returncode == 1
     assert done.lines == [{"conversation_id": "a", "deleted": True}, {"conversation_id": "missing", "deleted": False}]
     assert [one.conversation_id for one in store.list_conversations()] == ["b"]
+
+
+def test_fork_copies_up_to_a_message(store: HistoryStore, on: Any) -> None:
+    store.append_many("c", [user(name, id=name) for name in "abc"])
+    (made,) = on("fork", "c", "d", "--through", "b", "--json").lines
+    assert made == {"conversation_id": "d", "message_count": 2}
+    assert [message.id for message in store.get("d")] == ["a", "b"]
+    new_id = on("fork", "c").stdout.strip()
+    assert len(store.get(new_id)) == 3
+    assert on("fork", "missing").returncode == 1
+    assert on("fork", "c", "d").returncode == 1, "it exists"
+
+
+def test_erase_deletes_what_a_user_owns(store: HistoryStore, on: Any) -> None:
+    for name, owner in (("a", 7), ("b", 7), ("c", "7")):
+        store.create_conversation(Conversation(name, user_id=owner))
+        store.append(name, user("x"))
+    assert on("erase", "--user", "7").returncode == 2, "nobody can be asked"
+    *each, ended = on("erase", "--user", "7", "--yes", "--json").lines
+    assert sorted(one["conversation_id"] for one in each) == ["a", "b"]
+    assert ended == {"kind": "ended", "user_id": 7, "conversations": 2, "messages": 2}
+    assert [one.conversation_id for one in store.list_conversations()] == ["c"]
+    assert on("erase", "--user", '"7"', "-y").stdout == '"7": 1 conversation with 1 message erased\n'
+
+
+def test_log_shows_what_changed(store: HistoryStore, on: Any) -> None:
+    store.append_many("c", [user(name, id=name) for name in "ab"])
+    store.update_message("c", user("new", id="a"))
+    store.delete_messages("c", ["b"])
+    rows = [line.split("\t") for line in on("log", "c").stdout.splitlines()]
+    what = ["appended a by user, b (removed since)", "edited a by user", "deleted b"]
+    assert [(row[0], row[2]) for row in rows] == list(zip("123", what, strict=True))
+    found = on("log", "c", "-n", "2", "--json").lines
+    assert [one["event"] for one in found] == [
+        "message_updated",
+        "messages_deleted",
+    ]
+    assert "edited" in on("show", "c").stdout
+    assert on("log", "missing").returncode == 1
 
 
 def test_ls_filters_and_sorts(store: HistoryStore, on: Any) -> None:

@@ -18,6 +18,9 @@ CHANGES = [
     ("PATCH", at("c"), {"title": "T"}),
     ("DELETE", at("c"), None),
     ("POST", at("c", "messages", "m1", "expand"), {}),
+    ("POST", at("c", "fork"), {}),
+    ("PATCH", at("c", "messages", "m1"), {"pinned": True}),
+    ("DELETE", "/v1/users/ann", None),
 ]
 
 
@@ -37,6 +40,15 @@ async def test_changes(writable: Any, store: Any) -> None:
     summary = (await store.compact("c", through="m2", summary="both")).summary
     done = await writable.post(at("c", "messages", summary.id, "expand"), json={})
     assert (done.status_code, done.json()["count"]) == (200, 2)
+    done = await writable.post(at("c", "fork"), json={"through": "m1"})
+    fork = done.json()
+    assert (done.status_code, fork["message_count"], fork["forked_from"]["conversation_id"]) == (201, 1, "c")
+    listed = (await writable.get("/v1/conversations", params={"forked_from": "c"})).json()["conversations"]
+    assert [one["id"] for one in listed] == [fork["id"]]
+    done = await writable.patch(at("c", "messages", "m1"), json={"pinned": True})
+    assert (done.status_code, done.json()["metadata"]) == (200, {"pinned": True})
+    await store.update_conversation(fork["id"], user_id=7)
+    assert (await writable.delete("/v1/users/7")).json() == {"conversations": 1}
     for status in (204, 404):
         assert (await writable.delete(at("c", "messages", "m1"))).status_code == status
     assert [one.id for one in await store.get("c")] == ["m2"]
