@@ -264,7 +264,7 @@ def test_a_restart_ends_no_living_reply(own_server: Start) -> None:
         time.sleep(6.5)  # longer than the lease
         server.start()
         with HistoryStore(server.url, search="off") as fresh:  # has not seen the outage
-            fresh.get("c")
+            assert fresh.get("c")[0].status == fresh.snapshot("c").messages[0].status == "streaming"
         reply.write("after")
     assert (reply.message.text, reply.message.status) == ("before after", "complete")
 

@@ -120,14 +120,15 @@ def _current(reply: list[Any], settings: Settings) -> _Current | None:
     return _Current(message) if len(reply) == 1 else _with_content(message, reply[1], reply[2], settings)
 
 
-def _end_dead(conversation_id: str, found: Sequence[_Current | None], settings: Settings) -> Steps[list[bool]]:
-    """End the replies of dead writers. Returns for each whether that was done."""
-    done = []
+def _end_dead(conversation_id: str, found: Sequence[_Current | None], settings: Settings) -> Steps[list[bool | None]]:
+    """End the replies of dead writers. Returns for each whether that was done; None: the server does not take its writer
+    for dead."""
+    done: list[bool | None] = []
     for one in found:
         if one is not None and one.dead_size is not None:
             try:
                 op = UpdateMessage(conversation_id, entry_of(one.message), reply=ReplyEnd(size=one.dead_size))
-                done.append((yield from update(op, settings)) is not None)
+                done.append((yield from update(op, settings)) is not None or None)
             except RedisHistoryError as error:
                 _logger.info("reply %r could not be ended: %s", one.message.id[:80], error)
                 done.append(False)
@@ -137,11 +138,16 @@ def _end_dead(conversation_id: str, found: Sequence[_Current | None], settings: 
 def _refreshed(conversation_id: str, positions: Sequence[Position], settings: Settings) -> Steps[list[Message | None]]:
     """Streaming messages as they are now, after the replies of dead writers were ended."""
     found = yield from read_replies(conversation_id, positions, settings)
-    if not all((yield from _end_dead(conversation_id, found, settings))):
-        found = yield from read_replies(
-            conversation_id, positions, settings
-        )  # the writer is back, or another reader ended it
-    return [one and one.message for one in found]
+    done = yield from _end_dead(conversation_id, found, settings)
+    if not all(done):  # the writer is back, another reader ended it, or the server has just started
+        found = yield from read_replies(conversation_id, positions, settings)
+    return [one and _shown(one, done) for one in found]
+
+
+def _shown(one: _Current, done: list[bool | None]) -> Message:
+    """A reply that the server does not end yet goes on: after a restart its writer needs time to come back."""
+    lives = one.dead_size is not None and None in done
+    return replace(one.message, status="streaming") if lives else one.message
 
 
 def _page(op: ReadPage, settings: Settings) -> Steps[Page]:
@@ -179,10 +185,11 @@ def _head(op: ReadHead, settings: Settings) -> Steps[Head]:
     if not head.newest.live:
         return head
     joined = _joined_head(head, replies, settings)
-    if any((yield from _end_dead(op.conversation_id, joined, settings))):  # read the cursor of these messages
+    done = yield from _end_dead(op.conversation_id, joined, settings)
+    if any(done):  # read the cursor of these messages
         head, replies = yield from read_call(call, settings)
         joined = _joined_head(head, replies, settings)
-    return replace(head, newest=replace(head.newest, messages=[one.message for one in joined]))
+    return replace(head, newest=replace(head.newest, messages=[_shown(one, done) for one in joined]))
 
 
 def _joined_head(head: Head, replies: dict[int, tuple[bytes, float]], settings: Settings) -> list[_Current]:
