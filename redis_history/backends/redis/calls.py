@@ -343,6 +343,28 @@ def read(call: Call, settings: Settings) -> Steps[Any]:
     return call.decode((yield from with_extra_keys(msgspec.structs.replace(call, args=[*call.args, b"c"]))))
 
 
+#: The scripts of reads that may ask for further keys.
+_ASKING: Final = frozenset({CHANGES, FETCH, FIND, HEAD, PAGE_ARCHIVED, REPLY})
+
+
+def read_all(calls: list[Call], settings: Settings) -> Steps[list[Any]]:
+    """The outcomes of several reads, in one round trip, and a further one for those that ask for keys."""
+    if not settings.cluster:
+        outcomes: list[Any] = yield calls
+        return outcomes
+    sent = [
+        msgspec.structs.replace(one, args=[*one.args, b"c"] if one.script in _ASKING else one.args, decode=as_is)
+        for one in calls
+    ]
+    replies = yield sent
+    while waiting := [at for at, one in enumerate(sent) if one.script in _ASKING and _missing_keys(replies[at])]:
+        for at in waiting:
+            sent[at] = msgspec.structs.replace(sent[at], keys=extend_keys(sent[at].keys, replies[at][1:]))
+        for at, reply in zip(waiting, (yield [sent[at] for at in waiting]), strict=True):
+            replies[at] = reply
+    return [one.decode(reply) for one, reply in zip(calls, replies, strict=True)]
+
+
 def with_extra_keys(call: Call) -> Steps[Any]:
     """The steps of a call whose script may ask for further keys: see lua/_change.lua. Returns the raw reply."""
     call = msgspec.structs.replace(call, decode=as_is)

@@ -21,6 +21,7 @@ from redis_history.backends.redis.calls import (
     Upkeep,
     as_is,
     plain,
+    read,
 )
 from redis_history.backends.redis.keys import pack_keys
 from redis_history.backends.redis.search_index import (
@@ -260,8 +261,8 @@ def _sweep(op: SweepDocuments, settings: Settings) -> Steps[tuple[int, int] | No
             generations.setdefault((found.conversation_id, found.generation), []).append((found.sequence, key))
     for (conversation_id, generation), documents in generations.items():
         sequences = tuple(sequence for sequence, _ in documents)
-        found = yield fetch_call(Fetch(conversation_id, generation, sequences), settings)
-        gone += [key for (_, key), message in zip(documents, found, strict=True) if message is None]
+        messages = yield from fetch(Fetch(conversation_id, generation, sequences), settings)
+        gone += [key for (_, key), message in zip(documents, messages, strict=True) if message is None]
     for key in gone:
         yield plain(b"UNLINK", key)
     if count == 1:
@@ -408,6 +409,10 @@ def _read_all(op: SearchAll, settings: Settings, names: list[str], replies: list
 
     found = _search_matches(names, [matches_of(reply, message_of) for reply in replies], None)
     return found if found.matches else structs.replace(found, matches=[Matches(0, {})] * len(op.query.terms))
+
+
+def fetch(op: Fetch, settings: Settings) -> Steps[list[Fetched | None]]:
+    return read(fetch_call(op, settings), settings)
 
 
 def fetch_call(op: Fetch, settings: Settings) -> Call:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from redis_history.backends.redis import plan_drafts, plan_reads, plan_replies, plan_runs, plan_search, plan_writes
-from redis_history.backends.redis.calls import Call, Settings, Steps
+from redis_history.backends.redis.calls import Call, Settings, Steps, read_all
 from redis_history.backends.redis.plan_compaction import compact, expand
 from redis_history.backends.redis.plan_listing import (
     count_conversations,
@@ -32,15 +32,15 @@ T = TypeVar("T")
 def _read_together(op: ReadTogether, settings: Settings) -> Steps[list[Any]]:
     if not op.reads:
         return []
-    outcomes = yield [_CALLS[type(read)](read, settings) for read in op.reads]
+    outcomes = yield from read_all([_CALLS[type(one)](one, settings) for one in op.reads], settings)
     return (yield from plan_replies.read_together(op.reads, outcomes, settings))
 
 
 #: Operations of one call.
 _CALLS: Final[dict[type, Callable[[Any, Settings], Call]]] = {
+    Fetch: plan_search.fetch_call,
     **plan_drafts.CALLS,
     **plan_reads.CALLS,
-    Fetch: plan_search.fetch_call,
 }
 _PLANS: Final[dict[type, Callable[[Any, Settings], Steps[Any]]]] = {
     **plan_drafts.PLANS,
@@ -51,6 +51,7 @@ _PLANS: Final[dict[type, Callable[[Any, Settings], Steps[Any]]]] = {
     Compact: compact,
     CountConversations: count_conversations,
     Expand: expand,
+    Fetch: plan_search.fetch,
     ListConversations: list_conversations,
     ListPreviews: list_previews,
     ReadTogether: _read_together,

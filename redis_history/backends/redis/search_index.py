@@ -278,10 +278,16 @@ def purge_after(keys: ConversationKeys, reply: Any) -> Steps[None]:
 def mark(keys: ConversationKeys) -> Steps[None]:
     """Marks the documents of messages that moved to the archive or back, in chunks."""
     progress: list[Any] = [b"", b"", 0]
+    extra: list[bytes] = []
     while progress:
         revision, timestamp, sequence = progress
         args = [b"=" + keys.name, revision, timestamp, b"%d" % sequence]
-        [progress] = yield [Call(MARK, pack_keys(keys.state, keys.messages, keys.pending_work), args, as_is)]
+        packed = pack_keys(keys.state, keys.messages, keys.pending_work, *extra)
+        [reply] = yield [Call(MARK, packed, args, as_is)]
+        if reply and reply[0] == b"keys":
+            extra += reply[1:]
+        else:
+            progress, extra = reply, [key for key in extra if not key.startswith(b"rhd2")]  # the archive stays
 
 
 def finish_work(keyspace: Keyspace) -> Steps[None]:

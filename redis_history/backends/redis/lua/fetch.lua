@@ -2,16 +2,19 @@
 --
 -- KEYS  1 state (hash)   2 messages (sorted set)   then the document of each message
 -- ARGV  1 generation of the documents   2 how many to read before and after each
---       then the sequence of each, of a summary with a minus
+--       then the sequence of each, of a summary with a minus; then 'c' in a cluster
 --
 -- Returns for each {members from first to last, the index of the message (from 0), 1 if they are archived}, or {} if it was
--- removed. The neighbours of an archived message are from its archive.
+-- removed. The neighbours of an archived message are from its archive. Or {'keys', ...}: see _archive.lua.
 use_archives()
 use_places()
 local around = tonumber(ARGV[2])
 local known = redis.call('HMGET', KEYS[1], 'i', 's', 'w')
 local standing = 0 -- the sequence of the live summary, which an archived message shares
 if known[2] then standing = sequence_at(KEYS[1], known[2]) or 0 end
+
+local cluster = ARGV[#ARGV] == 'c' and 'c' or ''
+local ask
 
 local function beside(key, timestamp, sequence, archived)
   local rank = rank_of(key, timestamp, sequence)
@@ -29,8 +32,9 @@ local function look_up(timestamp, sequence)
     if found then return found end
   end
   if of_summary then return {} end
-  local time = tonumber(timestamp)
-  for _, archive in ipairs(archives_in(known[3])) do -- the oldest with this sequence is not a summary
+  local time, archives = tonumber(timestamp), archives_in(known[3])
+  ask = ask or undeclared_archives(KEYS[1], archives, cluster)
+  for _, archive in ipairs(ask and {} or archives) do -- the oldest with this sequence is not a summary
     if archive[2] <= time and time <= archive[3] then
       local found = beside(archive_of(KEYS[1], archive[1]), timestamp, sequence, 1)
       if found then return found end
@@ -40,8 +44,8 @@ local function look_up(timestamp, sequence)
 end
 
 local answer = {}
-for i = 3, #ARGV do
+for i = 3, #ARGV - #cluster do
   local timestamp = known[1] == ARGV[1] and redis.call('HGET', KEYS[i], 'm')
   answer[i - 2] = timestamp and look_up(timestamp, tonumber(ARGV[i])) or {}
 end
-return answer
+return ask or answer

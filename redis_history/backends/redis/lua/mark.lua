@@ -1,10 +1,11 @@
 -- Marks search documents as archived or live, in steps, for the pending moves of the state ('j', see _archive.lua). It uses
 -- the present position of each message, so a step may run twice, or late. After _archive.lua and _locate.lua.
 --
--- KEYS  1 state (hash)   2 messages (sorted set)   3 unfinished work of the bucket (hash)
+-- KEYS  1 state (hash)   2 messages (sorted set)   3 unfinished work of the bucket (hash)   then those that it asked for
 -- ARGV  1 name in that hash   2 revision of the move where the last step stopped, or ''   3, 4 timestamp and sequence there
 --
--- Returns where it stopped, for the next step: {revision, timestamp, sequence}; {} if no move is pending.
+-- Returns where it stopped, for the next step: {revision, timestamp, sequence}; {} if no move is pending; or {'keys', ...}, which
+-- asks for an archive or documents, because the absence of a key that is not declared proves nothing while a slot moves.
 use_archives()
 use_places()
 local AT_ONCE = 50 -- 5 to 8 ms, because changed documents are indexed again
@@ -21,6 +22,8 @@ local archived = redis.call('HGET', KEYS[1], '#' .. revision)
 local set, standing = KEYS[2], nil
 if archived then
   set = archive_of(KEYS[1], revision)
+  local ask = undeclared_archives(KEYS[1], {moves[1]}, 'c')
+  if ask then return ask end
 elseif known[3] then -- the live summary shares the sequence of a message in its archive
   standing = sequence_at(KEYS[1], known[3])
 end
@@ -30,6 +33,7 @@ local rank = rank_of(set, timestamp, sequence)
 local members = redis.call('ZRANGE', set, rank, rank + AT_ONCE - 1, 'WITHSCORES')
 local prefix = 'rhd2' .. string.sub(KEYS[1], 4, -2) .. known[1] .. ':'
 local more, readable = #members == 2 * AT_ONCE, false
+local keys = {}
 for i = 1, #members, 2 do
   if tonumber(members[i + 1]) > last then
     more = false
@@ -37,14 +41,16 @@ for i = 1, #members, 2 do
   end
   local own = sequence_of(members[i])
   if own ~= 0 then timestamp, sequence, readable = members[i + 1], own + 1, true end
-  if own ~= 0 and own ~= standing then
-    local key = prefix .. own
-    local held = redis.call('HMGET', key, 'c', 'z')
-    if archived and held[1] and not held[2] then
-      redis.call('HSET', key, 'z', '1')
-    elseif not archived and held[2] then
-      redis.call('HDEL', key, 'z')
-    end
+  if own ~= 0 and own ~= standing then keys[#keys + 1] = prefix .. own end
+end
+local ask = undeclared_keys(keys, 'c')
+if ask then return ask end
+for _, key in ipairs(keys) do
+  local held = redis.call('HMGET', key, 'c', 'z')
+  if archived and held[1] and not held[2] then
+    redis.call('HSET', key, 'z', '1')
+  elseif not archived and held[2] then
+    redis.call('HDEL', key, 'z')
   end
 end
 if more then

@@ -1,0 +1,193 @@
+"""In a cluster, each script declares every key that it uses, as docs/data-model.md says: see "Declared keys".
+
+The nodes tell what they execute (MONITOR): the keys that a script declares, and those of each command in it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+
+from redis_history import Conversation, HistoryStore, user
+from redis_history.backends.redis import calls
+from redis_history.backends.redis.keys import Keyspace
+from redis_history.errors import MessageNotFoundError
+from tests.conftest import Servers
+from tests.docs.pages import DOCS, rows, sections
+from tests.support.cluster import RealCluster
+from tests.support.servers import wait_until
+
+#: The kind of a key, by what follows the hash tag.
+KINDS: Final = {
+    "registry": r"c",
+    "list": r"[uvf]:\w+",
+    "work": r"g(:\w+(\.\w+)?)?",
+    "state": r"[^:]+:s",
+    "messages": r"[^:]+:m",
+    "log": r"[^:]+:l",
+    "copy": r"[^:]+:x",
+    "archive": r"[^:]+:a:\d+",
+    "content": r"[^:]+:t:\w+",
+    "draft": r"[^:]+:d:\w+(:\d+)?",
+}
+#: How many arguments of a command are keys, from the first on; others have one.
+KEYS_OF: Final = {"UNLINK": 9999, "EXISTS": 9999, "RENAME": 2, "ZRANGESTORE": 2}
+WITHOUT_KEYS: Final = {"TIME", "INFO", "PUBLISH", "PUBSUB", "FT.SEARCH", "FT.AGGREGATE"}
+
+
+def _kind(key: str) -> str:
+    if key.startswith("rhd2:"):
+        return "document"
+    [kind] = [kind for kind, pattern in KINDS.items() if re.fullmatch(pattern, key.partition("}:")[2])]
+    return kind
+
+
+class Traced:
+    """What scripts declared and used, by their names."""
+
+    def __init__(self) -> None:
+        scripts = [one for one in vars(calls).values() if isinstance(one, calls.Script)]
+        self._names = {self._digest(one): one.name for one in scripts}
+        self.declared: dict[str, list[set[str]]] = defaultdict(list)
+        self.undeclared: dict[str, set[str]] = defaultdict(set)
+        self._name, self._keys = "", set[str]()
+
+    @staticmethod
+    def _digest(script: calls.Script) -> str:
+        found = re.search(rb"[0-9a-f]{40}", script.by_hash)
+        assert found
+        return found[0].decode()
+
+    def read(self, line: str) -> None:
+        where, *words = re.findall(r"\[\d+ ([^\]]+)\]|\"((?:[^\"\\]|\\.)*)\"", line)
+        command, *args = [word for _, word in words]
+        if command.upper() in ("EVALSHA", "EVAL"):
+            source = args[0].encode().decode("unicode_escape").encode("latin-1")
+            digest = (
+                args[0] if command.upper() == "EVALSHA" else hashlib.sha1(source, usedforsecurity=False).hexdigest()
+            )
+            self._name, self._keys = self._names.get(digest, ""), set(args[2 : 2 + int(args[1])])
+            if self._name:
+                self.declared[self._name].append(set(map(_kind, self._keys)))
+        elif where[0] == "lua" and self._name and command.upper() not in WITHOUT_KEYS:
+            for key in args[: KEYS_OF.get(command.upper(), 1)]:
+                if key not in self._keys:
+                    self.undeclared[self._name].add(_kind(key))
+
+
+@contextlib.contextmanager
+def traced(cluster: RealCluster) -> Iterator[Traced]:
+    found = Traced()
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(node.client()) for node in cluster.nodes]
+        monitors = [stack.enter_context(client.monitor()) for client in clients]
+        yield found
+        for client, monitor in zip(clients, monitors, strict=True):
+            client.echo("the end")
+            while True:
+                line = monitor.connection.read_response(disable_decoding=True)
+                text = line.decode("latin-1")
+                if '"ECHO" "the end"' in text:
+                    break
+                found.read(text)
+
+
+def _messages(count: int, start: int = 0) -> list[Any]:
+    return [user(f"word {number}", id=f"m{number}") for number in range(start, start + count)]
+
+
+def _work(cluster: RealCluster, namespace: str) -> None:
+    """All operations, in their different situations."""
+    url, state = cluster.url, Keyspace(namespace).conversation("c").state
+    with (
+        cluster.client() as client,
+        HistoryStore(url, namespace=namespace) as store,
+        HistoryStore(url, namespace=namespace, max_messages=5) as capped,
+        HistoryStore(url, namespace=namespace, ttl=3600) as brief,
+    ):
+        store.create_conversation(Conversation("c", user_id="u", agent_name="a"))
+        store.append_many("c", _messages(20))
+        store.append("c", user("word 3", id="m3"))
+        store.update_message("c", user("other", id="m1"))
+        store.delete_messages("c", ["m2", "unknown"])
+        for through, name in (("m5", "s1"), ("m7", "s2")):
+            store.compact("c", through=through, summary=user("so far", id=name, metadata={"is_summary": True}))
+        store.get("c", include_archived=True)
+        store.get_message("c", "m4")
+        cursor = store.snapshot("c").cursor
+        store.update_conversation("c", user_id="v", title="t")
+        store.fork("c", "fork")
+        store.append("fork", user("x"))
+        with store.subscribe("c", after=cursor) as changes:
+            assert changes.get(timeout=10)
+        with store.stream("c", id="live") as reply:
+            reply.write("text")
+            wait_until(lambda: (found := store.get_message("c", "live")) and found.text, "the text")
+            brief.append("c", user("y"))  # renews the content and the archives
+            lease = client.hget(state, "~")
+            wait_until(lambda: client.hget(state, "~") != lease, "the writer to renew its lease")
+            store.snapshot("c")
+            store.get("c")
+            with store.subscribe("c") as changes:
+                reply.write("more")
+                assert changes.get(timeout=10)
+            store.list_conversations(user_id="v")
+        store.search("c", "word")
+        store.search("c", "word", context=1, archived=True)
+        store.search_all("word")
+        store.erase("c", ["m4"])
+        summary = store.compact("c", through="m8", summary="again").summary
+        store.expand("c", summary.id)
+        store.compact("c", through="m8", summary="again")
+        store.clear("c")
+        capped.append_many("c", _messages(4, 100))
+        with capped.stream("c", id="cut") as reply:
+            reply.write("text")
+            wait_until(lambda: (found := store.get_message("c", "cut")) and found.text, "the text")
+            capped.append_many("c", _messages(4, 200))
+            with contextlib.suppress(MessageNotFoundError):  # the cap has removed it
+                reply.finish()
+        store.restore("c", _messages(120))
+        capped.append("c", user("z"))
+        store.delete_conversation("c")
+        with store.run("c") as run:
+            run.append(user("x"))
+        for start in range(0, 2100, 700):
+            store.append_many("c", _messages(700, start))
+        summary = store.compact("c", through="m1049", summary="so far").summary
+        store.expand("c", summary.id)
+        store.clear("c")
+        with HistoryStore(url, namespace=namespace, ttl=1) as brief:
+            brief.append("gone", user("x"))
+            store.append(_neighbor("gone"), user("x"))
+            wait_until(lambda: store.get_conversation("gone") is None, "the conversation to expire")
+        store.list_conversations()
+
+
+def _neighbor(conversation_id: str) -> str:
+    """Another conversation in the same bucket."""
+    bucket = Keyspace.bucket_of(conversation_id)
+    return next(name for number in itertools.count() if Keyspace.bucket_of(name := str(number)) == bucket)
+
+
+@pytest.mark.proves("cluster")
+def test_scripts_use_the_keys_that_they_declare(server_of: Servers, namespace: str) -> None:
+    cluster = server_of("cluster")
+    with traced(cluster) as found:
+        _work(cluster, namespace)
+    table = {
+        name: [set(filter(None, cell.split(", "))) for cell in cells]
+        for script, *cells in rows(sections(DOCS / "data-model.md")["Declared keys"])
+        for name in re.findall(r"`(\w+)`", script)
+    }
+    assert found.declared.keys() == table.keys(), "all scripts were executed, and have a row"
+    for name, (always, needed, undeclared) in table.items():
+        assert always <= set.intersection(*found.declared[name]), name
+        assert set.union(*found.declared[name]) <= always | needed, name
+        assert found.undeclared[name] <= undeclared, name
