@@ -19,6 +19,7 @@ from redis_history.errors import (
     BackendRefusedError,
     BackendUnavailableError,
     ConfigurationError,
+    OutcomeUnknownError,
     UnsupportedServerError,
 )
 from redis_history.model import TextPart
@@ -203,6 +204,49 @@ def test_a_slot_that_is_stuck_stops_no_change_of_a_conversation(cluster: RealClu
             cluster.end_migration(slot, target)
         assert [one.id for one in store.get("c")] == ["m0", "m1", "m2", "m3", "m4", "live"]
         store.delete_conversation("c")
+
+
+@pytest.mark.proves("cluster", "one-change")
+@pytest.mark.parametrize("act", ["clear", "restore", "delete_conversation", "expand", "compact", "update", "delete"])
+def test_a_slot_that_begins_to_leave_makes_no_half_change(cluster: RealCluster, namespace: str, act: str) -> None:
+    """No key has moved. The node cannot make keys again that a script has removed, so such calls wait."""
+    slot = _slot(namespace, "c")
+    target = cluster.another(slot)
+    impatient = RetryPolicy(deadline=0.3, longest_wait=0.05)
+    with (
+        HistoryStore(cluster.url, namespace=namespace, retry=impatient, search="off") as store,
+        HistoryStore(cluster.url, namespace=namespace, retry=PATIENT, search="off") as reader,
+    ):
+        store.append_many("c", [user(str(number), id=f"m{number}") for number in range(1 if act == "update" else 5)])
+        if act == "expand":
+            store.compact("c", through="m3", summary=user("s", id="s", metadata={"is_summary": True}))
+        acts: dict[str, Any] = {
+            "clear": lambda: store.clear("c"),
+            "restore": lambda: store.restore("c", [user("new", id="new")]),
+            "delete_conversation": lambda: store.delete_conversation("c"),
+            "expand": lambda: store.expand("c", "s"),
+            "compact": lambda: store.compact("c", through="m3", summary="s"),
+            "update": lambda: store.update_message("c", user("edited", id="m0")),
+            "delete": lambda: store.delete_messages("c", ["m0"]),
+        }
+        before = reader.snapshot("c"), reader.get("c", include_archived=True)
+        source = cluster.begin_migration(slot, target)
+        try:
+            done = True
+            try:
+                acts[act]()
+            except (BackendUnavailableError, OutcomeUnknownError):
+                done = False
+            assert done == (act in ("update", "delete"))
+            now = reader.snapshot("c"), reader.get("c", include_archived=True)
+            assert done or now == before
+            assert now[0].message_count == len(now[0].messages)
+        finally:
+            cluster.move_keys(slot, source, target)
+            cluster.end_migration(slot, target)
+        if not done:
+            acts[act]()
+        reader.delete_conversation("c")
 
 
 def test_changes_of_a_new_shard_arrive(cluster: RealCluster, namespace: str) -> None:

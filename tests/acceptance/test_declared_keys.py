@@ -53,16 +53,10 @@ class Traced:
 
     def __init__(self) -> None:
         scripts = [one for one in vars(calls).values() if isinstance(one, calls.Script)]
-        self._names = {self._digest(one): one.name for one in scripts}
+        self._names = {one.sha.decode(): one.name for one in scripts}
         self.declared: dict[str, list[set[str]]] = defaultdict(list)
         self.undeclared: dict[str, set[str]] = defaultdict(set)
         self._name, self._keys = "", set[str]()
-
-    @staticmethod
-    def _digest(script: calls.Script) -> str:
-        found = re.search(rb"[0-9a-f]{40}", script.by_hash)
-        assert found
-        return found[0].decode()
 
     def read(self, line: str) -> None:
         where, *words = re.findall(r"\[\d+ ([^\]]+)\]|\"((?:[^\"\\]|\\.)*)\"", line)

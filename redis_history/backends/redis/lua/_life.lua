@@ -51,6 +51,14 @@ local function lists_and(owners, more)
   return names
 end
 
+-- For scripts that remove a key and make it again: while a slot leaves this node, an absent key cannot be made here, although it
+-- is declared. The reply that makes the caller wait; nil if the slot does not leave.
+local function leaving()
+  if not string.find(ARGV[9], 'c', 1, true) then return nil end
+  local reply = redis.pcall('HGET', sub(state, 1, -2) .. 'none', '')
+  if type(reply) == 'table' and reply.err then return redis.error_reply('TRYAGAIN the slot is moving to another node') end
+end
+
 -- Whether this is the fence of an active lease ('R<fence>:<run id>'): see run.lua.
 local function has_lease(fence)
   local packed = redis.call('HGET', state, sub(fence, 1, 1))

@@ -172,7 +172,7 @@ local needed = lists_of({owner, agent, forked})
 if excess or replace or lives or ARGV[6] ~= '' then
   needed = lists_and({owner, agent, forked}, contents_in(archives, redis.call('HGET', state, '~')))
 end
-local ask = undeclared(needed)
+local ask = undeclared(needed) or replace and leaving()
 if ask then return ask end
 
 local stamp = now

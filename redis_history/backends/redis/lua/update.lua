@@ -62,8 +62,9 @@ redis.call('HSET', state, 'r', revision, 'x', newest, 'u', now, 'c', known[3] - 
            'k', known[4] - math.ceil(c / 4) + math.ceil(new_c / 4), 'h', revision, ARGV[10], pack_place(timestamp, whose, sequence, revision) .. string.sub(ARGV[12], 6))
 note_places(seen, {{ARGV[10], place}})
 drop_copy()
-if old then redis.call('ZREM', messages, old) end
+-- In this order, because a key that is empty for a moment cannot be made again while its slot leaves this node.
 redis.call('ZADD', messages, timestamp_text, member)
+if old and old ~= member then redis.call('ZREM', messages, old) end
 if live_before then forget_replies(state, {[sequence] = true}) end
 if settled then redis.call('HSET', state, '$' .. settled, revision) elseif asked == 'reply' then redis.call('HDEL', state, '$' .. of) end
 local generation, named = known[7], id == known[9] and -sequence or sequence
