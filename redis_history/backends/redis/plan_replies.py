@@ -121,8 +121,8 @@ def _current(reply: list[Any], settings: Settings) -> _Current | None:
 
 
 def _end_dead(conversation_id: str, found: Sequence[_Current | None], settings: Settings) -> Steps[list[bool | None]]:
-    """End the replies of dead writers. Returns for each whether that was done; None: the server does not take its writer
-    for dead."""
+    """End the replies of dead writers. Returns for each whether that was done; None: the server does not take its
+    writer for dead."""
     done: list[bool | None] = []
     for one in found:
         if one is not None and one.dead_size is not None:
