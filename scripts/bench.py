@@ -19,6 +19,7 @@ from typing import Any
 import redis
 from benchmarks.calls import (
     bench_append,
+    bench_append_on_server,
     bench_async,
     bench_batch,
     bench_capture,
@@ -77,6 +78,7 @@ def main() -> None:
         bench_import(report)
         with HistoryStore(url, namespace="bench", search="off") as store:
             bench_append(report, client, store, options.rounds)
+            bench_append_on_server(report, client, store, options.rounds)
             bench_read(report, client, store, options.rounds)
             asyncio.run(bench_async(report, url, options.rounds))
             bench_reply(report, client, store, options.rounds)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import redis.asyncio
 
-from benchmarks.timing import STAMP, TEXT, Report, async_in_turn, in_turn, members, messages
+from benchmarks.timing import STAMP, TEXT, Report, Timing, async_in_turn, in_turn, members, messages
 from redis_history import (
     AsyncHistoryStore,
     Conversation,
@@ -32,6 +33,44 @@ def bench_append(report: Report, client: Any, store: HistoryStore, rounds: int) 
             count, lambda i: client.zadd("bare", {stored[i]: STAMP + i}), lambda i: store.append("append", sent[i])
         )
         report.row(name, "ZADD", ours, bare, goal)
+
+
+#: The commands of an append to an existing conversation, and nothing else.
+_COMMANDS = """
+redis.call('HMGET', KEYS[1], 'e', 'r', 'q', 't', 'n', 'c', 'k', 'b', 'O', 'u', 'p', 'F', ARGV[1])
+redis.call('TIME')
+redis.call('RPUSH', KEYS[3], ARGV[2])
+redis.call('ZADD', KEYS[2], ARGV[3], ARGV[4])
+redis.call('HSET', KEYS[1], 'r', ARGV[5], 'x', ARGV[2], 'u', ARGV[3], 'q', ARGV[5], 't', ARGV[3], 'n', ARGV[5],
+           'c', ARGV[5], 'k', ARGV[5], 'F', ARGV[6], ARGV[1], ARGV[6])
+redis.call('ZREVRANGE', KEYS[4], 0, 0, 'WITHSCORES')
+redis.call('ZADD', KEYS[4], ARGV[3], 'c')
+return ARGV[5]
+"""
+
+
+def bench_append_on_server(report: Report, client: Any, store: HistoryStore, rounds: int) -> None:
+    """The server's own time, beside a script of the same commands."""
+    sent = messages(rounds)
+    stored = members(sent)
+    digest = client.script_load(_COMMANDS)
+    keys = ("bare:s", "bare:m", "bare:l", "bare:c")
+
+    def bare(i: int) -> Any:
+        args = (b":%12d" % i, b"%12d" % i, STAMP + i, stored[i], i, b"%14d" % i)
+        return client.evalsha(digest, len(keys), *keys, *args)
+
+    store.append("append on the server", sent[0])
+    timings = Timing(), Timing()
+    runs: tuple[Callable[[int], Any], ...] = (bare, lambda i: store.append("append on the server", sent[i]))
+    for start in range(1, rounds, rounds // 10):
+        for timing, run in zip(timings, runs, strict=True):
+            client.config_resetstat()
+            for i in range(start, min(rounds, start + rounds // 10)):
+                run(i)
+            found = client.info("commandstats")["cmdstat_evalsha"]
+            timing.values.append(found["usec"] / found["calls"])
+    report.row("append, on the server", "a script of its commands", timings[1], timings[0], "2.0")
 
 
 def bench_read(report: Report, client: Any, store: HistoryStore, rounds: int) -> None:

@@ -168,11 +168,13 @@ end
 local refusal = unusual and refused(epoch, revision)
 if refusal then return ended(seen, refusal) end
 if excess and ARGV[10] == '0' and (known[5] or 0) - ARGV[11] > BACKLOG then return {'trim'} end
-local needed = lists_of({owner, agent, forked})
+local owners, needed = {owner, agent, forked}, nil
 if excess or replace or lives or ARGV[6] ~= '' then
-  needed = lists_and({owner, agent, forked}, contents_in(archives, redis.call('HGET', state, '~')))
+  needed = lists_and(owners, contents_in(archives, redis.call('HGET', state, '~')))
+elseif owner or agent or forked then
+  needed = lists_of(owners)
 end
-local ask = undeclared(needed) or replace and leaving()
+local ask = needed and undeclared(needed) or replace and leaving()
 if ask then return ask end
 
 local stamp = now
@@ -326,7 +328,7 @@ if excess > 0 then
   end
   write_log(newest_entry, entry)
 end
-announce(revision, now, {owner, agent, forked})
+announce(revision, now, owners)
 if ARGV[6] ~= '' or lives then live(ARGV[6], now, lives, generation, archives_end) end
 if pending then outcome = {'pending', outcome, pending} elseif stored then outcome = {'stored', outcome, stored} end
 -- What others had stored is not recognised by the marks of this call.
