@@ -7,9 +7,10 @@ is written as a draft, which becomes a conversation at once.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -17,7 +18,7 @@ from redis_history import operations as ops
 from redis_history._ids import new_token
 from redis_history.backends import rules
 from redis_history.changelog import is_gone
-from redis_history.errors import ConversationExistsError, RedisHistoryError
+from redis_history.errors import ConversationExistsError, ConversationNotFoundError, RedisHistoryError
 from redis_history.events import (
     ConversationUpdated,
     Cursor,
@@ -161,8 +162,8 @@ def _held(staged: list[_Staged]) -> ops.Held:
 
 
 class _Cut:
-    """Which messages are in a fork: those up to `end`, without replies that are being written; and the results of their
-    calls. Takes the messages in order."""
+    """Which messages are in a fork, as `wants` says: those up to `end`, without replies that are being written; and the
+    results of their calls. Takes the messages in order."""
 
     def __init__(self, end: Position | None) -> None:
         self.end = end
@@ -222,8 +223,93 @@ def fork(conversation_id: str, new_id: str, through: Position | str | None, *, a
     return made  # type: ignore[no-any-return]
 
 
+class _Everything(_Cut):
+    """Also replies that are being written, with what they have now."""
+
+    def wants(self, message: Message) -> bool:
+        return True
+
+
+class Collected:
+    """Collects the messages of a snapshot as `encode` returns them, by id."""
+
+    def __init__(self, encode: Callable[[Message, int], bytes]) -> None:
+        self._encode = encode
+        self.messages: dict[str, CollectedMessage] = {}
+
+    def add(self, archive: int, messages: Iterable[Message]) -> Steps[None]:
+        for message in messages:
+            at = message.position or Position(0, 0)
+            self.messages[message.id] = CollectedMessage(archive, at, self._encode(message, archive))
+        yield from ()
+
+    def remove(self, message_ids: Iterable[str]) -> Steps[None]:
+        for message_id in message_ids:
+            self.messages.pop(message_id, None)
+        yield from ()
+
+
+def _same(found: Collected, archives: int) -> Collected:
+    return found
+
+
+class CollectedMessage(NamedTuple):
+    archive: int
+    position: Position
+    encoded: bytes
+
+
+class Snapshot(NamedTuple):
+    """The record of a conversation at one revision, its archives, numbered from 1, and its own time to live."""
+
+    record: Conversation
+    archives: list[ops.Archive]
+    ttl: float | None
+
+
+def collect(
+    conversation_id: str, encode: Callable[[Message, int], bytes], *, archives: bool
+) -> Steps[tuple[Snapshot, list[CollectedMessage]] | None]:
+    """All messages of one revision, those of each archive first; None: there is no conversation."""
+    for attempt in range(_TRIES):
+        found = Collected(encode)
+        try:
+            reading = _Reading(conversation_id, None, _Everything(None))
+            snapshot = yield from reading.read(partial(_same, found), archives=archives)
+        except ConversationNotFoundError:
+            return None
+        except _StaleError as error:
+            if attempt == _TRIES - 1:
+                raise rules.fork_conflict(conversation_id, _TRIES) from error
+            continue
+        every = sorted(found.messages.values(), key=lambda one: (one.archive or 1 << 60, one.position))
+        return snapshot, every
+    raise AssertionError
+
+
+def publish(snapshot: Snapshot, archive_of: Mapping[str, int], messages: Sequence[Message]) -> Steps[None]:
+    """Make a conversation that was exported. Raises ConversationExistsError."""
+    record = snapshot.record
+    for attempt in range(_TRIES):
+        draft = Draft(record.conversation_id, max(record.revision, len(snapshot.archives) + 1))
+        groups: dict[int, list[Message]] = {}
+        for message in messages:
+            groups.setdefault(archive_of.get(message.id, 0), []).append(message)
+        try:
+            for number, group in groups.items():
+                yield from draft.add(number, group)
+            yield from draft.publish(record, snapshot.archives, snapshot.ttl)
+            return
+        except DraftLostError as error:
+            if attempt == _TRIES - 1:
+                raise rules.fork_conflict(record.conversation_id, _TRIES) from error
+        except RedisHistoryError:
+            yield from draft.drop()
+            raise
+
+
 class _Fork:
-    """One attempt. `known`: the newest change of the conversation that the draft has."""
+    """One attempt."""
 
     def __init__(self, conversation_id: str, new_id: str, through: Position | str | None) -> None:
         self.conversation_id = conversation_id
@@ -236,14 +322,49 @@ class _Fork:
             yield from self.draft.drop()
 
     def make(self, *, archives: bool) -> Steps[None]:
+        end = yield from self._end()
+        reading = _Reading(self.conversation_id, end, _Cut(end))
+        record, kept, ttl = yield from reading.read(self._begin, archives=archives)
+        draft = self.draft
+        assert draft is not None  # noqa: S101
+        live = [(one.position, name) for name, one in draft.messages.items() if not one.archive]
+        origin = ForkedFrom(self.conversation_id, record.revision, max(live)[1] if live else None)
+        record = replace(record, forked_from=origin, created_at=None, updated_at=None)
+        yield from draft.publish(record, kept, ttl)
+
+    def _begin(self, archives: int) -> Draft:
+        self.draft = Draft(self.new_id, archives + 1)
+        return self.draft
+
+    def _end(self) -> Steps[Position | None]:
+        """The last position of the fork."""
+        if not isinstance(self.through, str):
+            return self.through
+        last = yield ops.FindMessage(self.conversation_id, self.through)
+        if last is None or last.position is None:
+            raise rules.message_missing(self.conversation_id, self.through)
+        return last.position  # type: ignore[no-any-return]
+
+
+class _Reading:
+    """Reads the messages of one revision up to the position `end`, those that `cut` wants, into a draft or a
+    `Collected`."""
+
+    def __init__(self, conversation_id: str, end: Position | None, cut: _Cut) -> None:
+        self.conversation_id = conversation_id
+        self.end = end
+        self.cut = cut
+
+    def read(self, begin: Callable[[int], Draft | Collected], *, archives: bool) -> Steps[Snapshot]:
+        """`begin` gets the number of archives, and returns where to put the messages. Raises _StaleError."""
+        end, cut = self.end, self.cut
         known = (yield ops.ReadHead(self.conversation_id)).cursor
         layout = (yield ops.ReadLayout(self.conversation_id)) if archives else ops.Layout()
         if is_gone(known) or layout is None:
             raise rules.conversation_missing(self.conversation_id)
-        end = yield from self._end()
         kept = yield from self._kept(layout, end)
         opened = layout.archives[len(kept) :]
-        draft = self.draft = Draft(self.new_id, len(kept) + 1)
+        draft = begin(len(kept))
         numbered = [replace(archive, number=number) for number, archive in enumerate(kept, 1)]
         for archive, new in zip(kept, numbered, strict=True):
             op: ops.ReadPage | None = ops.ReadPage(self.conversation_id, _PAGE, newest=False, archive=archive.number)
@@ -251,7 +372,6 @@ class _Fork:
                 page = yield op
                 yield from draft.add(new.number, page.messages)
                 op = next_page(op, page, _PAGE)
-        cut = _Cut(end)
         summaries = {archive.summary_id for archive in opened}
         op = ops.ReadPage(self.conversation_id, _PAGE, newest=False, archived=bool(opened))
         while op is not None:
@@ -267,19 +387,7 @@ class _Fork:
             record = yield ops.ReadConversation(self.conversation_id)
             if record is None:
                 raise rules.conversation_missing(self.conversation_id)
-        live = [(one.position, name) for name, one in draft.messages.items() if not one.archive]
-        origin = ForkedFrom(self.conversation_id, record.revision, max(live)[1] if live else None)
-        record = replace(record, forked_from=origin, created_at=None, updated_at=None)
-        yield from draft.publish(record, numbered, layout.ttl)
-
-    def _end(self) -> Steps[Position | None]:
-        """The last position of the fork."""
-        if not isinstance(self.through, str):
-            return self.through
-        last = yield ops.FindMessage(self.conversation_id, self.through)
-        if last is None or last.position is None:
-            raise rules.message_missing(self.conversation_id, self.through)
-        return last.position  # type: ignore[no-any-return]
+        return Snapshot(record, numbered, layout.ttl)
 
     def _kept(self, layout: ops.Layout, end: Position | None) -> Steps[tuple[ops.Archive, ...]]:
         """The archives of the fork: those whose summaries quote no message behind the end. The messages of the others
@@ -297,7 +405,7 @@ class _Fork:
             kept = kept[:-1]
         return kept
 
-    def _catch_up(self, draft: Draft, cut: _Cut, known: Cursor) -> Steps[Cursor]:
+    def _catch_up(self, draft: Draft | Collected, cut: _Cut, known: Cursor) -> Steps[Cursor]:
         """Repeat the changes since `known` in the draft. Returns the newest change. Raises _StaleError."""
         more = True
         while more:
@@ -308,7 +416,7 @@ class _Fork:
             more = changes.more
         return known
 
-    def _repeat(self, draft: Draft, cut: _Cut, event: Event) -> Steps[None]:
+    def _repeat(self, draft: Draft | Collected, cut: _Cut, event: Event) -> Steps[None]:
         messages: tuple[Message | None, ...] = ()
         if isinstance(event, MessagesAppended):
             messages = event.messages

@@ -399,6 +399,11 @@ class AsyncWriting:
         if not features(self._backend).compacts:
             raise CapabilityError("this backend cannot compact: see Features in redis_history.backends.base")
 
+    async def _publish(self, conversation_id: str, steps: Steps[None]) -> None:
+        """Run the steps that publish a draft, and write its search documents."""
+        await self._steps(steps)
+        await self._steps(Searcher(self._backend, self._options).document_all(conversation_id))
+
     async def _steps(self, steps: Steps[T]) -> T:
         await self._open_subscriptions()
         return await run_steps(self._backend, steps, self._options.embedder)

@@ -396,6 +396,11 @@ class Writing:
         if not features(self._backend).compacts:
             raise CapabilityError("this backend cannot compact: see Features in redis_history.backends.base")
 
+    def _publish(self, conversation_id: str, steps: Steps[None]) -> None:
+        """Run the steps that publish a draft, and write its search documents."""
+        self._steps(steps)
+        self._steps(Searcher(self._backend, self._options).document_all(conversation_id))
+
     def _steps(self, steps: Steps[T]) -> T:
         self._open_subscriptions()
         return run_steps(self._backend, steps, self._options.embedder)

@@ -300,15 +300,18 @@ def _copy(file: str, path: Path, limits: ImportLimits) -> None:
     show_default="standard output",
     help="The file to write, gzipped if its name ends in .gz.",
 )
-@click.option("--archived", is_flag=True, help="Also export archived messages, which summaries replaced.")
+@click.option("--no-archived", is_flag=True, help="Leave out archived messages, which summaries replaced.")
+@click.option("--resume", is_flag=True,
+              help="Continue an interrupted export to FILE, or begin one that can be continued.")  # fmt: skip
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress and no summary.")
 def export_command(
-    context: Context, conversations: tuple[str, ...], output: str, archived: bool, quiet: bool
+    context: Context, conversations: tuple[str, ...], output: str, no_archived: bool, resume: bool, quiet: bool
 ) -> None:  # fmt: skip
     """Export conversations, or a whole namespace, to a file.
 
     The file is JSONL: a line for the record of each conversation and a line for each message, with all their data.
-    `redis-history import` reads it. An existing file is replaced once the new file is complete.
+    `redis-history import` restores them with their times, revisions and archives; repeat it after an interruption. An
+    existing file is replaced once the new file is complete.
     """
     if output == "/dev/stdout":  # opening it by name would truncate a file that it is redirected to
         output = "-"
@@ -330,7 +333,8 @@ def export_command(
                     store,
                     sys.stdout.buffer if output == "-" else Path(output),
                     conversation_ids=conversations or None,
-                    include_archived=archived,
+                    include_archived=not no_archived,
+                    resume=resume,
                     on_progress=show,
                 )
             except OSError as error:

@@ -2,11 +2,13 @@
 
 The first line of a conversation is its record, and each further line is a message:
 
-    {"type": "conversation", "version": 1, "conversation": {"conversation_id": …, …}}
-    {"type": "message", "conversation_id": …, "timestamp": …, "message": {…}}
+    {"type": "conversation", "version": 2, "conversation": {"conversation_id": …, "revision": …, …},
+     "archives": [{"number": 1, "summary_id": …, "former": …}], "ttl": …}
+    {"type": "message", "conversation_id": …, "timestamp": …, "sequence": …, "archive": 1, "message": {…}}
 
-A message that was replaced by a summary also has `"archived": true`. The summary comes after it.
-Messages have the form of `redis_history.json_form`, without their time and sequence.
+`archive` is the number of the archive that has the message; live messages have none. Archives are numbered in the order
+of their compactions; `former` is the summary before `summary_id`, if it is in the archive. `ttl` is in seconds.
+Messages have the form of `redis_history.json_form`.
 """
 
 from __future__ import annotations
@@ -16,32 +18,46 @@ from typing import Any
 
 import msgspec
 import orjson
+from msgspec.structs import asdict, replace
 
+from redis_history._validation import is_integer
 from redis_history.errors import InvalidInputError, InvalidMessageError
+from redis_history.forks import Snapshot
 from redis_history.importers.source import Source
-from redis_history.importers.transcript import Transcript, need
+from redis_history.importers.transcript import Original, Transcript, need
 from redis_history.json_form import message_from_json, message_to_json, value_from_json, value_to_json
 from redis_history.model import Conversation, Message
 from redis_history.model.message import RECORD_FIELDS
 from redis_history.model.wire import encode_body
+from redis_history.operations import Archive
 
-VERSION = 1
+VERSION = 2
+#: Seconds: 100 years.
+_LONGEST = 3_155_760_000
+#: How the line of a record begins.
+RECORD_START = b'{"type":"conversation"'
+_FIELDS = ("conversation_id", *RECORD_FIELDS, "created_at", "updated_at", "revision")
 
 
-def record_line(conversation: Conversation) -> bytes:
+def record_line(snapshot: Snapshot) -> bytes:
     """The line for a conversation record, with its line feed."""
-    fields = {name: getattr(conversation, name) for name in ("conversation_id", *RECORD_FIELDS)}
-    given = {name: value for name, value in fields.items() if value not in (None, {})}
-    return _line({"type": "conversation", "version": VERSION, "conversation": value_to_json(given)})
+    record = snapshot.record
+    given = {name: value for name in _FIELDS if (value := getattr(record, name)) not in (None, {})}
+    if record.forked_from is not None:
+        given["forked_from"] = asdict(record.forked_from)
+    line: dict[str, Any] = {"type": "conversation", "version": VERSION, "conversation": value_to_json(given)}
+    if snapshot.archives:
+        line["archives"] = [asdict(archive) for archive in snapshot.archives]
+    return _line(line if snapshot.ttl is None else line | {"ttl": snapshot.ttl})
 
 
-def message_line(conversation_id: str, message: Message, archived: bool = False) -> bytes:
-    """The line for a message, with its line feed."""
+def message_line(conversation_id: str, message: Message, archive: int) -> bytes:
+    """The line for a message, with its line feed. `archive`: 0 for a live message."""
     body = message_to_json(message)
-    body.pop("sequence", None)
-    time = body.pop("timestamp", None)
-    mark = {"archived": True} if archived else {}
-    return _line({"type": "message", "conversation_id": conversation_id, **mark, "timestamp": time, "message": body})
+    place = {"timestamp": body.pop("timestamp", None), "sequence": body.pop("sequence", None)}
+    if archive:
+        place["archive"] = archive
+    return _line({"type": "message", "conversation_id": conversation_id, **place, "message": body})
 
 
 def _line(value: Any) -> bytes:
@@ -60,61 +76,73 @@ def is_lossless(record: Any) -> bool:
 
 def lossless(source: Source) -> Iterator[Transcript]:
     """Import the conversations of a file, in order."""
-    record: Conversation | None = None
+    snapshot: Snapshot | None = None
     messages: list[Message] = []
-    archived: set[str] = set()
+    archive_of: dict[str, int] = {}
     size, most = 0, source.limits.max_conversation_bytes
     for line, value in source.records():
         try:
-            next_record, message = _read(value)
+            following, message = _read(value)
         except InvalidInputError as error:
             source.problem(line, str(error))
             continue
-        if record is None or message is None or next_record.conversation_id != record.conversation_id:
-            if record is not None:
-                yield _transcript(record, messages, archived)
-            record, messages, archived, size = next_record, [], set(), 0
+        conversation_id = following.record.conversation_id
+        if snapshot is None or message is None or conversation_id != snapshot.record.conversation_id:
+            if snapshot is not None:
+                yield _transcript(snapshot, messages, archive_of)
+            snapshot, messages, archive_of, size = following, [], {}, 0
         before, size = size, size + source.size
         if message is not None and size <= most:
             messages.append(message)
-            if value.get("archived") is True:
-                archived.add(message.id)
+            if is_integer(archive := value.get("archive"), 1):
+                archive_of[message.id] = archive
         elif message is not None and before <= most:
-            subject = f"the conversation {record.conversation_id[:80]!r}"
+            subject = f"the conversation {conversation_id[:80]!r}"
             reason = source.limits.refusal("max_conversation_bytes", subject)
             source.problem(line, f"this and all further messages of it are left out: {reason}")
-    if record is not None:
-        yield _transcript(record, messages, archived)
+    if snapshot is not None:
+        yield _transcript(snapshot, messages, archive_of)
 
 
-def _transcript(record: Conversation, messages: list[Message], archived: set[str]) -> Transcript:
+def _transcript(snapshot: Snapshot, messages: list[Message], archive_of: dict[str, int]) -> Transcript:
     return Transcript(
-        conversation_id=record.conversation_id,
+        conversation_id=snapshot.record.conversation_id,
         format="redis_history",
         messages=tuple(messages),
-        title=record.title,
-        metadata=record.metadata,
-        record=record,
-        archived=frozenset(archived),
+        title=snapshot.record.title,
+        metadata=snapshot.record.metadata,
+        exported=Original(snapshot, archive_of),
     )
 
 
-def _read(value: Any) -> tuple[Conversation, Message | None]:
+def _read(value: Any) -> tuple[Snapshot, Message | None]:
     """The record of a line, or the conversation's id as a record, and the message."""
     kind = need(value, "type", str)
     if kind == "message":
-        fields = need(value, "message", dict) | {"timestamp": value.get("timestamp"), "sequence": None}
-        message = message_from_json(fields)
+        sequence = value.get("sequence")
+        if sequence is not None and not is_integer(sequence, 1, 2**32 - 1):
+            raise InvalidMessageError(f"the sequence of a message must be an integer from 1, not {sequence!r}")
+        message = message_from_json(need(value, "message", dict) | {"timestamp": value.get("timestamp")})
+        message = replace(message, sequence=sequence)
         encode_body(message)  # raises an error for a message that cannot be stored
-        return Conversation(need(value, "conversation_id", str)), message
+        return Snapshot(Conversation(need(value, "conversation_id", str)), [], None), message
     if kind != "conversation":
         raise InvalidMessageError(f"type must be conversation or message, not {kind[:40]!r}")
     version = need(value, "version", int)
-    if version > VERSION:
-        raise InvalidMessageError(f"version {version} of this format needs a newer redis_history: upgrade the package")
+    if version != VERSION:
+        raise InvalidMessageError(f"version {version} of this format needs another release of redis_history")
     fields = value_from_json(need(value, "conversation", dict))
-    known = {name: fields.get(name) for name in ("conversation_id", *RECORD_FIELDS) if fields.get(name) is not None}
+    known = {name: fields[name] for name in (*_FIELDS, "forked_from") if fields.get(name) is not None}
     try:
-        return msgspec.convert(known, Conversation), None
-    except msgspec.ValidationError as error:
+        record = msgspec.convert(known, Conversation)
+        archives = msgspec.convert(value.get("archives", []), list[Archive])
+        ttl = msgspec.convert(value.get("ttl"), float | None)
+        if (
+            record.revision < 0
+            or any(not 1 <= one.number <= 2**31 for one in archives)
+            or (ttl is not None and ttl < 0)
+        ):
+            raise InvalidMessageError("the line has a number that no conversation has")
+        return Snapshot(record, archives, ttl), None
+    except (msgspec.ValidationError, OverflowError) as error:
         raise InvalidMessageError(f"the line is not a conversation record: {error}") from error

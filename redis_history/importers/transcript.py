@@ -13,7 +13,8 @@ import msgspec
 from redis_history._ids import MAX_ID_BYTES
 from redis_history._time import Instant, from_microseconds, to_microseconds
 from redis_history.errors import InvalidMessageError, InvalidTimestampError
-from redis_history.model import Conversation, Message
+from redis_history.forks import Snapshot
+from redis_history.model import Message
 from redis_history.model.wire import encode_body
 
 T = TypeVar("T")
@@ -36,6 +37,13 @@ class ImportProblem(msgspec.Struct, frozen=True):
 OnError = Callable[[ImportProblem], None]
 
 
+class Original(NamedTuple):
+    """A conversation as it was exported: its record and archives, and the archive of each archived message."""
+
+    snapshot: Snapshot
+    archive_of: Mapping[str, int]
+
+
 class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     """One conversation of a file: `messages` in the order of the source, its `format`, and its `title`.
 
@@ -44,9 +52,8 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     timestamps if the source has one for each message, in ascending order. The source's own text for the time is always
     in `metadata["time"]`.
 
-    `record`: the conversation record, if the file is an export of redis_history. `archived`: ids of messages that a
-    later summary replaced, in such a file. `form`: the provider format of the messages, if there is one. `originals`:
-    the provider's own dicts; `to_openai_chat` or `to_anthropic` restore them with `shape="original"`.
+    `exported`: what only an export of redis_history has. `form`: the provider format of the messages, if there is one.
+    `originals`: the provider's own dicts; `to_openai_chat` or `to_anthropic` restore them with `shape="original"`.
     """
 
     conversation_id: str
@@ -56,8 +63,7 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any] = msgspec.field(default_factory=dict)
     form: Literal["openai_chat", "anthropic"] | None = None
     originals: tuple[Mapping[str, Any], ...] = ()
-    record: Conversation | None = None
-    archived: frozenset[str] = frozenset()
+    exported: Original | None = None
 
 
 class Turn(NamedTuple):

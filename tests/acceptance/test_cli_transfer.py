@@ -208,7 +208,9 @@ def test_an_export_into_a_file_and_to_standard_output(store: Any, on: Any, tmp_p
     (result,) = on("export", "d", "-o", str(tmp_path / "d.jsonl"), "--json").lines
     assert result == {"path": str(tmp_path / "d.jsonl"), "conversations": 1, "messages": 1}
     store.compact("c", through=messages[1].id, summary="Two.")
-    assert (len(on("export", "c").lines), len(on("export", "c", "--archived").lines)) == (2, 4)
+    assert (len(on("export", "c").lines), len(on("export", "c", "--no-archived").lines)) == (4, 2)
+    assert on("export", "--resume").returncode == 2, "standard output cannot be continued"
+    assert on("export", "--resume", "-o", str(tmp_path / "e.jsonl")).returncode == 0
 
 
 def test_an_export_that_cannot_be_written(store: Any, on: Any, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import random
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,6 +26,7 @@ from redis_history.importers import (
     read_transcripts,
 )
 from tests.property.strategies import messages as any_messages
+from tests.support.servers import until
 
 CHAT = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]
 
@@ -214,42 +216,106 @@ async def test_an_archive_comes_back_as_an_archive(compacted: Any, tmp_path: Pat
 
 
 @pytest.mark.compaction
-async def test_a_store_keeps_its_own_compaction(compacted: Any, tmp_path: Path) -> None:
-    """The summaries of the file become messages, and are reported."""
+async def test_an_existing_conversation_gets_no_archived_messages(compacted: Any, tmp_path: Path) -> None:
     store = await compacted()
     path = tmp_path / "c.jsonl"
-    await exported(store, path, include_archived=True)
-    originals = [message for message in await store.get("c", include_archived=True) if not message.is_summary]
+    await exported(store, path)
+    live, _ = await state_of(store)
     await store.delete_conversation("c")
-    await store.append_many("c", bare(originals))
-    mine = await store.compact("c", through=(await store.get("c"))[6], summary="mine")
+    await store.append("c", user("mine"))
     problems: list[Any] = []
     counts = await import_into(store, path, on_error=problems.append)
-    assert (counts.new, counts.problems) == (2, 2)
-    assert all("summary" in problem.reason for problem in problems)
-    live, every = await state_of(store)
-    assert {mine.summary.text, "of the first four", "of the first twelve"} <= {message.text for message in live}
-    assert {message.text for message in originals} <= {message.text for message in every}
+    assert (counts.new, counts.problems) == (len(live), 1)
+    assert "archived" in problems[0].reason
+    assert {message.id for message in live} < {message.id for message in await store.get("c")}
+    assert (await import_into(store, path)).new == 0
 
 
 @pytest.mark.compaction
-async def test_archived_messages_without_a_summary_are_live_again(stores: Any, tmp_path: Path) -> None:
-    store = stores()
-    await store.append_many("c", [user(f"{number}", timestamp=at(number)) for number in range(6)])
-    done = await store.compact("c", through=(await store.get("c"))[3], summary="short")
-    await store.delete_messages("c", [done.summary.id])
+@pytest.mark.proves("backup")
+async def test_a_backup_is_restored_as_it_was(stores: Any, compacted: Any, tmp_path: Path) -> None:
+    """Lists, records with times and revisions, origins of forks, archives and messages, field by field."""
+    store = await compacted()
+    await store.create_conversation(Conversation("empty", user_id=0, auditing_id="", metadata={"k": b"x"}))
+    await store.append_many("calls", [user("go"), assistant(tool_use("t", "f"))])
+    await store.fork("c", "fork")
+    await store.update_message("fork", user("edited", id=(await store.get("fork"))[-1].id))
+    await store.update_conversation("calls", title="the last change")
+    await store.delete_messages("fork", [(await store.get("fork"))[1].id])
+    listed, names = await store.list_conversations(), ("c", "empty", "calls", "fork")
+    messages = {name: (await store.get(name), await store.get(name, include_archived=True)) for name in names}
+    found = [hit.message.id for hit in await store.search("c", "first twelve")]
+    path = tmp_path / "backup.jsonl.gz"
+    await exported(store, path)
+    for name in names:
+        await store.delete_conversation(name)
+    counts = await import_into(store, path)
+    assert (counts.conversations, counts.problems) == (4, 0)
+    assert await store.list_conversations() == listed
+    for name in names:
+        assert (await store.get(name), await store.get(name, include_archived=True)) == messages[name]
+    assert [one.conversation_id for one in await store.list_conversations(forked_from="c")] == ["fork"]
+    assert [hit.message.id for hit in await store.search("c", "first twelve")] == found
+    before = (await store.get_conversation("c")).revision
+    assert (await store.append("c", user("goes on again"))).revision == before + 1
+    assert len(await expand_all(store)) == 2
+
+
+async def test_an_open_reply_is_exported_as_it_is(store: Any, tmp_path: Path) -> None:
+    await store.append("c", user("hi"))
     path = tmp_path / "c.jsonl"
-    await exported(store, path, include_archived=True)
+    async with store.stream("c", id="r", interval=0) as reply:
+        await reply.write("half")
+        await until(lambda: _has_text(store))
+        await exported(store, path)
+    [transcript] = read_transcripts(path)
+    assert [(one.text, one.status) for one in transcript.messages] == [("hi", "complete"), ("half", "streaming")]
     await store.delete_conversation("c")
     await import_into(store, path)
-    assert [message.text for message in await store.get("c")] == [f"{number}" for number in range(6)]
+    assert [(one.text, one.status) for one in await store.get("c")] == [("hi", "complete"), ("half", "interrupted")]
+
+
+async def _has_text(store: Any) -> bool:
+    return bool((await store.get_message("c", "r")).text)
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
+@pytest.mark.backends("memory")
+async def test_an_interrupted_export_is_continued(store: Any, tmp_path: Path, suffix: str) -> None:
+    names = [f"c{number}" for number in range(12)]
+    for name in names:
+        await store.append_many(name, [user(random.Random(name).randbytes(60_000).hex(), id=f"{n}") for n in range(5)])
+    path = tmp_path / f"out{suffix}"
+
+    def stop(done: Any) -> None:
+        if done.conversations == 5:
+            raise Stop
+
+    with pytest.raises(Stop):
+        await exported(store, path, resume=True, on_progress=stop)
+    part = path.with_name(path.name + ".partial")
+    with part.open("r+b") as file:
+        file.truncate(part.stat().st_size - 1000)
+    assert not path.exists()
+    done = await exported(store, path, resume=True)
+    assert 0 < done.conversations < 12
+    assert not part.exists()
+    transcripts = list(read_transcripts(path))
+    assert sorted(one.conversation_id for one in transcripts) == sorted(names)
+    assert all(len(one.messages) == 5 for one in transcripts)
+    with pytest.raises(InvalidInputError, match="resume"):
+        await exported(store, io.BytesIO(), resume=True)
 
 
 @pytest.mark.compaction
 async def test_without_the_archive_a_summary_is_a_message(compacted: Any, tmp_path: Path) -> None:
     store = await compacted()
     path = tmp_path / "c.jsonl"
-    await exported(store, path)
+    await exported(store, path, include_archived=False)
     live, _ = await state_of(store)
     await store.delete_conversation("c")
     await import_into(store, path)

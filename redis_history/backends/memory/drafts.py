@@ -71,7 +71,8 @@ def publish(space: Space, op: Publish) -> bool:
     times = [stored.position.timestamp for stored in conversation.stored.values()]
     conversation.times = (min(times), max(times)) if times else None
     conversation.sequence, conversation.stamp = op.sequence, max([time for time in times if time <= now()], default=0)
-    conversation.record = {name: getattr(record, name) for name in RECORD_FIELDS if getattr(record, name)}
+    given = {name: getattr(record, name) for name in RECORD_FIELDS}
+    conversation.record = {name: value for name, value in given.items() if value not in (None, {})}
     conversation.forked_from = record.forked_from
     conversation.ttl = op.ttl
     conversation.revision = record.revision - 1

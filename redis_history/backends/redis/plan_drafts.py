@@ -99,7 +99,7 @@ def _publish(op: Publish, settings: Settings) -> Steps[bool]:
         bounds = min(first for first, _ in times), max(last for _, last in times)
         fields[b"F"] = b"".join(time.to_bytes(7, "big", signed=True) for time in bounds)
     for name in RECORD_FIELDS:
-        if value := getattr(record, name):
+        if (value := getattr(record, name)) not in (None, {}):
             fields[RECORD_KEYS[name]] = msgspec.msgpack.encode(value)
     if record.forked_from is not None:
         fields[b"B"] = msgspec.msgpack.encode(record.forked_from.conversation_id)
