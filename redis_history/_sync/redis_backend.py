@@ -314,11 +314,13 @@ class RedisBackend:
     def _with_retries(self, method: Any, *arguments: Any) -> Any:
         """The outcome of `method(*arguments)`, with retries; the scripts recognize a repeated write."""
         try:
-            return method(*arguments)
+            outcome = method(*arguments)
         except (RedisError, OSError) as error:
             if not self._may_retry(error):
                 raise translate(error, self._server.address) from error
-            return self._retry_call(method, arguments, error)
+            outcome = self._retry_call(method, arguments, error)
+        self._settings.outage.heard()
+        return outcome
 
     def _retry_call(self, method: Any, arguments: tuple[Any, ...], error: Exception) -> Any:
         self._check_open()

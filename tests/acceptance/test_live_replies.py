@@ -237,16 +237,25 @@ def test_faults_leave_no_gap_and_no_repeat(own_server: Start, fault: str, full: 
 )
 def test_an_outage_ends_no_living_reply(own_server: Start, seconds: float) -> None:
     """Nobody can renew the lease of 6 seconds while the server does not answer: neither the reader that comes back
-    first nor one that subscribes then takes the writer for dead."""
+    first, which may have waited for a moment only, nor one that subscribes then takes the writer for dead."""
     server = own_server()
     retry = RetryPolicy(deadline=2 * seconds + 30)
-    with HistoryStore(server.url, search="off", retry=retry) as store, store.stream("c", id="r") as reply:
+    with (
+        HistoryStore(server.url, search="off") as other,
+        ThreadPoolExecutor(8) as pool,
+        HistoryStore(server.url, search="off", retry=retry) as store,
+        store.stream("c", id="r") as reply,
+    ):
         reader = Reader(server.url)
         reply.write("before ")
         wait_until(lambda: reader.text == "before ", "the text")
+        assert other.get("c")
         with server.client() as client:
             client.client_pause(round(1000 * seconds), all=True)
         reply.write("meanwhile ")
+        time.sleep(seconds - 0.3)
+        seen = pool.map(lambda _: other.get("c")[0].status, range(8))  # most are faster than the writer
+        assert set(seen) == {"streaming"}
         wait_until(lambda: reader.text == "before meanwhile ", "the end of the outage", seconds + 30)
         assert store.get_message("c", "r").status == "streaming"
         reply.write("after")

@@ -13,6 +13,7 @@ A call without a known outcome may have made a change, at any later time, once.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
@@ -450,8 +451,8 @@ def _check_search(recorded: Recorded) -> list[str]:
     problems = []
     for name, word, found in recorded.found:
         final = recorded.final[name]
-        live = {one[0] for one in final.messages if word in one[1].split()}
-        archived = {one[0] for one in final.archived if word in one[1].split()}
+        live = {one[0] for one in final.messages if word in re.findall(r"\w+", one[1])}
+        archived = {one[0] for one in final.archived if word in re.findall(r"\w+", one[1])}
         if not live <= set(found) <= live | archived:
             wanted = sorted(live)
             problems.append(f"{name}: a search for {word!r} finds {found}, but {wanted} has it")

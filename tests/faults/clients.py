@@ -268,7 +268,8 @@ class Writer:
 
     def _erase(self) -> None:
         name = self._random.choice((self._talk(), _calls()))
-        seen = [one for one in self._seen.get(name, []) if one.role == "user" or one.is_summary]
+        there = self._store.get(name, include_archived=self._random.random() < 0.7)
+        seen = [one for one in there if one.role == "user" or one.is_summary]
         if seen:
             chosen = self._random.sample(seen, min(len(seen), self._random.choice([1, 1, 2])))
             begun = time.monotonic_ns()
@@ -546,7 +547,7 @@ def _wait(condition: Any, seconds: float) -> None:
 def _distinct_tokens(settings: Settings) -> None:
     """Let no two tokens begin alike: the change log has 24 of 64 bits, by which the checker knows calls."""
     client = int("".join(filter(str.isdigit, settings.name)) or 0) % 16
-    numbers = itertools.count(settings.life * 50_000)
+    numbers = itertools.count(settings.life * 20_000)
     draw = rng.getrandbits
 
     def getrandbits(bits: int) -> int:

@@ -351,16 +351,17 @@ class Episode:
     def _words(self) -> list[tuple[str, str]]:
         """Words that are there, and words that are gone."""
         final = self.recorded.final.items()
-        there = {(name, one[1]) for name, its in final for one in (*its.messages, *its.archived) if one[1]}
+        there = {(name, one[1]) for name, its in final for one in (*its.messages, *its.archived)}
         used = {
             (call.conversation, entry["form"][1])
             for call in self.recorded.calls
             for entry in call.arguments.get("entries", ())
-            if entry["form"][1]
         }
-        there = {one for one in there if " " not in one[1]}
-        gone = sorted(one for one in used - there if " " not in one[1])
-        return self._random.sample(sorted(there), min(200, len(there))) + self._random.sample(gone, min(100, len(gone)))
+        found = []
+        for words, most in ((there & used, 200), (used - there, 100)):
+            some = sorted(one for one in words if one[1][:1] == "t" and " " not in one[1])
+            found += self._random.sample(some, min(most, len(some)))
+        return found
 
 
 def _contents(node: Any) -> dict[bytes, bytes]:

@@ -307,7 +307,7 @@ def test_a_reply_whose_end_overwrites_an_edit() -> None:
     run = Run()
     run.append({"form": ("r", "", (), "streaming"), "digest": "begun", "timestamp": None, "stays": False})
     token = run.recorded.calls[0].token
-    run.update("r", "[redacted]", "reply_ended", {"text": "[redacted]"})
+    run.update("r", "redacted", "reply_ended", {"text": "redacted"})
     assert check(run.end()) == []
     late = run.update("r", "0 1 ")
     run.recorded.calls[-1] = structs.replace(late, arguments={**late.arguments, "reply": token})

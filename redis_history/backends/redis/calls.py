@@ -146,17 +146,29 @@ class Outage:
     #: Seconds after the last sign of an outage in which writers can renew their leases. A call may take 5 seconds to
     #: notice one, and the clients of writers wait for some seconds before they try again.
     GRACE: Final = 12.0
+    #: A lease outlives an outage of 4 seconds. If this store has heard nothing for almost as long, there may have been
+    #: a longer one without a failed call of this store, after which writers come back when their wait is over.
+    SILENCE: Final = 3.5
+    GRACE_AFTER_SILENCE: Final = 3.0
 
     def __init__(self) -> None:
-        self._seen = float("-inf")
+        self._ends = float("-inf")
+        self._heard: float | None = None
 
     def note(self) -> None:
         """A call has just failed."""
-        self._seen = time.monotonic()
+        self._ends = time.monotonic() + self.GRACE
+
+    def heard(self) -> None:
+        """The server has just answered."""
+        now = time.monotonic()
+        if self._heard is not None and now - self._heard > self.SILENCE:
+            self._ends = max(self._ends, now + self.GRACE_AFTER_SILENCE)
+        self._heard = now
 
     @property
     def is_recent(self) -> bool:
-        return time.monotonic() - self._seen < self.GRACE
+        return time.monotonic() < self._ends
 
 
 class Ringing:
