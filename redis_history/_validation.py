@@ -6,6 +6,7 @@ import math
 import os
 import sys
 from collections.abc import Collection, Iterable
+from datetime import tzinfo
 from typing import Final, NoReturn
 
 from redis_history.errors import ConfigurationError, InvalidInputError, StoreClosedError
@@ -24,6 +25,13 @@ def refuse(value: object, name: str, rule: str, error: _Error = ConfigurationErr
     """Raises `error`: `name` must be `rule`, not `value`."""
     shown = repr(value)
     raise error(f"{name} must be {rule}, not {shown if len(shown) <= _SHOWN else shown[:_SHOWN] + '…'}")
+
+
+def check_time_zone(value: tzinfo) -> tzinfo:
+    """Raises InvalidInputError unless it is a tzinfo."""
+    if not isinstance(value, tzinfo):
+        refuse(value, "time_zone", 'a tzinfo, such as ZoneInfo("Europe/Berlin")', InvalidInputError)
+    return value
 
 
 def is_integer(value: object, least: float, most: float = math.inf) -> bool:

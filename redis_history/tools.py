@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, tzinfo
 from itertools import takewhile
 from typing import Any, Final, Literal, Protocol, TypedDict, Unpack, get_args, overload
 
@@ -13,7 +14,14 @@ from msgspec.structs import replace
 
 from redis_history._ids import check_conversation_id
 from redis_history._quoting import as_data, data_block, new_mark, plain_name
-from redis_history._validation import check_choice, check_function, check_integer, check_names, is_integer
+from redis_history._validation import (
+    check_choice,
+    check_function,
+    check_integer,
+    check_names,
+    check_time_zone,
+    is_integer,
+)
 from redis_history.errors import InvalidInputError
 from redis_history.model import Message, Part, Position, ReasoningPart, ToolResultPart, ToolUsePart
 from redis_history.search.hits import Ranges, SearchHit, highlights, largest, matched_terms, passage
@@ -74,6 +82,7 @@ class SearchOptions(TypedDict, total=False):
     token_cap: int | None
     token_counter: TokenCounter | None
     include: Iterable[Include]
+    time_zone: tzinfo
 
 
 class _Tool:
@@ -90,6 +99,7 @@ class _Tool:
         token_cap: int | None = 2000,
         token_counter: TokenCounter | None = None,
         include: Iterable[Include] = (),
+        time_zone: tzinfo = UTC,
     ) -> None:
         check_conversation_id(conversation_id)
         self._include = check_names(include, "include", InvalidInputError)
@@ -101,6 +111,7 @@ class _Tool:
         self._conversation_id = conversation_id
         self._token_cap = token_cap
         self._token_counter = token_counter
+        self._time_zone = check_time_zone(time_zone)
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -155,6 +166,7 @@ class _Tool:
             if start is not None or len(newest) < count:
                 break
         options = {"query": query, "before": before, "token_cap": None, "context": _CONTEXT, "highlight": True}
+        options["time_zone"] = self._time_zone
         terms = parse_query(query)
         hits: list[SearchHit] = []
         offset, size, enough = 0, 2 * limit, limit
@@ -286,6 +298,7 @@ def conversation_search_tool(
     token_cap: int | None = 2000,
     token_counter: TokenCounter | None = None,
     include: Iterable[Include] = (),
+    time_zone: tzinfo = UTC,
 ) -> ConversationSearchTool | AsyncConversationSearchTool:
     """Create the tool `conversation_search` for one conversation. The model chooses the query and the limit, but not
     the conversation. Await the calls of the tool if the store is asynchronous.
@@ -297,7 +310,7 @@ def conversation_search_tool(
 
     The tool does not find its own calls and results ("own_searches"), the turn in progress ("current_turn": the last
     user message and what follows it, until the assistant has answered) and reasoning ("reasoning"), unless `include`
-    names them.
+    names them. Days that a query names are days of the `time_zone`.
 
     Raises InvalidConversationIdError, and InvalidInputError for a store without search or an invalid option.
     """
@@ -305,7 +318,8 @@ def conversation_search_tool(
     if search is None:
         raise InvalidInputError(f"store must be a HistoryStore or AsyncHistoryStore, not {type(store).__name__}")
     tool = AsyncConversationSearchTool if inspect.iscoroutinefunction(search) else ConversationSearchTool
-    return tool(store, conversation_id, token_cap=token_cap, token_counter=token_counter, include=include)
+    options: SearchOptions = {"token_cap": token_cap, "token_counter": token_counter, "include": include}
+    return tool(store, conversation_id, **options, time_zone=time_zone)
 
 
 def _last_user_message(messages: Sequence[Message]) -> int | None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, tzinfo
 from typing import Literal, TypeVar, overload
 
 from msgspec.structs import replace
@@ -253,6 +254,7 @@ class Reading:
         archived: bool | None = None,
         context: int = 0,
         highlight: bool = False,
+        time_zone: tzinfo = UTC,
     ) -> SearchHits:
         """Messages of one conversation that match any term of `query`, best first.
 
@@ -262,13 +264,14 @@ class Reading:
         the `excerpt` that matches, cut to what fits. The filters must all hold: `roles`, `participant_ids`, `scope`,
         `since` and `before` as in `get`; `tool_names` are tools called or answered. Messages that were compacted are
         found too (`archived`: True for these alone, False for none of them), former summaries are not. With `context`,
-        0 to 100, each hit has as many messages before and after it; with `highlight`, where the terms are.
+        0 to 100, each hit has as many messages before and after it; with `highlight`, where the terms are. The days
+        that the query names are days of the `time_zone`.
 
         Without search on the server the newest 20,000 messages are read and ranked here; `hits.incomplete` says so.
         """
         check_conversation_id(conversation_id)
         filters = make_filters(roles, participant_ids, scope, since, before, tool_names, archived)
-        asked = Asked(query, filters, limit, offset, token_cap, token_counter, context, highlight)
+        asked = Asked(query, filters, limit, offset, token_cap, token_counter, context, highlight, time_zone)
         return self._run(Searcher(self._backend, self._options).search(conversation_id, asked))
 
     def search_all(
@@ -288,6 +291,7 @@ class Reading:
         archived: bool | None = None,
         context: int = 0,
         highlight: bool = False,
+        time_zone: tzinfo = UTC,
         user_id: int | str | None = None,
         agent_name: str | None = None,
         conversation_ids: Iterable[str] | None = None,
@@ -300,7 +304,7 @@ class Reading:
         changed last are read and ranked here, at most 20,000; `hits.incomplete` says what was left out.
         """
         filters = make_filters(roles, participant_ids, scope, since, before, tool_names, archived)
-        asked = Asked(query, filters, limit, offset, token_cap, token_counter, context, highlight)
+        asked = Asked(query, filters, limit, offset, token_cap, token_counter, context, highlight, time_zone)
         within = make_within(user_id, agent_name, conversation_ids)
         return self._run(Searcher(self._backend, self._options).search_all(within, asked))
 

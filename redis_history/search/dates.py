@@ -1,4 +1,4 @@
-"""Finds the times that a query names, in English or as ISO dates. Messages of these times come first."""
+"""Finds the times that a query names, in English, German or Chinese, or as ISO dates. Messages of these come first."""
 
 from __future__ import annotations
 
@@ -16,26 +16,71 @@ _NAMES: Final = (
     *("january", "february", "march", "april", "may", "june", "july"),
     *("august", "september", "october", "november", "december"),
 )
-_MONTH: Final = rf"(?P<month>{'|'.join(_NAMES)})"
-_DAY: Final = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?"
+_GERMAN: Final = (
+    *("januar", "februar", "märz", "april", "mai", "juni", "juli"),
+    *("august", "september", "oktober", "november", "dezember"),
+)
+_MONTHS: Final = {name: number for names in (_NAMES, _GERMAN) for number, name in enumerate(names, 1)}
+_DIGITS: Final = "一二三四五六七八九"
+#: The Chinese numbers from 0, which is empty, to 39.
+_NUMBERS: Final = {
+    f"{tens}{ones}": 10 * at + number
+    for at, tens in enumerate(("", "十", "二十", "三十"))
+    for number, ones in enumerate(("", *_DIGITS))
+}
+#: What a word says about a day, month, week or year.
+_WHICH: Final = {
+    **dict.fromkeys(("heute", "今天", "今日"), "today"),
+    **dict.fromkeys(("gestern", "昨天", "昨日"), "yesterday"),
+    **dict.fromkeys(("vorgestern", "前天"), "before yesterday"),
+    **dict.fromkeys(("diese", "diesen", "dieser", "dieses", "这", "本", "今年"), "this"),
+    **dict.fromkeys(("letzte", "letzten", "letzter", "letztes", "上", "去年"), "last"),
+}
+_UNITS: Final = {
+    **dict.fromkeys(("woche", "周", "星期", "礼拜"), "week"),
+    **dict.fromkeys(("monat", "月"), "month"),
+    **dict.fromkeys(("jahr", "年"), "year"),
+}
+
+_FLAGS: Final = re.IGNORECASE | re.ASCII
+_MONTH: Final = rf"(?P<month>{'|'.join(sorted(_MONTHS, key=len, reverse=True))})"
+_DAY: Final = r"(?P<day>\d{1,2})(?:st|nd|rd|th|\.)?"
 _YEAR: Final = r"(?P<year>(?:19|20)\d\d)\b"
+_THIS: Final = r"this|last|(?:diese|letzte)[nrs]?"
+_CHINESE: Final = rf"(?:\d{{1,2}}|[{_DIGITS}十]{{1,3}})"
 _ISO: Final = re.compile(r"(?<![\d-])(?P<year>(?:19|20)\d\d)-(?P<number>\d\d)(?:-(?P<day>\d\d))?(?![\d-])", re.ASCII)
-_DAY_FIRST: Final = re.compile(rf"\b{_DAY} (?:of )?{_MONTH}\b(?:,? {_YEAR})?", re.IGNORECASE | re.ASCII)
-_MONTH_FIRST: Final = re.compile(rf"\b{_MONTH} {_DAY}\b(?:,? {_YEAR})?", re.IGNORECASE | re.ASCII)
-_OF_YEAR: Final = re.compile(rf"\b{_MONTH},? (?:of )?{_YEAR}", re.IGNORECASE | re.ASCII)
+_DOTTED: Final = re.compile(r"(?<![\d.])(?P<day>\d{1,2})\.(?P<number>\d{1,2})\.(?P<year>(?:19|20)\d\d)(?!\d)", re.ASCII)
+_DAY_FIRST: Final = re.compile(rf"\b{_DAY} (?:of )?{_MONTH}\b(?:,? {_YEAR})?", _FLAGS)
+_MONTH_FIRST: Final = re.compile(rf"\b{_MONTH} {_DAY}\b(?:,? {_YEAR})?", _FLAGS)
+_OF_YEAR: Final = re.compile(rf"\b{_MONTH},? (?:of )?{_YEAR}", _FLAGS)
 #: It needs a word before it: "may" is a verb, too.
 _MONTH_ALONE: Final = re.compile(
-    rf"\b(?P<which>in|during|since|until|before|after|early|late|this|last) {_MONTH}\b(?!,? \d)",
-    re.IGNORECASE | re.ASCII,
+    rf"\b(?P<which>in|during|since|until|before|after|early|late|im|seit|bis|anfang|ende|{_THIS}) {_MONTH}\b(?!,? \d)",
+    _FLAGS,
 )
-_YEAR_ALONE: Final = re.compile(rf"\b(?:in|during|of|since) {_YEAR}(?!-)", re.IGNORECASE | re.ASCII)
+_YEAR_ALONE: Final = re.compile(rf"\b(?:in|during|of|since|seit|jahre?) {_YEAR}(?!-)", _FLAGS)
 _RELATIVE: Final = re.compile(
-    r"\b(?P<which>today|yesterday|(?:this|last)(?= (?P<unit>week|month|year)\b))\b", re.IGNORECASE | re.ASCII
+    rf"\b(?P<which>today|yesterday|heute|gestern|vorgestern|"
+    rf"(?:{_THIS})(?= (?P<unit>week|month|year|woche|monat|jahr)\b))\b",
+    _FLAGS,
+)
+_CHINESE_YEAR: Final = re.compile(
+    rf"(?P<year>(?:19|20)\d\d)年(?:(?P<number>{_CHINESE})月(?:(?P<day>{_CHINESE})[日号])?)?", re.ASCII
+)
+_CHINESE_MONTH: Final = re.compile(
+    rf"(?P<which>[去今]年)?(?<![\d{_DIGITS}十])(?P<number>{_CHINESE})月(?:(?P<day>{_CHINESE})[日号])?", re.ASCII
+)
+_CHINESE_RELATIVE: Final = re.compile(
+    r"(?P<which>[今昨]天|[今昨]日|前天|[去今]年|[上这本](?=个?(?P<unit>周(?![围边末])|星期|礼拜|月)))"
 )
 #: In this order: "July 2023" is in "7 July 2023".
-_DATES: Final = (_ISO, _DAY_FIRST, _MONTH_FIRST, _OF_YEAR, _MONTH_ALONE, _YEAR_ALONE, _RELATIVE)
+_DATES: Final = (
+    *(_ISO, _DOTTED, _DAY_FIRST, _MONTH_FIRST, _OF_YEAR, _MONTH_ALONE, _YEAR_ALONE, _RELATIVE),
+    *(_CHINESE_YEAR, _CHINESE_MONTH, _CHINESE_RELATIVE),
+)
 #: A date without a year means the same day of each of so many years.
 _YEARS: Final = 10
+_DAYS_AGO: Final = {"today": 0, "yesterday": 1, "before yesterday": 2}
 _MAX_PERIODS: Final = 30
 
 
@@ -47,7 +92,7 @@ def named_periods(query: str, now: datetime | None = None, zone: tzinfo = UTC) -
     for pattern in _DATES:
         for match in pattern.finditer(query):
             groups = {name: value.lower() for name, value in match.groupdict().items() if value}
-            for begin, end in _spans({"which": "", **groups}, now):
+            for begin, end in _spans(groups, now):
                 found[to_microseconds(begin), to_microseconds(end)] = None
         query = pattern.sub("|", query)
     return tuple(found)[:_MAX_PERIODS]
@@ -55,35 +100,43 @@ def named_periods(query: str, now: datetime | None = None, zone: tzinfo = UTC) -
 
 def _spans(said: dict[str, str], now: datetime) -> Iterator[tuple[datetime, datetime]]:
     today = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    which, last = said["which"], said["which"] == "last"
-    if which in ("today", "yesterday"):
-        begin = today - timedelta(days=which == "yesterday")
+    word, unit = said.get("which", ""), said.get("unit", "")
+    which, unit = _WHICH.get(word, word), _UNITS.get(unit, unit)
+    last, of_year = which == "last", word.endswith("年")
+    if which in _DAYS_AGO:
+        begin = today - timedelta(days=_DAYS_AGO[which])
         yield begin, begin + timedelta(days=1)
-    elif said.get("unit") == "week":
+    elif unit == "week":
         begin = today - timedelta(days=today.weekday() + 7 * last)
         yield begin, begin + timedelta(days=7)
-    elif said.get("unit") == "month":
+    elif unit == "month":
         month = today.replace(day=1)
         yield _month(month - timedelta(days=1) if last else month)
-    elif said.get("unit") == "year":
+    elif unit == "year" or (of_year and "number" not in said):
         yield _year(today, today.year - last)
     elif "month" in said or "number" in said:
-        month_number = int(said["number"]) if "number" in said else _NAMES.index(said["month"]) + 1
+        month_number = _MONTHS[said["month"]] if "month" in said else _number(said["number"])
         newest = today.year - (month_number > today.month or (last and month_number == today.month))
         if "year" in said:
             years = [int(said["year"])]
+        elif of_year:
+            years = [today.year - last]
         elif which == "this":
             years = [today.year]
         else:
             years = [newest - back for back in range(1 if last else _YEARS)]
         for year in years:
             try:
-                begin = today.replace(year=year, month=month_number, day=int(said.get("day", 1)))
+                begin = today.replace(year=year, month=month_number, day=_number(said.get("day", "1")))
             except ValueError:  # there is no such day
                 continue
             yield (begin, begin + timedelta(days=1)) if "day" in said else _month(begin)
     else:
         yield _year(today, int(said["year"]))
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdecimal() else _NUMBERS.get(text, 0)
 
 
 def _month(day: datetime) -> tuple[datetime, datetime]:

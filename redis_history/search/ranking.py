@@ -17,14 +17,16 @@ static embedder, and within 0.15 of 0 for random vectors, which therefore change
 from __future__ import annotations
 
 import math
+from bisect import bisect
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, compress
 from typing import Any, Final, NamedTuple
 
-from redis_history._words import load_stemmer
+from redis_history._words import SEPARATOR, load_stemmer
 from redis_history.model import Message
 from redis_history.requests import ANYTHING, Filters
 from redis_history.search.query import Query, Term
-from redis_history.search.text import author_words, index_words
+from redis_history.search.text import author_words, index_lines
 
 #: Messages of each term that are ranked, those that have it most often, if no more are asked for.
 DEPTH: Final = 1_000
@@ -198,6 +200,7 @@ def _complete(scores: dict[Any, dict[int, float]], together: Matches) -> None:
             known_scores[sequence] = max(known_scores.get(sequence, 0.0), score * scale)
 
 
+_NONE: Final[frozenset[int]] = frozenset()
 #: Messages that are searched without an index: the newest of each conversation. It takes about 0.1 s.
 MAX_SCANNED: Final = 20_000
 
@@ -216,13 +219,15 @@ class Scan:
         instead = (word for those in query.words_of_phrases().values() for word in those)
         self._terms = list(dict.fromkeys((*query.terms, *instead)))
         self._found: list[dict[Any, dict[int, float]]] = [{} for _ in self._terms]
-        self._phrases = [
-            (at, frozenset(term.words), f" {' '.join(term.words)} ")
-            for at, term in enumerate(self._terms)
-            if term.kind == "phrase"
-        ]
-        self._roots = [(at, term, self._root(term)) for at, term in enumerate(self._terms) if term.kind != "phrase"]
-        self._matching: dict[str, tuple[int, ...]] = {}
+        self._phrases = [(at, term.words) for at, term in enumerate(self._terms) if term.kind == "phrase"]
+        self._prefixes = [(at, term.word) for at, term in enumerate(self._terms) if term.kind == "prefix"]
+        self._by_word: dict[str, frozenset[int]] = {}
+        self._by_root: dict[str, frozenset[int]] = {}
+        for at, term in enumerate(self._terms):
+            if term.kind == "word":
+                root = self._root(term)
+                self._by_word[term.word] = frozenset((at,))
+                self._by_root[root] = self._by_root.get(root, _NONE) | {at}
         self._dated: dict[Any, dict[int, float]] = {}
         #: By the id and the display name of the writer.
         self._written: dict[tuple[str, str | None], dict[Any, dict[int, float]]] = {}
@@ -237,19 +242,23 @@ class Scan:
         self.size += len(messages)
         if self._filters.impossible:
             return
-        kept = self.messages.setdefault(conversation, {})
-        sequences = [one.sequence or 0 for one in messages] if numbers is None else numbers
-        for message, sequence in zip(messages, sequences, strict=True):
-            if not self._filters.wants(message):
-                continue
-            if self._is_dated(message):
-                self._dated.setdefault(conversation, {})[sequence] = 1.0
+        numbers = [one.sequence or 0 for one in messages] if numbers is None else list(numbers)
+        if self._filters != ANYTHING:
+            wanted = list(map(self._filters.wants, messages))
+            messages, numbers = list(compress(messages, wanted)), list(compress(numbers, wanted))
+        if self.query.periods:
+            dated = [number for number, message in zip(numbers, messages, strict=True) if self._is_dated(message)]
+            self._dated.setdefault(conversation, {}).update(dict.fromkeys(dated, 1.0))
+        for number, message in zip(numbers, messages, strict=True):
             if (writer := message.participant) is not None:
                 written = self._written.setdefault((writer.id, writer.display_name), {})
-                written.setdefault(conversation, {})[sequence] = 1.0
-            for at in self._matches(index_words(message)):
-                self._found[at].setdefault(conversation, {})[sequence] = 1.0
-                kept[sequence] = message
+                written.setdefault(conversation, {})[number] = 1.0
+        kept = self.messages.setdefault(conversation, {})
+        if not messages:
+            return
+        for at, found in self._matches(index_lines(messages)).items():
+            self._found[at].setdefault(conversation, {}).update((numbers[n], 1.0) for n in found)
+            kept.update((numbers[n], messages[n]) for n in found)
 
     def ranked(self, *, one: bool = True) -> list[Ranked]:
         """All messages that match, best first. `one`: the search is of one conversation. Afterwards `query` has the
@@ -277,34 +286,48 @@ class Scan:
                     scores.setdefault(conversation, {}).update(listed)
         return Matches(sum(map(len, scores.values())), scores)
 
-    def _matches(self, text: list[str]) -> set[int]:
-        """The terms that a message with these words matches."""
-        distinct, known = set(text), self._matching
-        found: set[int] = set()
-        for word in distinct:
-            terms = known.get(word)
-            if terms is None:
-                terms = known[word] = self._terms_of(word)
-            if terms:
-                found.update(terms)
-        if self._phrases:
-            whole = ""
-            for at, wanted, phrase in self._phrases:
-                if wanted <= distinct:
-                    whole = whole or f" {' '.join(text)} "
-                    if phrase in whole:
-                        found.add(at)
+    def _matches(self, lines: list[str]) -> dict[int, set[int]]:
+        """The indexes of the lines that each term matches. Searches all of them at once, which takes a fifth of the
+        time of splitting each."""
+        whole = SEPARATOR.join(lines)
+        ends = list(accumulate(len(line) + 1 for line in lines))
+
+        def lines_with(word: str) -> set[int]:
+            has: set[int] = set()
+            at = whole.find(wanted := f" {word} ")
+            while at >= 0:
+                has.add(line := bisect(ends, at))
+                at = whole.find(wanted, ends[line])
+            return has
+
+        found: dict[int, set[int]] = {}
+        written = set(whole.split())
+        for word, terms in self._matching_words(written).items():
+            has = lines_with(word)
+            for term in terms:
+                found.setdefault(term, set()).update(has)
+        for at, words in self._phrases:
+            if written.issuperset(words):
+                phrase = f" {' '.join(words)} "
+                has = set.intersection(*map(lines_with, words))
+                found[at] = {line for line in has if phrase in f" {' '.join(lines[line].split())} "}
         return found
 
-    def _terms_of(self, word: str) -> tuple[int, ...]:
-        stem = self._stem
-        # RediSearch indexes a short word as it is.
-        root = word if stem is None or len(word.encode()) < _LEAST_STEMMED else stem(word)
-        return tuple(
-            at
-            for at, term, wanted in self._roots
-            if (word.startswith(term.word) if term.kind == "prefix" else word == term.word or root == wanted)
-        )
+    def _matching_words(self, written: set[str]) -> dict[str, frozenset[int]]:
+        """Those of the words that match a term, and the terms."""
+        stem, by_word, by_root = self._stem, self._by_word, self._by_root
+        found = {}
+        for word in written:
+            # RediSearch indexes a short word as it is.
+            stemmed = stem is not None and (len(word) >= _LEAST_STEMMED or len(word.encode()) >= _LEAST_STEMMED)
+            root = stem(word) if stem is not None and stemmed else word
+            if word in by_word or root in by_root:
+                found[word] = by_word.get(word, _NONE) | by_root.get(root, _NONE)
+        for at, prefix in self._prefixes:
+            for word in written:
+                if word.startswith(prefix):
+                    found[word] = found.get(word, _NONE) | {at}
+        return found
 
     def _root(self, term: Term) -> str:
         return term.word if self._stem is None else self._stem(term.word)

@@ -253,6 +253,11 @@ def scope_at(command: Sequence[bytes]) -> int:
     return command.index(b"PARAMS") + 3  # how many parameters, the name of the first, its value
 
 
+def count_at(command: Sequence[bytes]) -> int:
+    """The index of the count in a command by `nearest_command`: its last parameter."""
+    return len(command) - 3  # before DIALECT and its number
+
+
 def count_command(index: bytes, scope: Sequence[str] | Namespace, filters: Filters = ANYTHING) -> list[bytes]:
     """FT.SEARCH that only counts (`Found.total`) the documents of a scope. Its cost grows with their number. Raises
     InvalidInputError for an empty scope, and for filters that nothing can pass."""
@@ -275,13 +280,15 @@ def nearest_command(
     count: int = DEPTH,
 ) -> list[bytes]:
     """FT.SEARCH for the documents of a scope with the nearest vectors, nearest first, and their distances; `vector` as
-    from `text.pack`. A count of 100 instead of 500 costs 0.03 of recall@10.
+    from `text.pack`.
 
     Raises InvalidInputError for an empty scope, and for filters that nothing can pass.
     """
     expression = _Expression(scope, filters)
     within = expression.within
-    text = b"(%b)=>[KNN %d @%b %b AS d]" % (within or b"*", count, VECTOR, expression.parameter(vector))
+    near = expression.parameter(vector)
+    # The last parameter: see `count_at`.
+    text = b"(%b)=>[KNN %b @%b %b AS d]" % (within or b"*", expression.parameter(b"%d" % count), VECTOR, near)
     return [b"FT.SEARCH", index, text, b"RETURN", b"1", b"d", b"SORTBY", b"d", *expression._end(count)]
 
 

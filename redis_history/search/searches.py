@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Sequence
+from datetime import UTC, tzinfo
 from functools import partial
 from itertools import compress, groupby, islice
 from typing import Any, Final, NamedTuple, TypeVar
@@ -13,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from redis_history import operations as ops
-from redis_history._validation import check_function, check_integer, check_limit, check_range
+from redis_history._validation import check_function, check_integer, check_limit, check_range, check_time_zone
 from redis_history.backends.base import AsyncBackend, Backend, features
 from redis_history.errors import CapabilityError, InvalidInputError, RedisHistoryError
 from redis_history.events import Cursor
@@ -87,6 +88,7 @@ class Asked(Struct, frozen=True):
     token_counter: TokenCounter | None
     context: int
     highlight: bool
+    time_zone: tzinfo = UTC
     terms: Query = Query(())
     vector: bytes | None = None
 
@@ -95,6 +97,7 @@ class Asked(Struct, frozen=True):
         check_limit(self.token_cap, "token_cap")
         check_function(self.token_counter, "token_counter", "a function from a str to an int", error=InvalidInputError)
         check_integer(self.context, "context", 0, 100, error=InvalidInputError)
+        check_time_zone(self.time_zone)
 
     @property
     def end(self) -> int:
@@ -244,7 +247,7 @@ class Searcher(Struct, frozen=True):
 
     def _parsed(self, asked: Asked) -> Steps[Asked]:
         query = asked.query
-        parse = partial(parse_query, query, self.options.language)
+        parse = partial(parse_query, query, self.options.language, asked.time_zone)
         terms = yield from _work(parse, slow=isinstance(query, str) and len(query) > _SHORT_QUERY)
         vector = None
         if self.options.embedder is not None and self._server_may_search and query.strip() and asked.limit:

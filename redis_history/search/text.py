@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from redis_history._words import MAX_WORD, split_words, words
+from redis_history._words import LONG_WORD, MAX_WORD, plain_lines, split_words, words
 from redis_history.errors import InvalidInputError
 from redis_history.model import (
     AttachmentPart,
@@ -35,7 +35,6 @@ _OPAQUE_KEYS: Final = frozenset({"type", "signature", "thought_signature", "encr
 
 _DATA_URL: Final = re.compile(r"data:[\w.+/-]{0,100}[;,][^\s\"'()<>]*")
 _RUN: Final = re.compile(r"(?<![A-Za-z0-9+/=_-])[A-Za-z0-9+/=_-]{65,}")
-_SUSPECT: Final = 32
 _PIECE: Final = re.compile(r"(?<![A-Za-z0-9])[A-Za-z0-9]{33,}")
 
 
@@ -60,6 +59,16 @@ def index_words(message: Message) -> list[str]:
     return found + [word for word in dict.fromkeys(_words_without_bytes(text[blank:])) if word not in known]
 
 
+def index_lines(messages: Sequence[Message]) -> list[str]:
+    """`index_words` of each message, with blanks between and around them."""
+    texts = list(map(_text, messages))
+    lines = plain_lines([text if len(text) <= MAX_IN_ORDER else "" for text in texts])
+    for at, (text, line) in enumerate(zip(texts, lines, strict=True)):
+        if line is None or "data:" in text or len(text) > MAX_IN_ORDER:
+            lines[at] = f" {' '.join(index_words(messages[at]))} "
+    return cast(list[str], lines)
+
+
 def author_words(participant_id: str, display_name: str | None) -> frozenset[str]:
     """The words by which a question may name a writer: those of the id and the display name, without numbers."""
     named = (*words(participant_id), *words(display_name or ""))
@@ -69,7 +78,7 @@ def author_words(participant_id: str, display_name: str | None) -> frozenset[str
 def _words_without_bytes(text: str) -> list[str]:
     found = split_words(text)
     # Encoded bytes leave a long word or begin with "data:". Looking for them costs as much as the rest.
-    if "data:" in text or (found and max(map(len, found)) > _SUSPECT):
+    if "data:" in text or (found and max(map(len, found)) > LONG_WORD):
         found = words(_without_bytes(text))
     return found
 

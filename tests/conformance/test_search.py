@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta, timezone
 from typing import Any
 
 import pytest
@@ -380,3 +381,18 @@ async def test_of_many_terms_the_rarest_are_searched_for(store: Any) -> None:
     await store.append_many("c", [user(common, id=str(number)) for number in range(3)])
     await store.append("c", user("needle", id="needle"))
     assert "needle" in ids(await store.search("c", f"{common} needle", limit=10, token_cap=None))
+
+
+async def test_days_are_those_of_the_time_zone(talk: Any) -> None:
+    reports = [user("A report.", id=f"r{day}", timestamp=f"2026-05-0{day}T20:00:00Z") for day in (7, 8)]
+    await talk.append_many("days", reports)
+    beijing = timezone(timedelta(hours=8))
+    assert ids(await talk.search("days", "the report of 8 May 2026"))[0] == "r8"
+    assert ids(await talk.search("days", "the report of 8 May 2026", time_zone=beijing))[0] == "r7"
+    assert ids(await talk.search("days", "2026年5月8日的 report", time_zone=beijing))[0] == "r7"
+    run = AsyncConversationSearchTool(talk, "days", time_zone=beijing).run(
+        {"query": "report of 8 May 2026", "limit": 1}
+    )
+    assert '"time":"2026-05-07 20:00 UTC"' in await run
+    with pytest.raises(InvalidInputError, match="time_zone must be a tzinfo"):
+        await talk.search("days", "report", time_zone="Europe/Berlin")

@@ -197,6 +197,7 @@ def test_declarations_are_valid_for_the_providers_types(form: str, module: str, 
         {"token_counter": 5},
         {"include": "reasoning"},
         {"include": ["x"]},
+        {"time_zone": "Europe/Berlin"},
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Final, cast
 
 import msgspec
+from msgspec import structs
 
 from redis_history._time import from_microseconds
 from redis_history.backends.redis.calls import CHANGES, FIND, HEAD, PAGE, PAGE_ARCHIVED, Call, Settings, as_is, plain
@@ -89,6 +90,9 @@ def _window(op: ReadPage) -> list[bytes]:
 
 def _members_of_all(op: ReadPage, reply: list[Any]) -> Page:
     """A page from the live messages and each archive; `limit` members were read of each set."""
+    if len(reply) == 3 and reply[0] == 0 and len(reply[2]) <= op.limit:  # nothing to merge
+        page = _members(op.conversation_id, reply[2])
+        return structs.replace(page, archived=(False,) * len(page.messages))
     sets = [(reply[at] or 2**63, reply[at + 1], reply[at + 2]) for at in range(0, len(reply), 3)]
     found: list[tuple[Position, bool, Message]] = []
     unreadable = 0

@@ -40,6 +40,7 @@ from redis_history.search.redisearch import (
     NAMESPACE,
     Namespace,
     authored_commands,
+    count_at,
     count_command,
     dated_command,
     matches_of,
@@ -280,8 +281,13 @@ def _search_calls(op: Search, settings: Settings, index: SearchIndex) -> tuple[l
     calls = []
     for start in range(0, max(len(commands), 1), _COMMANDS):
         args = [b"0" if op.filters.archived is None else b"1"]
-        for _, command in (("", count_command(name, _SCOPE)), *commands[start : start + _COMMANDS]):
-            args += (b"%d" % len(command), b"%d" % (scope_at(command) + 1), *command)
+        for what, command in (("", count_command(name, _SCOPE)), *commands[start : start + _COMMANDS]):
+            adapted = b"0"
+            if what == "nearest":
+                adapted = b"%d" % (count_at(command) + 1)
+            elif what == "together" and len(commands) <= _COMMANDS:
+                adapted = b"rest"
+            args += (b"%d" % len(command), b"%d" % (scope_at(command) + 1), adapted, *command)
         calls.append(Call(SEARCH, keys, args, as_is))
     return calls, [name for name, _ in commands]
 
@@ -337,10 +343,10 @@ def _unscripted(op: Search, args: list[bytes], settings: Settings) -> Steps[list
     commands, at = [], 1
     while at < len(args):
         length, scope = int(args[at]), int(args[at + 1])
-        command = args[at + 2 : at + 2 + length]
+        command = args[at + 3 : at + 3 + length]
         command[scope - 1] = generation
         commands.append(plain(*command, errors=True))
-        at += 2 + length
+        at += 3 + length
     replies = yield commands
     for reply in replies:
         if isinstance(reply, AskError | TryAgainError):

@@ -2,7 +2,8 @@
 --
 -- KEYS  1 state (hash)
 -- ARGV  1 '1' if the commands filter by archived   then for each command: how many arguments; which of them (from 1) is the
---       conversation, replaced here by the generation; and the arguments. The first command counts the conversation's documents
+--       conversation, replaced here by the generation; which of them says how many to find ('0': none), 'rest' if the command is
+--       needed only after one that did not list all its matches; and the arguments. The first counts the conversation's documents
 --
 -- Returns {generation of the documents or '', messages (live and archived, without streaming replies), documents, then for
 -- each further command the number of matches, and sequence (of a summary with a minus) and score of the best, separated by
@@ -13,6 +14,9 @@ local generation, count = known[1] or '', (known[2] or 0) + (known[3] or 0) - #(
 if generation == '' then return {generation, count, 0} end
 if ARGV[1] == '1' and known[4] then return {generation, count, -1} end
 local answer, at = {generation, count, 0}, 2
+-- Near vectors order the messages that have the words, so as many are needed. Their cost grows with their number.
+local LEAST_NEAR, MOST_NEAR = 50, 500
+local matches, unlisted = 0, false
 local prefix = 'rhd2' .. string.sub(KEYS[1], 4, -2) .. generation .. ':'
 
 -- Keys and scores as text, which the caller reads in a fifth of the time.
@@ -30,21 +34,29 @@ local function short(reply)
 end
 
 while at <= #ARGV do
-  local command = {}
-  for i = at + 2, at + 1 + ARGV[at] do
+  local command, first, adapted = {}, at == 2, ARGV[at + 2]
+  for i = at + 3, at + 2 + ARGV[at] do
     command[#command + 1] = ARGV[i]
   end
   command[tonumber(ARGV[at + 1])] = generation
-  at = at + ARGV[at] + 2
-  local reply = redis.pcall(unpack(command))
+  at = at + ARGV[at] + 3
+  local reply = {0}
+  if adapted ~= 'rest' or unlisted then
+    if adapted ~= 'rest' and adapted ~= '0' then
+      command[tonumber(adapted)] = math.max(LEAST_NEAR, math.min(matches, MOST_NEAR))
+    end
+    reply = redis.pcall(unpack(command))
+  end
   if reply.err then
     if string.find(reply.err, 'non local key', 1, true) then return {generation, count, -2} end
     return reply
   end
-  if at == ARGV[2] + 4 then
+  if first then
     answer[3] = reply[1]
     if reply[1] ~= count then break end
   else
+    matches = matches + reply[1]
+    unlisted = unlisted or reply[1] > (#reply - 1) / 2
     answer[#answer + 1] = reply[1]
     answer[#answer + 1] = short(reply)
   end
