@@ -1,4 +1,4 @@
-"""Runs the tests that agent frameworks have for their own stores, with an adapter of this package in place of the store.
+"""Runs the tests that agent frameworks have for their own stores, with an adapter of this package in their place.
 
 FOLDER has the sources of the frameworks, fetched by hand, each in a folder of its own (see SUITES). Their tests are not
 changed: a plugin of pytest replaces the framework's class before they are imported. Prints how many tests of each
@@ -34,6 +34,11 @@ def namespace(key: object) -> str:
     return f"suite-{uuid.uuid5(uuid.NAMESPACE_OID, repr(key)).hex}"
 
 
+def put(name: str, value: Any, *modules: Any) -> None:
+    for module in modules:
+        setattr(module, name, value)
+
+
 def openai_agents(url: str) -> None:
     import agents
     import agents.memory
@@ -47,14 +52,13 @@ def openai_agents(url: str) -> None:
             settings = options.get("session_settings")
             super().__init__(session_id, AsyncHistoryStore(url, namespace=namespace(place)), session_settings=settings)
 
-        async def _pop_item_with_validation(self, validate: object = None) -> Any:  # of SQLite; EncryptedSession calls it
+        async def _pop_item_with_validation(self, validate: object = None) -> Any:  # EncryptedSession calls it
             return await self.pop_item()
 
         def close(self) -> None:  # type: ignore[override]
             pass
 
-    for module in (agents, agents.memory, agents.memory.sqlite_session):
-        module.SQLiteSession = SQLiteSession  # type: ignore[attr-defined,misc,assignment]
+    put("SQLiteSession", SQLiteSession, agents, agents.memory, agents.memory.sqlite_session)
 
 
 def google_adk(url: str) -> None:
@@ -67,9 +71,8 @@ def google_adk(url: str) -> None:
         def __init__(self, *_: Any, **__: Any) -> None:
             super().__init__(AsyncHistoryStore(url, namespace=namespace(uuid.uuid4())))
 
-    for module in (google.adk.sessions, in_memory_session_service):
-        module.InMemorySessionService = Service  # type: ignore[misc,assignment,attr-defined]
-    database_session_service.DatabaseSessionService = Service  # type: ignore[misc,assignment]
+    put("InMemorySessionService", Service, google.adk.sessions, in_memory_session_service)
+    put("DatabaseSessionService", Service, database_session_service)
 
 
 def agent_framework(url: str) -> None:
@@ -83,8 +86,7 @@ def agent_framework(url: str) -> None:
             options.pop("skip_excluded", None)
             super().__init__(store, source_id, **options)
 
-    for module in (agent_framework, agent_framework._sessions):
-        module.InMemoryHistoryProvider = Provider  # type: ignore[attr-defined]
+    put("InMemoryHistoryProvider", Provider, agent_framework, agent_framework._sessions)
 
 
 def langchain(url: str) -> None:
@@ -97,7 +99,7 @@ def langchain(url: str) -> None:
             super().__init__("s", HistoryStore(url, namespace=namespace(uuid.uuid4())))
             self.add_messages(messages)
 
-    module.InMemoryChatMessageHistory = History  # type: ignore[misc,assignment]
+    put("InMemoryChatMessageHistory", History, module)
 
 
 def llama_index(url: str) -> None:
@@ -110,8 +112,7 @@ def llama_index(url: str) -> None:
         def __init__(self, **_: Any) -> None:
             super().__init__(HistoryStore(url, namespace=namespace(uuid.uuid4())))
 
-    for module in (chat_store, simple_chat_store):
-        module.SimpleChatStore = Store  # type: ignore[attr-defined]
+    put("SimpleChatStore", Store, chat_store, simple_chat_store)
 
 
 def pydantic_ai(url: str) -> None:
@@ -130,7 +131,7 @@ def pydantic_ai(url: str) -> None:
                 message_history = history.load_sync()
         return run(self, *arguments, message_history=message_history, **options)
 
-    Agent.iter = stored  # type: ignore[method-assign,assignment]
+    put("iter", stored, Agent)
 
 
 SUITES = {
@@ -147,9 +148,7 @@ SUITES = {
         openai_agents,
     ),
     "google-adk": Suite("adk-python", ("tests/unittests/sessions/test_session_service.py",), google_adk),
-    "agent-framework": Suite(
-        "agent-framework", ("python/packages/core/tests/core/test_sessions.py",), agent_framework
-    ),
+    "agent-framework": Suite("agent-framework", ("python/packages/core/tests/core/test_sessions.py",), agent_framework),
     "langchain": Suite(
         "langchain-core",
         ("tests/unit_tests/chat_history/test_chat_history.py", "tests/unit_tests/runnables/test_history.py"),
@@ -178,7 +177,8 @@ def run(name: str, folder: Path, url: str) -> str:
     tests = [test for test in suite.tests if (root / test).exists()]
     if not tests:
         return f"{name}: no sources in {root}"
-    environment = {**os.environ, "SUITE": name, "SUITE_URL": url, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1])])}
+    path = os.pathsep.join(str(one) for one in Path(__file__).resolve().parents[:2])
+    environment = {**os.environ, "SUITE": name, "SUITE_URL": url, "PYTHONPATH": path}
     with tempfile.TemporaryDirectory() as reports:
         report = Path(reports) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-p", "suites", "-p", "no:randomly", "-q", f"--junitxml={report}"]
@@ -186,7 +186,7 @@ def run(name: str, folder: Path, url: str) -> str:
         done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=900)
         if not report.exists():
             return f"{name}: the tests could not be collected\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
-        cases = [case for case in ElementTree.parse(report).iter("testcase")]
+        cases = list(ElementTree.parse(report).iter("testcase"))
     failed = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
     skipped = [case for case in cases if case.find("skipped") is not None]
     counted = f"{name}: {len(cases) - len(failed) - len(skipped)} of {len(cases) - len(skipped)} passed"
