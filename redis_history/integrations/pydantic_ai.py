@@ -50,6 +50,7 @@ _BATCH = 500
 #: From Pydantic AI's provider names to the format whose provider signed the thinking.
 _SIGNED_BY = {"anthropic": "anthropic", "openai": "openai_responses", "mistral": "mistral", "google": "gemini"}
 _MODEL_PARTS = ("text", "thinking", "tool-call")
+_TEXTS = {"user": "user-prompt", "assistant": "text", "system": "system-prompt"}
 _KINDS: dict[str, Role] = {"system-prompt": "system", "user-prompt": "user"}
 
 
@@ -158,9 +159,11 @@ def to_pydantic_ai(messages: Iterable[Message], *, on_loss: OnLoss | None = None
     names: dict[str, str] = {}  # tool names by id, of the nearest earlier call
     with Losses(_FORM, on_loss) as losses:
         for message in messages:
-            names |= {part.id: part.name for part in message.tool_uses}
             note = note_of(message, _FORM)
-            parts = list(_to_parts(message, names, losses))
+            parts = _text(message)
+            if parts is None:
+                names |= {part.id: part.name for part in message.tool_uses}
+                parts = list(_to_parts(message, names, losses))
             kind = "response" if message.role == "assistant" else "request"
             if note.get("inside") and dumps and dumps[-1]["kind"] == kind:
                 dumps[-1]["parts"] += parts
@@ -252,6 +255,17 @@ def _item(item: Any, meta: dict[str, Any] | None) -> Part:
                 provider_meta=meta,
             )
     return TextPart(text="", provider_meta=meta)  # the first part keeps the original
+
+
+def _text(message: Message) -> list[dict[str, Any]] | None:
+    """What `_to_parts` gives for most messages, one text of Pydantic AI, in a fraction of the time."""
+    if len(message.parts) != 1 or type(part := message.parts[0]) is not TextPart or not part.provider_meta:
+        return None
+    note = part.provider_meta.get(_FORM)
+    kind = note.get("part_kind") if isinstance(note, Mapping) else None
+    if kind != _TEXTS.get(message.role) or "content" in note or "inside" in note:  # type: ignore[operator]
+        return None
+    return [{**note, "content": part.text}]  # type: ignore[dict-item]
 
 
 def _to_parts(message: Message, names: Mapping[str, str], losses: Losses) -> Iterator[dict[str, Any]]:

@@ -10,12 +10,16 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import orjson
+
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._sync.store import HistoryStore
 from redis_history._version import __version__
 from redis_history.errors import ConfigurationError
 from redis_history.events import MessagesAppended, Reset
 from redis_history.integrations._extras import check_store, missing
+from redis_history.json_form import to_json
+from redis_history.model import Message, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from redis_history.operations import Append, Changes, ReadChanges
 
 try:
@@ -28,6 +32,15 @@ except ImportError as error:
 __all__ = ["count_retries", "instrument"]
 
 _NAME: Final = "redis_history"
+#: From operations to those of the conventions for generative AI.
+_MEMORY: Final = {
+    "Append": "create_memory",
+    "UpdateMessage": "update_memory",
+    "DeleteMessages": "delete_memory",
+    "Clear": "delete_memory",
+    "DeleteConversation": "delete_memory_store",
+    "Search": "search_memory",
+}
 
 
 def instrument(
@@ -35,11 +48,15 @@ def instrument(
     *,
     tracer_provider: TracerProvider | None = None,
     meter_provider: MeterProvider | None = None,
+    content: bool = False,
 ) -> None:
     """Report each operation of `store`. Without an OpenTelemetry SDK that is set up, this reports nothing.
 
     Spans are named like `append` and follow the conventions for database clients: `db.system.name`,
-    `db.operation.name`, `db.namespace`, and `gen_ai.conversation.id`. Metrics: `db.client.operation.duration`,
+    `db.operation.name`, `db.namespace`, and those for the memory of agents: `gen_ai.conversation.id`,
+    `gen_ai.operation.name` (`create_memory`, `update_memory`, `delete_memory`, `delete_memory_store`, `search_memory`)
+    and `gen_ai.memory.record.count`. With `content`, they also have `gen_ai.input.messages`, the messages that are
+    appended, and `gen_ai.memory.query.text`, the query of a search. Metrics: `db.client.operation.duration`,
     in seconds, `redis_history.messages.appended`, `redis_history.events.read`, `redis_history.events.resets`, and
     `redis_history.events.lag`, the seconds from the time of the newest message of an event until a subscriber read it.
 
@@ -49,7 +66,7 @@ def instrument(
     backend: Any = store._backend
     if getattr(backend.execute, "__wrapped__", None) is not None:
         raise ConfigurationError("this store is instrumented already")
-    report = _Report(store.namespace, tracer_provider, meter_provider)
+    report = _Report(store.namespace, tracer_provider, meter_provider, content)
     execute = backend.execute
 
     def traced(op: Any) -> Any:
@@ -79,8 +96,25 @@ def count_retries(
     return counted
 
 
+def _said(message: Message) -> dict[str, Any]:
+    """The message as the conventions write it."""
+    parts: list[dict[str, Any]] = []
+    for part in message.parts:
+        match part:
+            case TextPart() | ReasoningPart():
+                parts.append({"type": "text" if isinstance(part, TextPart) else "reasoning", "content": part.text})
+            case ToolUsePart():
+                parts.append({"type": "tool_call", "id": part.id, "name": part.name, "arguments": part.input})
+            case ToolResultPart():
+                parts.append({"type": "tool_call_response", "id": part.tool_use_id, "response": part.content})
+    return {"role": message.role, "parts": parts}
+
+
 class _Report:
-    def __init__(self, namespace: str, traces: TracerProvider | None, meters: MeterProvider | None) -> None:
+    def __init__(
+        self, namespace: str, traces: TracerProvider | None, meters: MeterProvider | None, content: bool
+    ) -> None:
+        self._content = content
         self._tracer = trace.get_tracer(_NAME, __version__, traces)
         meter = metrics.get_meter(_NAME, __version__, meters)
         self._duration = meter.create_histogram("db.client.operation.duration", "s")
@@ -101,6 +135,8 @@ class _Report:
             return
         conversation = getattr(op, "conversation_id", None)
         attributes = labels if conversation is None else {**labels, "gen_ai.conversation.id": conversation}
+        if kind in _MEMORY:
+            attributes = {**attributes, "gen_ai.operation.name": _MEMORY[kind], **self._of_memory(op)}
         started = time.perf_counter()
         span = self._tracer.start_as_current_span(name, kind=SpanKind.CLIENT, attributes=attributes)
         with span as current:
@@ -113,6 +149,14 @@ class _Report:
                 raise
             finally:
                 self._duration.record(time.perf_counter() - started, labels)
+
+    def _of_memory(self, op: Any) -> dict[str, Any]:
+        if isinstance(op, Append):
+            said = [entry.message for entry in op.entries]
+            content = {"gen_ai.input.messages": orjson.dumps(list(map(_said, said)), default=to_json).decode()}
+            return {"gen_ai.memory.record.count": len(said), **(content if self._content else {})}
+        query = getattr(op, "query", None)
+        return {"gen_ai.memory.query.text": str(query)} if self._content and query else {}
 
     def _count(self, op: Any, outcome: Any) -> Any:
         if isinstance(op, Append):

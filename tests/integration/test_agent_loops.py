@@ -92,9 +92,6 @@ async def pydantic_ai(client: AsyncOpenAI, store: AsyncHistoryStore | None, kept
 FRAMEWORKS = [openai_agents, pydantic_ai]
 
 
-@pytest.mark.xfail(
-    strict=False, reason="the store takes the end of the asynchronous generators for the end of the loop"
-)
 @pytest.mark.filterwarnings("ignore:asynchronous generator .* was scheduled after:ResourceWarning")  # of httpx
 def test_many_turns_of_run_sync_on_one_session(server: RealServer, namespace: str, model: ModelServer) -> None:
     """The SDK keeps its event loop between the turns, and ends its asynchronous generators after each."""

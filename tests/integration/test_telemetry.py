@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from redis_history import AsyncHistoryStore, HistoryStore, RetryPolicy, user
+from redis_history import AsyncHistoryStore, HistoryStore, RetryPolicy, assistant, tool_use, user
 from redis_history.errors import BackendUnavailableError, ConfigurationError, RevisionConflictError
 from redis_history.integrations.telemetry import count_retries, instrument
 from tests.support.servers import RealServer
@@ -57,6 +58,8 @@ async def test_operations_have_spans_and_are_counted(server: RealServer, namespa
         "db.namespace": namespace,
         "db.operation.name": "append",
         "gen_ai.conversation.id": "c",
+        "gen_ai.operation.name": "create_memory",
+        "gen_ai.memory.record.count": 1,
     }
     assert (spans["clear"].attributes or {})["error.type"] == "RevisionConflictError"
     points = collected.points()
@@ -95,3 +98,30 @@ def test_without_an_sdk_that_is_set_up_nothing_is_reported(namespace: str) -> No
         instrument(store)
         store.append("c", user("One"))
         assert [message.text for message in store.get("c")] == ["One"]
+
+
+def test_content_is_reported_only_if_asked_for(server: RealServer, namespace: str, collected: Collected) -> None:
+    for content in (False, True):
+        with HistoryStore(server.url, namespace=namespace) as store:
+            instrument(store, **collected.providers, content=content)
+            parts = ["I look.", tool_use("c1", "find", {"at": "Porto"})]
+            store.append_many("c", [user("A secret"), assistant(parts)])
+            store.search("c", "secret")
+            store.delete_conversation("c")
+        found = [dict(span.attributes or {}) for span in collected.exporter.get_finished_spans()]
+        collected.exporter.clear()
+        by_name = {one.get("gen_ai.operation.name"): one for one in found}
+        assert {"create_memory", "search_memory", "delete_memory_store"} <= by_name.keys()
+        assert ("secret" in repr(found)) is content
+    said = [
+        {"role": "user", "parts": [{"type": "text", "content": "A secret"}]},
+        {
+            "role": "assistant",
+            "parts": [
+                {"type": "text", "content": "I look."},
+                {"type": "tool_call", "id": "c1", "name": "find", "arguments": {"at": "Porto"}},
+            ],
+        },
+    ]
+    assert json.loads(by_name["create_memory"]["gen_ai.input.messages"]) == said
+    assert "secret" in by_name["search_memory"]["gen_ai.memory.query.text"]

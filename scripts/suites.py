@@ -1,0 +1,211 @@
+"""Runs the tests that agent frameworks have for their own stores, with an adapter of this package in their place.
+
+FOLDER has the sources of the frameworks, fetched by hand, each in a folder of its own (see SUITES). Their tests are not
+changed: a plugin of pytest replaces the framework's class before they are imported. Prints how many tests of each
+framework passed, and the names of those that did not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import uuid
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from redis_history import AsyncHistoryStore, HistoryStore
+from redis_history.embedded import EmbeddedServer
+
+
+class Suite(NamedTuple):
+    """A folder with sources, the tests in it, and what replaces the framework's classes."""
+
+    folder: str
+    tests: tuple[str, ...]
+    patch: Callable[[str], None]
+
+
+def namespace(key: object) -> str:
+    return f"suite-{uuid.uuid5(uuid.NAMESPACE_OID, repr(key)).hex}"
+
+
+def put(name: str, value: Any, *modules: Any) -> None:
+    for module in modules:
+        setattr(module, name, value)
+
+
+def openai_agents(url: str) -> None:
+    import agents
+    import agents.memory
+    import agents.memory.sqlite_session
+
+    from redis_history.integrations.openai_agents import AgentsSession
+
+    class SQLiteSession(AgentsSession):
+        def __init__(self, session_id: str, db_path: Any = ":memory:", *_: Any, **options: Any) -> None:
+            place = uuid.uuid4() if str(db_path) == ":memory:" else db_path
+            settings = options.get("session_settings")
+            super().__init__(session_id, AsyncHistoryStore(url, namespace=namespace(place)), session_settings=settings)
+
+        async def _pop_item_with_validation(self, validate: object = None) -> Any:  # EncryptedSession calls it
+            return await self.pop_item()
+
+        def close(self) -> None:  # type: ignore[override]
+            pass
+
+    put("SQLiteSession", SQLiteSession, agents, agents.memory, agents.memory.sqlite_session)
+
+
+def google_adk(url: str) -> None:
+    import google.adk.sessions
+    from google.adk.sessions import database_session_service, in_memory_session_service
+
+    from redis_history.integrations.google_adk import AdkSessionService
+
+    class Service(AdkSessionService):
+        def __init__(self, *_: Any, **__: Any) -> None:
+            super().__init__(AsyncHistoryStore(url, namespace=namespace(uuid.uuid4())))
+
+    put("InMemorySessionService", Service, google.adk.sessions, in_memory_session_service)
+    put("DatabaseSessionService", Service, database_session_service)
+
+
+def agent_framework(url: str) -> None:
+    import agent_framework
+
+    from redis_history.integrations.agent_framework import AgentFrameworkHistory
+
+    class Provider(AgentFrameworkHistory):
+        def __init__(self, source_id: str = "in_memory", **options: Any) -> None:
+            store = AsyncHistoryStore(url, namespace=namespace(uuid.uuid4()))
+            options.pop("skip_excluded", None)
+            super().__init__(store, source_id, **options)
+
+    put("InMemoryHistoryProvider", Provider, agent_framework, agent_framework._sessions)
+
+
+def langchain(url: str) -> None:
+    import langchain_core.chat_history as module
+
+    from redis_history.integrations.langchain import LangChainHistory
+
+    class History(LangChainHistory):
+        def __init__(self, messages: Any = (), **_: Any) -> None:
+            super().__init__("s", HistoryStore(url, namespace=namespace(uuid.uuid4())))
+            self.add_messages(messages)
+
+    put("InMemoryChatMessageHistory", History, module)
+
+
+def llama_index(url: str) -> None:
+    from llama_index.core.storage import chat_store
+    from llama_index.core.storage.chat_store import simple_chat_store
+
+    from redis_history.integrations.llama_index import LlamaIndexChatStore
+
+    class Store(LlamaIndexChatStore):
+        def __init__(self, **_: Any) -> None:
+            super().__init__(HistoryStore(url, namespace=namespace(uuid.uuid4())))
+
+    put("SimpleChatStore", Store, chat_store, simple_chat_store)
+
+
+def pydantic_ai(url: str) -> None:
+    """Every message history that an agent is given was stored and loaded."""
+    from pydantic_ai import Agent
+
+    from redis_history.integrations.pydantic_ai import PydanticAIHistory
+
+    run = Agent.iter
+
+    def stored(self: Any, *arguments: Any, message_history: Any = None, **options: Any) -> Any:
+        if message_history:
+            with HistoryStore(url, namespace=namespace(uuid.uuid4())) as store:
+                history = PydanticAIHistory("s", store)
+                history.append_sync(message_history)
+                message_history = history.load_sync()
+        return run(self, *arguments, message_history=message_history, **options)
+
+    put("iter", stored, Agent)
+
+
+SUITES = {
+    "openai-agents": Suite(
+        "openai-agents",
+        (
+            "tests/memory/test_session.py",
+            "tests/memory/test_session_limit.py",
+            "tests/memory/test_session_context_wrapper.py",
+            "tests/memory/test_session_persistence_sanitize.py",
+            "tests/memory/test_openai_responses_compaction_session.py",
+            "tests/extensions/memory/test_encrypt_session.py",
+        ),
+        openai_agents,
+    ),
+    "google-adk": Suite("adk-python", ("tests/unittests/sessions/test_session_service.py",), google_adk),
+    "agent-framework": Suite("agent-framework", ("python/packages/core/tests/core/test_sessions.py",), agent_framework),
+    "langchain": Suite(
+        "langchain-core",
+        ("tests/unit_tests/chat_history/test_chat_history.py", "tests/unit_tests/runnables/test_history.py"),
+        langchain,
+    ),
+    "llama-index": Suite(
+        "llama_index",
+        (
+            "llama-index-core/tests/storage/chat_store/test_simple_chat_store.py",
+            "llama-index-core/tests/memory/test_chat_memory_buffer.py",
+        ),
+        llama_index,
+    ),
+    "pydantic-ai": Suite("pydantic-ai", ("tests/test_agent.py", "tests/test_history_processor.py"), pydantic_ai),
+}
+
+
+def pytest_configure() -> None:
+    """This file is also the plugin."""
+    SUITES[os.environ["SUITE"]].patch(os.environ["SUITE_URL"])
+
+
+def run(name: str, folder: Path, url: str) -> str:
+    suite = SUITES[name]
+    root = folder / suite.folder
+    tests = [test for test in suite.tests if (root / test).exists()]
+    if not tests:
+        return f"{name}: no sources in {root}"
+    path = os.pathsep.join(str(one) for one in Path(__file__).resolve().parents[:2])
+    environment = {**os.environ, "SUITE": name, "SUITE_URL": url, "PYTHONPATH": path}
+    with tempfile.TemporaryDirectory() as reports:
+        report = Path(reports) / "report.xml"
+        command = [sys.executable, "-m", "pytest", "-p", "suites", "-p", "no:randomly", "-q", f"--junitxml={report}"]
+        command += ["-o", "asyncio_mode=auto", "-o", "addopts=", "-o", "filterwarnings=", *tests]
+        done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=900)
+        if not report.exists():
+            return f"{name}: the tests could not be collected\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+        cases = list(ElementTree.parse(report).iter("testcase"))
+    failed = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
+    skipped = [case for case in cases if case.find("skipped") is not None]
+    counted = f"{name}: {len(cases) - len(failed) - len(skipped)} of {len(cases) - len(skipped)} passed"
+    return "\n".join([counted, *(f"    {case.get('classname')}::{case.get('name')}" for case in failed)])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="the sources of the frameworks")
+    parser.add_argument("frameworks", nargs="*", choices=[*SUITES, []], help="by default all")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        server = EmbeddedServer(directory).start()
+        try:
+            for name in options.frameworks or SUITES:
+                print(run(name, options.folder.resolve(), server.url), flush=True)
+        finally:
+            server.close()
+
+
+if __name__ == "__main__":
+    main()
