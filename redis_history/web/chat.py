@@ -63,7 +63,7 @@ class ChatEndpoints:
 
     `protocol`: "ai-sdk" for `useChat` of the AI SDK with `DefaultChatTransport`, "ag-ui" for `HttpAgent` of AG-UI. Both
     have `POST /` (send a message, stream the answer), `GET /{id}/stream` (the answer that is being written, from its
-    start; 204 without one), `POST /{id}/stop` and `GET /{id}/messages`.
+    start, or a failed one with its error; 204 without one), `POST /{id}/stop` and `GET /{id}/messages`.
 
     `authorize(request, conversation_id, action)`, plain or async, returns whether the request may do the action:
     "read", "append" or "stop"; see `Action`. `participant(request)` returns the signed-in user, the author of the
@@ -202,9 +202,10 @@ class ChatEndpoints:
     async def _resume(self, http: Request, chat: str) -> Response:
         await self._check(http, chat, "read")
         run = await self._store.get_run(chat)
-        if run is None or not (run.is_active or run.waiting):
+        # An answer that has failed is sent too, because its stream ends with an error: nobody else tells the client.
+        if run is None or not (run.is_active or run.waiting or run.status in ("interrupted", "failed")):
             return Response(status_code=204)
-        run_id = run.run_id if run.is_active else run.waiting[0].run_id
+        run_id = run.waiting[0].run_id if run.waiting and not run.is_active else run.run_id
         return self._stream(Asked(chat), run_id, None, resumed=True)
 
     async def _stop(self, http: Request, chat: str) -> Response:
