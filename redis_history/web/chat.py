@@ -197,7 +197,18 @@ class ChatEndpoints:
         task = asyncio.create_task(self._work(run), name=f"redis_history-answer-{run.run_id}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        await self._until_known(chat, run.run_id, task)
         return self._stream(asked, run.run_id, after)
+
+    async def _until_known(self, chat: str, run_id: str, task: asyncio.Task[None]) -> None:
+        """Wait until other readers find the run: a client that reloads its page at once looks for it."""
+        wait = 0.001
+        while not task.done() and wait < 2:
+            found = await self._store.get_run(chat)
+            if found is not None and run_id in (found.run_id, *(place.run_id for place in found.waiting)):
+                return
+            await asyncio.sleep(wait)
+            wait *= 2
 
     async def _resume(self, http: Request, chat: str) -> Response:
         await self._check(http, chat, "read")
