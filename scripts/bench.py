@@ -29,6 +29,7 @@ from benchmarks.calls import (
     bench_reply,
     bench_ttl,
 )
+from benchmarks.chat import bench_chat
 from benchmarks.doorbells import bench_async_doorbell, bench_doorbell
 from benchmarks.durability import bench_durability, followed
 from benchmarks.growth import bench_compaction, bench_growth, bench_memory
@@ -92,6 +93,7 @@ def main() -> None:
             bench_listing(report, client, store, options.rounds)
             bench_memory(report, client, store)
             bench_compaction(report, client, url, "off")
+            bench_chat(report, url, int(client.info("server")["process_id"]))
             searches = store.capabilities.search_module is not None
         if searches:
             bench_search_memory(report, client, url)  # first: the server frees deleted documents of others at any time

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
+import threading
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
+from types import FrameType
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
@@ -185,7 +190,8 @@ def is_same_origin(request: Request) -> bool:
 
 class EventStream(Response):
     """A response with server-sent events. Sends `chunks` until they end, the client disconnects, or it accepts no data
-    for `patience` seconds.
+    for `patience` seconds. `is_cut()`: whether the chunks have ended too early. Then the connection is closed without
+    the end of the response, so that the client knows it.
 
     Does not use sse-starlette, which replaces a method of uvicorn's server for the whole process, leaves behind a task
     that polls every half second, and creates four tasks for each client.
@@ -193,11 +199,18 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, chunks: AsyncGenerator[bytes, None], *, patience: float, on_end: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        chunks: AsyncGenerator[bytes, None],
+        *,
+        patience: float,
+        on_end: Callable[[], object],
+        is_cut: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.status_code = 200
         self.background = None
         self.init_headers({"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"})
-        self._chunks, self._patience, self._on_end = chunks, patience, on_end
+        self._chunks, self._patience, self._on_end, self._is_cut = chunks, patience, on_end, is_cut
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_all() -> None:
@@ -205,7 +218,8 @@ class EventStream(Response):
                 async for chunk in self._chunks:
                     async with asyncio.timeout(self._patience):
                         await send({"type": "http.response.body", "body": chunk, "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            if not self._is_cut():
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
 
         async def wait_for_disconnect() -> None:
             while (await receive())["type"] != "http.disconnect":
@@ -238,3 +252,39 @@ def with_headers(send: Send, added: Mapping[str, str]) -> Send:
         await send(message)
 
     return send_with_headers
+
+
+class EndSignals:
+    """Calls `end` in the event loop when the process gets SIGINT or SIGTERM, and then the signal's former handler.
+
+    A server such as uvicorn waits until open streams have ended, and only then ends the application's lifespan. It
+    sends no message to open streams, so this class handles the signal. It is active while there are streams, in the
+    main thread, and only for signals that already have a handler in Python.
+    """
+
+    def __init__(self, end: Callable[[], object]) -> None:
+        self._end = end
+        self._handlers: dict[int, tuple[Callable[..., object], Callable[..., object]]] = {}  # ours and the former one
+
+    def watch(self) -> None:
+        if self._handlers or threading.current_thread() is not threading.main_thread():
+            return
+        for number in (signal.SIGINT, signal.SIGTERM):
+            former = signal.getsignal(number)
+            if callable(former):
+                handler = partial(self._handle, asyncio.get_running_loop(), former)
+                signal.signal(number, handler)
+                self._handlers[number] = handler, former
+
+    def unwatch(self) -> None:
+        for number, (handler, former) in self._handlers.items():
+            if signal.getsignal(number) is handler:
+                signal.signal(number, former)
+        self._handlers.clear()
+
+    def _handle(
+        self, loop: asyncio.AbstractEventLoop, former: Callable[..., object], number: int, frame: FrameType | None
+    ) -> None:
+        with suppress(RuntimeError):  # the event loop is closed, and with it its streams
+            loop.call_soon_threadsafe(self._end)
+        former(number, frame)

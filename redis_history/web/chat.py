@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, Final, Literal
 
 import orjson
@@ -24,7 +24,8 @@ from redis_history._validation import check_choice, check_function, check_second
 from redis_history.errors import ConflictError, RedisHistoryError, RunStopped
 from redis_history.integrations._extras import check_store
 from redis_history.model import Message, Participant, Position, tool
-from redis_history.web._http import EventStream, Refused, answer, bad_input, failure, is_same_origin
+from redis_history.web._events import PING
+from redis_history.web._http import EndSignals, EventStream, Refused, answer, bad_input, failure, is_same_origin
 from redis_history.web.access import Action, Authorize, SignedIn, call
 from redis_history.web.protocols import AgUi, AiSdk, Asked, Protocol
 from redis_history.web.routing import path_id, path_of
@@ -34,6 +35,8 @@ _logger = logging.getLogger("redis_history")
 #: Bytes of a request: front ends send the whole conversation with each message.
 _MAX_BODY: Final = 16_000_000
 _LISTED: Final = 1000
+#: Bytes that a reader gets at once.
+_AT_ONCE: Final = 65_536
 #: Seconds for which a client may accept no data.
 _PATIENCE: Final = 60.0
 #: Seconds that answers have to end when the application stops.
@@ -60,16 +63,17 @@ class ChatEndpoints:
 
     `protocol`: "ai-sdk" for `useChat` of the AI SDK with `DefaultChatTransport`, "ag-ui" for `HttpAgent` of AG-UI. Both
     have `POST /` (send a message, stream the answer), `GET /{id}/stream` (the answer that is being written, from its
-    start; 204 without one), `POST /{id}/stop` and `GET /{id}/messages`.
+    start, or a failed one with its error; 204 without one), `POST /{id}/stop` and `GET /{id}/messages`.
 
     `authorize(request, conversation_id, action)`, plain or async, returns whether the request may do the action:
     "read", "append" or "stop"; see `Action`. `participant(request)` returns the signed-in user, the author of the
     messages. `agent_name`: of the runs. `busy`: what happens to a message while an answer is being written: "queue"
     answers it afterwards, if that ends within `wait` seconds; "refuse" rejects it with status 409.
 
-    Answers that are being written when the application stops have 5 seconds to end; then they are interrupted, and can
-    be asked for again. Pass `lifespan` to the application, or use `async with` in its lifespan. The caller closes the
-    store. Raises ConfigurationError for another store than an AsyncHistoryStore, or a wrong option.
+    When the application stops, its streams are cut at once, so that clients reconnect to another process. Answers that
+    it writes have 5 seconds to end; then they are interrupted, and can be asked for again. Pass `lifespan` to the
+    application, or use `async with` in its lifespan. The caller closes the store.
+    Raises ConfigurationError for another store than an AsyncHistoryStore, or a wrong option.
     """
 
     def __init__(
@@ -97,7 +101,8 @@ class ChatEndpoints:
         self._protocol = _PROTOCOLS[protocol](store)
         self._agent_name, self._busy, self._wait = agent_name, busy, wait
         self._tasks: set[asyncio.Task[None]] = set()
-        self._streams: set[asyncio.Event] = set()
+        self._feeds: dict[tuple[Any, ...], _Feed] = {}
+        self._signals = EndSignals(self._end_streams)
         self._closed = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -134,14 +139,17 @@ class ChatEndpoints:
 
     async def aclose(self) -> None:
         """End streams at once, so that clients reconnect to another process, and answers within 5 seconds."""
-        self._closed = True
-        for ended in self._streams:
-            ended.set()
+        self._end_streams()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_GRACE)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _end_streams(self) -> None:
+        self._closed = True
+        for feed in self._feeds.values():
+            feed.cut()
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """The lifespan of an application that is served alone."""
@@ -189,14 +197,26 @@ class ChatEndpoints:
         task = asyncio.create_task(self._work(run), name=f"redis_history-answer-{run.run_id}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        await self._until_known(chat, run.run_id, task)
         return self._stream(asked, run.run_id, after)
+
+    async def _until_known(self, chat: str, run_id: str, task: asyncio.Task[None]) -> None:
+        """Wait until other readers find the run: a client that reloads its page at once looks for it."""
+        wait = 0.001
+        while not task.done() and wait < 2:
+            found = await self._store.get_run(chat)
+            if found is not None and run_id in (found.run_id, *(place.run_id for place in found.waiting)):
+                return
+            await asyncio.sleep(wait)
+            wait *= 2
 
     async def _resume(self, http: Request, chat: str) -> Response:
         await self._check(http, chat, "read")
         run = await self._store.get_run(chat)
-        if run is None or not (run.is_active or run.waiting):
+        # An answer that has failed is sent too, because its stream ends with an error: nobody else tells the client.
+        if run is None or not (run.is_active or run.waiting or run.status in ("interrupted", "failed")):
             return Response(status_code=204)
-        run_id = run.run_id if run.is_active else run.waiting[0].run_id
+        run_id = run.waiting[0].run_id if run.waiting and not run.is_active else run.run_id
         return self._stream(Asked(chat), run_id, None, resumed=True)
 
     async def _stop(self, http: Request, chat: str) -> Response:
@@ -209,10 +229,24 @@ class ChatEndpoints:
         return answer(self._protocol.write(await self._store.get(chat, limit=_LISTED)))
 
     def _stream(self, asked: Asked, run_id: str, after: Position | None, *, resumed: bool = False) -> Response:
-        ended = asyncio.Event()
-        self._streams.add(ended)
-        chunks = self._protocol.stream(asked, run_id, after, resumed=resumed)
-        response = EventStream(_until(chunks, ended), patience=_PATIENCE, on_end=lambda: self._streams.discard(ended))
+        key = (asked.conversation_id, run_id, resumed, asked.run_id)
+        feed = self._feeds.get(key)
+        if feed is None or feed.is_cut:
+            feed = self._feeds[key] = _Feed(self._protocol.stream(asked, run_id, after, resumed=resumed))
+        feed.readers += 1
+        self._signals.watch()
+
+        def end() -> None:
+            feed.readers -= 1
+            if feed.readers:
+                return
+            feed.cut()
+            if self._feeds.get(key) is feed:
+                del self._feeds[key]
+            if not self._feeds:
+                self._signals.unwatch()
+
+        response = EventStream(feed.read(), patience=_PATIENCE, on_end=end, is_cut=lambda: feed.is_cut)
         response.headers.update(self._protocol.headers)
         return response
 
@@ -349,24 +383,58 @@ async def _body(http: Request) -> Any:
         raise bad_input("the body is not JSON") from error
 
 
-async def _until(chunks: AsyncGenerator[bytes, None], ended: asyncio.Event) -> AsyncGenerator[bytes, None]:
-    """The chunks, until the application ends: the client reconnects, and another process continues."""
-    waiting = asyncio.ensure_future(ended.wait())
-    reading: asyncio.Future[bytes] | None = None
-    try:
-        while not ended.is_set():
-            reading = asyncio.ensure_future(anext(chunks))
-            await asyncio.wait([reading, waiting], return_when=asyncio.FIRST_COMPLETED)
-            if not reading.done():
+class _Feed:
+    """The server-sent events of one answer, for all its readers in this process: encoded once, and kept until the last
+    reader leaves, so that each reader may begin at their start. A reader is only an index."""
+
+    def __init__(self, chunks: AsyncGenerator[bytes, None]) -> None:
+        self.readers = 0
+        self.is_cut = False
+        self._frames: list[bytes] = []
+        self._done = False
+        self._news = asyncio.Event()
+        self.task = asyncio.create_task(self._collect(chunks), name="redis_history-chat-feed")
+
+    async def _collect(self, chunks: AsyncGenerator[bytes, None]) -> None:
+        try:
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    if chunk != PING:
+                        self._frames.append(chunk)
+                    self._wake()
+        except Exception as error:  # noqa: BLE001 -- clients reconnect, which starts a new feed
+            self.is_cut = True
+            _logger.warning("the stream of an answer ends, and clients reconnect: %s", error)
+        finally:
+            self._done = True
+            self._wake()
+
+    def cut(self) -> None:
+        """End the streams of all readers before the answer ends."""
+        self.is_cut = self.is_cut or not self._done
+        self.task.cancel()
+
+    def _wake(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    async def read(self) -> AsyncGenerator[bytes, None]:
+        index = 0
+        while not self.is_cut:
+            if index < len(self._frames):
+                chunk, index = self._after(index)
+                yield chunk
+            elif self._done:
                 return
-            try:
-                yield reading.result()
-            except StopAsyncIteration:
-                return
-    finally:
-        waiting.cancel()
-        if reading is not None:
-            reading.cancel()
-            with suppress(BaseException):
-                await reading
-        await chunks.aclose()
+            else:
+                await self._news.wait()
+                if index == len(self._frames) and not self._done:
+                    yield PING
+
+    def _after(self, index: int) -> tuple[bytes, int]:
+        """The frames from an index on, at once but for the large ones, and the index after them."""
+        size, end = 0, index
+        while end < len(self._frames) and (size == 0 or size + len(self._frames[end]) <= _AT_ONCE):
+            size += len(self._frames[end])
+            end += 1
+        return b"".join(self._frames[index:end]), end

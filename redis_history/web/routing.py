@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from types import FrameType
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
@@ -33,7 +30,7 @@ from redis_history.events import Cursor
 from redis_history.model import Participant
 from redis_history.web import _endpoints, _http
 from redis_history.web._events import frame
-from redis_history.web._http import HEADERS, ApiRequest, EventStream, Refused, answer, bad_input, failure
+from redis_history.web._http import HEADERS, ApiRequest, EndSignals, EventStream, Refused, answer, bad_input, failure
 from redis_history.web._hub import Hub
 from redis_history.web._openapi import document
 from redis_history.web.access import Action, Authorize, SignedIn, allow_all, call, holder
@@ -105,7 +102,7 @@ class View:
         self._streams: Counter[str] = Counter()  # the number of open streams of each client address
         self._closed = False
         self._signaled = -_ENDING  # the time of the last SIGINT or SIGTERM
-        self._signals = _EndSignals(self._end_streams)
+        self._signals = EndSignals(self._end_streams)
         self._page = page
 
     async def allows(self, request: Request, conversation_id: str | None, action: Action) -> bool:
@@ -366,42 +363,6 @@ def _match(pattern: tuple[bytes, ...], segments: list[bytes]) -> dict[str, bytes
     if len(pattern) != len(segments) or any(name != one for name, one in pairs if not name.startswith(b"{")):
         return None
     return {name[1:-1].decode(): one for name, one in pairs if name.startswith(b"{")}
-
-
-class _EndSignals:
-    """Calls `end` in the event loop when the process gets SIGINT or SIGTERM, and then the signal's former handler.
-
-    A server such as uvicorn waits until open streams have ended, and only then ends the application's lifespan. It
-    sends no message to open streams, so this class handles the signal. It is active while there are streams, in the
-    main thread, and only for signals that already have a handler in Python.
-    """
-
-    def __init__(self, end: Callable[[], object]) -> None:
-        self._end = end
-        self._handlers: dict[int, tuple[Callable[..., object], Callable[..., object]]] = {}  # ours and the former one
-
-    def watch(self) -> None:
-        if self._handlers or threading.current_thread() is not threading.main_thread():
-            return
-        for number in (signal.SIGINT, signal.SIGTERM):
-            former = signal.getsignal(number)
-            if callable(former):
-                handler = partial(self._handle, asyncio.get_running_loop(), former)
-                signal.signal(number, handler)
-                self._handlers[number] = handler, former
-
-    def unwatch(self) -> None:
-        for number, (handler, former) in self._handlers.items():
-            if signal.getsignal(number) is handler:
-                signal.signal(number, former)
-        self._handlers.clear()
-
-    def _handle(
-        self, loop: asyncio.AbstractEventLoop, former: Callable[..., object], number: int, frame: FrameType | None
-    ) -> None:
-        with suppress(RuntimeError):  # the event loop is closed, and with it its streams
-            loop.call_soon_threadsafe(self._end)
-        former(number, frame)
 
 
 def path_of(scope: Scope) -> bytes:

@@ -244,6 +244,10 @@ class Network:
         for writer in self._writers:
             writer.transport.abort()
 
+    def leads_to(self, port: int) -> None:
+        """Where new connections lead."""
+        self._to = port
+
     def mend(self) -> None:
         self._is_cut = False
         self._flows.set()

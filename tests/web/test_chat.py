@@ -214,6 +214,8 @@ async def test_a_failed_answer_can_be_asked_for_again(serve: Any, store: AsyncHi
     chunks = await ask(client, asked("Hello"))
     assert chunks[-1]["type"] == "error"
     assert "model is away" not in chunks[-1]["errorText"]
+    async with client.stream("GET", f"/{PATH}/stream") as response:  # another tab, or later
+        assert [chunk async for chunk in chunks_of(response)] == chunks
     assert [chunk["type"] for chunk in chunks if chunk["type"].startswith("tool")] == [
         "tool-input-available",
         "tool-output-error",

@@ -6,16 +6,33 @@ import { createRoot } from "react-dom/client";
 const api = "/api/chat";
 const id = (location.hash ||= `#${crypto.randomUUID()}`).slice(1); // the address of the chat
 
-function Chat({ messages: stored }) {
+async function read() {
+  const response = await fetch(`${api}/${encodeURIComponent(id)}/messages`);
+  if (!response.ok) throw new Error(`The server answered ${response.status}.`);
+  return response.json();
+}
+
+function Chat({ stored }) {
   const [text, setText] = useState("");
-  const { messages, sendMessage, regenerate, status, error } = useChat({
+  const { messages, setMessages, sendMessage, regenerate, resumeStream, status, error } = useChat({
     id,
     messages: stored,
     resume: true, // an answer that is being written goes on here
+    onError: (error) => isLost(error) && setTimeout(reconnect, 1000),
     transport: new DefaultChatTransport({ api }),
   });
   const busy = status === "submitted" || status === "streaming";
   const stop = () => fetch(`${api}/${encodeURIComponent(id)}/stop`, { method: "POST" });
+
+  // The network is interrupted, or the server restarts. The answer goes on meanwhile.
+  async function reconnect() {
+    try {
+      setMessages(await read());
+      resumeStream();
+    } catch {
+      setTimeout(reconnect, 1000);
+    }
+  }
 
   function send(event) {
     event.preventDefault();
@@ -32,7 +49,8 @@ function Chat({ messages: stored }) {
       ))}
       {error && (
         <p role="alert">
-          {error.message} <button onClick={() => regenerate()}>Ask again</button>
+          {isLost(error) ? "Reconnecting …" : error.message}{" "}
+          {!isLost(error) && <button onClick={() => regenerate()}>Ask again</button>}
         </p>
       )}
       <form onSubmit={send}>
@@ -43,5 +61,6 @@ function Chat({ messages: stored }) {
   );
 }
 
-const response = await fetch(`${api}/${encodeURIComponent(id)}/messages`);
-createRoot(document.getElementById("chat")).render(<Chat messages={await response.json()} />);
+const isLost = (error) => error instanceof TypeError; // what fetch raises
+
+createRoot(document.getElementById("chat")).render(<Chat stored={await read()} />);

@@ -1,0 +1,288 @@
+"""`docs/examples/chat` with the real `useChat` of the AI SDK in Chromium, and `HttpAgent` of AG-UI: what happens to a
+tab, the network, the server or Redis in the middle of an answer, its text arrives once and whole."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+from playwright.async_api import BrowserContext, Page, expect
+
+from redis_history import AsyncHistoryStore, HistoryStore
+from tests.docs.pages import DOCS
+from tests.support.servers import DEADLINE, RealServer, free_port, until
+from tests.web.browsing import Network, Windows
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.full]
+
+#: Words of an answer, of which the example writes ten a second.
+WORDS = [f"word{number}" for number in range(40)]
+ANSWER = "".join(f"{word} " for word in WORDS)
+AG_UI = """
+import { HttpAgent } from "@ag-ui/client";
+const [, , url, threadId, text, way] = process.argv;
+class Agent extends HttpAgent {
+  requestInit(input) {
+    return way === "resume" ? { method: "GET" } : super.requestInit(input);
+  }
+}
+const agent = new Agent({ url: way === "resume" ? `${url}/${threadId}/stream` : url, threadId });
+if (text) agent.addMessage({ id: "u1", role: "user", content: text });
+const kinds = new Set();
+await agent.runAgent({}, { onEvent: ({ event }) => { kinds.add(event.type); } });
+const messages = agent.messages.map(({ role, content }) => [role, content]);
+console.log(JSON.stringify({ kinds: [...kinds], messages }));
+"""
+
+
+def _npm(folder: Path, *arguments: str) -> None:
+    done = subprocess.run(["npm", *arguments], cwd=folder, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, f"npm {' '.join(arguments)} failed: {done.stderr[-2000:]}"
+
+
+@pytest.fixture(scope="session")
+def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example with its page, and the client of AG-UI beside it."""
+    if shutil.which("npm") is None:
+        reason = "npm is not installed: it builds the page of docs/examples/chat"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    folder = tmp_path_factory.mktemp("chat") / "chat"
+    ignored = shutil.ignore_patterns("node_modules", "page")
+    shutil.copytree(DOCS / "examples" / "chat", folder, ignore=ignored)
+    _npm(folder, "install", "--no-audit", "--no-fund", "--prefer-offline", ".", "@ag-ui/client@^1.0.0")
+    _npm(folder, "run", "build")
+    (folder / "agent.mjs").write_text(AG_UI)
+    return folder
+
+
+class Web:
+    """A web process of the example."""
+
+    def __init__(self, folder: Path, url: str, port: int | None = None, app: str = "app:app") -> None:
+        self.port = port or free_port()
+        argv = [sys.executable, "-m", "uvicorn", app, "--port", str(self.port), "--log-level", "warning"]
+        argv += ["--timeout-graceful-shutdown", "8"]
+        self._process = subprocess.Popen(argv, cwd=folder, env={**os.environ, "REDIS_HISTORY_URL": url})
+        self.base = f"http://127.0.0.1:{self.port}/api/chat"
+
+    async def answers(self) -> Web:
+        async def answers() -> bool:
+            assert self._process.poll() is None
+            try:
+                async with httpx.AsyncClient() as client:
+                    return (await client.get(f"{self.base}/c/messages")).status_code == 200
+            except httpx.TransportError:
+                return False
+
+        await until(answers)
+        return self
+
+    def end(self, how: signal.Signals = signal.SIGTERM) -> None:
+        self._process.send_signal(how)
+        self._process.wait(DEADLINE)
+
+
+@pytest.fixture
+def web(example: Path) -> Iterator[Callable[..., Any]]:
+    """Starts web processes of the example."""
+    started: list[Web] = []
+
+    async def web(url: str, **options: Any) -> Web:
+        started.append(Web(example, url, **options))
+        return await started[-1].answers()
+
+    yield web
+    for one in started:
+        one.end(signal.SIGKILL)
+
+
+@pytest.fixture
+def redis(own_server: Callable[..., RealServer]) -> RealServer:
+    return own_server("plain", tcp=True, options=("--appendonly", "yes", "--appendfsync", "always"))
+
+
+class Tab:
+    """The chat in a tab. What it shows of an answer is always a beginning of it."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.answer = page.locator("p.assistant")
+
+    @classmethod
+    async def open(cls, context: BrowserContext, port: int) -> Tab:
+        page = await context.new_page()
+        await page.goto(f"http://127.0.0.1:{port}/#c")
+        await expect(page.get_by_label("Message")).to_be_visible()
+        await page.evaluate(
+            """(whole) => {
+            window.wrong = [];
+            const check = () => {
+              const answers = [...document.querySelectorAll("p.assistant")].map((one) => one.textContent);
+              if (answers.length > 1 || !whole.startsWith(answers[0] ?? "")) window.wrong.push(answers);
+            };
+            new MutationObserver(check).observe(document.body, { childList: true, characterData: true, subtree: true });
+        }""",
+            ANSWER,
+        )
+        return cls(page)
+
+    async def send(self) -> None:
+        await self.page.get_by_label("Message").fill(" ".join(WORDS))
+        await self.page.get_by_role("button", name="Send").click()
+        await self.reads(WORDS[3])
+
+    async def reads(self, word: str) -> None:
+        await expect(self.answer).to_contain_text(word, timeout=60_000)
+
+    async def is_complete(self) -> None:
+        await self.reads(WORDS[-1])
+        await expect(self.page.get_by_role("button", name="Send")).to_be_visible()
+        await self.shows(ANSWER)
+
+    async def shows(self, answer: str) -> None:
+        assert await self.page.locator("#chat > p").all_text_contents() == [" ".join(WORDS), answer]
+        assert await self.page.evaluate("window.wrong") == []
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def context(windows: Windows) -> BrowserContext:
+    """A profile of a browser, without windows."""
+    window = await windows("http://127.0.0.1")
+    window.outage = True
+    return window.page.context
+
+
+def stored(redis: RealServer) -> list[tuple[str, str, str]]:
+    with HistoryStore(redis.url, namespace="chat") as store:
+        return [(one.role, one.text, one.status) for one in store.get("c")]
+
+
+EXPECTED = [("user", " ".join(WORDS), "complete"), ("assistant", ANSWER, "complete")]
+
+
+@pytest.mark.proves("chat")
+async def test_an_answer_survives_its_tabs(web: Any, redis: RealServer, context: BrowserContext) -> None:
+    port = (await web(redis.url)).port
+    tab = await Tab.open(context, port)
+    await tab.send()
+    await tab.page.close()
+    first, second = await Tab.open(context, port), await Tab.open(context, port)
+    await first.reads(WORDS[10])
+    await first.page.reload()
+    first = Tab(first.page)
+    await first.reads(WORDS[14])
+    await second.is_complete()
+    await expect(first.answer).to_have_text(ANSWER)
+    assert stored(redis) == EXPECTED
+    await second.page.reload()
+    await expect(second.answer).to_have_text(ANSWER)
+
+
+async def test_another_tab_stops_an_answer(web: Any, redis: RealServer, context: BrowserContext) -> None:
+    port = (await web(redis.url)).port
+    first = await Tab.open(context, port)
+    await first.send()
+    second = await Tab.open(context, port)
+    await second.reads(WORDS[6])
+    await second.page.get_by_role("button", name="Stop").click()
+    for tab in (first, second):
+        await expect(tab.page.get_by_role("button", name="Send")).to_be_visible()
+    kept = stored(redis)[1]
+    assert (kept[0], kept[2]) == ("assistant", "stopped")
+    for tab in (first, second):
+        await tab.shows(kept[1])
+
+
+@pytest.mark.proves("chat")
+async def test_an_answer_whose_process_dies_can_be_asked_for_again(
+    web: Any, redis: RealServer, context: BrowserContext
+) -> None:
+    served = await web(redis.url)
+    tab = await Tab.open(context, served.port)
+    await tab.send()
+    served.end(signal.SIGKILL)
+    await expect(tab.page.get_by_role("alert")).to_contain_text("Reconnecting")
+    await web(redis.url, port=served.port)
+    await expect(tab.page.get_by_role("alert")).to_contain_text("interrupted", timeout=30_000)
+    await expect(tab.answer).to_contain_text(WORDS[3])
+    await tab.page.get_by_role("button", name="Ask again").click()
+    await tab.is_complete()
+    assert stored(redis) == EXPECTED
+
+
+@pytest.mark.proves("chat")
+async def test_a_restart_of_redis_in_the_middle(web: Any, redis: RealServer, context: BrowserContext) -> None:
+    tab = await Tab.open(context, (await web(redis.url)).port)
+    await tab.send()
+    redis.kill()
+    redis.start()
+    await tab.is_complete()
+    assert stored(redis) == EXPECTED
+
+
+@pytest.mark.proves("chat")
+@pytest.mark.parametrize("seconds", [1, 20])  # the answer is written in four
+async def test_a_network_that_is_away(seconds: int, web: Any, redis: RealServer, context: BrowserContext) -> None:
+    async with Network((await web(redis.url)).port) as network:
+        tab = await Tab.open(context, network.port)
+        await tab.send()
+        network.cut()
+        await expect(tab.page.get_by_role("alert")).to_contain_text("Reconnecting")
+        await tab.page.wait_for_timeout(1000 * seconds)
+        network.mend()
+        await tab.is_complete()
+    assert stored(redis) == EXPECTED
+
+
+async def test_a_process_that_stops_hands_its_streams_over(
+    web: Any, redis: RealServer, context: BrowserContext
+) -> None:
+    old, new = await web(redis.url), await web(redis.url)
+    writer = await Tab.open(context, new.port)
+    async with Network(old.port) as network:
+        await writer.send()
+        reader = await Tab.open(context, network.port)
+        await reader.reads(WORDS[6])
+        old.end()
+        network.leads_to(new.port)
+        await reader.is_complete()
+        await writer.is_complete()
+    assert stored(redis) == EXPECTED
+
+
+async def test_ag_ui(web: Any, redis: RealServer, example: Path) -> None:
+    code = (example / "app.py").read_text()
+    (example / "agent.py").write_text(code.replace("allow_all)", 'allow_all, protocol="ag-ui")'))
+    served = await web(redis.url, app="agent:app")
+
+    async def agent(text: str, way: str = "run") -> Any:
+        argv = ["node", "agent.mjs", served.base, "c", text, way]
+        process = await asyncio.create_subprocess_exec(*argv, cwd=example, stdout=asyncio.subprocess.PIPE)
+        output, _ = await asyncio.wait_for(process.communicate(), 60)
+        return json.loads(output)
+
+    running = asyncio.create_task(agent(" ".join(WORDS)))
+    async with AsyncHistoryStore(redis.url, namespace="chat") as store:
+
+        async def is_written() -> bool:
+            return WORDS[3] in "".join(one.text for one in await store.get("c", limit=1))
+
+        await until(is_written)
+    again, first = await asyncio.gather(agent("", "resume"), running)
+    for one in (first, again):
+        assert one["messages"] == [["user", " ".join(WORDS)], ["assistant", ANSWER]]
+    assert "MESSAGES_SNAPSHOT" in again["kinds"]
+    assert stored(redis) == EXPECTED
