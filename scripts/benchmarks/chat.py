@@ -81,7 +81,7 @@ async def _load(port: int, pid: int, redis_pid: int | None, replies: int, slow: 
         writer.close()
     lost = sum(count != _TOKENS for count in counts)
     p50, p95 = (statistics.quantiles(delays, n=100)[at] for at in (49, 94))
-    memory = int(re.findall(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[0]) / 1024
+    memory = int(re.findall(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[0]) / 1024  # noqa: ASYNC240 -- procfs does not block
     name = f"chat: {replies * _READERS} streams of {replies} answers" + (
         f", {replies * slow} read nothing" if slow else ""
     )
