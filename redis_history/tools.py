@@ -165,7 +165,13 @@ class _Tool:
                 before = newest[start].position
             if start is not None or len(newest) < count:
                 break
-        options = {"query": query, "before": before, "token_cap": None, "context": _CONTEXT, "highlight": True}
+        options: dict[str, Any] = {
+            "query": query,
+            "before": before,
+            "token_cap": None,
+            "context": _CONTEXT,
+            "highlight": True,
+        }
         options["time_zone"] = self._time_zone
         terms = parse_query(query)
         hits: list[SearchHit] = []
@@ -318,8 +324,13 @@ def conversation_search_tool(
     if search is None:
         raise InvalidInputError(f"store must be a HistoryStore or AsyncHistoryStore, not {type(store).__name__}")
     tool = AsyncConversationSearchTool if inspect.iscoroutinefunction(search) else ConversationSearchTool
-    options: SearchOptions = {"token_cap": token_cap, "token_counter": token_counter, "include": include}
-    return tool(store, conversation_id, **options, time_zone=time_zone)
+    options: SearchOptions = {
+        "token_cap": token_cap,
+        "token_counter": token_counter,
+        "include": include,
+        "time_zone": time_zone,
+    }
+    return tool(store, conversation_id, **options)
 
 
 def _last_user_message(messages: Sequence[Message]) -> int | None:

@@ -81,10 +81,9 @@ async def _load(port: int, pid: int, redis_pid: int | None, replies: int, slow: 
         writer.close()
     lost = sum(count != _TOKENS for count in counts)
     p50, p95 = (statistics.quantiles(delays, n=100)[at] for at in (49, 94))
-    memory = int(re.findall(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[0]) / 1024  # noqa: ASYNC240 -- procfs does not block
-    name = f"chat: {replies * _READERS} streams of {replies} answers" + (
-        f", {replies * slow} read nothing" if slow else ""
-    )
+    name = f"chat: {replies * _READERS} streams of {replies} answers"
+    if slow:
+        name += f", {replies * slow} read nothing"
     text = (
         f"web {web:.0f} % CPU, {memory:.0f} MB; Redis {redis:.0f} %; token to client {p50:.0f} ms, p95 {p95:.0f}; "
         f"{len(counts) - lost} of {len(counts)} whole"

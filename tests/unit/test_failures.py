@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import redis.exceptions
-from redis._parsers.base import BaseParser
+from redis.connection import DefaultParser
 from redis.sentinel import MasterNotFoundError
 
 from redis_history.backends.redis.failures import is_transient, translate
@@ -30,7 +30,7 @@ INSIDE = "ERR Error running script (call to f_5e0b1c): @user_script:54: @user_sc
 
 def said(line: str) -> Exception:
     """The exception that redis-py makes of an error reply: it cuts off the codes it knows."""
-    error = BaseParser.parse_error(line)
+    error = DefaultParser.parse_error(line)
     assert isinstance(error, Exception)
     return error
 

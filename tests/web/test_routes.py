@@ -190,20 +190,6 @@ async def test_a_list_stream_without_permitted_conversations_sends_heartbeats(st
         writing.cancel()
 
 
-async def test_an_application_may_run_in_one_event_loop_after_another(store: Any) -> None:
-    """As with test clients, each of which brings its own."""
-    app = mounted(store)
-
-    async def look() -> None:
-        async with listening(app) as port, Stream(port, C, base="/history") as stream:
-            await stream.comment()
-            await store.append("c", user("x"))
-            assert (await stream.event())[0] == "appended"
-
-    for _ in range(2):
-        await asyncio.to_thread(asyncio.run, look())
-
-
 async def test_wrong_options(store: Any) -> None:
     for wrong in ({"authorize": None}, {"authorize": "everybody"}, {"authorize": True}, {"participant": "ann"}):
         with pytest.raises(ConfigurationError):
