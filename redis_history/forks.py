@@ -88,10 +88,14 @@ class Draft:
 
     def remove(self, message_ids: Iterable[str]) -> Steps[None]:
         """Remove messages; unknown ones are ignored. Raises DraftLostError."""
+        gone: dict[int, list[tuple[str, Position]]] = {}
         for message_id in message_ids:
             staged = self.messages.pop(message_id, None)
             if staged is not None:
-                yield from self._write(staged.archive, [], [(message_id, staged.position)])
+                gone.setdefault(staged.archive, []).append((message_id, staged.position))
+        for archive, removed in gone.items():
+            for start in range(0, len(removed), _WRITTEN):
+                yield from self._write(archive, [], removed[start : start + _WRITTEN])
 
     def _write(self, archive: int, entries: list[ops.Entry], removed: list[tuple[str, Position]]) -> Steps[None]:
         self._page += 1
@@ -383,7 +387,7 @@ class _Reading:
                 break
         record = None
         while record is None or record.revision != known.revision:
-            known = yield from self._catch_up(draft, cut, known)
+            known = yield from self._catch_up(draft, known)
             record = yield ops.ReadConversation(self.conversation_id)
             if record is None:
                 raise rules.conversation_missing(self.conversation_id)
@@ -405,33 +409,51 @@ class _Reading:
             kept = kept[:-1]
         return kept
 
-    def _catch_up(self, draft: Draft | Collected, cut: _Cut, known: Cursor) -> Steps[Cursor]:
+    def _catch_up(self, draft: Draft | Collected, known: Cursor) -> Steps[Cursor]:
         """Repeat the changes since `known` in the draft. Returns the newest change. Raises _StaleError."""
         more = True
         while more:
             changes: ops.Changes = yield ops.ReadChanges(self.conversation_id, known)
+            added: dict[str, tuple[int, Message]] = {}
+            removed: dict[str, None] = {}
             for event in changes.events:
-                yield from self._repeat(draft, cut, event)
+                self._repeat(draft, added, removed, event)
                 known = event.cursor
+            yield from draft.remove(removed)
+            groups: dict[int, list[Message]] = {}
+            for archive, message in added.values():
+                groups.setdefault(archive, []).append(message)
+            for archive, messages in groups.items():
+                yield from draft.add(archive, messages)
             more = changes.more
         return known
 
-    def _repeat(self, draft: Draft | Collected, cut: _Cut, event: Event) -> Steps[None]:
+    def _repeat(
+        self,
+        draft: Draft | Collected,
+        added: dict[str, tuple[int, Message]],
+        removed: dict[str, None],
+        event: Event,
+    ) -> None:
+        """Note what an event adds or replaces, and removes. Raises _StaleError."""
         messages: tuple[Message | None, ...] = ()
         if isinstance(event, MessagesAppended):
             messages = event.messages
         elif isinstance(event, MessageUpdated | ReplyEnded):
             messages = (event.message,)
-            if isinstance(event, ReplyEnded) and cut.left_results:
+            if isinstance(event, ReplyEnded) and self.cut.left_results:
                 raise _StaleError
         elif not isinstance(event, MessagesDeleted | ConversationUpdated | ReplyGrew | RunChanged):
             raise _StaleError
-        for message in messages:
-            if message is not None and (staged := draft.messages.get(message.id)) is not None:
-                yield from draft.add(staged.archive, [message])
-            elif message is not None and cut.wants(message):
-                yield from draft.add(0, [message])
-        if isinstance(event, MessagesAppended):
-            yield from draft.remove(event.removed_ids)
-        elif isinstance(event, MessagesDeleted):
-            yield from draft.remove(event.message_ids)
+        for message in filter(None, messages):
+            staged = None if message.id in removed else draft.messages.get(message.id)
+            if message.id in added:
+                added[message.id] = added[message.id][0], message
+            elif staged is not None:
+                added[message.id] = staged.archive, message
+            elif self.cut.wants(message):
+                added[message.id] = 0, message
+        gone = event.removed_ids if isinstance(event, MessagesAppended) else ()
+        for message_id in event.message_ids if isinstance(event, MessagesDeleted) else gone:
+            added.pop(message_id, None)
+            removed[message_id] = None
