@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -223,6 +224,21 @@ def test_a_late_append_does_not_restore_removed_messages(wire: Wire, name: str) 
     assert wire.copy(op, sent=sent)() == first
     assert wire.copy(op, sent=sent, repeated=True)() == first
     assert wire.texts() == left
+
+
+def test_a_late_append_does_not_restore_what_left_after_many_others(wire: Wire) -> None:
+    """The newest entries of a long journal are kept like the others, or such a copy cannot be decided."""
+    for turn in range(2):
+        wire.store.append_many("c", [user("x", id=f"{turn} {number}") for number in range(1000)])
+        wire.store.clear("c")
+    op, sent = _append(user("m", id="m")), wire.now()
+    first = wire.copy(op, sent=sent)()
+    wire.store.delete_messages("c", ["m"])
+    wire.store.append("c", user("0", id="0"))
+    wire.store.clear("c")
+    with suppress(OutcomeUnknownError):
+        assert wire.copy(op, sent=sent)() == first
+    assert wire.texts() == []
 
 
 def test_a_late_append_does_not_restore_what_a_cap_removed(server_of: Servers, namespace: str) -> None:

@@ -51,6 +51,8 @@ RUNS = "runs"
 NAMES = (*TALKS, CAPPED, SHARED, RUNS)
 #: What belongs to this conversation ends by itself.
 MAYFLY, TTL = "mayfly", 3.0
+#: Changes that a log keeps.
+LOG = 1_000_000
 #: Owners and agents of conversations.
 OWNERS = (None, 1, "1", "ann")
 RETRY = RetryPolicy(deadline=5.0, longest_wait=0.05)
@@ -70,7 +72,7 @@ class Settings(msgspec.Struct):
     deletes: bool = True
 
     def options(self, **more: Any) -> dict[str, Any]:
-        found = {"namespace": NAMESPACE, "search": self.search, "poll_interval": 0.5, "log_length": 1_000_000}
+        found = {"namespace": NAMESPACE, "search": self.search, "poll_interval": 0.5, "log_length": LOG}
         if self.durability != "server":
             found |= {"durability": self.durability, "durability_timeout": 0.3}
         return {**found, **more}

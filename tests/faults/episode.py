@@ -23,7 +23,7 @@ from redis_history.errors import RedisHistoryError
 from redis_history.tokens import count_characters, message_tokens
 from tests.faults import recording
 from tests.faults.checking import check, is_of_reply
-from tests.faults.clients import MAYFLY, NAMES, NAMESPACE, OWNERS, PATIENT, RUNS, Settings
+from tests.faults.clients import LOG, MAYFLY, NAMES, NAMESPACE, OWNERS, PATIENT, RUNS, Settings
 from tests.faults.deployments import Deployment
 from tests.faults.recording import Final, Recorded, Seen, form
 from tests.support.servers import wait_until
@@ -66,7 +66,9 @@ class Observer:
     def __init__(self, url: str) -> None:
         self.events: list[Seen] = []
         self._stopping = threading.Event()
-        self._store = HistoryStore(url, namespace=NAMESPACE, retry=PATIENT, search="off", poll_interval=0.2)
+        self._store = HistoryStore(
+            url, namespace=NAMESPACE, retry=PATIENT, search="off", poll_interval=0.2, log_length=LOG
+        )
         self._subscription = self._store.subscribe_all(after={})
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -214,7 +216,7 @@ class Episode:
         self._observer.close()
 
     def _open(self, **options: Any) -> Any:
-        return HistoryStore(self._deployment.direct, namespace=NAMESPACE, retry=PATIENT, **options)
+        return HistoryStore(self._deployment.direct, namespace=NAMESPACE, retry=PATIENT, log_length=LOG, **options)
 
     def _wait_for_replies(self) -> None:
         """Replies of killed writers come to their end."""

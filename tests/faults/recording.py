@@ -34,7 +34,6 @@ from redis_history.errors import (
     OutcomeUnknownError,
     StoreClosedError,
 )
-from redis_history.events import BEGINNING
 from redis_history.model import Message, ToolResultPart, ToolUsePart
 from redis_history.model.wire import body_digest
 from redis_history.search import server_search
@@ -356,11 +355,7 @@ def read_journal(path: Path, recorded: Recorded) -> None:
 
 def read_log(store: Any, name: str) -> list[Seen]:
     """All changes of a conversation, by its log."""
-    found: list[Seen] = []
-    with contextlib.closing(store.subscribe(name, after=BEGINNING)) as subscription:
-        while (event := subscription.get(timeout=0)) is not None:
-            found.append(seen(event))
-    return found
+    return [seen(event) for event in store.log(name, limit=100_000)]
 
 
 def changes_of(events: Iterable[Seen]) -> list[Seen]:

@@ -98,7 +98,9 @@ local function use_journal()
       seen.forgotten = math.max(seen.forgotten, seen.oldest)
       seen.first, removed = seen.first + 1, removed + #gone
       if seen.first < seen.following then
-        seen.oldest = struct.unpack('>i7', redis.call('HGET', state, entry_of(seen.first)))
+        -- There is none if the server was killed and brought a half of a change back (docs/operations.md).
+        local entry = redis.call('HGET', state, entry_of(seen.first))
+        seen.oldest = entry and struct.unpack('>i7', entry) or seen.oldest
       end
     end
   end
@@ -181,20 +183,18 @@ local function use_journal()
 
   -- Adds the journal to the fields and values `hset` of a state that is to take the place of the present one.
   function take_journal(seen, hset)
-    local names, count = {}, 0
-    for number = seen.first, seen.following - 1 do
-      count = count + 1
-      if count > LOOKED_AT then break end
-      names[count] = entry_of(number)
-    end
-    if count > 0 and count <= LOOKED_AT then
+    local names, count = {}, seen.following - seen.first
+    local too_long = count > LOOKED_AT
+    if count > 0 and not too_long then
+      for number = seen.first, seen.following - 1 do names[#names + 1] = entry_of(number) end
       for _, entry in ipairs(redis.call('HMGET', state, unpack(names))) do
         for _, name in ipairs(names_in(entry or '')) do names[#names + 1] = name end
-        if #names > 2 * LOOKED_AT then break end
+        too_long = #names > 3 * LOOKED_AT
+        if too_long then break end
       end
     end
     for _, name in ipairs(seen.names) do names[#names + 1] = ';' .. name end
-    if count > LOOKED_AT or #names > 3 * LOOKED_AT then -- copying would take too long
+    if too_long or #names > 3 * LOOKED_AT then -- copying would take too long
       names, seen.names, seen.first, seen.forgotten = {}, {}, seen.following, seen.now
     end
     if #names > 0 then
