@@ -62,7 +62,7 @@ def test_the_fixes_of_dangerous_settings_work(own_server: Start) -> None:
     assert "allkeys-lru" in found["memory"]["detail"]
     assert "a restart loses everything" in found["persistence"]["detail"]
     assert found["search"]["state"] == "limited"
-    for name in ("memory", "persistence", "notifications"):
+    for name in ("memory", "persistence"):
         apply(server, found[name]["fix"])
     found = examined(server.url)
     assert {found[name]["state"] for name in ("persistence", "notifications")} == {"ok"}

@@ -261,6 +261,7 @@ async def test_a_backup_is_restored_as_it_was(stores: Any, compacted: Any, tmp_p
     assert len(await expand_all(store)) == 2
 
 
+@pytest.mark.compaction
 async def test_an_open_reply_is_exported_as_it_is(store: Any, tmp_path: Path) -> None:
     await store.append("c", user("hi"))
     path = tmp_path / "c.jsonl"

@@ -28,18 +28,24 @@ EXAMPLES = DOCS / "examples"
 sys.path.insert(0, str(EXAMPLES))
 SQLiteBackend = import_module("sqlite_backend").SQLiteBackend
 
-#: Compaction, live replies and runs, and what needs them.
+#: Compaction, live replies, runs, forks and the log, and what needs them.
 _MAY_BE_LEFT_OUT = {
     "test_archive",
     "test_compaction",
     "test_compressor",
     "test_compressor_failures",
     "test_compressor_leases",
+    "test_forks",
     "test_history_compression",
     "test_leases",
+    "test_pins",
     "test_runs",
     "test_stream",
+    "test_users",
 }
+
+#: These need a trace of a deleted conversation, which this backend does not keep.
+_NEED_TRACES = {"test_a_cursor_from_before_a_deleted_conversation_gives_a_reset"}
 
 for file in sorted((ROOT / "tests" / "conformance").glob("test_*.py")):
     if file.stem in _MAY_BE_LEFT_OUT:
@@ -50,6 +56,8 @@ for file in sorted((ROOT / "tests" / "conformance").glob("test_*.py")):
         if any(mark.name == "backends" and "memory" not in mark.args for mark in marks):
             continue  # looks into a server
         takes = getattr(getattr(function, "__code__", None), "co_varnames", ())
+        if name in _NEED_TRACES:
+            continue
         if name.startswith("test_") and "compaction" not in needs and {"store", "stores", "talk"} & {*takes[:4]}:
             own = FunctionType(function.__code__, function.__globals__, name)  # a mark on it is not one on the original
             own.__dict__.update(vars(function))
@@ -136,17 +144,18 @@ def test_compaction_is_refused(tmp_path: Path) -> None:
         assert history.entries == [stored]
 
 
-def test_an_imported_archive_becomes_live_messages(tmp_path: Path) -> None:
+def test_an_imported_archive_is_left_out_and_reported(tmp_path: Path) -> None:
     path, problems = tmp_path / "c.jsonl", list[ImportProblem]()
     with HistoryStore("memory://") as store:
         last = store.append_many("c", [user("1"), user("2"), user("3")])[1].message
         store.compact("c", through=last, summary="two")
         export_messages(store, path, include_archived=True)
-        every = store.get("c", include_archived=True)
+        live = store.get("c")
     with HistoryStore(backend=SQLiteBackend(tmp_path / "history.db")) as store:
-        assert import_messages(path, store, on_error=problems.append).new == 4
-        assert [message.id for message in store.get("c")] == [message.id for message in every]
-    assert len(problems) == 1
+        assert import_messages(path, store, on_error=problems.append).new == 2
+        assert [message.id for message in store.get("c")] == [message.id for message in live]
+    [problem] = problems
+    assert "archives" in problem.reason
 
 
 def test_a_failed_change_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

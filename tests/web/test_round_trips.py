@@ -36,13 +36,16 @@ COSTS: dict[str, tuple[str, dict[str, Any] | None, int]] = {
     "DELETE /v1/conversations/{conversation}/messages/{message}": (at("c1", "messages", "m"), None, 3),
     "GET /v1/conversations/{conversation}/run": (at("c1", "run"), None, 1),
     "POST /v1/conversations/{conversation}/stop": (at("c1", "stop"), {}, 1),
+    "PATCH /v1/conversations/{conversation}/messages/{message}": (at("c1", "messages", "m"), {"pinned": True}, 3),
     "DELETE /v1/conversations/{conversation}": (at("c1"), None, 3),
 }  # fmt: skip
-#: Not in the table: streams, a change that is made in as many steps as it needs, and a document of the package.
+#: Not in the table: streams, changes that are made in as many steps as they need, and a document of the package.
 OTHERS = {
     "GET /v1/events",
     "GET /v1/conversations/{conversation}/events",
     "POST /v1/conversations/{conversation}/messages/{message}/expand",
+    "POST /v1/conversations/{conversation}/fork",
+    "DELETE /v1/users/{user}",
     "GET /v1/openapi.json",
 }
 
