@@ -103,7 +103,7 @@ def reads(site: Site, role: str) -> None:
         assert store.list_conversations(user_id=7) == []
         assert store.get_conversation("c") is not None
         assert store.get_run("c") is None
-        assert export_messages(store, site.server.folder / "exported").messages == 4
+        assert export_messages(store, site.server.folder / "exported").messages == 6
         assert store.capabilities.backend in ("redis", "valkey")
 
 
