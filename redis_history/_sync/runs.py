@@ -232,6 +232,8 @@ class Run:
         self._ended = True
         runs: Runs = self._store._runs
         try:
+            if not self._lost and self._interrupted_since is not None:  # its reply may have ended only now
+                self._settle("interrupted", since=self._interrupted_since)
             if status != "completed" and self._own and not self._lost:
                 self._settle(status)
             fence = self._fence
@@ -263,7 +265,9 @@ class Run:
                 continue
             if since is None and message.id not in self._own:
                 continue
-            if since is not None and (message.timestamp is None or message.timestamp < since):
+            if since is not None and (
+                message.timestamp is None or message.timestamp < since or message.id in self._own
+            ):
                 continue
             said = f"The call was {'stopped' if status == 'stopped' else 'interrupted'} before it returned."
             results = [tool_result(call.id, said, is_error=True, name=call.name) for call in calls]

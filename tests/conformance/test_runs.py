@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from redis_history import RunChanged, assistant, text, tool_use, user
+from redis_history import RunChanged, assistant, text, tool, tool_result, tool_use, user
 from redis_history.errors import (
     CapabilityError,
     ConfigurationError,
@@ -18,10 +18,21 @@ from redis_history.errors import (
     RunLostError,
     RunStopped,
 )
+from redis_history.formats import paired, to_anthropic, to_gemini, to_mistral, to_openai_chat, to_openai_responses
+from redis_history.model.pairs import open_calls
 from redis_history.operations import EndRun, RunFence, StopRun, TakeRun
 from tests.conformance.conftest import SOON
 from tests.conformance.test_stream import execute
+from tests.support.sdk import torn, validate
 from tests.support.servers import until
+
+CONVERT = {
+    "anthropic": to_anthropic,
+    "gemini": to_gemini,
+    "mistral": to_mistral,
+    "openai_chat": to_openai_chat,
+    "openai_responses": to_openai_responses,
+}
 
 
 async def until_waiting(store: Any, count: int) -> None:
@@ -415,3 +426,59 @@ async def test_the_fence_is_checked_with_the_message(stores: Any) -> None:
             outcome = await execute(store, EndRun("c", wrong, "completed"))
             assert not outcome.done
         assert (await store.get_run("c")).status == "active"
+
+
+@pytest.mark.parametrize(
+    ("ends", "added"), [("stopped", False), ("stopped", True), ("failed", False), ("interrupted", True)]
+)
+async def test_all_providers_take_a_conversation_whose_run_ended_early(stores: Any, ends: str, added: bool) -> None:
+    """Each open call gets a result, also that of a reply. If a user has said something between a call and its result,
+    `paired` moves the result, and leaves nothing out."""
+    holder, other = stores(), stores()
+    await holder.append("c", user("Where is my order?"))
+
+    async def work() -> None:
+        async with holder.run("c", agent_name="a") as run:
+            calls = [tool_use("1", "find", {"id": 7}), *([tool_use("2", "ask", {})] if added else [])]
+            await run.append(assistant(text("I look."), *calls))
+            await run.append(tool(tool_result("1", "Lisbon")))
+            if added:
+                await other.append("c", user("And when?"))
+            async with run.stream(id="r") as reply:
+                await reply.write("One moment. ")
+                await reply.add(tool_use("3", "call", {}))
+                if ends == "failed":
+                    raise ZeroDivisionError
+                if ends == "interrupted":
+                    await until(lambda: has_calls(other), "the call")
+                    await lose(other, run)
+                    return
+                await other.stop_run("c")
+                assert await run.wait_stop(SOON)
+                await reply.write("never")
+
+    async def has_ended() -> bool:
+        return (await other.get_message("c", "r")).status != "streaming"
+
+    with contextlib.suppress(RunStopped, RunLostError, ZeroDivisionError):
+        await work()
+    async with other.run("c", wait=SOON):  # settles the calls of an interrupted one, and at its end those of its reply
+        await until(has_ended, "the end of the reply")
+    assert [call.id for _, calls in open_calls(await other.get("c")) for call in calls] == []
+    await other.append("c", user("Go on."))
+    losses: list[Any] = []
+    messages = await other.get("c")
+    if added:
+        messages = paired(messages, on_loss=losses.append)
+    for name, convert in CONVERT.items():
+        converted = convert(messages, on_loss=losses.append)
+        validate(name, converted)
+        if name in ("anthropic", "openai_chat"):
+            assert torn(name, converted) == []
+        said = ["I look.", "Lisbon", "One moment.", "Go on.", "find", "call", *(["ask", "And when?"] if added else [])]
+        assert [one for one in said if one not in str(converted)] == [], name
+    assert {loss.reason for loss in losses} <= {"is_error of a tool result"}  # OpenAI has no such field
+
+
+async def has_calls(store: Any) -> bool:
+    return len((await store.get("c"))[-1].tool_uses) > 0
