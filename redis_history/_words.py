@@ -36,7 +36,7 @@ _UNSPACED_RANGES: Final = (
     (0xA960, 0xA97F), (0xAC00, 0xD7FF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF),
 )  # fmt: skip
 # Possessive, so that the time is linear in the length of a run without blanks.
-_CAMEL: Final = re.compile(r"(?<![A-Za-z0-9])(?:[A-Z]*+[a-z0-9]++[A-Z]|[A-Z]{2,}+[a-z]{2})[A-Za-z0-9]*+")
+_CAMEL: Final = re.compile(r"(?<![^\W_])(?:[A-Z]*+[a-z0-9]++[A-Z]|[A-Z]{2,}+[a-z]{2})[A-Za-z0-9]*+(?![^\W_])")
 # Bytes of the same kind become equal, because a search among bytes takes a fifth of the time of a pattern.
 _LETTERS: Final = bytes(letter if letter in (30, 32) else 108 for letter in _ASCII_LINES)
 _HUMPS: Final = bytes(85 if 65 <= code <= 90 else kind for code, kind in enumerate(_LETTERS))

@@ -236,14 +236,13 @@ async def test_messages_of_others_neither_hide_hits_nor_show(make: Any, store: A
     assert ([hit["conversation"] for hit in found["hits"]], found["total"]) == (["mine"], 1)
 
 
-async def test_search_over_all_needs_a_server_that_searches(server_of: Any, namespace: str, make: Any) -> None:
+async def test_search_over_all_without_a_server_that_searches(server_of: Any, namespace: str, make: Any) -> None:
     async with AsyncHistoryStore(server_of("plain").url, namespace=namespace) as store:
         await store.append("c", user("a suitcase"))
         async with client(make(store=store)) as web:
             assert (await web.get("v1/status")).json()["capabilities"]["search"] == "client"
             assert len((await web.get("v1/search", params={"conversation": "c", "q": "suitcase"})).json()["hits"]) == 1
-            refused = await web.get("v1/search", params={"q": "suitcase"})
-            assert (refused.status_code, refused.json()["code"]) == (409, "cannot")
+            assert len((await web.get("v1/search", params={"q": "suitcase"})).json()["hits"]) == 1
 
 
 @pytest.mark.proves("bounded-requests")
@@ -287,7 +286,7 @@ async def test_unknown_parameters_are_refused_everywhere(make: Any, store: Any) 
     async with client(make(authorize=allow_all, read_only=False)) as web:
         for path, by in API.items():
             for method, endpoint in by.items():
-                where = path.format(conversation="c", message="m")
+                where = path.format(conversation="c", message="m", user="u")
                 body = {} if endpoint.fields is None else {"json": dict.fromkeys(endpoint.fields, "x")}
                 for name in ("unknown", "Limit", "conversation_id"):
                     refused = await web.request(method, where, params={name: "1"}, **body)
