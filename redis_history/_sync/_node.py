@@ -58,6 +58,7 @@ class Guard:
             self.on_connected()
 
     def disconnect(self, *args: Any, **options: Any) -> None:
+        self._unready = True  # an interrupt may leave it half done
         super().disconnect(*args, **options)  # type: ignore[misc]
         self._unready = False
         self._awaited = self._packed = 0
@@ -162,7 +163,8 @@ class Node:
         if not isinstance(error, ResponseError) or isinstance(error, MovedError) or is_transient(error):
             self._forget()
         # Other connections lead to the same replica; and redis-py may have kept a connection whose reply is to come.
-        if is_read_only(error) or not (isinstance(error, Exception) or self._owned):
+        unowned = not (self._owned or isinstance(error, Exception | GeneratorExit))  # that one may await nothing
+        if is_read_only(error) or unowned:
             self.disconnect()
         if self._closed and isinstance(error, Exception) and not isinstance(error, RedisError | OSError):
             raise ConnectionError(CLOSED) from error

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from redis.connection import Connection, UnixDomainSocketConnection
 
 from redis_history import AsyncHistoryStore, HistoryStore, user
 from redis_history.errors import StoreClosedError
@@ -50,10 +50,10 @@ async def test_during_calls_that_are_connecting(
     go = threading.Event()
 
     def held(connect: Any) -> Any:
-        def held_call(self: Any) -> Any:
+        def held_call(self: Any, address: Any) -> Any:
             waiting.append(None)
             assert go.wait(20)
-            return connect(self)
+            return connect(self, address)
 
         async def held_task(*args: Any, **options: Any) -> Any:
             waiting.append(None)
@@ -63,8 +63,7 @@ async def test_during_calls_that_are_connecting(
         return held_call if face == "sync" else held_task
 
     if face == "sync":
-        for kind in (Connection, UnixDomainSocketConnection):
-            monkeypatch.setattr(kind, "_connect", held(kind._connect))
+        monkeypatch.setattr(socket.socket, "connect", held(socket.socket.connect))
     else:
         for name in ("open_connection", "open_unix_connection"):
             monkeypatch.setattr(asyncio, name, held(getattr(asyncio, name)))

@@ -1,0 +1,63 @@
+"""A call is interrupted between any two steps: no later call reads a reply that is not its own."""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from redis_history import HistoryStore, user
+from tests.support.servers import Start
+
+
+class Tracer:
+    """Raises KeyboardInterrupt before a line of this package or of redis-py, counted from 1."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
+        name = frame.f_code.co_filename
+        return self._line if "/redis_history/" in name or "/redis/" in name else None
+
+    def _line(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if event == "line":
+            self.left -= 1
+            if self.left == 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return self._line
+
+
+@pytest.mark.proves("threads")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a socket in the middle of connect()
+@pytest.mark.parametrize("connection", ["new", "kept"])
+@pytest.mark.parametrize("call", ["get", "append"])
+def test_interrupts_between_any_two_lines(own_server: Start, call: str, connection: str, full: bool) -> None:
+    """As by Ctrl-C, or by the handler of a signal."""
+    server = own_server("plain")
+    with HistoryStore(server.url, search="off") as store:
+        for name in "abc":
+            store.append(name, user(f"text of {name}", id=name))
+        line, finished = 1, False
+        while not finished:
+            if connection == "new":
+                server.watcher.client_kill_filter(_type="normal", skipme=True)
+            tracer, before = Tracer(line), sys.gettrace()
+            sys.settrace(tracer)
+            try:
+                if call == "get":
+                    store.get("b")
+                else:
+                    store.append("c", user("x"))
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.settrace(before)
+            finished = tracer.left > 0
+            for name in "aab":
+                assert [message.id for message in store.get(name)] == [name], f"after an interrupt before line {line}"
+            line += 1 if full else 7
+        assert line > 200
