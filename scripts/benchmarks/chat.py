@@ -87,7 +87,8 @@ async def _load(port: int, pid: int, redis_pid: int | None, replies: int, slow: 
     if slow:
         name += f", {replies * slow} read nothing"
     text = (
-        f"web {web:.0f} % CPU, {memory:.0f} MB; Redis {redis:.0f} %; token to client {p50:.0f} ms, p95 {p95:.0f}; "
+        f"web {web:.0f} % CPU, {_memory(pid):.0f} MB; Redis {redis:.0f} %; "
+        f"token to client {p50:.0f} ms, p95 {p95:.0f}; "
         f"{len(counts) - lost} of {len(counts)} whole"
     )
     return name, text, ""
@@ -128,3 +129,8 @@ def _cpu(pid: int | None) -> float:
         return 0.0
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def _memory(pid: int) -> float:
+    """Resident megabytes."""
+    return int(re.findall(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[0]) / 1024
