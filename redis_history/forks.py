@@ -39,9 +39,9 @@ from redis_history.requests import entry_of
 T = TypeVar("T")
 Steps = Generator[Any, Any, T]
 
-#: Messages read at once; messages and bytes written at once: some 3 ms of the server's time.
+#: Messages read at once; messages and bytes written at once: some 2 ms of the server's time.
 _PAGE: Final = 500
-_WRITTEN: Final = 500
+_WRITTEN: Final = 250
 _WRITTEN_BYTES: Final = 1_000_000
 #: Attempts, if the conversation is compacted or replaced, or the draft lost, at the same time.
 _TRIES: Final = 20

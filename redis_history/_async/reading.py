@@ -15,7 +15,7 @@ from redis_history._ids import check_conversation_id, check_message_id
 from redis_history._validation import check_batch, check_integer, check_limit, check_name, check_owner, check_range
 from redis_history.backends.base import AsyncBackend, features
 from redis_history.backends.rules import FIRST_MESSAGES, preview_of
-from redis_history.errors import InvalidInputError
+from redis_history.errors import CapabilityError, InvalidInputError
 from redis_history.events import Cursor, Event
 from redis_history.model import Conversation, Message, Role, Scope
 from redis_history.paging import PAGE, newest_messages, next_page
@@ -150,7 +150,7 @@ class AsyncReading:
         `offset + limit`, not with the conversations of others: see docs/operations.md.
         """
         op = _listing(user_id, agent_name, forked_from, limit, offset)
-        if not limit:
+        if not limit or (forked_from is not None and not features(self._backend).forks):
             return []
         if not preview:
             return await self._backend.execute(op)
@@ -177,6 +177,8 @@ class AsyncReading:
         meanwhile.
         """
         listing = _listing(user_id, agent_name, forked_from, PAGE, 0)
+        if forked_from is not None and not features(self._backend).forks:
+            return
         seen: set[str] = set()
         cursor, offset = None, 0
         while True:
@@ -206,6 +208,8 @@ class AsyncReading:
         check_conversation_id(conversation_id)
         check_integer(limit, "limit", 1, 100_000, error=InvalidInputError)
         known = requests.cursor_of(after)
+        if not features(self._backend).forks:
+            raise CapabilityError("this backend has no log: see Features in redis_history.backends.base")
         revision = 0 if known is None else known.revision
         events: list[Event] = []
         while len(events) < limit:

@@ -80,8 +80,9 @@ class Features(NamedTuple):
     `streams`: replies written piece by piece: the operation `GrowReply`, `UpdateMessage` with `reply`, and the text so
     far in all reads, also through `changelog.recover`. Without it, `stream` raises CapabilityError.
 
-    `forks`: copies of conversations: the operations `WriteDraft`, `DropDraft` and `Publish`; with `compacts` also
-    `ReadLayout`, and `ReadPage` with `archive`. Without it, `fork` raises CapabilityError.
+    `forks`: copies of conversations, and the log: the operations `WriteDraft`, `DropDraft`, `Publish` and `ReadLog`;
+    with `compacts` also `ReadLayout`, and `ReadPage` with `archive`. Without it, `fork` and `log` raise
+    CapabilityError.
 
     `runs`: the operations `TakeRun`, `KeepRuns`, `EndRun`, `StopRun`, `LeaveRun` and `ReadRun`, the condition `run` of
     writes, and the methods `watch_run` and `unwatch_run`: like `watch` and `unwatch`, for one holder or waiter.
