@@ -33,7 +33,7 @@ COSTS: dict[str, tuple[str, dict[str, Any] | None, int]] = {
     "GET /v1/search": (SEARCHED, None, 8),
     "PATCH /v1/conversations/{conversation}": (at("c1"), {"title": "T"}, 3),
     "POST /v1/conversations/{conversation}/messages": (at("c1", "messages"), {"text": "x"}, 2),
-    "PATCH /v1/conversations/{conversation}/messages/{message}": (at("c1", "messages", "m"), {"pinned": True}, 3),
+    "PATCH /v1/conversations/{conversation}/messages/{message}": (at("c1", "messages", "m"), {"pinned": True}, 4),
     "DELETE /v1/conversations/{conversation}/messages/{message}": (at("c1", "messages", "m"), None, 3),
     "GET /v1/conversations/{conversation}/run": (at("c1", "run"), None, 1),
     "POST /v1/conversations/{conversation}/stop": (at("c1", "stop"), {}, 1),
