@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from redis_history._ids import new_token
+from redis_history.model.ids import new_token
 
 
 @contextmanager

@@ -14,11 +14,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from redis_history._time import from_microseconds
 from redis_history.errors import InvalidCursorError
 from redis_history.model import Message, Part, Position
 from redis_history.model.replies import grown
 from redis_history.model.runs import RunInfo
+from redis_history.model.times import from_microseconds
 
 __all__ = [
     "Change", "ConversationDeleted", "ConversationUpdated", "Cursor", "Event", "HistoryCleared", "HistoryCompacted",

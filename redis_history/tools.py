@@ -12,8 +12,6 @@ from typing import Any, Final, Literal, Protocol, TypedDict, Unpack, get_args, o
 import orjson
 from msgspec.structs import replace
 
-from redis_history._ids import check_conversation_id
-from redis_history._quoting import as_data, data_block, new_mark, plain_name
 from redis_history._validation import (
     check_choice,
     check_function,
@@ -24,6 +22,8 @@ from redis_history._validation import (
 )
 from redis_history.errors import InvalidInputError
 from redis_history.model import Message, Part, Position, ReasoningPart, ToolResultPart, ToolUsePart
+from redis_history.model.ids import check_conversation_id
+from redis_history.model.quoting import as_data, data_block, new_mark, plain_name
 from redis_history.search.hits import Ranges, SearchHit, highlights, largest, matched_terms, passage
 from redis_history.search.query import Query, parse_query
 from redis_history.search.ranking import DEPTH

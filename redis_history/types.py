@@ -17,8 +17,8 @@ from redis_history.model import Part, Role, Scope, Status
 from redis_history.model.message import ForkedFrom
 from redis_history.model.runs import RunInfo, RunStatus, RunWaiter
 from redis_history.operations import Appended, Compacted, Expanded, Preview, Snapshot
+from redis_history.operations.options import Embedder
 from redis_history.prompt import Addressed, AddressedReason, AssembledPrompt, LeftOut, LeftOutReason, PromptReport
-from redis_history.requests.store_options import Embedder
 from redis_history.retry import RetryDetails
 from redis_history.search.hits import Highlight, Reindexed, SearchHits
 from redis_history.tokens import tiktoken_counter

@@ -10,7 +10,7 @@ from fastapi.responses import StreamingResponse
 
 from redis_history import AsyncHistoryStore, user
 from redis_history.formats import to_anthropic, to_openai_chat
-from redis_history.json_form import to_json
+from redis_history.formats.json_form import to_json
 
 store = AsyncHistoryStore(os.environ.get("REDIS_HISTORY_URL", "redis://localhost:6379/0"), namespace="support")
 

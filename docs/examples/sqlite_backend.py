@@ -10,12 +10,13 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from redis_history import Conversation, Cursor, Message, Position, changelog, errors
+from redis_history import Conversation, Cursor, Message, Position, errors
 from redis_history import operations as ops
-from redis_history.backends.base import Backend, ChangedHeads, ChangeQuery, Wake, WakeAll
 from redis_history.events import BEGINNING
 from redis_history.model.pairs import oldest_with_results
 from redis_history.model.wire import decode_member, encode_member, from_microseconds, placed
+from redis_history.operations import changelog
+from redis_history.operations.backend import Backend, ChangedHeads, ChangeQuery, Wake, WakeAll
 
 T = TypeVar("T")
 LOWEST, HIGHEST = Position(-(2**63), 0), Position(2**63 - 1, 0)

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Generator
 from typing import Any, Final, TypeVar
 
 from redis_history._async._runtime import in_thread, resolve
-from redis_history.backends.base import AsyncBackend, AsyncFollowsAll, ChangedHeads, ChangeQuery, WakeAll
-from redis_history.changelog import is_gone
 from redis_history.events import BEGINNING, Cursor
 from redis_history.model import Conversation
 from redis_history.operations import ListConversations, ReadHead, ScanConversations
-from redis_history.requests.store_options import Embedder
+from redis_history.operations.backend import AsyncBackend, AsyncFollowsAll, ChangedHeads, ChangeQuery, WakeAll
+from redis_history.operations.changelog import is_gone
+from redis_history.operations.options import Embedder
 from redis_history.search.searches import Embed, Work
 
 T = TypeVar("T")

@@ -19,10 +19,7 @@ from redis_history import requests
 from redis_history._async._runtime import Job, Signal, SummarizerCall, in_thread, is_cancelled, spawn
 from redis_history._async._steps import follows_all, scan_conversations
 from redis_history._async.store import AsyncHistoryStore
-from redis_history._ids import new_token, rng
 from redis_history._validation import check_function, check_integer
-from redis_history.backends import rules
-from redis_history.backends.base import PendingWakeups
 from redis_history.compaction.extractive import within
 from redis_history.compaction.policy import KEEP_RECENT, Plan, due_at, older_at, wider
 from redis_history.compaction.summaries import (
@@ -56,6 +53,7 @@ from redis_history.errors import (
     TornPairError,
 )
 from redis_history.model import Conversation, Message
+from redis_history.model.ids import new_token, rng
 from redis_history.model.ranges import stays
 from redis_history.operations import (
     EndRun,
@@ -66,7 +64,9 @@ from redis_history.operations import (
     ReadPage,
     RunFence,
     TakeRun,
+    rules,
 )
+from redis_history.operations.backend import PendingWakeups
 from redis_history.paging import PAGE, next_page
 from redis_history.tokens import message_tokens
 

@@ -11,16 +11,16 @@ from msgspec.structs import replace
 from redis_history import operations as ops
 from redis_history import requests
 from redis_history._async._steps import run_steps
-from redis_history._ids import check_conversation_id, check_message_id
 from redis_history._validation import check_batch, check_integer, check_limit, check_name, check_owner, check_range
-from redis_history.backends.base import AsyncBackend, features
-from redis_history.backends.rules import FIRST_MESSAGES, preview_of
 from redis_history.errors import CapabilityError, InvalidInputError
 from redis_history.events import Cursor, Event
 from redis_history.model import Conversation, Message, Role, Scope
+from redis_history.model.ids import check_conversation_id, check_message_id
+from redis_history.operations.backend import AsyncBackend, features
+from redis_history.operations.options import Options
+from redis_history.operations.rules import FIRST_MESSAGES, preview_of
 from redis_history.paging import PAGE, newest_messages, next_page
 from redis_history.requests import Bound, make_filters, make_within
-from redis_history.requests.store_options import Options
 from redis_history.search.hits import Reindexed, SearchHits
 from redis_history.search.searches import Asked, Searcher, Steps
 from redis_history.tokens import TokenCounter
@@ -209,7 +209,7 @@ class AsyncReading:
         check_integer(limit, "limit", 1, 100_000, error=InvalidInputError)
         known = requests.cursor_of(after)
         if not features(self._backend).forks:
-            raise CapabilityError("this backend has no log: see Features in redis_history.backends.base")
+            raise CapabilityError("this backend has no log: see Features in redis_history.operations.backend")
         revision = 0 if known is None else known.revision
         events: list[Event] = []
         while len(events) < limit:

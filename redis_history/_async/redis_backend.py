@@ -16,22 +16,12 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_aft
 from redis_history._async._doorbell import AsyncDoorbell, Topic
 from redis_history._async._node import AsyncNode
 from redis_history._async._runtime import Owner, is_abandoned, sleep
-from redis_history.backends.base import ChangedHeads, ChangeQuery, SearchedBy, Wake, WakeAll
-from redis_history.backends.redis.calls import (
-    Attempt,
-    Call,
-    Pause,
-    Settings,
-    Steps,
-    Upkeep,
-    is_late,
-    raise_first,
-)
-from redis_history.backends.redis.failures import FullJitter, is_transient, may_have_arrived, translate
 from redis_history.backends.redis.plan_listing import poll_changes
 from redis_history.backends.redis.planner import plan
 from redis_history.backends.redis.search_index import finish_work, use_index
-from redis_history.backends.redis.server_info import (
+from redis_history.capabilities import Capabilities
+from redis_history.engine.durability import Confirmation
+from redis_history.engine.server_info import (
     NOTIFICATIONS,
     QUESTIONS,
     as_map,
@@ -40,8 +30,6 @@ from redis_history.backends.redis.server_info import (
     read_info,
     read_survey,
 )
-from redis_history.capabilities import Capabilities
-from redis_history.durability import Confirmation
 from redis_history.errors import (
     BackendRefusedError,
     BackendUnavailableError,
@@ -51,6 +39,18 @@ from redis_history.errors import (
     StoreClosedError,
 )
 from redis_history.operations import Op
+from redis_history.operations.backend import ChangedHeads, ChangeQuery, SearchedBy, Wake, WakeAll
+from redis_history.operations.base import (
+    Attempt,
+    Call,
+    Pause,
+    Settings,
+    Steps,
+    Upkeep,
+    is_late,
+    raise_first,
+)
+from redis_history.operations.failures import FullJitter, is_transient, may_have_arrived, translate
 from redis_history.retry import RetryDetails, RetryPolicy
 
 T = TypeVar("T")
@@ -96,7 +96,7 @@ class AsyncRedisBackend:
         #: Calls that ended without an answer, by token.
         self._unanswered: dict[bytes, Attempt] = {}
 
-    # The interface of backends.base
+    # The interface of `operations.backend`
 
     async def execute(self, op: Op[T]) -> T:
         self._owner.check()

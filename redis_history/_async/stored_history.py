@@ -16,10 +16,7 @@ from redis_history import requests
 from redis_history._async._runtime import Job, Lock, Signal, at_exit, is_cancelled, spawn
 from redis_history._async._steps import run_steps
 from redis_history._async.store import AsyncHistoryStore
-from redis_history._ids import check_conversation_id
 from redis_history._validation import check_process
-from redis_history.backends import rules
-from redis_history.backends.base import features
 from redis_history.errors import (
     BackendUnavailableError,
     CapabilityError,
@@ -38,7 +35,9 @@ from redis_history.history._replica import read_whole
 from redis_history.history._syncer import Syncer
 from redis_history.history.history import History, HistoryOptions
 from redis_history.model import Message
-from redis_history.operations import Clear, Restore
+from redis_history.model.ids import check_conversation_id
+from redis_history.operations import Clear, Restore, rules
+from redis_history.operations.backend import features
 
 T = TypeVar("T")
 _logger = logging.getLogger("redis_history")

@@ -18,18 +18,18 @@ from msgspec import UNSET, UnsetType
 
 from redis_history._async._runtime import Background, Lock, Openable, Signal
 from redis_history._async._steps import follows_all
-from redis_history.backends.base import (
-    AsyncBackend,
-    AsyncFollowsAll,
-    ChangeQuery,
-    PendingWakeups,
-)
-from redis_history.changelog import is_gone
 from redis_history.errors import BackendUnavailableError, EventLoopError, StoreClosedError
 from redis_history.events import ANEW, ConversationDeleted, Cursor, Event, Reset
 from redis_history.model.replies import Progress
 from redis_history.model.runs import RunInfo
 from redis_history.operations import Changes, ReadChanges, ReadHead
+from redis_history.operations.backend import (
+    AsyncBackend,
+    AsyncFollowsAll,
+    ChangeQuery,
+    PendingWakeups,
+)
+from redis_history.operations.changelog import is_gone
 
 _logger = logging.getLogger("redis_history")
 

@@ -8,17 +8,13 @@ from typing import Any, Final, TypeVar, Unpack, cast
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from redis_history import forks, requests
 from redis_history import operations as ops
+from redis_history import requests
 from redis_history._async._steps import run_steps
 from redis_history._async.replies import AsyncReply
 from redis_history._async.runs import run_here
 from redis_history._async.subscription import AsyncFeed
-from redis_history._ids import check_conversation_id, check_message_id, new_token
-from redis_history._ids import new_id as new_message_id
 from redis_history._validation import check_function, check_owner, check_seconds, refuse
-from redis_history.backends import rules
-from redis_history.backends.base import AsyncBackend, features
 from redis_history.errors import (
     BackendRefusedError,
     CapabilityError,
@@ -31,9 +27,14 @@ from redis_history.errors import (
 )
 from redis_history.model import Conversation, Message, Position, Role
 from redis_history.model.helpers import MessageFields
+from redis_history.model.ids import check_conversation_id, check_message_id, new_token
+from redis_history.model.ids import new_id as new_message_id
 from redis_history.model.message import RECORD_FIELDS
+from redis_history.operations import fork as forks
+from redis_history.operations import rules
+from redis_history.operations.backend import AsyncBackend, features
+from redis_history.operations.options import Options
 from redis_history.paging import PAGE, next_page
-from redis_history.requests.store_options import Options
 from redis_history.search.searches import Searcher, Steps
 
 T = TypeVar("T")
@@ -111,7 +112,7 @@ class AsyncWriting:
         op = requests.start_reply(conversation_id, role, fields)
         check_seconds(interval, "interval", 0, most=10)
         if not features(self._backend).streams:
-            raise CapabilityError("this backend cannot stream: see Features in redis_history.backends.base")
+            raise CapabilityError("this backend cannot stream: see Features in redis_history.operations.backend")
         if self._exclusive:
             return run_here(self, conversation_id).stream(role=role, interval=interval, **fields)
         return AsyncReply(self, op, interval)
@@ -333,7 +334,7 @@ class AsyncWriting:
         check_conversation_id(new_id)
         end = None if through is None else requests.through_of(through)
         if not features(self._backend).forks:
-            raise CapabilityError("this backend cannot fork: see Features in redis_history.backends.base")
+            raise CapabilityError("this backend cannot fork: see Features in redis_history.operations.backend")
         made = await self._steps(forks.fork(conversation_id, new_id, end, archives=features(self._backend).compacts))
         await self._steps(Searcher(self._backend, self._options).document_all(new_id))
         return made
@@ -397,7 +398,7 @@ class AsyncWriting:
 
     def _check_compacts(self) -> None:
         if not features(self._backend).compacts:
-            raise CapabilityError("this backend cannot compact: see Features in redis_history.backends.base")
+            raise CapabilityError("this backend cannot compact: see Features in redis_history.operations.backend")
 
     async def _publish(self, conversation_id: str, steps: Steps[None]) -> None:
         """Run the steps that publish a draft, and write its search documents."""

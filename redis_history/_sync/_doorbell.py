@@ -22,8 +22,8 @@ from redis.exceptions import ConnectionError, NoPermissionError, ResponseError
 
 from redis_history._sync._node import Node
 from redis_history._sync._runtime import Job, Lock, is_cancelled, sleep, spawn
-from redis_history.backends.redis.failures import is_transient
-from redis_history.backends.redis.keys import Keyspace
+from redis_history.operations.failures import is_transient
+from redis_history.operations.keys import Keyspace
 
 _logger = logging.getLogger("redis_history")
 

@@ -7,12 +7,12 @@ from collections.abc import Generator, Iterator
 from typing import Any, Final, TypeVar
 
 from redis_history._sync._runtime import in_thread, resolve
-from redis_history.backends.base import Backend, ChangedHeads, ChangeQuery, FollowsAll, WakeAll
-from redis_history.changelog import is_gone
 from redis_history.events import BEGINNING, Cursor
 from redis_history.model import Conversation
 from redis_history.operations import ListConversations, ReadHead, ScanConversations
-from redis_history.requests.store_options import Embedder
+from redis_history.operations.backend import Backend, ChangedHeads, ChangeQuery, FollowsAll, WakeAll
+from redis_history.operations.changelog import is_gone
+from redis_history.operations.options import Embedder
 from redis_history.search.searches import Embed, Work
 
 T = TypeVar("T")

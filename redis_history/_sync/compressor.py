@@ -17,13 +17,10 @@ from typing import Any, Final, Literal
 from msgspec.structs import replace
 
 from redis_history import requests
-from redis_history._ids import new_token, rng
 from redis_history._sync._runtime import Job, Signal, SummarizerCall, in_thread, is_cancelled, spawn
 from redis_history._sync._steps import follows_all, scan_conversations
 from redis_history._sync.store import HistoryStore
 from redis_history._validation import check_function, check_integer
-from redis_history.backends import rules
-from redis_history.backends.base import PendingWakeups
 from redis_history.compaction.extractive import within
 from redis_history.compaction.policy import KEEP_RECENT, Plan, due_at, older_at, wider
 from redis_history.compaction.summaries import (
@@ -57,6 +54,7 @@ from redis_history.errors import (
     TornPairError,
 )
 from redis_history.model import Conversation, Message
+from redis_history.model.ids import new_token, rng
 from redis_history.model.ranges import stays
 from redis_history.operations import (
     EndRun,
@@ -67,7 +65,9 @@ from redis_history.operations import (
     ReadPage,
     RunFence,
     TakeRun,
+    rules,
 )
+from redis_history.operations.backend import PendingWakeups
 from redis_history.paging import PAGE, next_page
 from redis_history.tokens import message_tokens
 

@@ -12,10 +12,8 @@ from typing import Any, Final, Self
 from msgspec.structs import replace
 
 from redis_history import requests
-from redis_history._ids import new_token
 from redis_history._sync._runtime import Job, Openable, Signal, spawn, uninterrupted
 from redis_history._validation import refuse
-from redis_history.backends import rules
 from redis_history.errors import (
     InvalidInputError,
     MessageConflictError,
@@ -25,6 +23,7 @@ from redis_history.errors import (
     StoreClosedError,
 )
 from redis_history.model import Message, Part, TextPart
+from redis_history.model.ids import new_token
 from redis_history.model.pairs import marks
 from redis_history.model.replies import LEASE_SECONDS, grown, merged, record_of
 from redis_history.operations import (
@@ -36,6 +35,7 @@ from redis_history.operations import (
     ReplyEnd,
     RunFence,
     UpdateMessage,
+    rules,
 )
 
 _logger = logging.getLogger("redis_history")

@@ -20,12 +20,9 @@ from typing import Any, Final, Self, Unpack
 from msgspec.structs import replace
 
 from redis_history import requests
-from redis_history._ids import check_conversation_id, new_token
 from redis_history._sync._runtime import Canceller, Job, Signal, spawn, uninterrupted
 from redis_history._sync.replies import Reply
 from redis_history._validation import check_name, check_seconds, check_text
-from redis_history.backends import rules
-from redis_history.backends.base import features
 from redis_history.errors import (
     CapabilityError,
     InvalidInputError,
@@ -38,6 +35,7 @@ from redis_history.errors import (
 from redis_history.events import Cursor, HistoryRestored, MessagesAppended, ReplyEnded, Reset
 from redis_history.model import Message, Role, tool, tool_result
 from redis_history.model.helpers import MessageFields
+from redis_history.model.ids import check_conversation_id, new_token
 from redis_history.model.pairs import open_calls
 from redis_history.model.runs import POLL_SECONDS, RENEW_SECONDS, RunInfo, RunStatus
 from redis_history.operations import (
@@ -53,7 +51,9 @@ from redis_history.operations import (
     RunFence,
     RunOutcome,
     TakeRun,
+    rules,
 )
+from redis_history.operations.backend import features
 
 _logger = logging.getLogger("redis_history")
 
@@ -556,7 +556,7 @@ def run_here(store: Any, conversation_id: str) -> Run:
 def check_can_run(store: Any) -> None:
     """Raises CapabilityError if the store's backend has no runs."""
     if not features(store.backend).runs:
-        raise CapabilityError("this backend has no runs: see Features in redis_history.backends.base")
+        raise CapabilityError("this backend has no runs: see Features in redis_history.operations.backend")
 
 
 def make_run(store: Any, conversation_id: str, agent_name: str | None, wait: float, cancel: bool) -> Run:

@@ -12,20 +12,20 @@ from typing import Any, Literal, Self
 from msgspec import UNSET, UnsetType
 
 from redis_history import requests
-from redis_history._ids import check_conversation_id
 from redis_history._sync._runtime import Job, check_callback, open_without_await, resolve, spawn
 from redis_history._sync.reading import Reading
 from redis_history._sync.runs import Run, Runs, check_can_run, make_run
 from redis_history._sync.subscription import Feed, NamespaceSubscription, Subscription
 from redis_history._sync.writing import Writing
 from redis_history._validation import check_name, refuse
-from redis_history.backends.base import Backend, Describes
 from redis_history.capabilities import Capabilities
 from redis_history.errors import InvalidInputError
 from redis_history.events import Cursor, Event
+from redis_history.model.ids import check_conversation_id
 from redis_history.model.runs import RunInfo
 from redis_history.operations import ReadRun, StopRun
-from redis_history.requests.store_options import (
+from redis_history.operations.backend import Backend, Describes
+from redis_history.operations.options import (
     Codec,
     Durability,
     Embedder,
@@ -48,7 +48,7 @@ class HistoryStore(Writing, Reading):
       docs/how-to/cluster.md), `embedded://` (a private server, started when first needed) or `memory://` (this
       process). Options of redis-py may follow as a query, such as `?socket_timeout=2`. The first call connects.
     - `client`: instead of a URL, a redis-py client, which the caller closes. `backend`: instead of both, any object
-      with the methods of `backends.base`, which then has its own options about what is kept.
+      with the methods of `operations.backend`, which then has its own options about what is kept.
     - `namespace`: 1 to 128 bytes of text. Stores of different namespaces see nothing of each other.
     - `log_length`: at least so many changes of a conversation are kept for subscribers that were away. The same in all
       writers.

@@ -14,13 +14,10 @@ from typing import Any, Final, Self, TypeVar, Unpack
 from msgspec.structs import replace
 
 from redis_history import requests
-from redis_history._ids import check_conversation_id
 from redis_history._sync._runtime import Job, Lock, Signal, at_exit, is_cancelled, spawn
 from redis_history._sync._steps import run_steps
 from redis_history._sync.store import HistoryStore
 from redis_history._validation import check_process
-from redis_history.backends import rules
-from redis_history.backends.base import features
 from redis_history.errors import (
     BackendUnavailableError,
     CapabilityError,
@@ -39,7 +36,9 @@ from redis_history.history._replica import read_whole
 from redis_history.history._syncer import Syncer
 from redis_history.history.history import History, HistoryOptions
 from redis_history.model import Message
-from redis_history.operations import Clear, Restore
+from redis_history.model.ids import check_conversation_id
+from redis_history.operations import Clear, Restore, rules
+from redis_history.operations.backend import features
 
 T = TypeVar("T")
 _logger = logging.getLogger("redis_history")

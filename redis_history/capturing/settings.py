@@ -8,11 +8,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from redis_history._ids import check_conversation_id
 from redis_history._validation import check_choice, check_function, check_integer
 from redis_history.capturing.mapping import from_chunks, from_inbound, from_outbound
 from redis_history.errors import InvalidInputError
 from redis_history.model import Message, Participant
+from redis_history.model.ids import check_conversation_id
 
 #: Called with the error, the conversation id (None if unknown) and the messages that were not recorded.
 OnError = Callable[[Exception, str | None, list[Message]], object]

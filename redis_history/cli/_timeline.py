@@ -13,7 +13,7 @@ from rich.text import Text
 from redis_history import events
 from redis_history.cli._output import counted, json_line, name, one_line, put, visible
 from redis_history.compaction.summaries import read_summary
-from redis_history.json_form import to_json
+from redis_history.formats.json_form import to_json
 from redis_history.model import (
     AttachmentPart,
     Message,

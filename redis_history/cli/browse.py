@@ -32,7 +32,7 @@ from redis_history.events import (
     ReplyEnded,
     Reset,
 )
-from redis_history.json_form import to_json
+from redis_history.formats.json_form import to_json
 from redis_history.model import Conversation, Message
 from redis_history.model.runs import RunInfo
 from redis_history.requests import owner_text

@@ -17,12 +17,12 @@ import click
 from msgspec import structs
 
 from redis_history._sync.store import HistoryStore
-from redis_history.backends.redis.urls import parse_url
 from redis_history.cli import _options
 from redis_history.cli._options import Number
 from redis_history.cli._output import Update, complain, counted, name, one_line, progress
 from redis_history.cli._stores import check_url, connect, no_conversation, open_store
 from redis_history.cli.commands import FAILED, WRONG, Context, define
+from redis_history.engine.urls import parse_url
 from redis_history.errors import InvalidInputError
 from redis_history.importers import (
     FORMATS,

@@ -20,11 +20,11 @@ from typing import Any, NoReturn
 import click
 
 from redis_history._async.store import AsyncHistoryStore
-from redis_history.backends.redis.urls import parse_url
 from redis_history.cli._options import Number
 from redis_history.cli._output import complain
 from redis_history.cli._stores import connect, search_options
 from redis_history.cli.commands import WRONG, Context, define
+from redis_history.engine.urls import parse_url
 from redis_history.errors import ConfigurationError
 from redis_history.requests import owner_of
 from redis_history.retry import RetryPolicy

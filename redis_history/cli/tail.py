@@ -25,7 +25,7 @@ from redis_history.cli._timeline import Timeline, describe
 from redis_history.cli.commands import Context, define, discard_output
 from redis_history.errors import BackendUnavailableError
 from redis_history.events import ConversationDeleted, Event, ReplyEnded, ReplyGrew
-from redis_history.json_form import to_json
+from redis_history.formats.json_form import to_json
 from redis_history.model import Message
 from redis_history.operations import Snapshot
 

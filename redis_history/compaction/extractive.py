@@ -19,12 +19,12 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from redis_history._validation import check_integer
-from redis_history._words import check_language, load_stemmer, stop_words, words
 from redis_history.compaction.rendering import call_lines, clipped, said, speaker
 from redis_history.compaction.summaries import MAX_SUMMARY_TOKENS, Summarizer, summary_text
 from redis_history.errors import SummaryError
 from redis_history.model import Message, TextPart, ToolResultPart
 from redis_history.model.message import content_text
+from redis_history.search.words import check_language, load_stemmer, stop_words, words
 from redis_history.tokens import CHARACTERS_PER_TOKEN, message_tokens
 
 #: The ends of sentences. Chinese and Japanese full stops need no following space.

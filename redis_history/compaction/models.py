@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from redis_history._quoting import as_data, data_block, new_mark
 from redis_history._validation import check_integer, check_seconds, check_text, refuse
 from redis_history.compaction.rendering import chunks
 from redis_history.errors import ConfigurationError, MissingExtraError, SummaryError
 from redis_history.model import Message
+from redis_history.model.quoting import as_data, data_block, new_mark
 from redis_history.tokens import CHARACTERS_PER_TOKEN
 
 #: The default instructions for the model, replaced by `prompt`.

@@ -10,12 +10,12 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from redis_history._time import Instant, cutoff
 from redis_history._validation import check_function, check_integer, check_share
 from redis_history.compaction.summaries import SUMMARY_TOKENS, SummaryTooLongError, shortest_tokens
 from redis_history.errors import InvalidInputError
 from redis_history.model import Message, ToolResultPart
 from redis_history.model.ranges import good_ends, pinned_groups, stays
+from redis_history.model.times import Instant, cutoff
 from redis_history.tokens import TokenCounter, message_tokens
 
 #: Messages that stay if the limits allow it, without system messages. About three turns with a tool call each.

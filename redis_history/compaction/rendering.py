@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import orjson
 
-from redis_history._quoting import as_data, plain_name
 from redis_history.model import AttachmentPart, Message, Part, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from redis_history.model.message import content_text
 from redis_history.model.pairs import OpenCalls, agent_of
+from redis_history.model.quoting import as_data, plain_name
 
 #: Maximum characters of a tool call or result. The agent usually states the findings of a long one afterwards.
 _TOOL_CHARACTERS: Final = 4_000

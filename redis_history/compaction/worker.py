@@ -12,12 +12,12 @@ from typing import Final, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from redis_history._ids import rng
 from redis_history._validation import check_seconds
 from redis_history.compaction.policy import Policy
 from redis_history.compaction.summaries import expected_tokens
 from redis_history.errors import ConfigurationError, InvalidInputError, InvalidTimestampError
 from redis_history.model import Conversation
+from redis_history.model.ids import rng
 
 #: One day. After that, another worker must be able to replace a stalled one.
 _LONGEST_LEASE: Final = 86_400

@@ -8,12 +8,12 @@ from typing import Any
 
 from msgspec import Struct
 
-from redis_history._time import Instant, cutoff
 from redis_history._validation import check_function, check_integer
 from redis_history.errors import InvalidInputError
 from redis_history.model import Message, Part
 from redis_history.model.pairs import groups
 from redis_history.model.ranges import pinned_groups
+from redis_history.model.times import Instant, cutoff
 from redis_history.tokens import TokenCounter, message_tokens
 
 

@@ -6,10 +6,10 @@ from collections.abc import Container, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from redis_history._ids import new_token
 from redis_history._validation import check_integer
 from redis_history.errors import InvalidInputError, UnsavedLimitError
 from redis_history.model import Message
+from redis_history.model.ids import new_token
 from redis_history.model.ranges import leaving
 from redis_history.requests import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES
 

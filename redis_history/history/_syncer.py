@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Sequence
 from msgspec.structs import replace
 
 from redis_history import requests
-from redis_history.changelog import is_of_call
 from redis_history.errors import InvalidInputError
 from redis_history.events import (
     ConversationDeleted,
@@ -35,6 +34,7 @@ from redis_history.model import Message
 from redis_history.model.ranges import stays
 from redis_history.model.wire import encode_body
 from redis_history.operations import Appended, ReadChanges, Snapshot
+from redis_history.operations.changelog import is_of_call
 from redis_history.paging import Reads
 
 #: Reasons of a Reset after which the conversation as it was known no longer exists.

@@ -11,7 +11,6 @@ from typing import Any
 
 from msgspec.structs import asdict, replace
 
-from redis_history._time import Instant
 from redis_history._validation import check_integer, check_seconds, check_share, refuse
 from redis_history.compaction.extractive import within
 from redis_history.compaction.policy import KEEP_RECENT, Policy, make_plan, wider
@@ -33,6 +32,7 @@ from redis_history.errors import ConfigurationError, InvalidInputError, SummaryE
 from redis_history.history._limits import ReduceOptions, reduce_options
 from redis_history.history.history import History, Plugin
 from redis_history.model import Message
+from redis_history.model.times import Instant
 
 #: When to reduce by itself: bounds, or a function that looks at the history.
 ReduceWhen = ReduceOptions | Mapping[str, int | Instant | timedelta | None]

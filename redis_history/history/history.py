@@ -11,15 +11,15 @@ from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, cast
 
-from redis_history import json_form
-from redis_history._time import Instant
 from redis_history._validation import check_function, check_integer
 from redis_history.errors import CompactionConflictError, InvalidInputError, InvalidMessageError, MessageConflictError
+from redis_history.formats import json_form
 from redis_history.history._limits import ReduceOptions, Reduction, TokenCounts, drop_oldest, reduce_options
 from redis_history.history._listeners import Listeners, run_in_background
 from redis_history.history.selectors import Selectors
 from redis_history.model import Message, Part, Role, TextPart
 from redis_history.model.ranges import tears
+from redis_history.model.times import Instant
 from redis_history.model.wire import encode_body
 from redis_history.tokens import TokenCounter, count_characters
 

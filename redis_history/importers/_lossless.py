@@ -8,7 +8,7 @@ The first line of a conversation is its record, and each further line is a messa
 
 `archive` is the number of the archive that has the message; live messages have none. Archives are numbered in the order
 of their compactions; `former` is the summary before `summary_id`, if it is in the archive. `ttl` is in seconds.
-Messages have the form of `redis_history.json_form`.
+Messages have the form of `redis_history.formats.json_form`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from msgspec.structs import asdict, replace
 
 from redis_history._validation import is_integer
 from redis_history.errors import InvalidInputError, InvalidMessageError
-from redis_history.forks import Snapshot
+from redis_history.formats.json_form import message_from_json, message_to_json, value_from_json, value_to_json
 from redis_history.importers.source import Source
 from redis_history.importers.transcript import Original, Transcript, need
-from redis_history.json_form import message_from_json, message_to_json, value_from_json, value_to_json
 from redis_history.model import Conversation, Message
 from redis_history.model.message import RECORD_FIELDS
 from redis_history.model.wire import encode_body
 from redis_history.operations import Archive
+from redis_history.operations.fork import Snapshot
 
 VERSION = 2
 #: Seconds: 100 years.

@@ -13,14 +13,14 @@ import msgspec
 from msgspec.structs import replace
 
 from redis_history import HistoryStore
-from redis_history._ids import MAX_ID_BYTES, check_conversation_id
 from redis_history._validation import check_choice
-from redis_history.backends.redis.urls import parse_url
+from redis_history.engine.urls import parse_url
 from redis_history.errors import InvalidInputError
 from redis_history.formats import from_langchain, from_openai_responses, to_openai_responses
 from redis_history.importers.source import report
 from redis_history.importers.transcript import ImportProblem, OnError, Transcript, title_of, unique_id
 from redis_history.model import Message
+from redis_history.model.ids import MAX_ID_BYTES, check_conversation_id
 
 T = TypeVar("T")
 

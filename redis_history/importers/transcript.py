@@ -10,12 +10,12 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from redis_history._ids import MAX_ID_BYTES
-from redis_history._time import Instant, from_microseconds, to_microseconds
 from redis_history.errors import InvalidMessageError, InvalidTimestampError
-from redis_history.forks import Snapshot
 from redis_history.model import Message
+from redis_history.model.ids import MAX_ID_BYTES
+from redis_history.model.times import Instant, from_microseconds, to_microseconds
 from redis_history.model.wire import encode_body
+from redis_history.operations.fork import Snapshot
 
 T = TypeVar("T")
 

@@ -19,11 +19,9 @@ from typing import IO, Any, TypeVar, cast
 import msgspec
 import orjson
 
-from redis_history import AsyncHistoryStore, HistoryStore, forks, requests
+from redis_history import AsyncHistoryStore, HistoryStore, requests
 from redis_history._files import replacing
-from redis_history._ids import check_conversation_id
 from redis_history._validation import check_integer
-from redis_history.backends.base import features
 from redis_history.errors import (
     ConversationExistsError,
     InvalidInputError,
@@ -34,8 +32,11 @@ from redis_history.importers.reader import read_transcripts
 from redis_history.importers.source import ImportLimits, report
 from redis_history.importers.transcript import ImportProblem, OnError, Original, Transcript
 from redis_history.model import Conversation, Message
+from redis_history.model.ids import check_conversation_id
 from redis_history.model.message import RECORD_FIELDS
 from redis_history.operations import Appended
+from redis_history.operations import fork as forks
+from redis_history.operations.backend import features
 
 T = TypeVar("T")
 

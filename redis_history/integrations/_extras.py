@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Unpack
 
 from redis_history._async.store import AsyncHistoryStore
-from redis_history._ids import check_conversation_id
 from redis_history._sync.store import HistoryStore
 from redis_history.errors import MissingExtraError, StoreTypeError
+from redis_history.model.ids import check_conversation_id
 from redis_history.operations import Preview
 from redis_history.tools import (
     AsyncConversationSearchTool,

@@ -12,9 +12,9 @@ from typing import Any, Final
 import orjson
 
 from redis_history._async.store import AsyncHistoryStore
+from redis_history.formats.json_form import to_json
 from redis_history.integrations._answers import Answer, follow_answer
 from redis_history.integrations._extras import check_store, missing
-from redis_history.json_form import to_json
 from redis_history.model import (
     AttachmentPart,
     Message,

@@ -18,10 +18,10 @@ from typing import Any, Final
 import orjson
 
 from redis_history._async.store import AsyncHistoryStore
+from redis_history.formats.json_form import to_json
 from redis_history.formats.vercel_ai import ui_message_of
 from redis_history.integrations._answers import Answer, follow_answer
 from redis_history.integrations._extras import check_store
-from redis_history.json_form import to_json
 from redis_history.model import Position
 from redis_history.model.runs import RunInfo
 

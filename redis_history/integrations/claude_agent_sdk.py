@@ -15,8 +15,6 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from redis_history import AsyncHistoryStore, Conversation, Message
-from redis_history._ids import check_message_id, new_id
-from redis_history._time import from_microseconds, to_microseconds
 from redis_history._validation import check_owner
 from redis_history.errors import (
     BatchTooLargeError,
@@ -31,6 +29,8 @@ from redis_history.errors import (
 from redis_history.formats import from_anthropic, to_anthropic
 from redis_history.formats._notes import foreign_block, opaque, stored_value
 from redis_history.integrations._extras import all_conversations, check_store, checked_id, missing
+from redis_history.model.ids import check_message_id, new_id
+from redis_history.model.times import from_microseconds, to_microseconds
 
 try:
     from claude_agent_sdk import SessionStore, fold_session_summary

@@ -12,7 +12,6 @@ from urllib.parse import quote
 from msgspec.structs import replace
 
 from redis_history import AsyncHistoryStore, Conversation, HistoryStore, Message, Participant, Position
-from redis_history._ids import new_id
 from redis_history.errors import (
     ConversationExistsError,
     ConversationNotFoundError,
@@ -31,6 +30,7 @@ from redis_history.integrations._extras import (
     search_runner,
 )
 from redis_history.integrations._live import LiveReplies
+from redis_history.model.ids import new_id
 from redis_history.tools import SearchOptions
 
 try:

@@ -14,11 +14,11 @@ from typing import Any, Unpack
 from msgspec.structs import replace
 
 from redis_history import AsyncHistoryStore, HistoryStore, Message, TextPart
-from redis_history._ids import MAX_ID_BYTES
 from redis_history.errors import ConfigurationError, MessageConflictError, MessageNotFoundError, RedisHistoryError
 from redis_history.formats import OnLoss, from_langchain, to_langchain
 from redis_history.formats._notes import plain_text
 from redis_history.integrations._extras import check_store, check_stores, checked_id, missing, search_runner
+from redis_history.model.ids import MAX_ID_BYTES
 from redis_history.model.pairs import without_lone_results
 from redis_history.tools import SearchOptions
 from redis_history.types import ConversationSearchTool, Role

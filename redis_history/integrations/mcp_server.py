@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 from urllib.parse import quote
 
-from redis_history._ids import check_conversation_id
-from redis_history._quoting import as_data, data_block, new_mark, plain_name
 from redis_history._version import __version__
 from redis_history.errors import ConfigurationError, RedisHistoryError
 from redis_history.integrations._extras import check_store, missing
 from redis_history.model import Conversation, Message, Participant
+from redis_history.model.ids import check_conversation_id
 from redis_history.model.message import content_text
+from redis_history.model.quoting import as_data, data_block, new_mark, plain_name
 
 try:
     from mcp.server.mcpserver import MCPServer

@@ -17,8 +17,8 @@ from redis_history._sync.store import HistoryStore
 from redis_history._version import __version__
 from redis_history.errors import ConfigurationError
 from redis_history.events import MessagesAppended, Reset
+from redis_history.formats.json_form import to_json
 from redis_history.integrations._extras import check_store, missing
-from redis_history.json_form import to_json
 from redis_history.model import Message, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from redis_history.operations import Append, Changes, ReadChanges
 

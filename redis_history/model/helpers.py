@@ -8,9 +8,9 @@ from typing import Any, TypedDict, Unpack, cast
 
 from msgspec import Struct
 
-from redis_history._time import Instant
 from redis_history.model.message import Message, Metadata, Participant, Role, Scope, Source, Status
 from redis_history.model.parts import Part, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
+from redis_history.model.times import Instant
 
 Content = str | Part | Iterable["str | Part"]
 

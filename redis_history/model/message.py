@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 import msgspec
 from msgspec.structs import astuple, force_setattr
 
-from redis_history._ids import new_id
-from redis_history._time import Instant, from_microseconds, to_microseconds
 from redis_history._validation import refuse
 from redis_history.errors import InvalidInputError, InvalidMessageError
+from redis_history.model.ids import new_id
 from redis_history.model.parts import (
     PART_TYPES,
     AttachmentPart,
@@ -25,6 +24,7 @@ from redis_history.model.parts import (
     ToolUsePart,
     UnknownPart,
 )
+from redis_history.model.times import Instant, from_microseconds, to_microseconds
 
 #: The stored form of messages. Fields that are added later, at the end, do not change the form: readers ignore them.
 SCHEMA_VERSION = 2

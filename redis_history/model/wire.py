@@ -17,14 +17,14 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from redis_history._ids import MAX_ID_BYTES
-from redis_history._time import from_microseconds as from_microseconds  # for custom backends
 from redis_history.errors import CorruptDataError, InvalidMessageError, MessageTooLargeError
 from redis_history.model import _zstd
 from redis_history.model._caps import MAX_DEPTH, MAX_ITEMS, MAX_MESSAGE_BYTES, check_caps, check_values
+from redis_history.model.ids import MAX_ID_BYTES
 from redis_history.model.message import Message, Participant, Role
 from redis_history.model.parts import TextPart
 from redis_history.model.rows import NAMES, known_fields, map_of, name_fields, row_of
+from redis_history.model.times import from_microseconds as from_microseconds  # for custom backends
 
 #: Enough that two different bodies under one id never look equal by chance.
 DIGEST_BYTES: Final = 16

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from redis_history._quoting import normalized
-from redis_history._words import is_unspaced
 from redis_history.model import Message, TextPart
+from redis_history.model.quoting import normalized
 from redis_history.prompt.options import AddressedReason, PromptOptions
 from redis_history.prompt.projection import Turn, Voice
+from redis_history.search.words import is_unspaced
 
 
 class Addressing:

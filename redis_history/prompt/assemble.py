@@ -11,8 +11,6 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar, overload
 
-from redis_history._ids import check_conversation_id
-from redis_history._time import cutoff
 from redis_history._validation import check_function, check_integer, check_text
 from redis_history.compaction.summaries import (
     Summarizer,
@@ -24,6 +22,8 @@ from redis_history.compaction.summaries import (
 )
 from redis_history.errors import InvalidInputError
 from redis_history.model import Message, Scope, system
+from redis_history.model.ids import check_conversation_id
+from redis_history.model.times import cutoff
 from redis_history.prompt.addressing import Addressing
 from redis_history.prompt.options import (
     Addressed,

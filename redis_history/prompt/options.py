@@ -9,7 +9,6 @@ from typing import Any, Literal, get_args
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from redis_history._time import Instant, to_microseconds
 from redis_history._validation import (
     check_choice,
     check_function,
@@ -21,6 +20,7 @@ from redis_history._validation import (
 )
 from redis_history.errors import ConfigurationError
 from redis_history.model import Message, Scope
+from redis_history.model.times import Instant, to_microseconds
 
 _MAX_TURNS = 100_000
 _MAX_MINUTES = 50_000_000  # 95 years, so that the window begins at a valid time

@@ -26,7 +26,6 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
-from redis_history._quoting import plain_name
 from redis_history.compaction.summaries import SUMMARY_START, summary_text
 from redis_history.model import (
     AttachmentPart,
@@ -41,6 +40,7 @@ from redis_history.model import (
     UnknownPart,
 )
 from redis_history.model.pairs import Pairs, has_tools, pairs_of
+from redis_history.model.quoting import plain_name
 from redis_history.prompt.options import LeftOut, LeftOutReason
 
 #: Names of roles. A participant with such a name is always shown with its id.

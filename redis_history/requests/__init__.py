@@ -11,8 +11,6 @@ import msgspec
 import orjson
 from msgspec import UNSET, Struct
 
-from redis_history._ids import check_conversation_id, check_message_id
-from redis_history._time import to_microseconds
 from redis_history._validation import (
     MAX_INTEGER,
     MIN_INTEGER,
@@ -36,8 +34,10 @@ from redis_history.events import Cursor
 from redis_history.model import Conversation, Message, Part, Position, Role, Scope
 from redis_history.model._caps import MAX_MESSAGE_BYTES
 from redis_history.model.helpers import MessageFields
+from redis_history.model.ids import check_conversation_id, check_message_id
 from redis_history.model.pairs import marks
 from redis_history.model.ranges import leaving
+from redis_history.model.times import to_microseconds
 from redis_history.model.wire import FREE_FORM, body_digest, encode_body, flags_of
 from redis_history.operations import (
     ANY,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final
 
-from redis_history._time import to_microseconds
+from redis_history.model.times import to_microseconds
 
 #: From a time, and up to a later one, in microseconds since 1970 UTC.
 Period = tuple[int, int]

@@ -10,10 +10,10 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from redis_history._words import is_unspaced, load_stemmer, words
 from redis_history.model import Message
 from redis_history.search.query import Query, Term
 from redis_history.search.text import MAX_CHARACTERS, searchable
+from redis_history.search.words import is_unspaced, load_stemmer, words
 from redis_history.tokens import CHARACTERS_PER_TOKEN, TokenCounter, message_tokens, text_tokens
 
 #: Characters of a fragment, and fragments of a message, at most.

@@ -16,9 +16,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from redis_history._validation import refuse
-from redis_history._words import is_unspaced, stop_words, words
 from redis_history.errors import InvalidInputError
 from redis_history.search.dates import Period, named_periods
+from redis_history.search.words import is_unspaced, stop_words, words
 
 #: The rest of a longer query is ignored.
 MAX_QUERY_CHARACTERS: Final = 100_000

@@ -22,11 +22,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, compress
 from typing import Any, Final, NamedTuple
 
-from redis_history._words import SEPARATOR, load_stemmer
 from redis_history.model import Message
 from redis_history.requests import ANYTHING, Filters
 from redis_history.search.query import Query, Term
 from redis_history.search.text import author_words, index_lines
+from redis_history.search.words import SEPARATOR, load_stemmer
 
 #: Messages of each term that are ranked, those that have it most often, if no more are asked for.
 DEPTH: Final = 1_000

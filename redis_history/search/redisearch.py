@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
-from redis_history._words import UNSTEMMED
 from redis_history.errors import CorruptDataError, InvalidInputError
 from redis_history.model import Message
 from redis_history.requests import ANYTHING, Filters, tool_names_of
@@ -32,6 +31,7 @@ from redis_history.search.dates import Period
 from redis_history.search.query import Query, Term
 from redis_history.search.ranking import DEPTH, MAX_LISTED, Matches
 from redis_history.search.text import author_words, index_words
+from redis_history.search.words import UNSTEMMED
 
 TEXT: Final = b"t"
 CONVERSATION: Final = b"c"

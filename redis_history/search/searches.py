@@ -15,13 +15,13 @@ from msgspec.structs import replace
 
 from redis_history import operations as ops
 from redis_history._validation import check_function, check_integer, check_limit, check_range, check_time_zone
-from redis_history.backends.base import AsyncBackend, Backend, features
 from redis_history.errors import CapabilityError, InvalidInputError, RedisHistoryError
 from redis_history.events import Cursor
 from redis_history.model import Message
+from redis_history.operations.backend import AsyncBackend, Backend, features
+from redis_history.operations.options import Options
 from redis_history.paging import next_page
 from redis_history.requests import Filters, Within
-from redis_history.requests.store_options import Options
 from redis_history.search import server_search
 from redis_history.search.hits import Reindexed, SearchHit, SearchHits, cut_to_tokens, highlights
 from redis_history.search.query import MAX_TERMS, Query, parse_query

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from redis_history._ids import new_token
 from redis_history.model import Message
+from redis_history.model.ids import new_token
 from redis_history.operations import Op
 from redis_history.requests import ANYTHING, Filters
 from redis_history.search.query import Query

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, cast
 
-from redis_history._words import LONG_WORD, MAX_WORD, plain_lines, split_words, words
 from redis_history.errors import InvalidInputError
 from redis_history.model import (
     AttachmentPart,
@@ -20,6 +19,7 @@ from redis_history.model import (
     ToolUsePart,
     UnknownPart,
 )
+from redis_history.search.words import LONG_WORD, MAX_WORD, plain_lines, split_words, words
 
 #: Characters at the beginning of a message that are searchable.
 MAX_CHARACTERS: Final = 131_072

@@ -10,12 +10,12 @@ from msgspec.structs import replace
 from starlette.responses import Response
 
 from redis_history._version import __version__
-from redis_history.backends.rules import FIRST_MESSAGES, preview_of
 from redis_history.compaction.summaries import summary_text
 from redis_history.errors import ConversationNotFoundError, MessageNotFoundError
-from redis_history.json_form import message_of
+from redis_history.formats.json_form import message_of
 from redis_history.model import Message, Position
 from redis_history.operations import Preview
+from redis_history.operations.rules import FIRST_MESSAGES, preview_of
 from redis_history.requests import owner_of
 from redis_history.search.hits import SearchHits
 from redis_history.web._http import MOST, ApiRequest, answer, bad_input

@@ -22,8 +22,8 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from redis_history import errors
-from redis_history._ids import check_conversation_id
 from redis_history.model import Position
+from redis_history.model.ids import check_conversation_id
 from redis_history.web._shape import dumps
 
 _logger = logging.getLogger("redis_history")

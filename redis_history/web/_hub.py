@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from redis_history import events
 from redis_history._async.store import AsyncHistoryStore
-from redis_history.backends.base import features
 from redis_history.errors import BackendUnavailableError, RedisHistoryError
 from redis_history.model import Message
 from redis_history.operations import ReadPage, ReadTogether
+from redis_history.operations.backend import features
 from redis_history.web._events import KINDS, PING, Entry, Growth, Ring, encoded, frame, run_frame
 from redis_history.web._shape import conversation_shape, message_preview
 

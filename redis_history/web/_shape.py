@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import orjson
 
-from redis_history.json_form import to_json
+from redis_history.formats.json_form import to_json
 from redis_history.model import Conversation, Message, Part
 from redis_history.model.runs import RunInfo
 from redis_history.search.hits import Highlight, SearchHit

@@ -19,11 +19,11 @@ from starlette.types import Receive, Scope, Send
 
 from redis_history._async.runs import AsyncRun
 from redis_history._async.store import AsyncHistoryStore
-from redis_history._ids import check_conversation_id
 from redis_history._validation import check_choice, check_function, check_seconds, check_text
 from redis_history.errors import ConflictError, RedisHistoryError, RunStopped
 from redis_history.integrations._extras import check_store
 from redis_history.model import Message, Participant, Position, tool
+from redis_history.model.ids import check_conversation_id
 from redis_history.web._events import PING
 from redis_history.web._http import EndSignals, EventStream, Refused, answer, bad_input, failure, is_same_origin
 from redis_history.web.access import Action, Authorize, SignedIn, call

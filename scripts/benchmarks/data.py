@@ -23,9 +23,9 @@ import redis
 
 from benchmarks.timing import TEXT
 from redis_history import Conversation, HistoryStore, assistant, user
-from redis_history.backends.redis import calls
 from redis_history.embedded import EmbeddedServer
 from redis_history.importers import export_messages, import_messages
+from redis_history.operations import base as calls
 
 WRITER = """
 import sys

@@ -10,8 +10,8 @@ from typing import Any
 
 from benchmarks.timing import STAMP, Report, in_turn, members, messages
 from redis_history import HistoryStore, Message, user
-from redis_history.backends.redis.keys import Keyspace
 from redis_history.model.wire import encode_body
+from redis_history.operations.keys import Keyspace
 from redis_history.search.redisearch import document
 
 #: Random words with a natural frequency (Zipf): the n-th word is 1/n as frequent as the first.

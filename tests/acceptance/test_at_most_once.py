@@ -21,8 +21,6 @@ from redis.exceptions import ConnectionError
 
 from redis_history import AsyncHistoryStore, Conversation, HistoryStore, RetryPolicy, requests, user
 from redis_history.backends.memory import MemoryBackend
-from redis_history.backends.redis.calls import Attempt
-from redis_history.backends.redis.keys import extend_keys
 from redis_history.errors import (
     BackendUnavailableError,
     ConversationExistsError,
@@ -42,6 +40,8 @@ from redis_history.operations import (
     UpdateMessage,
     WriteRecord,
 )
+from redis_history.operations.base import Attempt
+from redis_history.operations.keys import extend_keys
 from tests.conftest import Servers
 from tests.support.faults import lose_replies
 from tests.support.proxy import LossyProxy

@@ -13,8 +13,7 @@ import redis
 from redis.crc import key_slot
 
 from redis_history import AsyncHistoryStore, HistoryStore, MessagesAppended, ReplyEnded, Reset, RetryPolicy, user
-from redis_history.backends.redis.keys import Keyspace
-from redis_history.backends.redis.rights import acl_line
+from redis_history.engine.rights import acl_line
 from redis_history.errors import (
     BackendRefusedError,
     BackendUnavailableError,
@@ -25,6 +24,7 @@ from redis_history.errors import (
 from redis_history.model import TextPart
 from redis_history.model.replies import LEASE_SECONDS, record_of
 from redis_history.operations import GrowReply
+from redis_history.operations.keys import Keyspace
 from redis_history.requests import start_reply
 from tests.conftest import Servers
 from tests.support.cluster import RealCluster

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from redis_history import HistoryStore, Message, assistant, tool, tool_result, tool_use, user
-from redis_history.backends.redis.keys import Keyspace
 from redis_history.errors import CompactionConflictError, InvalidInputError
+from redis_history.operations.keys import Keyspace
 from tests.support.faults import lose_one_reply
 from tests.support.forks import Forked, write_messages
 from tests.support.servers import RealServer, Start, lasting, wait_until

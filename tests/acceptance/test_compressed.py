@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from redis_history import HistoryStore, tool_result, user
-from redis_history.backends.redis.keys import Keyspace
 from redis_history.errors import MessageConflictError
 from redis_history.model import Message
+from redis_history.operations.keys import Keyspace
 from tests.support.servers import RealServer
 
 pytest.importorskip("zstandard")

@@ -20,11 +20,11 @@ import pytest
 from msgspec.structs import replace
 
 from redis_history import HistoryStore, Message, user
-from redis_history.backends.redis.keys import Keyspace
 from redis_history.compaction.policy import Policy
 from redis_history.formats import to_anthropic, to_openai_chat
 from redis_history.importers import Transcript
 from redis_history.model.pairs import groups
+from redis_history.operations.keys import Keyspace
 from redis_history.tokens import message_tokens
 from tests.support.forks import Forked, write_messages
 from tests.support.research import read

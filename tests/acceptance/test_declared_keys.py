@@ -15,9 +15,9 @@ from typing import Any, Final
 import pytest
 
 from redis_history import Conversation, HistoryStore, user
-from redis_history.backends.redis import calls
-from redis_history.backends.redis.keys import Keyspace
 from redis_history.errors import MessageNotFoundError
+from redis_history.operations import base as calls
+from redis_history.operations.keys import Keyspace
 from tests.conftest import Servers
 from tests.docs.pages import DOCS, rows, sections
 from tests.support.cluster import RealCluster

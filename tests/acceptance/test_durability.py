@@ -13,8 +13,8 @@ import pytest
 from redis.crc import key_slot
 
 from redis_history import AsyncHistoryStore, RetryPolicy, user
-from redis_history.backends.redis.keys import Keyspace
 from redis_history.errors import CapabilityError, DurabilityError
+from redis_history.operations.keys import Keyspace
 from tests.acceptance.test_wrong_servers import answering
 from tests.support.cluster import RealCluster
 from tests.support.faces import open_store

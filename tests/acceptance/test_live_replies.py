@@ -14,10 +14,10 @@ from contextlib import closing
 import pytest
 
 from redis_history import HistoryStore, ReplyEnded, ReplyGrew, Reset, RetryPolicy, assistant, user
-from redis_history.backends.redis.keys import Keyspace
 from redis_history.model import TextPart
 from redis_history.model.replies import record_of
 from redis_history.operations import GrowReply
+from redis_history.operations.keys import Keyspace
 from redis_history.requests import start_reply
 from tests.support.forks import Forked, write_replies
 from tests.support.proxy import LossyProxy

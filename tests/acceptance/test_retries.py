@@ -23,8 +23,8 @@ from redis_history import (
     RetryPolicy,
     user,
 )
-from redis_history.backends.redis.keys import Keyspace
 from redis_history.errors import BackendError, BackendRefusedError, BackendUnavailableError
+from redis_history.operations.keys import Keyspace
 from redis_history.types import RetryDetails
 from tests.support.chance import untouched
 from tests.support.cluster import RealCluster

@@ -10,9 +10,9 @@ from msgspec.structs import force_setattr
 from redis.crc import key_slot
 
 from redis_history import HistoryStore, RetryPolicy, user
-from redis_history.backends.redis.calls import SearchIndex, Searching, Settings
-from redis_history.backends.redis.keys import Keyspace
 from redis_history.backends.redis.planner import plan
+from redis_history.operations.base import SearchIndex, Searching, Settings
+from redis_history.operations.keys import Keyspace
 from redis_history.search.query import parse_query
 from redis_history.search.server_search import Search
 from tests.conftest import Servers

@@ -14,8 +14,6 @@ import pytest
 from msgspec.structs import replace
 
 from redis_history import Compressor, HistoryStore, Message, user
-from redis_history.backends.redis.calls import Searching, Settings
-from redis_history.backends.redis.keys import Keyspace
 from redis_history.backends.redis.search_index import read_index_form
 from redis_history.errors import (
     CapabilityError,
@@ -23,6 +21,8 @@ from redis_history.errors import (
     MessageNotFoundError,
 )
 from redis_history.operations import Clear, ScanConversations
+from redis_history.operations.base import Searching, Settings
+from redis_history.operations.keys import Keyspace
 from redis_history.search.server_search import WriteDocuments
 from tests.support.forks import Forked, barrier
 from tests.support.servers import RealServer, wait_until

@@ -14,12 +14,12 @@ import redis
 
 from redis_history import AsyncHistoryStore, HistoryStore, RetryPolicy, user
 from redis_history.backends.memory import MemoryBackend
-from redis_history.backends.redis.keys import Keyspace
 from redis_history.errors import (
     ConfigurationError,
     CorruptDataError,
     UnsupportedServerError,
 )
+from redis_history.operations.keys import Keyspace
 from tests.support.servers import RealServer
 
 BRIEF = RetryPolicy(deadline=0.2)

@@ -11,7 +11,7 @@ import pytest
 
 from redis_history import AsyncHistoryStore, HistoryStore, assistant, system, tool, tool_use, user
 from redis_history.backends.memory import AsyncMemoryBackend, MemoryBackend
-from redis_history.backends.redis.keys import Keyspace
+from redis_history.operations.keys import Keyspace
 from tests.conftest import Servers
 from tests.support.faces import Awaitable
 from tests.support.servers import until

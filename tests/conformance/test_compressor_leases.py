@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from redis_history import Message, user
-from redis_history.backends.redis.calls import Call, as_is
 from redis_history.operations import RunFence
+from redis_history.operations.base import Call, as_is
 from redis_history.types import CompressionProgress
 from tests.conformance.conftest import Awaitable, Stores
 from tests.conformance.test_compressor import LOTS, Held, compressor_of, inner

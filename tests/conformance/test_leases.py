@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from redis_history import user
-from redis_history._ids import new_token
+from redis_history.model.ids import new_token
 from redis_history.operations import EndRun, KeepRuns, RunFence, TakeRun
 from tests.conformance.conftest import Stores
 from tests.support.faces import Awaitable

@@ -20,9 +20,9 @@ from redis_history import (
     tool_use,
     user,
 )
-from redis_history.backends.redis.keys import Keyspace
 from redis_history.errors import ConfigurationError, MessageConflictError, RevisionConflictError
 from redis_history.model.pairs import marks, oldest_with_results
+from redis_history.operations.keys import Keyspace
 from tests.conftest import Servers
 from tests.support.pairs import conversations
 from tests.support.servers import lasting, until

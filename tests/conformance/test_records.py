@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from redis_history import Conversation, assistant, system, tool_use, user
-from redis_history.backends.redis.keys import Keyspace
 from redis_history.errors import (
     ConversationExistsError,
     ConversationNotFoundError,
     InvalidInputError,
     RevisionConflictError,
 )
+from redis_history.operations.keys import Keyspace
 from tests.conformance.conftest import SOON
 from tests.conftest import Servers
 

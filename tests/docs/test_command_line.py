@@ -13,7 +13,7 @@ import pytest
 
 from redis_history import Conversation, SearchHit, user
 from redis_history.cli import commands
-from redis_history.json_form import to_json
+from redis_history.formats.json_form import to_json
 from tests.docs.pages import DOCS, PAGES, ROOT, Block, blocks, name, rows, sections
 from tests.support.commands import run
 from tests.support.servers import RealServer

@@ -12,11 +12,11 @@ import msgspec
 import pytest
 
 from redis_history import Conversation, HistoryStore, Participant, assistant, tool_result, tool_use, user
-from redis_history._time import from_microseconds
-from redis_history.backends.redis.calls import Call, Settings
-from redis_history.backends.redis.keys import Keyspace, field_of
+from redis_history.model.times import from_microseconds
 from redis_history.model.wire import body_digest
 from redis_history.operations import Clear, TakeRun
+from redis_history.operations.base import Call, Settings
+from redis_history.operations.keys import Keyspace, field_of
 from tests.docs.pages import DOCS, code, rows, sections
 from tests.support.servers import RealServer, wait_until
 from tests.support.steps import first_call

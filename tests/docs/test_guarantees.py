@@ -7,17 +7,20 @@ from typing import Any
 
 import pytest
 
-from redis_history import RedisHistory, RetryPolicy, _words, requests, tools
-from redis_history._ids import MAX_CONVERSATION_ID_BYTES
+from redis_history import RedisHistory, RetryPolicy, requests, tools
 from redis_history._sync import _connect
 from redis_history._sync.reading import PAGE
 from redis_history.backends.memory import MemoryBackend
-from redis_history.backends.redis import keys, plan_listing, plan_reads, plan_writes, server_info
+from redis_history.backends.redis import plan_listing, plan_reads, plan_writes
+from redis_history.engine import server_info
 from redis_history.history import _outbox
 from redis_history.model import wire
-from redis_history.requests.store_options import Options
+from redis_history.model.ids import MAX_CONVERSATION_ID_BYTES
+from redis_history.operations import keys
+from redis_history.operations.options import Options
 from redis_history.search import query, ranking
 from redis_history.search import text as search_text
+from redis_history.search import words as _words
 from tests.docs.pages import DOCS, prose
 
 GUARANTEES = DOCS / "guarantees.md"

@@ -11,11 +11,11 @@ import pytest
 import redis
 
 from redis_history import Compressor, Conversation, HistoryStore, user
-from redis_history.backends.redis import calls
-from redis_history.backends.redis.keys import Keyspace
-from redis_history.backends.redis.rights import RIGHTS, ROLES, Role, acl_line
+from redis_history.engine.rights import RIGHTS, ROLES, Role, acl_line
 from redis_history.errors import BackendRefusedError
 from redis_history.importers import export_messages
+from redis_history.operations import base as calls
+from redis_history.operations.keys import Keyspace
 from tests.docs.pages import DOCS, blocks, prose
 from tests.support.servers import RealServer, wait_until
 

@@ -34,9 +34,9 @@ from redis_history import (
     tool_use,
     user,
 )
-from redis_history._ids import rng
 from redis_history.errors import OutcomeUnknownError, RedisHistoryError, RevisionConflictError
 from redis_history.events import BEGINNING
+from redis_history.model.ids import rng
 from tests.faults.recording import UNKNOWN, Journal, form, lines, record
 
 NAMESPACE = "faults"

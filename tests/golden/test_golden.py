@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from redis_history.json_form import dump_messages, load_messages
+from redis_history.formats.json_form import dump_messages, load_messages
 from redis_history.model import text
 from redis_history.model.wire import PREFIX_BYTES, body_of, decode_member, encode_body
 from tests.golden.samples import SAMPLES, UNKNOWN, expected, read

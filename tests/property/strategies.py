@@ -11,7 +11,6 @@ from typing import Any, get_args
 from hypothesis import strategies as st
 
 from redis_history import tool_result, tool_use
-from redis_history._time import MAX_MICROSECONDS, from_microseconds
 from redis_history.model import (
     AttachmentPart,
     Message,
@@ -26,6 +25,7 @@ from redis_history.model import (
     ToolUsePart,
     UnknownPart,
 )
+from redis_history.model.times import MAX_MICROSECONDS, from_microseconds
 
 #: Any text that UTF-8 can carry: no lone surrogates, everything else.
 texts = st.text(max_size=24)

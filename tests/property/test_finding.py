@@ -13,11 +13,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from redis_history import Cursor, HistoryStore, user
-from redis_history.backends.base import ChangeQuery
 from redis_history.backends.redis import plan_listing
-from redis_history.backends.redis.keys import Keyspace
 from redis_history.events import BEGINNING
 from redis_history.operations import ReadHead
+from redis_history.operations.backend import ChangeQuery
+from redis_history.operations.keys import Keyspace
 from tests.support.servers import RealServer
 
 #: Two buckets: 0 to 2 share one, 3 to 5 another.

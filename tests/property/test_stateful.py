@@ -25,9 +25,9 @@ from redis_history import (
     user,
 )
 from redis_history.backends.memory import MemoryBackend
-from redis_history.backends.redis.keys import Keyspace
 from redis_history.errors import RedisHistoryError
 from redis_history.events import Event, MessagesAppended
+from redis_history.operations.keys import Keyspace
 from redis_history.types import Compacted
 from tests.support.faults import FlakyStore
 from tests.support.servers import RealServer, wait_until

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from redis_history._time import to_microseconds
 from redis_history.errors import CorruptDataError, RedisHistoryError
 from redis_history.model import Message, Part, Participant, Source
+from redis_history.model.times import to_microseconds
 from redis_history.model.wire import (
     PREFIX_BYTES,
     body_of,

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from redis_history import HistoryStore, Message, Participant, SearchHit, assistant, tool_use, user
-from redis_history._ids import check_conversation_id
 from redis_history.errors import InvalidInputError
+from redis_history.model.ids import check_conversation_id
 from redis_history.requests import make_filters
 from tests.support.servers import RealServer
 

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redis_history import HistoryStore, Message, Participant, Position, tool_result, tool_use, user
-from redis_history._words import LANGUAGES
 from redis_history.errors import ConfigurationError, CorruptDataError, InvalidInputError
 from redis_history.requests import make_filters
 from redis_history.search.query import parse_query
@@ -22,6 +21,7 @@ from redis_history.search.redisearch import (
     tag,
 )
 from redis_history.search.text import pack
+from redis_history.search.words import LANGUAGES
 from tests.conftest import Servers
 from tests.support.servers import RealServer
 

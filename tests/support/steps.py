@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from redis_history.backends.redis.calls import Call, Settings, Upkeep
 from redis_history.backends.redis.planner import plan
 from redis_history.operations import Op
+from redis_history.operations.base import Call, Settings, Upkeep
 
 
 def first_call(op: Op[Any], settings: Settings) -> Call:

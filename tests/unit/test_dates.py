@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from redis_history._time import from_microseconds
+from redis_history.model.times import from_microseconds
 from redis_history.search.dates import named_periods
 from redis_history.search.query import MAX_QUERY_CHARACTERS, parse_query
 

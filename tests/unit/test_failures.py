@@ -10,7 +10,6 @@ import redis.exceptions
 from redis.connection import DefaultParser
 from redis.sentinel import MasterNotFoundError
 
-from redis_history.backends.redis.failures import is_transient, translate
 from redis_history.errors import (
     BackendError,
     BackendRefusedError,
@@ -19,6 +18,7 @@ from redis_history.errors import (
     CorruptDataError,
     UnsupportedServerError,
 )
+from redis_history.operations.failures import is_transient, translate
 from redis_history.retry import RetryPolicy
 
 WHERE = "redis://example:6379/0"

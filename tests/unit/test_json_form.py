@@ -12,7 +12,7 @@ from hypothesis import given
 from redis_history import Conversation, Message, Position, user
 from redis_history.errors import InvalidMessageError, MessageConflictError
 from redis_history.events import BEGINNING, HistoryCompacted
-from redis_history.json_form import (
+from redis_history.formats.json_form import (
     dump_messages,
     load_messages,
     message_from_json,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redis_history.backends.redis.keys import BUCKETS, ConversationKeys, Keyspace
 from redis_history.errors import ConfigurationError
+from redis_history.operations.keys import BUCKETS, ConversationKeys, Keyspace
 from redis_history.search.server_search import MessagePlace
 from tests.property.strategies import conversation_ids, namespaces
 

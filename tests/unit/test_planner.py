@@ -10,13 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
-from redis_history.backends.redis.calls import (
-    APPEND,
-    Call,
-    Script,
-    Settings,
-)
-from redis_history.backends.redis.keys import Keyspace
 from redis_history.events import BEGINNING, Cursor, Reset
 from redis_history.model import Message, Position, user
 from redis_history.model.wire import placed
@@ -32,6 +25,13 @@ from redis_history.operations import (
     ReadHead,
     ReadPage,
 )
+from redis_history.operations.base import (
+    APPEND,
+    Call,
+    Script,
+    Settings,
+)
+from redis_history.operations.keys import Keyspace
 from redis_history.requests import append
 from tests.property.strategies import conversation_ids
 from tests.support.steps import first_call, outcome

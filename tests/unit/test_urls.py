@@ -9,7 +9,7 @@ import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redis_history.backends.redis.urls import SCHEMES, embedded_server, parse_several, parse_url
+from redis_history.engine.urls import SCHEMES, embedded_server, parse_several, parse_url
 from redis_history.errors import ConfigurationError
 
 

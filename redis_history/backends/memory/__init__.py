@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar, cast
 
-from redis_history.backends.base import ChangedHeads, ChangeQuery, SearchedBy, Wake, WakeAll
 from redis_history.backends.memory.changes import WRITES, end_dead_replies, grow
 from redis_history.backends.memory.drafts import DRAFTS
 from redis_history.backends.memory.lookups import READS
 from redis_history.backends.memory.runs import RUNS
-from redis_history.backends.memory.state import DEFAULT_CAP, Space
 from redis_history.capabilities import Capabilities
+from redis_history.engine.space import DEFAULT_CAP, Space
 from redis_history.errors import StoreClosedError
 from redis_history.events import BEGINNING
 from redis_history.operations import FindMessage, GrowReply, Op, ReadChanges, ReadHead, ReadPage, Write
+from redis_history.operations.backend import ChangedHeads, ChangeQuery, SearchedBy, Wake, WakeAll
 
 T = TypeVar("T")
 #: Outcomes of writes that are kept for repetitions.

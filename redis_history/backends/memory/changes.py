@@ -9,9 +9,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from redis_history.backends import rules
-from redis_history.backends.memory.state import ConversationState, Space, StoredMessage, held_then, now, placed_at
-from redis_history.changelog import Kind, token_of
+from redis_history.engine.space import ConversationState, Space, StoredMessage, held_then, now, placed_at
 from redis_history.model.replies import LEASE_SECONDS
 from redis_history.operations import (
     Append,
@@ -30,7 +28,9 @@ from redis_history.operations import (
     Restore,
     UpdateMessage,
     WriteRecord,
+    rules,
 )
+from redis_history.operations.changelog import Kind, token_of
 from redis_history.requests import entry_of
 
 

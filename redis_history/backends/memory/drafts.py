@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from redis_history._time import to_microseconds
-from redis_history.backends.memory.state import Archive, ConversationState, Draft, Space, StoredMessage, now
-from redis_history.changelog import Kind
+from redis_history.engine.space import Archive, ConversationState, Draft, Space, StoredMessage, now
 from redis_history.model import Position
 from redis_history.model.message import RECORD_FIELDS
+from redis_history.model.times import to_microseconds
 from redis_history.operations import Archive as ArchiveOf
 from redis_history.operations import DropDraft, Layout, Publish, ReadLayout, WriteDraft
+from redis_history.operations.changelog import Kind
 
 #: Seconds until a draft that nobody continues is removed.
 _LASTS: Final = 600.0

@@ -11,14 +11,12 @@ from typing import Any, Final
 
 import msgspec
 
-from redis_history._time import from_microseconds
 from redis_history.backends.memory.runs import run_now
-from redis_history.backends.memory.state import Change, ConversationState, Reply, Space
-from redis_history.backends.rules import cut_page
-from redis_history.changelog import Kind, LiveReply, LogEntry, events_of, recover
+from redis_history.engine.space import Change, ConversationState, Reply, Space
 from redis_history.events import Event
 from redis_history.model import Conversation, Message, Position
 from redis_history.model.replies import Progress
+from redis_history.model.times import from_microseconds
 from redis_history.model.wire import decode_member
 from redis_history.operations import (
     Changes,
@@ -34,6 +32,8 @@ from redis_history.operations import (
     ScanConversations,
     Scanned,
 )
+from redis_history.operations.changelog import Kind, LiveReply, LogEntry, events_of, recover
+from redis_history.operations.rules import cut_page
 
 #: Kinds of changes that remove messages, which their entries name.
 _REMOVING: Final = (Kind.APPENDED, Kind.RESTORED, Kind.DELETED)

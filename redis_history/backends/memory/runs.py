@@ -23,7 +23,7 @@ from redis_history.operations import (
 )
 
 if TYPE_CHECKING:
-    from redis_history.backends.memory.state import Space
+    from redis_history.engine.space import Space
 
 
 @dataclass(slots=True)

@@ -8,8 +8,16 @@ from typing import Any, Final
 
 from msgspec import Struct, structs
 
-from redis_history.backends import rules
-from redis_history.backends.redis.calls import (
+from redis_history.backends.redis.plan_reads import changes_call, page_of, readable
+from redis_history.backends.redis.plan_replies import read_replies
+from redis_history.backends.redis.plan_writes import packed_message
+from redis_history.backends.redis.search_index import counted_fields, mark, write_documents
+from redis_history.events import BEGINNING, ConversationUpdated, Cursor, MessagesAppended
+from redis_history.model import Message, Position
+from redis_history.model.ranges import Ranges
+from redis_history.model.wire import body_of, characters_of, placed
+from redis_history.operations import Compact, Compacted, Expand, Expanded, ReadChanges, rules
+from redis_history.operations.base import (
     COMPACT,
     COPY,
     EXPAND,
@@ -26,18 +34,9 @@ from redis_history.backends.redis.calls import (
     write,
     write_call,
 )
-from redis_history.backends.redis.calls import read as read_call
-from redis_history.backends.redis.keys import ConversationKeys, field_of, pack_keys
-from redis_history.backends.redis.plan_reads import changes_call, page_of, readable
-from redis_history.backends.redis.plan_replies import read_replies
-from redis_history.backends.redis.plan_writes import packed_message
-from redis_history.backends.redis.search_index import counted_fields, mark, write_documents
-from redis_history.backends.rules import check_pairs, check_summary, replaced
-from redis_history.events import BEGINNING, ConversationUpdated, Cursor, MessagesAppended
-from redis_history.model import Message, Position
-from redis_history.model.ranges import Ranges
-from redis_history.model.wire import body_of, characters_of, placed
-from redis_history.operations import Compact, Compacted, Expand, Expanded, ReadChanges
+from redis_history.operations.base import read as read_call
+from redis_history.operations.keys import ConversationKeys, field_of, pack_keys
+from redis_history.operations.rules import check_pairs, check_summary, replaced
 from redis_history.tokens import estimate_tokens
 
 #: Messages read at once.

@@ -8,8 +8,12 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from redis_history._time import to_microseconds
-from redis_history.backends.redis.calls import (
+from redis_history.backends.redis.plan_reads import RECORD_KEYS
+from redis_history.model.message import RECORD_FIELDS
+from redis_history.model.times import to_microseconds
+from redis_history.model.wire import COMPRESSED, compress_body, encode_member
+from redis_history.operations import Archive, DropDraft, Entry, Layout, Publish, ReadLayout, WriteDraft
+from redis_history.operations.base import (
     ARCHIVES,
     DRAFT,
     PUBLISH,
@@ -21,11 +25,7 @@ from redis_history.backends.redis.calls import (
     write,
     write_call,
 )
-from redis_history.backends.redis.keys import ConversationKeys, extend_keys, field_of, pack_keys
-from redis_history.backends.redis.plan_reads import RECORD_KEYS
-from redis_history.model.message import RECORD_FIELDS
-from redis_history.model.wire import COMPRESSED, compress_body, encode_member
-from redis_history.operations import Archive, DropDraft, Entry, Layout, Publish, ReadLayout, WriteDraft
+from redis_history.operations.keys import ConversationKeys, extend_keys, field_of, pack_keys
 
 #: Until a draft that nobody continues is removed.
 _DRAFT_LASTS_MS: Final = b"600000"

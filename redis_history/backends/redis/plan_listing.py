@@ -8,12 +8,8 @@ from __future__ import annotations
 import logging
 from typing import Any, Final, NamedTuple
 
-from redis_history.backends.base import ChangedHeads, ChangeQuery
-from redis_history.backends.redis.calls import FORGET, Call, Settings, Steps, Upkeep, as_is, once, plain
-from redis_history.backends.redis.keys import BUCKETS, Keyspace, pack_keys
 from redis_history.backends.redis.plan_reads import STATE_FIELDS, conversation_of, page_of, readable
 from redis_history.backends.redis.plan_runs import is_active
-from redis_history.backends.rules import FIRST_MESSAGES, preview_of
 from redis_history.errors import CorruptDataError
 from redis_history.events import BEGINNING, Cursor
 from redis_history.model import Conversation
@@ -26,6 +22,10 @@ from redis_history.operations import (
     Scanned,
     Selection,
 )
+from redis_history.operations.backend import ChangedHeads, ChangeQuery
+from redis_history.operations.base import FORGET, Call, Settings, Steps, Upkeep, as_is, once, plain
+from redis_history.operations.keys import BUCKETS, Keyspace, pack_keys
+from redis_history.operations.rules import FIRST_MESSAGES, preview_of
 
 _logger = logging.getLogger("redis_history")
 

@@ -10,15 +10,11 @@ from typing import Any, Final, cast
 import msgspec
 from msgspec import structs
 
-from redis_history._time import from_microseconds
-from redis_history.backends.redis.calls import CHANGES, FIND, HEAD, PAGE, PAGE_ARCHIVED, Call, Settings, as_is, plain
-from redis_history.backends.redis.keys import ConversationKeys, field_of, pack_keys
 from redis_history.backends.redis.plan_runs import read_run
-from redis_history.backends.rules import cut_page
-from redis_history.changelog import Kind, LiveReply, LogEntry, events_of, is_gone, recover
 from redis_history.errors import CorruptDataError
 from redis_history.events import BEGINNING, Cursor, Event
 from redis_history.model import Conversation, Message, Position
+from redis_history.model.times import from_microseconds
 from redis_history.model.wire import decode_member, decode_members, has_live
 from redis_history.operations import (
     Changes,
@@ -31,6 +27,10 @@ from redis_history.operations import (
     ReadLog,
     ReadPage,
 )
+from redis_history.operations.base import CHANGES, FIND, HEAD, PAGE, PAGE_ARCHIVED, Call, Settings, as_is, plain
+from redis_history.operations.changelog import Kind, LiveReply, LogEntry, events_of, is_gone, recover
+from redis_history.operations.keys import ConversationKeys, field_of, pack_keys
+from redis_history.operations.rules import cut_page
 
 _logger = logging.getLogger("redis_history")
 

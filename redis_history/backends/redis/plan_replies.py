@@ -12,28 +12,12 @@ from typing import Any, Final, NamedTuple, cast
 
 from msgspec.structs import replace
 
-from redis_history._ids import new_token
-from redis_history.backends import rules
-from redis_history.backends.redis.calls import (
-    GROW,
-    RENEW,
-    REPLY,
-    SENT,
-    Call,
-    Settings,
-    Steps,
-    as_is,
-    change_header,
-    stored_fence,
-    with_extra_keys,
-)
-from redis_history.backends.redis.calls import read as read_call
-from redis_history.backends.redis.keys import field_of, pack_keys
 from redis_history.backends.redis.plan_reads import changes_call, find_call, head_call, log_call, page_call, readable
 from redis_history.backends.redis.plan_writes import update
 from redis_history.errors import CorruptDataError, OutcomeUnknownError, RedisHistoryError
 from redis_history.events import Event
 from redis_history.model import Message, Position
+from redis_history.model.ids import new_token
 from redis_history.model.replies import grown, read_records
 from redis_history.operations import (
     Changes,
@@ -47,7 +31,23 @@ from redis_history.operations import (
     ReadPage,
     ReplyEnd,
     UpdateMessage,
+    rules,
 )
+from redis_history.operations.base import (
+    GROW,
+    RENEW,
+    REPLY,
+    SENT,
+    Call,
+    Settings,
+    Steps,
+    as_is,
+    change_header,
+    stored_fence,
+    with_extra_keys,
+)
+from redis_history.operations.base import read as read_call
+from redis_history.operations.keys import field_of, pack_keys
 from redis_history.requests import entry_of
 
 _logger = logging.getLogger("redis_history")

@@ -10,11 +10,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from redis_history._time import from_microseconds
-from redis_history.backends.redis.calls import FIELDS, RUN, Call, Settings, Steps
-from redis_history.backends.redis.keys import pack_keys
 from redis_history.errors import CorruptDataError
 from redis_history.model.runs import PLACE_SECONDS, RunInfo, RunWaiter
+from redis_history.model.times import from_microseconds
 from redis_history.operations import (
     EndRun,
     KeepRuns,
@@ -26,6 +24,8 @@ from redis_history.operations import (
     StopRun,
     TakeRun,
 )
+from redis_history.operations.base import FIELDS, RUN, Call, Settings, Steps
+from redis_history.operations.keys import pack_keys
 
 _PLACE_MS: Final = b"%d" % round(1000 * PLACE_SECONDS)
 #: A call that takes so many seconds counts as an outage, during which nobody could renew a lease.

@@ -10,7 +10,18 @@ from typing import Any, Final, NamedTuple
 from msgspec import structs
 from redis.exceptions import AskError, ResponseError, TryAgainError
 
-from redis_history.backends.redis.calls import (
+from redis_history.backends.redis.search_index import (
+    counted_fields,
+    fill_index,
+    finish_work,
+    is_refusal,
+    mark,
+    use_index,
+    write_documents,
+)
+from redis_history.errors import BackendError, CorruptDataError
+from redis_history.model.wire import decode_member
+from redis_history.operations.base import (
     FETCH,
     SEARCH,
     Call,
@@ -23,18 +34,7 @@ from redis_history.backends.redis.calls import (
     plain,
     read,
 )
-from redis_history.backends.redis.keys import pack_keys
-from redis_history.backends.redis.search_index import (
-    counted_fields,
-    fill_index,
-    finish_work,
-    is_refusal,
-    mark,
-    use_index,
-    write_documents,
-)
-from redis_history.errors import BackendError, CorruptDataError
-from redis_history.model.wire import decode_member
+from redis_history.operations.keys import pack_keys
 from redis_history.search.ranking import DEPTH, Matches
 from redis_history.search.redisearch import (
     NAMESPACE,

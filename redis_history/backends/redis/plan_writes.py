@@ -9,9 +9,24 @@ from typing import Any, Final, cast
 import msgspec
 from msgspec.structs import replace
 
-from redis_history._ids import new_token
-from redis_history.backends import rules
-from redis_history.backends.redis.calls import (
+from redis_history.backends.redis.plan_reads import RECORD_KEYS
+from redis_history.backends.redis.search_index import documents_later, documents_of, purge_after
+from redis_history.model.ids import new_token
+from redis_history.model.wire import COMPRESSED, STREAMING, compress_body, placed
+from redis_history.operations import (
+    Append,
+    Appended,
+    Clear,
+    DeleteConversation,
+    DeleteMessages,
+    Entry,
+    EraseMessages,
+    Restore,
+    UpdateMessage,
+    WriteRecord,
+    rules,
+)
+from redis_history.operations.base import (
     APPEND,
     CLEAR,
     DELETE,
@@ -28,22 +43,7 @@ from redis_history.backends.redis.calls import (
     write,
     write_call,
 )
-from redis_history.backends.redis.keys import field_of
-from redis_history.backends.redis.plan_reads import RECORD_KEYS
-from redis_history.backends.redis.search_index import documents_later, documents_of, purge_after
-from redis_history.model.wire import COMPRESSED, STREAMING, compress_body, placed
-from redis_history.operations import (
-    Append,
-    Appended,
-    Clear,
-    DeleteConversation,
-    DeleteMessages,
-    Entry,
-    EraseMessages,
-    Restore,
-    UpdateMessage,
-    WriteRecord,
-)
+from redis_history.operations.keys import field_of
 
 #: How long subscribers can read the change log of a deleted conversation: several poll intervals.
 LOG_OUTLIVES_MS: Final = b"60000"

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from redis_history.backends.redis import plan_drafts, plan_reads, plan_replies, plan_runs, plan_search, plan_writes
-from redis_history.backends.redis.calls import Call, Settings, Steps, read_all
 from redis_history.backends.redis.plan_compaction import compact, expand
 from redis_history.backends.redis.plan_listing import (
     count_conversations,
@@ -24,6 +23,7 @@ from redis_history.operations import (
     ReadTogether,
     ScanConversations,
 )
+from redis_history.operations.base import Call, Settings, Steps, read_all
 from redis_history.search.server_search import Fetch
 
 T = TypeVar("T")

@@ -13,8 +13,11 @@ from typing import Any, Final, NamedTuple
 
 from redis.exceptions import AskError, ResponseError, TryAgainError
 
-from redis_history._words import LANGUAGES, UNSTEMMED
-from redis_history.backends.redis.calls import (
+from redis_history.engine.server_info import as_map
+from redis_history.errors import BackendError, CapabilityError, CorruptDataError
+from redis_history.model import Message
+from redis_history.operations import Append, Restore
+from redis_history.operations.base import (
     INDEX,
     MARK,
     PURGE,
@@ -29,14 +32,11 @@ from redis_history.backends.redis.calls import (
     change_header,
     plain,
 )
-from redis_history.backends.redis.failures import is_transient
-from redis_history.backends.redis.keys import ConversationKeys, IndexPart, Keyspace, field_of, pack_keys
-from redis_history.backends.redis.server_info import as_map
-from redis_history.errors import BackendError, CapabilityError, CorruptDataError
-from redis_history.model import Message
-from redis_history.operations import Append, Restore
+from redis_history.operations.failures import is_transient
+from redis_history.operations.keys import ConversationKeys, IndexPart, Keyspace, field_of, pack_keys
 from redis_history.search.redisearch import VECTOR, create_arguments
 from redis_history.search.text import chunk_length
+from redis_history.search.words import LANGUAGES, UNSTEMMED
 
 _logger = logging.getLogger("redis_history")
 

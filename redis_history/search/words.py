@@ -16,8 +16,8 @@ from functools import cache, lru_cache
 from importlib import import_module
 from typing import Any, Final
 
-from redis_history._quoting import normalized
 from redis_history._validation import check_choice
+from redis_history.model.quoting import normalized
 
 #: Longer words are keys, hashes and encoded bytes, not words. A SHA-256 in hex still is one.
 MAX_WORD: Final = 64

@@ -12,9 +12,9 @@ from typing import Any, Generic, Literal, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType, field
 
-from redis_history._ids import new_token
 from redis_history.events import Cursor, Event
 from redis_history.model import Conversation, Message, Position
+from redis_history.model.ids import new_token
 from redis_history.model.replies import Progress
 from redis_history.model.runs import RUN_SECONDS, RunInfo
 

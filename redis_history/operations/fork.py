@@ -15,9 +15,6 @@ from typing import Any, Final, NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from redis_history import operations as ops
-from redis_history._ids import new_token
-from redis_history.backends import rules
-from redis_history.changelog import is_gone
 from redis_history.errors import ConversationExistsError, ConversationNotFoundError, RedisHistoryError
 from redis_history.events import (
     ConversationUpdated,
@@ -31,8 +28,11 @@ from redis_history.events import (
     RunChanged,
 )
 from redis_history.model import Conversation, Message, Position
+from redis_history.model.ids import new_token
 from redis_history.model.message import ForkedFrom
 from redis_history.model.pairs import OpenCalls, tool_parts
+from redis_history.operations import rules
+from redis_history.operations.changelog import is_gone
 from redis_history.paging import next_page
 from redis_history.requests import entry_of
 

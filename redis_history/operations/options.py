@@ -11,9 +11,9 @@ from typing import Any, Final, Literal, Protocol, get_args
 from msgspec import UNSET, Struct, UnsetType
 
 from redis_history._validation import check_choice, check_function, check_integer, check_seconds
-from redis_history._words import check_language
 from redis_history.errors import ConfigurationError, MissingExtraError
 from redis_history.model._zstd import check_zstd
+from redis_history.search.words import check_language
 
 #: Seconds. A hundred years, and far from what a server's clock can hold.
 MAX_TTL: Final = 3_155_760_000.0

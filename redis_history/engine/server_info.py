@@ -9,7 +9,7 @@ from msgspec import structs
 from redis.exceptions import NoPermissionError
 
 from redis_history.capabilities import Capabilities
-from redis_history.durability import tiers
+from redis_history.engine.durability import tiers
 from redis_history.errors import UnsupportedServerError
 
 _MINIMUM: Final = {"redis": (6, 2), "valkey": (7, 2)}

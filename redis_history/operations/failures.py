@@ -26,7 +26,6 @@ from redis.exceptions import (
 from redis.sentinel import MasterNotFoundError
 from tenacity import RetryCallState, wait_exponential
 
-from redis_history._ids import rng
 from redis_history.errors import (
     BackendError,
     BackendRefusedError,
@@ -34,6 +33,7 @@ from redis_history.errors import (
     CorruptDataError,
     UnsupportedServerError,
 )
+from redis_history.model.ids import rng
 
 
 class FullJitter(wait_exponential):

@@ -18,7 +18,7 @@
 -- is that of a caller of `take` that had the lease before, and has lost it.
 --
 -- An expired lease stays that of its holder until it is taken: nobody may have been able to renew it, because the server was
--- out of reach. The caller knows that, see `Outage` in calls.py. Its holder cannot write before it has renewed it.
+-- out of reach. The caller knows that, see `Outage` in base.py. Its holder cannot write before it has renewed it.
 --
 -- Fields of the state: R  the newest run, as MessagePack {fence, run id, agent name, status, started, expires, ended, reason,
 --   when the run before it started, if that was interrupted; otherwise 0}

@@ -13,17 +13,16 @@ from typing import Any, Final
 
 import msgspec
 
-from redis_history.backends import rules
-from redis_history.backends.base import Wake, WakeAll
 from redis_history.backends.memory.runs import Runs, holds
-from redis_history.changelog import LogEntry, token_of
 from redis_history.events import BEGINNING, Cursor
 from redis_history.model import Message, Position
 from redis_history.model.message import ForkedFrom
 from redis_history.model.pairs import oldest_with_results
 from redis_history.model.replies import LEASE_SECONDS, grown, read_records
 from redis_history.model.wire import STREAMING, decode_member, encode_member, placed
-from redis_history.operations import Entry, LeaseKind, Precondition
+from redis_history.operations import Entry, LeaseKind, Precondition, rules
+from redis_history.operations.backend import Wake, WakeAll
+from redis_history.operations.changelog import LogEntry, token_of
 
 _logger = logging.getLogger("redis_history")
 

@@ -33,8 +33,8 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from redis_history._ids import check_conversation_id
 from redis_history.errors import ConfigurationError, InvalidInputError
+from redis_history.model.ids import check_conversation_id
 from redis_history.search.server_search import MessagePlace
 
 BUCKETS: Final = 64

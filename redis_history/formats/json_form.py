@@ -17,11 +17,11 @@ import orjson
 from msgspec import Struct
 from msgspec.msgpack import Ext
 
-from redis_history._time import from_microseconds, to_microseconds
 from redis_history.errors import InvalidMessageError, MessageConflictError
 from redis_history.events import Cursor
 from redis_history.model import Message, Position, UnknownPart
 from redis_history.model.rows import NAMES
+from redis_history.model.times import from_microseconds, to_microseconds
 from redis_history.model.wire import encode_body, from_map, to_map
 from redis_history.tokens import message_tokens
 

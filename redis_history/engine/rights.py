@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, Literal
 
-from redis_history.backends.redis.keys import Keyspace
+from redis_history.operations.keys import Keyspace
 
 Role = Literal["reader", "writer", "worker", "tenant", "operator"]
 

@@ -15,13 +15,12 @@ import msgspec
 from msgspec import Struct
 from redis.exceptions import MovedError, NoScriptError, ResponseError, TryAgainError
 
-from redis_history.backends import rules
-from redis_history.backends.redis.failures import is_transient
-from redis_history.backends.redis.keys import ConversationKeys, IndexPart, Keyspace, extend_keys
-from redis_history.durability import Confirmation
+from redis_history.engine.durability import Confirmation
 from redis_history.errors import DurabilityError
 from redis_history.model import Message
-from redis_history.operations import ANY, DeleteConversation, LeaseKind, Precondition, RunFence, Write
+from redis_history.operations import ANY, DeleteConversation, LeaseKind, Precondition, RunFence, Write, rules
+from redis_history.operations.failures import is_transient
+from redis_history.operations.keys import ConversationKeys, IndexPart, Keyspace, extend_keys
 from redis_history.search.redisearch import VECTOR, document
 
 
@@ -56,8 +55,8 @@ def _included(declared: list[bytes], line: re.Match[bytes]) -> bytes:
 
 
 def _source(*parts: str) -> bytes:
-    folder = files("redis_history.backends.redis") / "lua"
-    return b"\n".join((folder / f"{part}.lua").read_bytes() for part in parts)
+    folder = files("redis_history.operations")
+    return b"\n".join((folder / ("lua" if part[0] == "_" else "") / f"{part}.lua").read_bytes() for part in parts)
 
 
 _WRITING = ("_member", "_live", "_archive", "_change", "_life", "_journal", "_document")

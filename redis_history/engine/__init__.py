@@ -1,0 +1,1 @@
+"""What carries out operations: the memory of this process, and what concerns Redis servers."""
