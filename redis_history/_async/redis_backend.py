@@ -47,6 +47,7 @@ from redis_history.operations.base import (
     Settings,
     Steps,
     Upkeep,
+    decoded,
     is_late,
     raise_first,
 )
@@ -209,7 +210,7 @@ class AsyncRedisBackend:
             while True:
                 try:
                     single = type(work) is Call
-                    outcome = work.decode(await self.carry_out(work)) if single else await self._outcome(work)
+                    outcome = decoded(work, await self.carry_out(work)) if single else await self._outcome(work)
                 except RedisHistoryError as error:
                     work = steps.throw(error)
                 else:
@@ -225,7 +226,7 @@ class AsyncRedisBackend:
         if type(work) is Pause:
             return await sleep(work.seconds)
         replies = await self.carry_out(work)
-        return [call.decode(reply) for call, reply in zip(work, replies, strict=True)]
+        return [decoded(call, reply) for call, reply in zip(work, replies, strict=True)]
 
     async def _maintain(self, upkeep: Upkeep) -> bool:
         """Do maintenance; errors are logged, not raised. Returns whether it was done."""
@@ -256,7 +257,7 @@ class AsyncRedisBackend:
                 while remaining > 0:
                     remaining -= 1
                     replies = await self._replies(work)
-                    work = steps.send([call.decode(reply) for call, reply in zip(work, replies, strict=True)])
+                    work = steps.send([decoded(call, reply) for call, reply in zip(work, replies, strict=True)])
             except StopIteration:
                 continue
             except (RedisError, OSError, RedisHistoryError) as error:

@@ -48,6 +48,7 @@ from redis_history.operations.base import (
     Settings,
     Steps,
     Upkeep,
+    decoded,
     is_late,
     raise_first,
 )
@@ -210,7 +211,7 @@ class RedisBackend:
             while True:
                 try:
                     single = type(work) is Call
-                    outcome = work.decode(self.carry_out(work)) if single else self._outcome(work)
+                    outcome = decoded(work, self.carry_out(work)) if single else self._outcome(work)
                 except RedisHistoryError as error:
                     work = steps.throw(error)
                 else:
@@ -226,7 +227,7 @@ class RedisBackend:
         if type(work) is Pause:
             return sleep(work.seconds)
         replies = self.carry_out(work)
-        return [call.decode(reply) for call, reply in zip(work, replies, strict=True)]
+        return [decoded(call, reply) for call, reply in zip(work, replies, strict=True)]
 
     def _maintain(self, upkeep: Upkeep) -> bool:
         """Do maintenance; errors are logged, not raised. Returns whether it was done."""
@@ -257,7 +258,7 @@ class RedisBackend:
                 while remaining > 0:
                     remaining -= 1
                     replies = self._replies(work)
-                    work = steps.send([call.decode(reply) for call, reply in zip(work, replies, strict=True)])
+                    work = steps.send([decoded(call, reply) for call, reply in zip(work, replies, strict=True)])
             except StopIteration:
                 continue
             except (RedisError, OSError, RedisHistoryError) as error:

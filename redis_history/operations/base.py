@@ -16,7 +16,7 @@ from msgspec import Struct
 from redis.exceptions import MovedError, NoScriptError, ResponseError, TryAgainError
 
 from redis_history.engine.durability import Confirmation
-from redis_history.errors import DurabilityError
+from redis_history.errors import CorruptDataError, DurabilityError, RedisHistoryError
 from redis_history.model import Message
 from redis_history.operations import ANY, DeleteConversation, LeaseKind, Precondition, RunFence, Write, rules
 from redis_history.operations.failures import is_transient
@@ -332,6 +332,20 @@ def plain(*command: bytes, decode: Callable[[Any], Any] = as_is, errors: bool = 
     return Call(None, (), [*command], decode, errors=errors)
 
 
+#: What decoders raise for replies that contain damaged data.
+_UNREADABLE: Final = (ValueError, LookupError, ArithmeticError, TypeError, RecursionError, msgspec.MsgspecError)
+
+
+def decoded(call: Call, reply: Any) -> Any:
+    """The outcome of a call. Raises CorruptDataError if the reply contains damaged data."""
+    try:
+        return call.decode(reply)
+    except RedisHistoryError:
+        raise
+    except _UNREADABLE as error:
+        raise CorruptDataError(f"stored data is unreadable: {error}") from error
+
+
 def write(
     op: Write[Any], settings: Settings, call: Call, after: Callable[[Any], Steps[None]] | None = None
 ) -> Steps[Any]:
@@ -343,7 +357,7 @@ def write(
     reply = yield from with_extra_keys(call)
     if after is not None:
         yield Upkeep(after(reply if settings.confirm is None else reply[0]), later=True)
-    return call.decode(reply)
+    return decoded(call, reply)
 
 
 def read(call: Call, settings: Settings) -> Steps[Any]:
@@ -351,7 +365,7 @@ def read(call: Call, settings: Settings) -> Steps[Any]:
     in a cluster."""
     if not settings.cluster:
         return (yield call)
-    return call.decode((yield from with_extra_keys(msgspec.structs.replace(call, args=[*call.args, b"c"]))))
+    return decoded(call, (yield from with_extra_keys(msgspec.structs.replace(call, args=[*call.args, b"c"]))))
 
 
 #: The scripts of reads that may ask for further keys.
@@ -373,7 +387,7 @@ def read_all(calls: list[Call], settings: Settings) -> Steps[list[Any]]:
             sent[at] = msgspec.structs.replace(sent[at], keys=extend_keys(sent[at].keys, replies[at][1:]))
         for at, reply in zip(waiting, (yield [sent[at] for at in waiting]), strict=True):
             replies[at] = reply
-    return [one.decode(reply) for one, reply in zip(calls, replies, strict=True)]
+    return [decoded(one, reply) for one, reply in zip(calls, replies, strict=True)]
 
 
 def with_extra_keys(call: Call) -> Steps[Any]:

@@ -54,6 +54,10 @@ _CONNECTING = re.compile(r"^Error -?\d+ connecting to \S+\. ")  # redis-py puts 
 _UNCONNECTED = re.compile(r"^(?:Timeout connecting to server$|Error .{0,1000}? ?connecting to )", re.DOTALL)
 #: Errors of the handshake or of a pool, and replies to which redis-py gives the class of a lost connection.
 _REFUSED = AuthenticationError | AuthorizationError | BusyLoadingError | MasterNotFoundError | MaxConnectionsError
+#: Errors of Lua and of its MessagePack decoder. The scripts check their arguments, so the stored data is damaged.
+_SCRIPT_FAILURE = re.compile(
+    r"user_script: ?\d+: (?:attempt to |bad argument |stack overflow|Bad data|Missing bytes)", re.IGNORECASE
+)
 _REASON = re.compile(r"\[SSL: (\w+)\]")
 
 
@@ -159,4 +163,6 @@ def translate(error: Exception, server: str) -> BackendError:
         return BackendRefusedError(f"{server} rejects writes in its present state: {text}", reason="state")
     if "unknown command" in text.lower():
         return UnsupportedServerError(f"{server} lacks a command that redis_history needs: {text}")
+    if _SCRIPT_FAILURE.search(text):
+        return CorruptDataError(f"a script cannot read the stored data of this conversation: {text}")
     return BackendError(f"{server} failed: {text}")

@@ -81,8 +81,6 @@ async def _load(port: int, pid: int, redis_pid: int | None, replies: int, slow: 
         writer.close()
     lost = sum(count != _TOKENS for count in counts)
     p50, p95 = (statistics.quantiles(delays, n=100)[at] for at in (49, 94))
-    status = await asyncio.to_thread(Path(f"/proc/{pid}/status").read_text)
-    memory = int(re.findall(r"VmRSS:\s+(\d+)", status)[0]) / 1024
     name = f"chat: {replies * _READERS} streams of {replies} answers"
     if slow:
         name += f", {replies * slow} read nothing"

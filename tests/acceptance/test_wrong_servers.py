@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import socketserver
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -15,7 +15,9 @@ import redis
 from redis_history import AsyncHistoryStore, HistoryStore, RetryPolicy, user
 from redis_history.backends.memory import MemoryBackend
 from redis_history.errors import (
+    BackendUnavailableError,
     ConfigurationError,
+    ConflictError,
     CorruptDataError,
     UnsupportedServerError,
 )
@@ -125,6 +127,65 @@ def test_a_corrupt_member_is_reported_and_the_rest_is_read(
         assert [message.text for message in store.iter("c", batch=2)] == ["0", "1", "2", "3", "4"]
         assert [message.text for message in store.get("c", limit=2)] == ["3", "4"]
         assert [message.text for message in store.get("c", since=2)] == ["3", "4"]
+
+
+#: Damaged values: no number, no text, no MessagePack, nested too deep, out of every range.
+DAMAGES = (b"", b"\xc1", b"\x93\xcf", b"\x91" * 50_000, b"9" * 400, b"-1", b"nan", b"text")
+
+
+def test_a_name_that_is_none_breaks_no_list(server: RealServer, namespace: str) -> None:
+    keys = Keyspace(namespace).conversation("c")
+    with server.client() as client, HistoryStore(server.url, namespace=namespace) as store:
+        store.append("c", user("x"))
+        client.zadd(keys.registry, dict.fromkeys((b"", b"\xff\xfe", b"%", b"%ff", b"a%00" * 2000, b"x" * 3000), 9e15))
+        for listed in (store.list_conversations(), store.iter_conversations()):
+            assert [one.conversation_id for one in listed] == ["c"]
+
+
+def test_any_damaged_value_of_a_conversation_raises_an_error_of_the_package(server: RealServer, namespace: str) -> None:
+    """Every field and every entry of the log in turn. Other conversations stay readable and listed."""
+    keys = Keyspace(namespace).conversation("c")
+    with server.client() as client, HistoryStore(server.url, namespace=namespace, retry=BRIEF) as store:
+        store.append_many("other", [user("x"), user("y")])
+        with store.run("c"):
+            store.append("c", user("x"))
+            store.update_conversation("c", title="t", user_id=5)
+        cursor = store.snapshot("c").cursor
+        store.update_conversation("c", metadata={"a": 1})
+        before = {key: client.dump(key) for key in client.keys(Keyspace(namespace).patterns[0])}
+        fields, entries = client.hkeys(keys.state), client.llen(keys.log)
+        assert len(fields) > 10
+        assert entries > 1
+        calls: list[Callable[[], Any]] = [
+            lambda: store.append("c", user("y")),
+            lambda: store.update_conversation("c", title="u"),
+            lambda: store.delete_messages("c", ["y"]),
+            lambda: store.get("c"),
+            lambda: store.get_conversation("c"),
+            lambda: store.get_run("c"),
+            lambda: store.snapshot("c"),
+            lambda: list(store.log("c")),
+            lambda: store.subscribe("c", after=cursor).close(),
+            lambda: store.fork("c", new_id="copy"),
+            lambda: store.clear("c"),
+        ]
+        for place in (*fields, *range(entries)):
+            for damage in DAMAGES:
+                if isinstance(place, bytes):
+                    client.hset(keys.state, place, damage)
+                else:
+                    client.lset(keys.log, place, damage)
+                listed = {one.conversation_id for one in store.list_conversations()}
+                assert "other" in listed <= {"c", "other"}
+                for call in calls:
+                    # A damaged time looks like a clock that is ahead, and the call waits for it.
+                    with suppress(CorruptDataError, ConflictError, BackendUnavailableError):
+                        call()
+                assert len(store.get("other")) == 2
+                for key in client.keys(Keyspace(namespace).patterns[0]):
+                    client.delete(key)
+                for key, value in before.items():
+                    client.restore(key, 0, value)
 
 
 def test_the_users_client_is_used_and_stays_open(server: RealServer, namespace: str) -> None:

@@ -244,7 +244,7 @@ def conversation_of(conversation_id: str, values: list[bytes | None]) -> Convers
             },
             type=Conversation,
         )
-    except (ValueError, IndexError, RecursionError, msgspec.MsgspecError) as error:
+    except (ValueError, IndexError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         raise CorruptDataError(f"the record of conversation {conversation_id[:80]!r} is unreadable: {error}") from error
 
 
