@@ -4,8 +4,9 @@ It listens to keyspace notifications, and to the channels to which scripts publi
 the server's setting for notifications. A message only makes subscribers read their change logs. The confirmation of a
 subscription does so too, because earlier changes may have been missed.
 
-After any error the doorbell takes a new connection and subscribes again. It does not rely on redis-py's own
-reconnection: other code subscribes on the connection while the doorbell's task reads.
+Only the doorbell's task uses the connection: others change what it should subscribe to, and it looks for such changes
+many times a second, because redis-py cannot interrupt a wait for messages. After any error it takes a new connection
+and subscribes again.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
 from redis.exceptions import ConnectionError, NoPermissionError, ResponseError
 
 from redis_history._async._node import AsyncNode
-from redis_history._async._runtime import Job, Lock, is_cancelled, sleep, spawn
+from redis_history._async._runtime import Job, is_cancelled, sleep, spawn
 from redis_history.operations.failures import is_transient
 from redis_history.operations.keys import Keyspace
 
@@ -28,8 +29,8 @@ _logger = logging.getLogger("redis_history")
 
 #: A channel without messages. Its confirmation, the last one, says that all others are subscribed.
 _IDLE: Final = b"rh2:doorbell"
-#: Seconds of silence after which the doorbell looks after itself: whether to end, and what to unsubscribe.
-_CHECK: Final = 1.0
+#: Seconds to wait for a message before the doorbell looks whether its topics have changed, or it should end.
+_CHECK: Final = 0.05
 #: Seconds of silence after which the server must answer, and seconds for its answer.
 _QUIET: Final = 5.0
 _ANSWER: Final = 5.0
@@ -46,6 +47,13 @@ class Topic(NamedTuple):
     name: bytes
     is_pattern: bool = False
     only_published: bool = False
+
+
+class Channel(NamedTuple):
+    """What a connection subscribes to."""
+
+    name: bytes
+    is_pattern: bool
 
 
 class AsyncDoorbell:
@@ -68,11 +76,8 @@ class AsyncDoorbell:
         self._prefix = prefix
         self._announce = announce
         self._watchers: dict[Topic, list[Any]] = {}
-        self._unwatched: set[Topic] = set()
+        self._changed = False  # the topics, since they were compared with the subscriptions
         self._guard = threading.Lock()  # for the two above; never held during a call
-        self._sending = Lock()  # for the three below
-        self._pubsub: Any = None  # None without a connection
-        self._subscribed: set[Topic] = set()
         self._forbidden = False  # this user may not subscribe to the channels that scripts publish to
         self._confirmed = False  # the server has confirmed the subscriptions of this connection
         self._job: Job | None = None
@@ -84,34 +89,30 @@ class AsyncDoorbell:
         """Whether it has a connection with all its subscriptions."""
         return self._confirmed
 
-    async def watch(self, topic: Topic, wake: Any) -> None:
-        """Call `wake` after changes: for a pattern with the conversation id, or None if any may have changed; else
-        without arguments. Raises no errors of the server."""
+    def watch(self, topic: Topic, wake: Any) -> None:
+        """Call `wake` when the server has confirmed the subscription, and after changes: for a pattern with the
+        conversation id, or None if any may have changed; else without arguments."""
         with self._guard:
             if self._closed:
                 return
             self._watchers.setdefault(topic, []).append(wake)
-            self._unwatched.discard(topic)
+            self._changed = True
             if self._job is None or self._job.ended:  # or somebody cancelled all tasks of the loop
                 self._job = spawn(self._run, "redis_history-doorbell")
-        async with self._sending:
-            if self._pubsub is not None and topic not in self._subscribed:
-                self._subscribed.add(topic)
-                await self._send("subscribe", [topic])
 
     def unwatch(self, topic: Topic, wake: Any) -> None:
-        """Undo `watch`. The doorbell unsubscribes a little later."""
+        """Undo `watch`."""
         with self._guard:
             wakes = self._watchers.get(topic, [])
             if wake in wakes:
                 wakes.remove(wake)
-            if not wakes and self._watchers.pop(topic, None) is not None:
-                self._unwatched.add(topic)
+            if not wakes:
+                self._watchers.pop(topic, None)
+                self._changed = True
 
     def hear_published(self) -> None:
         """Listen to published messages from now on."""
-        self.hears_published = True
-        self._pubsub = None  # connects anew
+        self.hears_published = self._changed = True
 
     async def aclose(self) -> None:
         with self._guard:
@@ -119,10 +120,6 @@ class AsyncDoorbell:
             watchers = [(topic, wake) for topic, wakes in self._watchers.items() for wake in wakes]
         for topic, wake in watchers:  # waiting subscriptions see that the store was closed
             call_wake(topic, wake, None)
-        async with self._sending:
-            if self._pubsub is not None:
-                with contextlib.suppress(Exception):  # its confirmation ends the wait for messages
-                    await self._pubsub.unsubscribe(_IDLE)
         if self._job is not None:
             await self._job.stop()
 
@@ -139,7 +136,6 @@ class AsyncDoorbell:
             except Exception as caught:  # noqa: BLE001 -- the next connection may work
                 error = caught
             finally:
-                self._pubsub = None
                 if self._confirmed:
                     wait = _FIRST_WAIT
                 self._confirmed = False
@@ -157,20 +153,17 @@ class AsyncDoorbell:
                 await sleep(min(left, 0.1))
 
     async def _listen(self, pubsub: Any) -> None:
-        """Listen until the doorbell is closed, or its connection is given up. Raises errors of the connection."""
+        """Listen until the doorbell is closed. Raises errors of the connection."""
         # Notifications first: a change before the subscription is found after its confirmation.
         await self._announce(self._node)
         await pubsub.ping()  # connects
-        async with self._sending:
-            with self._guard:
-                self._unwatched.clear()
-                self._subscribed = set(self._watchers)
-            self._pubsub = pubsub
-            await self._send("subscribe", self._subscribed)
-            await pubsub.subscribe(_IDLE)
+        subscribed = await self._subscribe(pubsub, set())
+        await pubsub.subscribe(_IDLE)
         heard_at = time.monotonic()
         asked_at: float | None = heard_at
-        while self._pubsub is pubsub and not self._should_end():
+        while not self._should_end():
+            if self._changed:
+                subscribed = await self._subscribe(pubsub, subscribed)
             message = await pubsub.get_message(timeout=_CHECK)
             now = time.monotonic()
             if message is not None:
@@ -178,34 +171,27 @@ class AsyncDoorbell:
                 self._handle(message)
             elif asked_at is None and now - heard_at >= _QUIET:
                 asked_at = now
-                async with self._sending:
-                    await pubsub.ping()
+                await pubsub.ping()
             elif asked_at is not None and now - asked_at >= _ANSWER:
                 raise ConnectionError(f"no answer for {_ANSWER:g} seconds")
-            if self._unwatched:
-                async with self._sending:
-                    with self._guard:
-                        left, self._unwatched = self._unwatched & self._subscribed, set()
-                    self._subscribed -= left
-                    await self._send("unsubscribe", left)
 
-    async def _send(self, command: str, topics: Iterable[Topic]) -> None:
-        """Subscribe to topics, or unsubscribe. After an error the doorbell's task connects anew."""
-        names: dict[str, list[bytes]] = {command: [], f"p{command}": []}
-        for topic in topics:
-            names[f"p{command}" if topic.is_pattern else command] += self._channels(topic)
-        pubsub = self._pubsub
-        try:
-            for method, channels in names.items():
-                for at in range(0, len(channels), _BATCH):
-                    await getattr(pubsub, method)(*channels[at : at + _BATCH])
-        except Exception as error:  # noqa: BLE001 -- redis-py raises all kinds while it reconnects
-            _logger.info("the doorbell lost its connection: %s", error)
-            self._pubsub = None
+    async def _subscribe(self, pubsub: Any, subscribed: set[Channel]) -> set[Channel]:
+        """Subscribe to what is watched, and unsubscribe from the rest. Returns the channels that are subscribed now."""
+        with self._guard:
+            self._changed = False
+            wanted = {channel for topic in self._watchers for channel in self._channels(topic)}
+        for is_pattern, prefix in ((False, ""), (True, "p")):
+            for command, channels in (("subscribe", wanted - subscribed), ("unsubscribe", subscribed - wanted)):
+                names = [channel.name for channel in channels if channel.is_pattern is is_pattern]
+                for at in range(0, len(names), _BATCH):
+                    await getattr(pubsub, prefix + command)(*names[at : at + _BATCH])
+        return wanted
 
-    def _channels(self, topic: Topic) -> list[bytes]:
-        published = [topic.name] if self.hears_published and not self._forbidden else []
-        return published if topic.only_published else [self._prefix + topic.name, *published]
+    def _channels(self, topic: Topic) -> list[Channel]:
+        names = [] if topic.only_published else [self._prefix + topic.name]
+        if self.hears_published and not self._forbidden:
+            names.append(topic.name)
+        return [Channel(name, topic.is_pattern) for name in names]
 
     def _handle(self, message: dict[str, Any]) -> None:
         kind = message["type"]
@@ -227,7 +213,7 @@ class AsyncDoorbell:
     def _log(self, error: Exception) -> None:
         if isinstance(error, ResponseError) and not is_transient(error):
             self._warn("the server refused the doorbell (%s): subscriptions poll", error)
-        else:  # redis-py raises all kinds when a connection is closed by another task
+        else:  # redis-py raises all kinds when a user closes the connections of the client
             _logger.info("the doorbell lost its connection: %r", error)
 
     def _warn(self, text: str, *values: object) -> None:

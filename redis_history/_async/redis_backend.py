@@ -139,19 +139,19 @@ class AsyncRedisBackend:
         return "publish" if self._settings.ringing.publishes else "notifications"
 
     async def watch(self, conversation_id: str, wake: Wake) -> None:
-        await self._watch(self._topic(conversation_id), wake)
+        self._watch(self._topic(conversation_id), wake)
 
     async def unwatch(self, conversation_id: str, wake: Wake) -> None:
         self._unwatch(self._topic(conversation_id), wake)
 
     async def watch_all(self, wake: WakeAll) -> None:
-        await self._watch(self._topic_of_all, wake)
+        self._watch(self._topic_of_all, wake)
 
     async def unwatch_all(self, wake: WakeAll) -> None:
         self._unwatch(self._topic_of_all, wake)
 
     async def watch_run(self, conversation_id: str, run_id: str, wake: Wake) -> None:
-        await self._watch(self._run_topic(conversation_id, run_id), wake)
+        self._watch(self._run_topic(conversation_id, run_id), wake)
 
     async def unwatch_run(self, conversation_id: str, run_id: str, wake: Wake) -> None:
         self._unwatch(self._run_topic(conversation_id, run_id), wake)
@@ -166,13 +166,13 @@ class AsyncRedisBackend:
     def _run_topic(self, conversation_id: str, run_id: str) -> Topic:
         return Topic(self._settings.keyspace.conversation(conversation_id).run_channel(run_id), only_published=True)
 
-    async def _watch(self, topic: Topic, wake: Any) -> None:
+    def _watch(self, topic: Topic, wake: Any) -> None:
         self._owner.check()
         if self._closed:
             return
         if self._doorbell is None:
             self._doorbell = self._make_doorbell()
-        await self._doorbell.watch(topic, wake)
+        self._doorbell.watch(topic, wake)
 
     def _unwatch(self, topic: Topic, wake: Any) -> None:
         if self._doorbell is not None:

@@ -247,12 +247,11 @@ class ClusterDoorbell:
     def watch(self, topic: Topic, wake: Any) -> None:
         with self._guard:
             self._watched[topic, wake] = None
-            doorbells = [*self._doorbells.values()]
+            for doorbell in self._doorbells.values():
+                doorbell.watch(topic, wake)
             if not self._closed and (self._job is None or self._job.ended):
                 self._signal = Signal()
                 self._job = spawn(self._run, "redis_history-doorbells")
-        for doorbell in doorbells:
-            doorbell.watch(topic, wake)
 
     def unwatch(self, topic: Topic, wake: Any) -> None:
         with self._guard:
@@ -291,25 +290,20 @@ class ClusterDoorbell:
 
     def _match_primaries(self) -> None:
         """A doorbell for each primary, and none for other nodes."""
-        added: list[tuple[Doorbell, Topic, Any]] = []
         with self._guard:
             if self._closed:
                 return
             primaries = self._nodes.primaries
             self._removed += [self._doorbells.pop(node) for node in [*self._doorbells] if node not in primaries]
             for address in primaries - self._doorbells.keys():
-                listens = not any(doorbell.hears_published for doorbell in self._doorbells.values())
-                doorbell = Doorbell(self._nodes.node(address), self._prefix, self._announce, hears_published=listens)
+                node = self._nodes.node(address)
+                doorbell = Doorbell(node, self._prefix, self._announce, hears_published=False)
                 self._doorbells[address] = doorbell
-                added += [(doorbell, topic, wake) for topic, wake in self._watched]
+                for topic, wake in self._watched:
+                    doorbell.watch(topic, wake)
             bells = [*self._doorbells.values()]
             if bells and not any(doorbell.hears_published for doorbell in bells):
                 bells[0].hear_published()
-        for doorbell, topic, wake in added:
-            if (topic, wake) in self._watched:
-                doorbell.watch(topic, wake)
-                if (topic, wake) not in self._watched:  # meanwhile
-                    doorbell.unwatch(topic, wake)
         while self._removed:
             self._removed[-1].close()
             self._removed.pop()
