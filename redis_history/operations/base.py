@@ -408,7 +408,8 @@ def _missing_keys(reply: Any) -> list[bytes] | None:
 def _confirmed(op: Write[Any], decode: Callable[[Any], T], confirmation: Confirmation, replies: tuple[Any, Any]) -> T:
     reply, confirmed = replies
     outcome = decode(reply)  # raises if the script refused, so nothing was written
-    if outcome is None or confirmation.reached(confirmed):
+    # A word instead of an outcome asks for a further step: see Compact and Expand.
+    if outcome is None or isinstance(outcome, bytes) or confirmation.reached(confirmed):
         return outcome
     cause = confirmed if isinstance(confirmed, Exception) else None
     revision = None if type(op) is DeleteConversation else revision_in(reply)

@@ -89,6 +89,20 @@ async def test_a_write_that_is_not_fsynced_in_time_raises_and_may_be_repeated(st
     assert (again.duplicate, again.revision, before.revision) == (True, 2, 1)
 
 
+async def test_a_step_of_an_expansion_that_writes_nothing_needs_no_confirmation(stores: Stores, fsyncing: Any) -> None:
+    """The first step of a long one only finds that messages must be copied."""
+    plain, store = stores(), stores(durability="fsync", durability_timeout=0.05)
+    for part in "abc":
+        await plain.append_many("c", [user(part, id=f"{part}{number}") for number in range(700)])
+    await plain.compact("c", through="b350", summary=user("s", id="s", metadata={"is_summary": True}))
+    await store.append("c", user("x"))
+    fsyncing("no")
+    for write in (store.append("c", user("y")), store.expand("c", "s")):
+        with pytest.raises(DurabilityError):
+            await write
+    assert (await plain.snapshot("c", limit=1)).message_count == 2102
+
+
 @pytest.mark.proves("confirmable")
 async def test_a_server_that_never_fsyncs_is_rejected_before_the_write(stores: Stores, fsyncing: Any) -> None:
     fsyncing("no")
