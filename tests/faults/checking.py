@@ -63,7 +63,7 @@ def check(recorded: Recorded) -> list[str]:
                 seen[name].append(event)
         for name in recorded.follows.get(watcher, tuple(timelines)):
             if name in timelines and recorded.changes.get(name):
-                feed = _Feed(timelines[name], recorded.changes[name], lossy=bool(recorded.losses))
+                feed = _Feed(timelines[name], lossy=bool(recorded.losses))
                 problems += [f"{watcher}: {name}: {problem}" for problem in feed.check(seen[name])]
     made = {token for one in timelines.values() for token in one.made}
     return problems + _check_histories(recorded, made) + _check_search(recorded)
@@ -87,7 +87,7 @@ class _Timeline:
 
     def __init__(self, name: str, changes: list[Seen], calls: list[Call], losses: list[tuple[float, float]]) -> None:
         self._name = name
-        self._changes = changes
+        self._changes = [*changes]
         self._calls = [_forgiven(call, losses) for call in calls]
         by_token = {(call.token[:6], KINDS.get(call.kind)): call for call in self._calls if call.token}
         never = Call("nobody", name, "", "", {}, 0.0)
@@ -103,6 +103,12 @@ class _Timeline:
             self.made.add(maker.token)
             self._makers.append(maker)
         self.made.discard("")
+        # What was read only after the end has no epoch any more: it is the token of the first call.
+        epoch = _NOTHING
+        for at, (change, maker) in enumerate(zip(changes, self._makers, strict=True)):
+            epoch = (maker.token or epoch) if change.revision == 1 else epoch
+            if change.epoch == _NOTHING:
+                self._changes[at] = structs.replace(change, epoch=epoch)
         self._problems: list[str] = []
         self._state = Conversation()
 
@@ -320,9 +326,10 @@ def _difference(wanted: list[Any], found: list[Any]) -> str:
 class _Feed:
     """Checks the events that one subscriber has received of one conversation."""
 
-    def __init__(self, timeline: _Timeline, changes: list[Seen], *, lossy: bool) -> None:
+    def __init__(self, timeline: _Timeline, *, lossy: bool) -> None:
         self._name = timeline._name
         self._state = timeline._state
+        changes = timeline._changes
         self._changes = {change.token: change for change in changes}
         self._before = dict(zip(self._changes, [_NOTHING, *self._changes], strict=False))
         self._makers = dict(zip(self._changes, timeline._makers, strict=False))
@@ -411,7 +418,8 @@ class _Feed:
             fitting = {one for at, one in versions if at >= event.revision}
             if name in forms and forms[name] not in fitting:
                 return f"the message {forms[name]}, which never was so"
-            if name not in forms and not any(at > event.revision for at in self._state.removals[key, name]):
+            gone = [at for at in self._state.removals[key, name] if at > event.revision]
+            if name not in forms and not gone and name not in event.removed:  # by a cap, with its call
                 return f"no message {name}, which was not removed"
         if more := forms.keys() - set(wanted):
             return f"messages {more}, which are of other changes"

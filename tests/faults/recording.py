@@ -341,6 +341,8 @@ def read_journal(path: Path, recorded: Recorded) -> None:
         elif what == "done":
             number, responded, status, value = fields
             call = open_calls.pop(number)
+            if status == "unknown":  # a copy may still be on its way
+                responded = float("inf")
             recorded.calls.append(msgspec.structs.replace(call, responded=responded, status=status, value=value))
         elif what == "event":
             recorded.events.setdefault(name, []).append(msgspec.convert(fields[0], Seen))

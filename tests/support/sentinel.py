@@ -15,16 +15,18 @@ port {port}
 bind 127.0.0.1
 dir {folder}
 sentinel monitor {service} 127.0.0.1 {primary} 1
-sentinel down-after-milliseconds {service} 1000
+sentinel down-after-milliseconds {service} {down_after}
 sentinel failover-timeout {service} 10000
 """
 
 
 class RealService:
-    """`servers[0]` is the primary at first."""
+    """`servers[0]` is the primary at first. `down_after`: milliseconds without an answer after which the replica takes
+    over."""
 
-    def __init__(self, kind: str = "plain") -> None:
+    def __init__(self, kind: str = "plain", down_after: int = 1000) -> None:
         self._kind = kind
+        self._down_after = down_after
         self.servers: list[RealServer] = []
         self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
@@ -42,7 +44,9 @@ class RealService:
         folder = primary.folder
         configuration = folder / "sentinel.conf"
         configuration.write_text(
-            _CONFIGURATION.format(port=self.port, folder=folder, service=SERVICE, primary=primary.port)
+            _CONFIGURATION.format(
+                port=self.port, folder=folder, service=SERVICE, primary=primary.port, down_after=self._down_after
+            )
         )
         with (folder / "sentinel.log").open("ab") as log:
             self._process = subprocess.Popen(
