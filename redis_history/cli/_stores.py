@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 from redis_history._sync.store import HistoryStore
@@ -11,7 +13,7 @@ from redis_history.backends.redis.search_index import read_index_form
 from redis_history.cli._output import complain, name
 from redis_history.cli.commands import Context
 from redis_history.engine.urls import parse_url
-from redis_history.errors import ConfigurationError, ConversationNotFoundError
+from redis_history.errors import BackendRefusedError, ConfigurationError, ConversationNotFoundError, RedisHistoryError
 from redis_history.operations.keys import Keyspace
 from redis_history.retry import RetryPolicy
 
@@ -67,9 +69,44 @@ def search_options(store: HistoryStore, language: str | None = None) -> dict[str
     return {"language": language or form.language, "vectors": form.vectors}
 
 
+def namespaces(store: HistoryStore, seconds: float = float("inf")) -> dict[str, int]:
+    """The number of conversations in each namespace of the server, as far as a scan of its keys gets in this time.
+
+    Expired conversations count until a list finds them gone."""
+    backend: Any = store.backend
+    end, registries = time.monotonic() + seconds, set[bytes]()
+    cursors = [b"0"] * len(backend.ask([[b"PING"]]))  # of each primary
+    while cursors and time.monotonic() < end:
+        scans = [[b"SCAN", one, b"MATCH", Keyspace.all_registries, b"COUNT", b"10000"] for one in cursors]
+        found = [replies[at] for at, replies in enumerate(backend.ask(scans))]
+        if refusal := next((one for one in found if isinstance(one, Exception)), None):
+            raise BackendRefusedError(f"the server does not list its keys: {refusal}", reason="permission")
+        registries.update(key for _, keys in found for key in keys)
+        cursors = [cursor for cursor, _ in found]
+        if not any(map(int, cursors)):
+            break
+    counts: Counter[str] = Counter()
+    keys = sorted(registries)
+    for key, *sizes in zip(keys, *backend.ask([[b"ZCARD", key] for key in keys]), strict=True):
+        # In a cluster, the other nodes answer with an error.
+        counts[Keyspace.namespace_of(key)] += sum(size for size in sizes if isinstance(size, int))
+    return counts
+
+
+def other_namespaces(store: HistoryStore) -> str:
+    """A hint at other namespaces, if this one is empty; otherwise nothing."""
+    with suppress(RedisHistoryError):
+        if not store.list_conversations(limit=1):
+            others = [name(one) for one in sorted(namespaces(store, seconds=2.0)) if one != store.namespace]
+            if others:
+                return f"Namespaces with conversations: {', '.join(others[:20])}{' …' if others[20:] else ''}"
+    return ""
+
+
 def no_conversation(store: HistoryStore, conversation_id: str) -> NoReturn:
     """Raises ConversationNotFoundError, with a hint at a possible reason."""
     text = f"there is no conversation '{name(conversation_id[:80])}' in the namespace '{name(store.namespace)}'"
     if store.list_conversations(limit=1):
         raise ConversationNotFoundError(f"{text}; `redis-history ls` lists the existing conversations")
-    raise ConversationNotFoundError(f"{text}, which is empty: name another with --namespace")
+    more = other_namespaces(store)
+    raise ConversationNotFoundError(f"{text}, which is empty: name another with --namespace. {more}".rstrip())

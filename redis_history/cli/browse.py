@@ -1,4 +1,4 @@
-"""`redis-history ls`, `show`, `log` and `search`."""
+"""`redis-history ls`, `namespaces`, `show`, `log` and `search`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from redis_history._sync.store import HistoryStore
 from redis_history.cli import _options
 from redis_history.cli._options import Number
 from redis_history.cli._output import complain, console, counted, name, one_line, put
-from redis_history.cli._stores import no_conversation, open_store
+from redis_history.cli._stores import connect, namespaces, no_conversation, open_store, other_namespaces
 from redis_history.cli._timeline import Timeline, author, describe, describe_run
 from redis_history.cli.commands import FAILED, WRONG, Context, define
 from redis_history.errors import CapabilityError
@@ -83,6 +83,7 @@ def ls_command(
     with open_store(context) as store:
         page: dict[str, Any] = {"limit": _ALL} if sorts else {"limit": limit + 1, "offset": offset}
         found = store.list_conversations(**owner, **page)
+        others = "" if found or context.json else other_namespaces(store)
     if sorts:
         key, reverse = _SORTS[sort]
         chosen = (one for one in found if (title or "").casefold() in (one.title or "").casefold())
@@ -101,7 +102,7 @@ def ls_command(
         click.echo(f"There are more: --offset {offset + limit}, or --all", err=True)
     elif not found and not context.json:
         kind = "such conversations" if sorts or offset or any(owner.values()) else "conversations"
-        click.echo(f"There are no {kind} in the namespace '{name(context.namespace)}'.", err=True)
+        click.echo(f"There are no {kind} in the namespace '{name(context.namespace)}'. {others}".rstrip(), err=True)
 
 
 def _row(one: Conversation) -> list[str]:
@@ -146,6 +147,20 @@ def _age(time: datetime | None) -> str:
     seconds = max(0.0, (datetime.now(UTC) - time).total_seconds())
     recent = next((f"{int(seconds / size)} {unit}" for bound, unit, size in _AGES if seconds < bound), None)
     return recent or time.astimezone().strftime("%Y-%m-%d")
+
+
+@define("namespaces", shared=("url", "json"))
+def namespaces_command(context: Context) -> None:
+    """List the namespaces of the server.
+
+    Prints a line for each, with its number of conversations. Scans all keys of the server.
+    """
+    with connect(context, probe=False) as store:
+        found = namespaces(store)
+    for namespace, count in sorted(found.items()):
+        context.say(f"{name(namespace)}\t{count}", namespace=namespace, conversations=count)
+    if not found:
+        click.echo("There are no namespaces.", err=True)
 
 
 @define("show")

@@ -27,6 +27,7 @@ SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
 _COMMANDS = {
     "demo": ("demo", "Watch agents write concurrently, a subscriber follow, and a compressor keep them short."),
     "ls": ("browse", "List conversations, the last changed first."),
+    "namespaces": ("browse", "List the namespaces of the server."),
     "show": ("browse", "Show a conversation."),
     "log": ("browse", "Show what changed in a conversation, and when."),
     "tail": ("tail", "Show the newest messages of a conversation, and follow changes."),

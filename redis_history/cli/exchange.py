@@ -20,7 +20,7 @@ from redis_history._sync.store import HistoryStore
 from redis_history.cli import _options
 from redis_history.cli._options import Number
 from redis_history.cli._output import Update, complain, counted, name, one_line, progress
-from redis_history.cli._stores import check_url, connect, no_conversation, open_store
+from redis_history.cli._stores import check_url, connect, no_conversation, open_store, other_namespaces
 from redis_history.cli.commands import FAILED, WRONG, Context, define
 from redis_history.engine.urls import parse_url
 from redis_history.errors import InvalidInputError
@@ -342,8 +342,11 @@ def export_command(
                     raise
                 complain(f"{output or repr(output)} cannot be written: {error.strerror or error}")
                 raise SystemExit(WRONG) from error
+        empty = "" if done.conversations else other_namespaces(store)
     text = f"{counted(done.conversations, 'conversation')}, {counted(done.messages, 'message')}"
     if context.json and output != "-":
         context.emit({"path": output, "conversations": done.conversations, "messages": done.messages})
     elif not quiet:
         click.echo(text if output == "-" else f"{name(output)}: {text}", err=output == "-")
+    if empty:
+        click.echo(empty, err=True)

@@ -125,6 +125,14 @@ class Keyspace:
     def registries(self) -> list[bytes]:
         return [b"%b%02x}:c" % (self._prefix, bucket) for bucket in range(BUCKETS)]
 
+    #: A glob for the registries of all namespaces.
+    all_registries: Final = b"rh2:{*:??}:c"
+
+    @staticmethod
+    def namespace_of(registry: bytes) -> str:
+        """The namespace of a registry's key."""
+        return unquote(registry[len("rh2:{") : -len(":00}:c")].decode(errors="replace"))
+
     def lists(self, kind: Literal["u", "v", "f"], owner: int | str) -> list[bytes]:
         """The key of each bucket's list of the conversations of an owner ("u") or an agent ("v"), or of the forks of a
         conversation ("f")."""

@@ -8,11 +8,11 @@ PYTHONPATH=scripts python -m benchmarks.data fork --messages 100000
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +24,6 @@ import redis
 from benchmarks.timing import TEXT
 from redis_history import Conversation, HistoryStore, assistant, user
 from redis_history.embedded import EmbeddedServer
-from redis_history.importers import export_messages, import_messages
 from redis_history.operations import base as calls
 
 WRITER = """
@@ -51,66 +50,106 @@ def said(number: int) -> Any:
     return user(f"{number} {TEXT}") if number % 2 else assistant(f"{number} {TEXT}")
 
 
+def command(url: str, *arguments: str) -> None:
+    """Run a command of redis-history, and print its time and memory."""
+    start = time.perf_counter()
+    pid = os.posix_spawn(
+        sys.executable, [sys.executable, "-m", "redis_history.cli", "--url", url, *arguments], os.environ
+    )
+    _, status, usage = os.wait4(pid, 0)
+    took, memory = time.perf_counter() - start, usage.ru_maxrss >> 10
+    print(f"{arguments[2]}: {took:.1f} s, peak memory {memory:,} MB, exit status {status}", flush=True)
+
+
 def backup(url: str, conversations: int, messages: int) -> None:
-    first = HistoryStore(url, namespace="bench-a", search="off")
+    first, second = (HistoryStore(url, namespace=name, search="off") for name in ("bench-a", "bench-b"))
     for number in range(conversations):
         first.create_conversation(Conversation(f"c{number}", user_id=number % 1000, title=f"Conversation {number}"))
         stored = first.append_many(f"c{number}", [said(one) for one in range(messages)])
         if number % 10 == 0:
             first.compact(f"c{number}", through=stored[messages // 2].message, summary="the first half")
     print(f"{conversations:,} conversations with {conversations * messages:,} messages", flush=True)
-    with tempfile.TemporaryDirectory() as folder, HistoryStore(url, namespace="bench-b", search="off") as second:
+    with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "backup.jsonl.gz"
-        done = timed("export", lambda: export_messages(first, path))
-        print(f"{done}; {path.stat().st_size >> 20:,} MB")
-        print(timed("import", lambda: import_messages(path, second)))
-        print(timed("the same import again", lambda: import_messages(path, second)))
-        differing = 0
-        for one in first.iter_conversations():
-            name = one.conversation_id
-            same = second.get_conversation(name) == one
-            same = same and second.get(name, include_archived=True) == first.get(name, include_archived=True)
-            differing += not (same and second.get(name) == first.get(name))
-        listed = [store.list_conversations(limit=5000) for store in (first, second)]
-        print(f"conversations that differ: {differing}; the lists are equal: {listed[0] == listed[1]}")
+        command(url, "--namespace", "bench-a", "export", "--quiet", "-o", str(path))
+        print(f"{path.stat().st_size >> 20:,} MB")
+        command(url, "--namespace", "bench-b", "import", "--quiet", str(path))
+        command(url, "--namespace", "bench-b", "import", "--quiet", str(path))
+    differing = 0
+    for one in first.iter_conversations():
+        name = one.conversation_id
+        same = second.get_conversation(name) == one
+        same = same and second.get(name, include_archived=True) == first.get(name, include_archived=True)
+        differing += not (same and second.get(name, limit=1) == first.get(name, limit=1))
+    listed = [store.list_conversations(limit=conversations) for store in (first, second)]
+    print(f"conversations that differ: {differing}; the lists are equal: {listed[0] == listed[1]}")
     first.close()
+    second.close()
 
 
-def erase(url: str, conversations: int, owned: int) -> None:
-    store, client = HistoryStore(url, namespace="bench-e"), redis.Redis.from_url(url)
+ERASER = """
+import sys
+from benchmarks.data import timed
+from redis_history import HistoryStore
+with HistoryStore(sys.argv[1], namespace="bench-e") as store:
+    execute, trips = store.backend.execute, []
+    store.backend.execute = lambda op: (trips.append(op), execute(op))[1]
+    count = timed("erase", lambda: store.erase_user("the erased"))
+    print(f"{count:,} conversations in {len(trips):,} round trips", flush=True)
+"""
+
+
+def erase(server: EmbeddedServer, conversations: int, owned: int) -> None:
+    store, client = (
+        HistoryStore(server.url, namespace="bench-e"),
+        redis.Redis.from_url(server.url, socket_timeout=None, decode_responses=True),
+    )
     every = conversations // owned
     for number in range(conversations):
-        owner = "erased" if number % every == 0 else f"user {number % 997}"
+        owner = "the erased" if number % every == 0 else f"user {number % 997}"
         store.create_conversation(Conversation(f"c{number}", user_id=owner))
-        if number % every == 0 or number % 100 == 1:
+        if number % every == 0:
+            store.append_many(f"c{number}", [user(f"{one} of the erased") for one in range(3)])
+        elif number % 100 == 1:
             store.append_many(f"c{number}", [said(one) for one in range(3)])
-    times: list[float] = []
-    other = HistoryStore(url, namespace="bench-e")
-    searching = threading.Event()
+    print(f"{conversations:,} conversations, {client.dbsize():,} keys", flush=True)
 
-    def search() -> None:
-        while not searching.is_set():
+    def others() -> int:
+        """A digest of the conversations of others."""
+        digest = 0
+        for one in store.iter_conversations():
+            if one.user_id != "the erased":
+                messages = store.get(one.conversation_id) if one.message_count else []
+                digest ^= hash((repr(one), repr(messages)))
+        return digest
+
+    def searches(until: Callable[[], bool]) -> float:
+        times: list[float] = []
+        while not until():
             start = time.perf_counter()
-            other.search("c1", "conversation")
+            store.search("c1", "conversation")
             times.append(time.perf_counter() - start)
-
-    def searched(what: str, work: Callable[[], Any]) -> float:
-        times.clear()
-        searching.clear()
-        thread = threading.Thread(target=search)
-        thread.start()
-        outcome = timed(what, work)
-        searching.set()
-        thread.join()
-        print(f"{outcome}; a search of others meanwhile: p50 {median(times) * 1e3:.2f} ms", flush=True)
+        print(f"{len(times):,} searches of others: p50 {median(times) * 1e3:.2f} ms", flush=True)
         return median(times)
 
-    alone = searched("nothing", lambda: time.sleep(5))
-    meanwhile = searched("erase", lambda: store.erase_user("erased"))
-    print(f"searches of others: x {meanwhile / alone:.2f}")
-    left = sum(1 for _ in store.iter_conversations(user_id="erased"))
-    print(f"left: {left}; others: {store.count_conversations():,}; keys: {client.dbsize():,}")
-    other.close()
+    before = others()
+    end = time.perf_counter() + 10
+    alone = searches(lambda: time.perf_counter() > end)
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+        end = time.perf_counter() + 10
+        beside = searches(lambda: time.perf_counter() > end)
+        busy.kill()
+    with subprocess.Popen([sys.executable, "-c", ERASER, server.url]) as eraser:
+        meanwhile = searches(lambda: eraser.poll() is not None)
+    print(
+        f"searches of others: x {meanwhile / alone:.2f} (beside a busy process: x {beside / alone:.2f}); the others are the same: {others() == before}"
+    )
+    client.config_set("rdbcompression", "no")
+    client.save()
+    dump = Path(*(str(client.config_get(one)[one]) for one in ("dir", "dbfilename")))
+    left = subprocess.run(["grep", "-c", "-a", "the erased", dump], capture_output=True, text=True, check=False)
+    print(f"lines of the dump ({dump.stat().st_size >> 20:,} MB) with the name or a text: {left.stdout.strip()}")
+    print(f"hits in the index: {len(store.search_all('erased'))}; keys: {client.dbsize():,}", flush=True)
     store.close()
 
 
@@ -146,7 +185,7 @@ def main() -> None:
         if given.what == "backup":
             backup(server.url, given.conversations, given.messages)
         elif given.what == "erase":
-            erase(server.url, given.conversations, given.owned)
+            erase(server, given.conversations, given.owned)
         else:
             fork(server.url, given.messages)
 

@@ -278,6 +278,27 @@ def test_a_missing_conversation_is_reported(store: HistoryStore, namespace: str,
     assert "redis-history ls" in on("show", "c").stderr
 
 
+@pytest.mark.parametrize("kind", ["plain", "cluster"])
+def test_namespaces(server_of: Any, namespace: str, kind: str) -> None:
+    """They are listed with the number of their conversations, and a wrong one says which exist."""
+    url, odd = server_of(kind).url, f"{namespace} *ü{{1}}"
+    try:
+        for one, count in ((namespace, 2), (odd, 70)):
+            with HistoryStore(url, namespace=one, search="off") as store:
+                for number in range(count):
+                    store.append(f"c{number}", user("x"))
+        lines = run("--url", url, "namespaces").stdout.splitlines()
+        assert {f"{namespace}\t2", f"{odd}\t70"} <= set(lines)
+        assert {"namespace": odd, "conversations": 70} in run("--url", url, "--json", "namespaces").lines
+        for words in (["ls"], ["show", "c"], ["export"]):
+            done = run("--url", url, "--namespace", f"{namespace}-wrong", *words)
+            assert done.returncode == (words[0] == "show")
+            assert f"Namespaces with conversations: {namespace}, {odd}" in done.stderr
+        assert "Namespaces" not in run("--url", url, "--namespace", namespace, "show", "c").stderr
+    finally:
+        server_of.clear(odd)
+
+
 def test_a_reader_that_leaves_early_is_not_an_error(store: HistoryStore, where: tuple[str, ...]) -> None:
     store.append_many("c", [user("x" * 600) for _ in range(1000)])
     argv = command(*where, "show", "c", "--all")
