@@ -33,6 +33,7 @@ from benchmarks.chat import bench_chat
 from benchmarks.doorbells import bench_async_doorbell, bench_doorbell
 from benchmarks.durability import bench_durability, followed
 from benchmarks.growth import bench_compaction, bench_growth, bench_memory
+from benchmarks.runs import bench_runs
 from benchmarks.search import bench_search, bench_search_memory, bench_search_writes
 from benchmarks.timing import Report, in_turn
 from rich.console import Console
@@ -93,6 +94,7 @@ def main() -> None:
             bench_listing(report, client, store, options.rounds)
             bench_memory(report, client, store)
             bench_compaction(report, client, url, "off")
+            bench_runs(report, client, store, url)
             bench_chat(report, url, int(client.info("server")["process_id"]))
             searches = store.capabilities.search_module is not None
         if searches:
