@@ -142,9 +142,10 @@ class Outage:
     """When the server was last out of reach. Meanwhile no writer could renew the lease of its reply, so a reader that
     comes back first must not take the writers for dead."""
 
-    #: Seconds after the last sign of an outage in which writers can renew their leases. A call may take 5 seconds to
-    #: notice one, and the clients of writers wait for some seconds before they try again.
-    GRACE: Final = 12.0
+    #: Seconds after the last sign of an outage in which holders can renew their leases: a call may take 5 seconds to
+    #: notice the outage, and then waits for a second. More would break the promise that 10 seconds after an outage
+    #: nobody waits for a holder that died in it, because those who wait look every second.
+    GRACE: Final = 8.0
     #: A lease outlives an outage of 4 seconds. If this store has heard nothing for almost as long, there may have been
     #: a longer one without a failed call of this store, after which writers come back when their wait is over.
     SILENCE: Final = 3.5

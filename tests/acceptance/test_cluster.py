@@ -114,6 +114,36 @@ async def test_slots_move_during_appends(cluster: RealCluster, namespace: str, f
         await reader.delete_conversation("c")
 
 
+@pytest.mark.proves("cluster", "runs")
+@pytest.mark.parametrize("face", ["sync", "async"])
+async def test_a_slot_moves_during_a_run(cluster: RealCluster, namespace: str, face: str) -> None:
+    """Its holder writes and is stopped on the new node, and the next in the queue begins there."""
+    slot = _slot(namespace, "c")
+    async with _store(face, cluster, namespace) as store, _store(face, cluster, namespace) as other:
+
+        async def wait() -> str:
+            async with other.run("c", wait=30) as following:
+                return str(following.run_id)
+
+        async with store.run("c") as run:
+            await run.append(user("one"))
+            waiting = asyncio.create_task(wait())
+            await until(lambda: _waiters(store, 1), "it to wait")
+            for to in (cluster.another(slot), cluster.owner(slot)):
+                await asyncio.to_thread(cluster.move, slot, to)
+                await run.append(user("moved"))
+                assert (await other.get_run("c")).run_id == run.run_id
+            assert await other.stop_run("c")
+            assert await run.wait_stop(10)
+        assert await waiting == (await store.get_run("c")).run_id
+        assert [message.text for message in await store.get("c")] == ["one", "moved", "moved"]
+        await store.delete_conversation("c")
+
+
+async def _waiters(store: Any, count: int) -> bool:
+    return len((await store.get_run("c")).waiting) == count
+
+
 @pytest.mark.proves("cluster")
 async def test_a_new_conversation_waits_for_a_moving_slot(cluster: RealCluster, namespace: str) -> None:
     """Its bucket's list is on one side, its own keys on neither: the nodes say TRYAGAIN until the slot has moved."""

@@ -16,6 +16,7 @@ from redis_history import (
     user,
 )
 from redis_history.errors import RunBusyError
+from tests.support.forks import Forked
 from tests.support.proxy import LossyProxy
 from tests.support.servers import Start, wait_until
 
@@ -91,3 +92,42 @@ def test_a_restart_ends_no_living_run(own_server: Start) -> None:
         status = store.get_run("c")
     assert status is not None
     assert status.status == "active"
+
+
+def hold(url: str) -> None:
+    with HistoryStore(url, search="off") as store, store.run("c"):
+        time.sleep(600)
+
+
+@pytest.mark.proves("runs")
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["redis", "valkey"])
+@pytest.mark.parametrize("restart", [False, True], ids=["pause", "restart"])
+def test_who_waits_begins_within_10_seconds_after_an_outage_in_which_the_holder_died(
+    own_server: Start, kind: str, restart: bool
+) -> None:
+    server = own_server(kind, options=("--appendonly", "yes", "--appendfsync", "always"))
+    holder = Forked(hold, server.url)
+    began: list[float] = []
+
+    def wait() -> None:
+        with waiting.run("c", wait=60):
+            began.append(time.monotonic())
+
+    with HistoryStore(server.url, search="off", retry=RetryPolicy(deadline=60)) as waiting:
+        wait_until(lambda: (run := waiting.get_run("c")) is not None and run.is_active, "the holder")
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        wait_until(lambda: len(getattr(waiting.get_run("c"), "waiting", ())) == 1, "it to wait")
+        if restart:
+            server.kill()
+            holder.kill()
+            server.start()
+            returned = time.monotonic()
+        else:
+            with server.client() as client:
+                client.client_pause(7000, all=True)
+            holder.kill()
+            returned = time.monotonic() + 7
+        waiter.join(60)
+    assert began[0] - returned < 10

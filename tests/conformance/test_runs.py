@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from redis_history import RunChanged, assistant, text, tool, tool_result, tool_use, user
+from redis_history import Conversation, RunChanged, assistant, text, tool, tool_result, tool_use, user
 from redis_history.errors import (
     CapabilityError,
     ConfigurationError,
     InvalidInputError,
+    MessageConflictError,
+    MessageNotFoundError,
     RunBusyError,
     RunLostError,
     RunStopped,
@@ -22,6 +25,7 @@ from redis_history.formats import paired, to_anthropic, to_gemini, to_mistral, t
 from redis_history.model.pairs import open_calls
 from redis_history.operations import EndRun, RunFence, StopRun, TakeRun
 from tests.conformance.conftest import SOON
+from tests.conformance.test_compaction import summary
 from tests.conformance.test_stream import execute
 from tests.support.sdk import torn, validate
 from tests.support.servers import until
@@ -159,8 +163,9 @@ async def test_a_reply_of_a_lost_run_does_not_grow(stores: Any) -> None:
     assert message.text == "mine"
 
 
-async def has_text(store: Any, wanted: str) -> bool:
-    return [message.text for message in await store.get("c")] == [wanted]
+async def has_text(store: Any, wanted: str, message_id: str = "r") -> bool:
+    message = await store.get_message("c", message_id)
+    return message is not None and message.text == wanted
 
 
 @pytest.mark.smoke
@@ -299,18 +304,104 @@ async def test_a_conversation_may_begin_during_its_run(stores: Any) -> None:
     assert [message.text for message in await store.get("c")] == ["Hello"]
 
 
-async def test_clear_keeps_a_run_and_a_deletion_ends_it(stores: Any) -> None:
+#: What others do to the conversation "c" of the test below, and what that leaves of its messages "u", "a", "b"
+#: and of the reply "r" that the run is writing; None: the run ends.
+OPERATIONS: dict[str, tuple[Callable[[Any], Any], str | None]] = {
+    "append": (lambda store: store.append("c", user("new", id="n")), "uabrn"),
+    "append_many": (lambda store: store.append_many("c", [user("new", id="n"), user("new", id="m")]), "uabrnm"),
+    "stream": (lambda store: write_reply(store), "uabrn"),
+    "update_message": (lambda store: store.update_message("c", user("changed", id="u")), "uabr"),
+    "update_message on its reply": (lambda store: store.update_message("c", assistant("changed", id="r")), "uabr"),
+    "pin": (lambda store: store.pin("c", "a"), "uabr"),
+    "delete_messages": (lambda store: store.delete_messages("c", ["u", "a"]), "br"),
+    "delete_messages of its reply": (lambda store: store.delete_messages("c", ["r"]), "uab"),
+    "erase of messages": (lambda store: store.erase("c", ["u", "a"]), "br"),
+    "clear": (lambda store: store.clear("c"), ""),
+    "restore": (lambda store: store.restore("c", [user("new", id="n")]), "n"),
+    "compact": (lambda store: store.compact("c", through="b", summary=summary(id="s")), "sr"),
+    "expand": (lambda store: compact_and_expand(store), "uabr"),
+    "fork": (lambda store: store.fork("c", "d"), "uabr"),
+    "create_conversation": (lambda store: store.create_conversation(Conversation("c"), exist_ok=True), "uabr"),
+    "update_conversation": (lambda store: store.update_conversation("c", title="t"), "uabr"),
+    "reindex": (lambda store: store.reindex(), "uabr"),
+    "get": (lambda store: store.get("c"), "uabr"),
+    "log": (lambda store: store.log("c"), "uabr"),
+    "snapshot": (lambda store: store.snapshot("c"), "uabr"),
+    "list_conversations": (lambda store: store.list_conversations(preview=True), "uabr"),
+    "search": (lambda store: store.search("c", "one"), "uabr"),
+    "stop_run of another": (lambda store: store.stop_run("c", run_id="another"), "uabr"),
+    "erase": (lambda store: store.erase("c"), ""),
+    "erase_user": (lambda store: store.erase_user("u1"), None),
+    "delete_conversation": (lambda store: store.delete_conversation("c"), None),
+}
+
+
+async def write_reply(store: Any) -> None:
+    async with store.stream("c", id="n") as reply:
+        await reply.write("new")
+
+
+async def compact_and_expand(store: Any) -> None:
+    await store.compact("c", through="b", summary=summary(id="s"))
+    await store.expand("c", "s")
+
+
+@pytest.mark.proves("runs")
+@pytest.mark.parametrize("name", OPERATIONS)
+async def test_each_operation_during_a_run(stores: Any, name: str) -> None:
+    """The table of docs/how-to/runs.md: only what removes the conversation ends the run."""
+    operation, left = OPERATIONS[name]
+    holder, other = stores(), stores()
+    await holder.create_conversation(Conversation("c", user_id="u1"))
+    await holder.append_many("c", [user("one", id="u"), assistant("two", id="a")])
+    async with holder.run("c", agent_name="a") as run:
+        await run.append(user("three", id="b"))
+        reply = run.stream(id="r", interval=0.0)
+        with contextlib.suppress(MessageConflictError, MessageNotFoundError, RunLostError, CapabilityError):
+            async with reply:
+                await reply.write("four")
+                await until(lambda: has_text(other, "four"), "the text")
+                await operation(other)
+        if left is None:
+            assert await other.get_run("c") is None
+            with pytest.raises(RunLostError):
+                await run.append(user("late"))
+            assert await other.get("c") == []
+            return
+        assert (await other.get_run("c")).run_id == run.run_id
+        assert await other.get_run("d") is None  # a fork has no run
+        await run.append(user("five", id="z"))
+        assert [message.id for message in await other.get("c")] == [*left, "z"]
+        with pytest.raises(RunBusyError):
+            async with other.run("c"):
+                pass
+    assert (await other.get_run("c")).status == "completed"
+
+
+async def test_a_run_goes_on_when_its_conversation_begins_as_a_fork(stores: Any) -> None:
     store = stores()
+    await store.append("other", user("one", id="u"))
+    async with store.run("c") as run:
+        await store.fork("other", "c")
+        await run.append(user("two", id="v"))
+        assert (await store.get_run("c")).run_id == run.run_id
+    assert [message.id for message in await store.get("c")] == ["u", "v"]
+
+
+async def test_a_run_ends_when_its_conversation_expires(stores: Any) -> None:
+    store = stores(ttl=0.5)
     async with store.run("c") as run:
         await run.append(user("one"))
-        await store.clear("c")
-        await run.append(user("two"))
-        await store.restore("c", [user("three")])
-        await run.append(user("four"))
-        assert await store.delete_conversation("c")
+
+        async def expired() -> bool:
+            return await store.get_conversation("c") is None
+
+        await until(expired, "it to expire")
         with pytest.raises(RunLostError):
-            await run.append(user("five"))
+            await run.append(user("late"))
     assert await store.get("c") == []
+    async with store.run("c") as run:
+        await run.append(user("two"))
 
 
 async def test_a_late_copy_of_a_request_begins_no_run(stores: Any) -> None:

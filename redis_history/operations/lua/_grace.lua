@@ -3,5 +3,5 @@
 local function could_renew(ends, lease, now)
   -- The uptime is the difference of whole seconds of the clock.
   local uptime = tonumber(string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)'))
-  return uptime >= 8 or ends - lease > 1000 * (math.floor(now / 1000) - uptime)
+  return uptime >= 7 or ends - lease > 1000 * (math.floor(now / 1000) - uptime)
 end
