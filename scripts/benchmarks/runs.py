@@ -89,7 +89,7 @@ async def _calls_of_waiters(client: Any, url: str, waiters: int) -> tuple[float,
 
         async with store.run("queue"):
             tasks = [asyncio.create_task(wait()) for _ in range(waiters)]
-            while (info := await store.get_run("queue")) is None or len(info.waiting) < waiters:
+            while (info := await store.get_run("queue")) is None or len(info.waiting) < waiters:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
             rate = await _calls(client) - 0.5  # without the renewal of the run
             before = _count(client)
