@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Generator
+from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from redis_history._async._runtime import in_thread, resolve
 from redis_history.events import BEGINNING, Cursor
 from redis_history.model import Conversation
-from redis_history.operations import ListConversations, ReadHead, ScanConversations
+from redis_history.model.ranges import stays
+from redis_history.operations import ListConversations, ReadHead, ReadPage, ScanConversations
 from redis_history.operations.backend import AsyncBackend, AsyncFollowsAll, ChangedHeads, ChangeQuery, WakeAll
 from redis_history.operations.changelog import is_gone
 from redis_history.operations.options import Embedder
+from redis_history.paging import PAGE, next_page
 from redis_history.search.searches import Embed, Work
 
 T = TypeVar("T")
 
 #: Conversations listed at once.
 _LISTED: Final = 500
+#: Number of messages in the first read for the oldest message that may be compressed.
+_OLDEST: Final = 32
 
 
 async def run_steps(backend: AsyncBackend, steps: Generator[Any, Any, T], embedder: Embedder | None = None) -> T:
@@ -52,6 +57,18 @@ async def scan_conversations(backend: AsyncBackend) -> AsyncIterator[list[Conver
         if page.cursor is None:
             return
         op = ScanConversations(cursor=page.cursor)
+
+
+async def oldest_to_compress(backend: AsyncBackend, conversation_id: str) -> datetime | None:
+    """The time of the oldest message that may be compressed."""
+    op: ReadPage | None = ReadPage(conversation_id, _OLDEST, newest=False)
+    while op is not None:
+        page = await backend.execute(op)
+        for message in page.messages:
+            if not stays(message) and not message.is_summary and message.timestamp is not None:
+                return message.timestamp
+        op = next_page(op, page, min(4 * op.limit, PAGE))
+    return None
 
 
 def follows_all(backend: AsyncBackend) -> AsyncFollowsAll:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from redis_history import requests
 from redis_history._async._runtime import Job, Signal, SummarizerCall, in_thread, is_cancelled, spawn
-from redis_history._async._steps import follows_all, scan_conversations
+from redis_history._async._steps import follows_all, oldest_to_compress, scan_conversations
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._validation import check_function, check_integer
 from redis_history.compaction.extractive import within
@@ -54,20 +54,17 @@ from redis_history.errors import (
 )
 from redis_history.model import Conversation, Message
 from redis_history.model.ids import new_token, rng
-from redis_history.model.ranges import stays
 from redis_history.operations import (
     EndRun,
     KeepRuns,
     ListConversations,
     Precondition,
     ReadConversation,
-    ReadPage,
     RunFence,
     TakeRun,
     rules,
 )
 from redis_history.operations.backend import PendingWakeups
-from redis_history.paging import PAGE, next_page
 from redis_history.tokens import message_tokens
 
 _logger = logging.getLogger("redis_history")
@@ -78,8 +75,6 @@ _CHECK: Final = 1.0
 _FIRST_LOOK: Final = 32
 #: Number of recently changed conversations to remember, so that a read need not go further back.
 _KNOWN: Final = 1_000
-#: Number of messages in the first read for the oldest message that may be compressed.
-_OLDEST: Final = 32
 
 
 class _StoppedError(Exception):
@@ -318,15 +313,8 @@ class AsyncCompressor:
         age = self._policy.older_than
         if not isinstance(age, timedelta) or not conversation.message_count or conversation in self._work.young:
             return False
-        gets_old: datetime | None = None
-        op: ReadPage | None = ReadPage(conversation.conversation_id, _OLDEST, newest=False)
-        while op is not None and gets_old is None:
-            page = await self._store.backend.execute(op)
-            for message in page.messages:
-                if not stays(message) and not message.is_summary and message.timestamp is not None:
-                    gets_old = message.timestamp + age
-                    break
-            op = next_page(op, page, min(4 * op.limit, PAGE))
+        oldest = await oldest_to_compress(self._store.backend, conversation.conversation_id)
+        gets_old = None if oldest is None else oldest + age
         if gets_old is not None and gets_old < datetime.now(UTC):
             return True
         self._work.young.add(conversation.conversation_id, conversation.revision, gets_old)

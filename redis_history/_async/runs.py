@@ -1,14 +1,8 @@
-"""Runs: one agent at a time works on a conversation.
-
-A run is a lease on the server. One job per store renews all its runs and keeps the places of those that wait, so its
-cost does not grow with their number. The server wakes a holder that is asked to stop, and the first in the queue when a
-run ends; the renewals notice both, too.
-"""
+"""Runs: one agent at a time works on a conversation. A run is a lease on the server, which `run_keeper` renews."""
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Iterable
 from contextvars import ContextVar
@@ -19,24 +13,22 @@ from typing import Any, Final, Self, Unpack
 from msgspec.structs import replace
 
 from redis_history import requests
-from redis_history._async._runtime import Canceller, Job, Signal, spawn, uninterrupted
+from redis_history._async._runtime import Canceller, Signal, uninterrupted
 from redis_history._async.replies import AsyncReply
 from redis_history._validation import check_name, check_seconds, check_text
 from redis_history.errors import (
     CapabilityError,
     InvalidInputError,
     RedisHistoryError,
-    RunBusyError,
     RunLostError,
     RunStopped,
-    StoreClosedError,
 )
 from redis_history.events import Cursor, HistoryRestored, MessagesAppended, ReplyEnded, Reset
 from redis_history.model import Message, Role, tool, tool_result
 from redis_history.model.helpers import MessageFields
 from redis_history.model.ids import check_conversation_id, new_token
 from redis_history.model.pairs import open_calls
-from redis_history.model.runs import POLL_SECONDS, RENEW_SECONDS, RunInfo, RunStatus
+from redis_history.model.runs import RunStatus
 from redis_history.operations import (
     Append,
     Appended,
@@ -49,7 +41,6 @@ from redis_history.operations import (
     Restore,
     RunFence,
     RunOutcome,
-    TakeRun,
     rules,
 )
 from redis_history.operations.backend import features
@@ -112,8 +103,7 @@ class AsyncRun:
     def check(self) -> None:
         """Raises RunStopped after a request to stop, and RunLostError if the run is known to be lost."""
         if self._stop_requested:
-            reason = f": {self._stop_reason}" if self._stop_reason else ""
-            raise RunStopped(f"this run was asked to stop{reason}", reason=self._stop_reason)
+            raise self._stopped()
         if self._lost:
             raise rules.run_lost(self.conversation_id)
 
@@ -193,8 +183,7 @@ class AsyncRun:
             self._canceller = Canceller()
         self._entered = True
         self._signal = Signal()
-        runs: AsyncRuns = self._store._runs
-        await runs.take(self, self._wait)
+        await self._store._runs.take(self, self._wait)
         try:
             head = await self._store.backend.execute(ReadHead(self.conversation_id, 1))
             self._cursor = head.cursor
@@ -222,8 +211,11 @@ class AsyncRun:
 
         await uninterrupted(end, self._unfinished)
         if self._canceller is not None and self._canceller.is_own(error) and self._stop_requested:
-            reason = f": {self._stop_reason}" if self._stop_reason else ""
-            raise RunStopped(f"this run was asked to stop{reason}", reason=self._stop_reason) from error
+            raise self._stopped() from error
+
+    def _stopped(self) -> RunStopped:
+        reason = f": {self._stop_reason}" if self._stop_reason else ""
+        return RunStopped(f"this run was asked to stop{reason}", reason=self._stop_reason)
 
     async def _abandon(self) -> None:
         """End a run that did not begin."""
@@ -231,7 +223,6 @@ class AsyncRun:
 
     async def _end(self, status: RunStatus) -> None:
         self._ended = True
-        runs: AsyncRuns = self._store._runs
         try:
             if not self._lost and self._interrupted_since is not None:  # its reply may have ended only now
                 await self._settle("interrupted", since=self._interrupted_since)
@@ -242,9 +233,7 @@ class AsyncRun:
                 await self._store.backend.execute(LeaveRun(self.conversation_id, (self.run_id,)))
             elif not self._lost:
                 ended = await self._store.backend.execute(EndRun(self.conversation_id, fence, status))
-                if status == "completed" and (stopping := _stopping(ended)) is not None:
-                    # It was asked to stop, and this process did not know it yet.
-                    self._stop_requested, self._stop_reason = True, stopping.stop_reason
+                if status == "completed" and self._is_stopping(ended):  # this process did not know it yet
                     await self._settle("stopped")
                     ended = await self._store.backend.execute(EndRun(self.conversation_id, fence, "stopped"))
                 self._lost = not ended.done
@@ -253,7 +242,7 @@ class AsyncRun:
         except RedisHistoryError as error:
             _logger.warning("run %s could not be ended, so it expires: %s", self.run_id, error)
         finally:
-            await runs.forget(self)
+            await self._store._runs.forget(self)
             self._fence = None
         if self._lost:
             _logger.info("run %s of conversation %r was lost before its end", self.run_id, self.conversation_id[:80])
@@ -274,7 +263,7 @@ class AsyncRun:
             results = [tool_result(call.id, said, is_error=True, name=call.name) for call in calls]
             await self.append(tool(results, participant=message.participant))
 
-    # For AsyncRuns and AsyncReply
+    # For AsyncRunKeeper and AsyncReply
 
     def _fence_of_run(self) -> RunFence:
         fence = self._fence
@@ -313,13 +302,17 @@ class AsyncRun:
         )
         return outcomes[0].done
 
-    def _request_stop(self, reason: str | None) -> None:
-        if self._stop_requested:
-            return
-        self._stop_requested, self._stop_reason = True, reason
-        self._notify()
-        if self._canceller is not None:
-            self._canceller.cancel()
+    def _is_stopping(self, outcome: RunOutcome) -> bool:
+        """Note a request to stop, if there is one."""
+        run = outcome.run
+        if run is None or run.status != "stopping":
+            return False
+        if not self._stop_requested:
+            self._stop_requested, self._stop_reason = True, run.stop_reason
+            self._notify()
+            if self._canceller is not None and not self._ended:
+                self._canceller.cancel()
+        return True
 
     def _lose(self) -> None:
         self._lost = True
@@ -337,206 +330,6 @@ class AsyncRun:
         """The server has woken this run. From any thread."""
         self._rung = True
         self._store._runs.wake()
-
-
-class AsyncRuns:
-    """The runs of a store: takes them, renews them, and keeps the places of those that wait."""
-
-    def __init__(self, store: Any) -> None:
-        self._store = store
-        self._guard = threading.Lock()  # for the fields below; never held during a call
-        self._held: dict[str, AsyncRun] = {}
-        self._waiting: dict[str, list[AsyncRun]] = {}  # by conversation, in the order of arrival
-        self._poll_at: dict[str, float] = {}
-        self._renew_at = 0.0
-        self._closed = False
-        self._signal: Signal | None = None
-        self._job: Job | None = None
-
-    async def take(self, run: AsyncRun, wait: float) -> None:
-        """Return when `run` has the run. Raises RunBusyError after `wait` seconds."""
-        ends = time.monotonic() + wait
-        await self._store.backend.watch_run(run.conversation_id, run.run_id, run._ring)
-        try:
-            outcome = await self._ask(run.conversation_id, [run], wait > 0)
-            if run._fence is None and wait > 0:
-                self._add_waiting(run)
-                signal = run._signal
-                assert signal is not None  # noqa: S101
-                while run._fence is None and run._error is None and (left := ends - time.monotonic()) > 0:
-                    await signal.wait(left)
-                    signal.clear()
-                self._remove_waiting(run)
-                if run._fence is None and run._error is None:  # leave the queue, or take it if it is free now
-                    outcome = await self._ask(run.conversation_id, [run], False)
-            if run._error is not None:
-                raise run._error
-            if run._fence is None:
-                raise _busy(run, outcome.run)
-        except BaseException:
-            self._remove_waiting(run)
-            await uninterrupted(run._abandon, run._unfinished)
-            raise
-
-    async def forget(self, run: AsyncRun) -> None:
-        """The run has ended, or does not wait any more."""
-        with self._guard:
-            self._held.pop(run.run_id, None)
-        self.wake()  # the job may have nothing more to do
-        await self._store.backend.unwatch_run(run.conversation_id, run.run_id, run._ring)
-
-    def wake(self) -> None:
-        """Ask the server soon about the runs that it has woken. From any thread."""
-        signal = self._signal
-        if signal is not None:
-            signal.set()
-
-    async def aclose(self) -> None:
-        """End the job. Runs expire."""
-        with self._guard:
-            self._closed = True
-            job, runs = (
-                self._job,
-                [*self._held.values(), *(one for waiting in self._waiting.values() for one in waiting)],
-            )
-        self.wake()
-        for run in runs:
-            run._fail(StoreClosedError("the store was closed"))
-        if job is not None:
-            await job.stop()
-
-    def _add_waiting(self, run: AsyncRun) -> None:
-        with self._guard:
-            self._waiting.setdefault(run.conversation_id, []).append(run)
-            self._poll_at.setdefault(run.conversation_id, time.monotonic() + POLL_SECONDS)
-            self._start_job()
-        if run._rung:
-            self.wake()
-
-    def _remove_waiting(self, run: AsyncRun) -> None:
-        with self._guard:
-            waiting = self._waiting.get(run.conversation_id, [])
-            if run in waiting:
-                waiting.remove(run)
-            if not waiting:
-                self._waiting.pop(run.conversation_id, None)
-                self._poll_at.pop(run.conversation_id, None)
-
-    def _hold(self, run: AsyncRun, outcome: RunOutcome) -> None:
-        with self._guard:
-            if not self._held:
-                self._renew_at = time.monotonic() + RENEW_SECONDS
-            self._held[run.run_id] = run
-            run._fence = outcome.fence
-            run._interrupted_since = outcome.interrupted_since
-            self._start_job()
-        if (stopping := _stopping(outcome)) is not None:
-            run._request_stop(stopping.stop_reason)
-        run._notify()
-
-    def _start_job(self) -> None:
-        if self._job is None or self._job.ended:
-            self._signal = Signal()
-            self._job = spawn(self._run, "redis_history-runs")
-        self.wake()
-
-    async def _ask(self, conversation_id: str, runs: list[AsyncRun], wait: bool) -> RunOutcome:
-        """Ask for the run on behalf of these callers."""
-        callers = tuple((run.run_id, run.agent_name) for run in runs)
-        outcome: RunOutcome = await self._store.backend.execute(TakeRun(conversation_id, callers, wait))
-        fence = outcome.fence
-        for run in runs:
-            taken = fence is not None and run.run_id == fence.run_id
-            if taken and not run._ended:
-                self._hold(run, outcome)
-            elif taken and fence is not None:  # its caller stopped waiting while this call was under way
-                await self._store.backend.execute(EndRun(conversation_id, fence, "interrupted"))
-            elif run._ended:
-                await self._store.backend.execute(LeaveRun(conversation_id, (run.run_id,)))
-            elif run.run_id == outcome.lost:
-                run._fail(rules.run_lost(conversation_id))
-        return outcome
-
-    # The job
-
-    async def _run(self) -> None:
-        signal = self._signal
-        assert signal is not None  # noqa: S101
-        while True:
-            signal.clear()
-            now = time.monotonic()
-            with self._guard:
-                if self._closed or not (self._held or self._waiting):
-                    self._job = None
-                    return
-                due = now >= self._renew_at
-                held = [run for run in self._held.values() if due or run._rung]
-                asking = {
-                    name: [*runs]
-                    for name, runs in self._waiting.items()
-                    if now >= self._poll_at[name] or any(run._rung for run in runs)
-                }
-            try:
-                if held:
-                    if due:
-                        self._renew_at = now + RENEW_SECONDS
-                    await self._renew(held)
-                for name, runs in asking.items():
-                    await self._poll(name, runs)
-            except StoreClosedError:
-                return
-            except RedisHistoryError as error:
-                _logger.warning("runs could not be renewed, and will be again: %s", error)
-                await signal.wait(_WAIT_AFTER_ERROR)
-                continue
-            with self._guard:
-                waits = [*self._poll_at.values(), *([self._renew_at] if self._held else [])]
-            await signal.wait(max(0.0, min(waits, default=0.0) - time.monotonic()))
-
-    async def _renew(self, runs: list[AsyncRun]) -> None:
-        for run in runs:
-            run._rung = False
-        held = [(run, run._fence) for run in runs]
-        op = KeepRuns(tuple((run.conversation_id, fence) for run, fence in held if fence is not None))
-        outcomes = await self._store.backend.execute(op)
-        for (run, _), outcome in zip([one for one in held if one[1] is not None], outcomes, strict=True):
-            if not outcome.done:
-                run._lose()
-            elif (stopping := _stopping(outcome)) is not None:
-                run._request_stop(stopping.stop_reason)
-
-    async def _poll(self, conversation_id: str, runs: list[AsyncRun]) -> None:
-        for run in runs:
-            run._rung = False
-        outcome = await self._ask(conversation_id, runs, True)
-        wait = POLL_SECONDS
-        if outcome.expires is not None:  # look when the run of a dead holder expires
-            wait = min(wait, outcome.expires + 0.05)
-        with self._guard:
-            waiting = self._waiting.get(conversation_id, [])
-            for run in runs:
-                if run in waiting and (run._fence is not None or run._error is not None):
-                    waiting.remove(run)
-            if waiting:
-                self._poll_at[conversation_id] = time.monotonic() + wait
-            else:
-                self._waiting.pop(conversation_id, None)
-                self._poll_at.pop(conversation_id, None)
-
-
-def _stopping(outcome: RunOutcome) -> RunInfo | None:
-    """The run, if it was asked to stop."""
-    return outcome.run if outcome.run is not None and outcome.run.status == "stopping" else None
-
-
-def _busy(run: AsyncRun, holder: RunInfo | None) -> RunBusyError:
-    who = f"another run of conversation {run.conversation_id[:80]!r} is active"
-    if holder is None or not holder.is_active:
-        who, holder = f"others wait for a run of conversation {run.conversation_id[:80]!r}", None
-    elif holder.agent_name is not None:
-        who += f", of agent {holder.agent_name[:80]!r}"
-    since = "" if holder is None else f" since {holder.started_at:%H:%M:%S} UTC"
-    return RunBusyError(f"{who}{since}; wait longer with wait=, or stop it with store.stop_run", holder=holder)
 
 
 #: The runs whose block this task or thread is in.

@@ -13,7 +13,8 @@ from msgspec import UNSET, UnsetType
 from redis_history import requests
 from redis_history._async._runtime import Job, check_callback, open_without_await, resolve, spawn
 from redis_history._async.reading import AsyncReading
-from redis_history._async.runs import AsyncRun, AsyncRuns, check_can_run, make_run
+from redis_history._async.run_keeper import AsyncRunKeeper
+from redis_history._async.runs import AsyncRun, check_can_run, make_run
 from redis_history._async.subscription import AsyncFeed, AsyncNamespaceSubscription, AsyncSubscription
 from redis_history._async.writing import AsyncWriting
 from redis_history._validation import check_name, refuse
@@ -115,7 +116,7 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
         self._capabilities: Capabilities | None = None
         self._unopened: list[AsyncFeed] = []
         self._jobs: dict[AsyncFeed, Job] = {}
-        self._runs = AsyncRuns(self)
+        self._runs = AsyncRunKeeper(self)
         self._exclusive = False
 
     @property

@@ -4,21 +4,26 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from redis_history._sync._runtime import in_thread, resolve
 from redis_history.events import BEGINNING, Cursor
 from redis_history.model import Conversation
-from redis_history.operations import ListConversations, ReadHead, ScanConversations
+from redis_history.model.ranges import stays
+from redis_history.operations import ListConversations, ReadHead, ReadPage, ScanConversations
 from redis_history.operations.backend import Backend, ChangedHeads, ChangeQuery, FollowsAll, WakeAll
 from redis_history.operations.changelog import is_gone
 from redis_history.operations.options import Embedder
+from redis_history.paging import PAGE, next_page
 from redis_history.search.searches import Embed, Work
 
 T = TypeVar("T")
 
 #: Conversations listed at once.
 _LISTED: Final = 500
+#: Number of messages in the first read for the oldest message that may be compressed.
+_OLDEST: Final = 32
 
 
 def run_steps(backend: Backend, steps: Generator[Any, Any, T], embedder: Embedder | None = None) -> T:
@@ -53,6 +58,18 @@ def scan_conversations(backend: Backend) -> Iterator[list[Conversation]]:
         if page.cursor is None:
             return
         op = ScanConversations(cursor=page.cursor)
+
+
+def oldest_to_compress(backend: Backend, conversation_id: str) -> datetime | None:
+    """The time of the oldest message that may be compressed."""
+    op: ReadPage | None = ReadPage(conversation_id, _OLDEST, newest=False)
+    while op is not None:
+        page = backend.execute(op)
+        for message in page.messages:
+            if not stays(message) and not message.is_summary and message.timestamp is not None:
+                return message.timestamp
+        op = next_page(op, page, min(4 * op.limit, PAGE))
+    return None
 
 
 def follows_all(backend: Backend) -> FollowsAll:
