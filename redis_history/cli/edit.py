@@ -49,7 +49,7 @@ def say_command(
 def stop_command(context: Context, conversation: str, reason: str | None) -> None:
     """Stop the agent that works on a conversation.
 
-    The agent sees the request at once, and ends its answer as "stopped". Exit status 1 if no agent is at work.
+    The agent sees the request immediately, and ends its answer as "stopped". Exit status 1 if no agent is at work.
     """
     with open_store(context, searches=None) as store:
         stopping = store.stop_run(conversation, reason=reason)
