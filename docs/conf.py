@@ -23,7 +23,7 @@ project = "redis_history"
 copyright = "the redis_history maintainers"
 version = release = redis_history.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_markdown_builder"]
 nitpicky = True
 myst_heading_anchors = 6  # named as a forge names them, so that a link with a fragment leads to the same place in both
 
