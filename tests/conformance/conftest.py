@@ -87,21 +87,25 @@ class Stores:
 
     async def until_watched(self, conversation_id: str) -> None:
         """Return when the server has the subscription: only then does it keep the log of a deleted conversation."""
-        if self.backend == "memory":
-            return
-        channel = b"__keyspace@0__:" + Keyspace(self._namespace).conversation(conversation_id).log
-        await self._until_listeners(all, channel)
+        await self._until_listeners(all, self._channel(conversation_id))
 
     async def until_all_watched(self) -> None:
         """The same for subscriptions to all conversations."""
-        if self.backend == "memory":
-            return
         await self._until_listeners(all, None)
 
+    async def until_unwatched(self, conversation_id: str) -> None:
+        """Return when the server has no subscription to this conversation or to all."""
+        for channel in (self._channel(conversation_id), None):
+            await self._until_listeners(lambda counts: not any(counts), channel)
+
+    def _channel(self, conversation_id: str) -> bytes:
+        return b"__keyspace@0__:" + Keyspace(self._namespace).conversation(conversation_id).log
+
     async def _until_listeners(self, right: Callable[[list[int]], bool], channel: bytes | None) -> None:
-        await until(
-            lambda: asyncio.to_thread(lambda: right(self._servers.listeners(self.kind, channel))), "the listeners"
-        )
+        if self.backend != "memory":
+            await until(
+                lambda: asyncio.to_thread(lambda: right(self._servers.listeners(self.kind, channel))), "the listeners"
+            )
 
     def other(self) -> Any:
         """A store of another namespace on the same server, which only differs by what a glob would match."""

@@ -288,11 +288,14 @@ async def test_a_cursor_of_a_replaced_conversation_gives_a_reset(store: Any, eve
 
 
 @pytest.mark.proves("reset")
-async def test_a_cursor_from_before_a_deleted_conversation_gives_a_reset(store: Any) -> None:
+async def test_a_cursor_from_before_a_deleted_conversation_gives_a_reset(stores: Any) -> None:
+    store = stores()
     subscription = store.subscribe("c")
     await subscription.open()
     before = subscription.cursor
+    await stores.until_watched("c")
     await subscription.aclose()
+    await stores.until_unwatched("c")  # so that no log of the deleted conversation is kept
     await store.append("c", user("0"))
     await store.delete_conversation("c")
     subscription = store.subscribe("c")
