@@ -211,18 +211,25 @@ _RUNS: Final[dict[str, str]] = {
     "stopped": "was stopped",
     "interrupted": "was interrupted",
 }
+_MOST_WAITERS: Final = 3
 
 
 def describe_run(run: RunInfo) -> str:
     """A sentence about the newest run of a conversation: who works or worked, since when, and who waits."""
-    sentence = f"{name(run.agent_name) if run.agent_name else 'an agent'} {_RUNS[run.status]}"
+    sentence = f"{_agent(run.agent_name)} {_RUNS[run.status]}"
     if run.stop_reason is not None:
         sentence += f" ({one_line(run.stop_reason, 200)})"
     if run.is_active:
         sentence += f", since {run.started_at.astimezone():%H:%M:%S}"
-    if run.waiting:
-        sentence += f"; {counted(len(run.waiting), 'other')} waiting"
+    for place in run.waiting[:_MOST_WAITERS]:
+        sentence += f"; {_agent(place.agent_name)} waits since {place.since.astimezone():%H:%M:%S}"
+    if (more := len(run.waiting) - _MOST_WAITERS) > 0:
+        sentence += f"; {more} more waiting"
     return sentence
+
+
+def _agent(agent_name: str | None) -> str:
+    return name(agent_name) if agent_name else "an agent"
 
 
 def describe(event: events.Event) -> tuple[tuple[Message, ...], str, str]:

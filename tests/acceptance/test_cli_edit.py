@@ -57,6 +57,19 @@ def test_fork_copies_up_to_a_message(store: HistoryStore, on: Any) -> None:
     assert on("fork", "c", "d").returncode == 1, "it exists"
 
 
+def test_stop_asks_the_agent_at_work(store: HistoryStore, on: Any) -> None:
+    assert (on("stop", "c").returncode, on("stop", "c").stdout) == (1, "c: no agent is at work\n")
+    store.append("c", user("Why?"))
+    with store.run("c", agent_name="Ada") as run:
+        shown = on("show", "c").stdout
+        assert "Ada is at work, since" in shown
+        done = on("stop", "c", "--reason", "wrong question")
+        assert (done.returncode, "Ada was asked to stop (wrong question)" in done.stdout) == (0, True)
+        assert run.wait_stop(10)
+        assert run.stop_reason == "wrong question"
+        assert on("stop", "c", "--json").lines == [{"conversation_id": "c", "stopping": True}]
+
+
 def test_erase_deletes_what_a_user_owns(store: HistoryStore, on: Any) -> None:
     for name, owner in (("a", 7), ("b", 7), ("c", "7")):
         store.create_conversation(Conversation(name, user_id=owner))

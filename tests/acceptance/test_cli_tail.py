@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from redis_history import HistoryStore, assistant, tool_use, user
+from redis_history.errors import RunBusyError
 from tests.support.commands import command, environment, run
 from tests.support.servers import RealServer, Start, wait_until
 
@@ -101,6 +102,28 @@ def test_it_shows_what_another_process_changes(store: HistoryStore, where: tuple
     tail.until("-- the conversation was deleted")
     assert tail.end(signal.SIGINT) == 0
     assert tail.errors == ""
+
+
+@pytest.mark.proves("tail")
+def test_it_shows_who_works_and_who_waits(store: HistoryStore, where: tuple[str, ...], follow: Any) -> None:
+    store.append("c", user("Why?"))
+    tail = follow(*where, "tail", "c", "-f")
+    tail.until("Why?")
+
+    def wait() -> None:
+        with pytest.raises(RunBusyError), store.run("c", agent_name="Bob", wait=2):
+            pass
+
+    with store.run("c", agent_name="Ada"):
+        tail.until("-- Ada is at work, since")
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        tail.until("; Bob waits since")
+        waiter.join()
+        store.stop_run("c", reason="enough")
+        tail.until("-- Ada was asked to stop (enough)")
+    tail.until("-- Ada was stopped (enough)")
+    assert tail.end() == 0
 
 
 @pytest.mark.proves("tail")

@@ -268,7 +268,7 @@ async def test_the_page_shows_who_works_and_stops_it(windows: Windows, site: Sit
                 await expect(activity).to_contain_text("Ada is working since")
                 await expect(page.locator(".row[data-id=call] .tool")).to_have_attribute("data-state", "waiting")
                 waiter = asyncio.create_task(wait())
-                await expect(activity).to_contain_text("Bob waits")
+                await expect(activity).to_contain_text("Bob waits since")
                 await page.reload()
                 await window.live()
                 await expect(activity).to_contain_text("Ada is working since")

@@ -89,6 +89,22 @@ async def test_authorize_is_asked_for_every_conversation(store: Any, kind: str) 
             assert (await web.get(f"v1/{path}")).status_code == 403
 
 
+@pytest.mark.proves("authorize")
+async def test_stopping_an_agent_is_a_right_of_its_own(store: Any) -> None:
+    rights = Rights(("c", "read"), ("c", "append"), ("c", "delete"))
+    async with client_of(store, authorize=rights, read_only=False) as web, store.run("c", agent_name="Ada") as run:
+        shown = (await web.get(at("c", "run"))).json()["run"]
+        assert (shown["agent_name"], shown["status"]) == ("Ada", "active")
+        assert (await web.post(at("c", "stop"), json={})).status_code == 403
+        assert (await store.get_run("c")).status == "active"
+        rights.allowed.add(("c", "stop"))
+        assert (await web.post(at("c", "stop"), json={"run_id": "another"})).json() == {"stopping": False}
+        done = await web.post(at("c", "stop"), json={"run_id": run.run_id, "reason": "enough"})
+        assert (done.status_code, done.json()) == (200, {"stopping": True})
+        assert await run.wait_stop(10)
+        assert run.stop_reason == "enough"
+
+
 @pytest.mark.proves("other-origins")
 @pytest.mark.parametrize(
     "headers", [{"Origin": "http://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "same-site"}]

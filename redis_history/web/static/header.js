@@ -154,7 +154,7 @@ const isolated = (name) => el("bdi", shorten(name, 40));
 
 function runTexts({ agent_name: agent, status, started_at: since, waiting }) {
   const what = status === "stopping" ? " was asked to stop" : ` is working since ${clock(since)}`;
-  const next = waiting.map((one) => [isolated(one.agent_name ?? "another agent"), " waits"]);
+  const next = waiting.map((one) => [isolated(one.agent_name ?? "another agent"), ` waits since ${clock(one.since)}`]);
   if (next.length > 1) next.splice(0, next.length, [`${next.length} agents wait`]);
   return [[agent ? isolated(agent) : "An agent", what], ...next];
 }
