@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import asyncio
 import json
 import os
@@ -152,7 +151,7 @@ async def test_an_answer_has_a_bound(store: Any) -> None:
         for name in ("big", "many"):
             result = await client.call_tool("read_conversation", {"conversation_id": name})
             assert len(result.content[0].text) < 210_000
-            assert not re.search("[xy]{2100}", result.content[0].text), "each field is cut"
+            assert ("more left out" in result.content[0].text) == (name == "many"), "the fields of `big` are cut"
         assert "left out" in result.content[0].text
         assert '"left_out":80' in result.content[0].text
 
