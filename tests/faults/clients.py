@@ -48,7 +48,9 @@ CAPPED, CAP = "capped", 10
 SHARED = "shared"
 #: One agent at a time writes here.
 RUNS = "runs"
-NAMES = (*TALKS, CAPPED, SHARED, RUNS)
+#: Several summaries quote what is erased here.
+QUOTED = "quoted"
+NAMES = (*TALKS, CAPPED, SHARED, RUNS, QUOTED)
 #: What belongs to this conversation ends by itself.
 MAYFLY, TTL = "mayfly", 3.0
 #: Changes that a log keeps.
@@ -182,6 +184,7 @@ class Writer:
         "update": 8,
         "delete": 6,
         "erase": 5,
+        "erase_quoted": 1.5,
         "clear": 1.5,
         "restore": 1.5,
         "record": 4,
@@ -273,12 +276,22 @@ class Writer:
         there = self._store.get(name, include_archived=self._random.random() < 0.7)
         seen = [one for one in there if one.role == "user" or one.is_summary]
         if seen:
-            chosen = self._random.sample(seen, min(len(seen), self._random.choice([1, 1, 2])))
-            begun = time.monotonic_ns()
-            self._store.erase(name, [one.id for one in chosen])
-            for one in chosen:
-                if one.status == "complete" and one.text[:1] == "t" and " " not in one.text:
-                    self._journal.write("erased", one.text, begun)
+            self._erase_these(name, self._random.sample(seen, min(len(seen), self._random.choice([1, 1, 2]))))
+
+    def _erase_these(self, name: str, messages: list[Message]) -> None:
+        begun = time.monotonic_ns()
+        self._store.erase(name, [one.id for one in messages])
+        for one in messages:
+            if one.status == "complete" and one.text[:1] == "t" and " " not in one.text:
+                self._journal.write("erased", one.text, begun)
+
+    def _erase_quoted(self) -> None:
+        message = user(f"t{self._word()}", id=self._word())
+        self._store.append(QUOTED, message)
+        for _ in range(2):
+            self._store.append(QUOTED, user(f"t{self._word()}", id=self._word()))
+            self._summarize(QUOTED, there := self._store.get(QUOTED), there)
+        self._erase_these(QUOTED, [replace(message, status="complete")])
 
     def _clear(self) -> None:
         self._store.clear(self._talk())
@@ -327,13 +340,15 @@ class Writer:
         name = self._random.choice((self._talk(), _calls(), _calls()))
         messages = self._store.get(name)
         if len(messages) > 3:
-            index = self._random.randrange(2, len(messages))
-            seen = messages[: index + 1] if self._random.random() < 0.5 else None
-            word = self._word()
-            # Without `seen`, a summary may quote what is erased meanwhile.
-            quoted = [one.text for one in seen or () if one.role != "system"]
-            summary = user(" ".join([word, *quoted]), id=word, metadata={"is_summary": True})
-            self._store.compact(name, through=messages[index], summary=summary, seen=seen)
+            leaving = messages[: self._random.randrange(2, len(messages)) + 1]
+            self._summarize(name, leaving, leaving if self._random.random() < 0.5 else None)
+
+    def _summarize(self, name: str, messages: list[Message], seen: list[Message] | None) -> None:
+        word = self._word()
+        # Without `seen`, a summary may quote what is erased meanwhile.
+        quoted = [one.text for one in seen or () if one.role != "system"]
+        summary = user(" ".join([word, *quoted]), id=word, metadata={"is_summary": True})
+        self._store.compact(name, through=messages[-1], summary=summary, seen=seen)
 
     def _expand(self) -> None:
         name = self._random.choice((self._talk(), _calls()))

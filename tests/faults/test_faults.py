@@ -86,7 +86,7 @@ MUTATIONS: dict[str, tuple[Any, ...]] = {
         ),
     ),
     "append events without removed_ids": (
-        "but the oldest beyond the cap are",
+        "another event than in the log",
         "redis 8",
         ("changelog.py", '"removed_ids": entry.ids', '"removed_ids": ()'),
     ),
@@ -128,7 +128,7 @@ MUTATIONS: dict[str, tuple[Any, ...]] = {
     "repeated calls are not recognized": (
         "times: as revisions",
         "redis 8",
-        ("_journal.lua", "if values[4] then seen.outcome", "if false then seen.outcome"),
+        ("_journal.lua", "if outcome then seen.outcome", "if false then seen.outcome"),
     ),
     "an update has no entry in the log": (
         "UpdateMessage",
@@ -136,7 +136,7 @@ MUTATIONS: dict[str, tuple[Any, ...]] = {
         ("update.lua", "write_log(newest,", "local _ = false and write_log(newest,"),
     ),
     "a deletion skips a revision": (
-        "follows",
+        "fits no state",
         "redis 8",
         ("delete.lua", "revision = revision + 1", "revision = revision + 2"),
     ),
@@ -148,7 +148,7 @@ MUTATIONS: dict[str, tuple[Any, ...]] = {
     "an expansion commits a part of a copy": (
         "long: ",
         "redis 8",
-        ("copy.lua", "'ZADD', KEYS[2], unpack(zadd)", "'ZADD', KEYS[2], zadd[1], zadd[2]"),
+        ("copy.lua", "'ZADD', copy, unpack(zadd)", "'ZADD', copy, zadd[1], zadd[2]"),
         ("expand.lua", "if redis.call('ZCARD', copy) ~= count + live_count then", "if false then"),
     ),
 }
