@@ -174,7 +174,7 @@ if excess or replace or lives or ARGV[6] ~= '' then
 elseif owner or agent or forked then
   needed = lists_of(owners)
 end
-local ask = needed and undeclared(needed) or replace and leaving()
+local ask = needed and undeclared(needed) or (replace or excess and generation) and moving(generation)
 if ask then return ask end
 
 local stamp = now

@@ -18,7 +18,7 @@ for i = FIRST, FIRST + count_asked - 1 do
 end
 local known = redis.call('HMGET', state, unpack(fields))
 local revision = tonumber(known[2] or 0)
-local ask = undeclared(lists_and(owners(), contents_in(known[11], redis.call('HGET', state, '~'))))
+local ask = undeclared(lists_and(owners(), contents_in(known[11], redis.call('HGET', state, '~')))) or known[7] and moving(known[7])
 if ask then return ask end
 local seen, reply = open_change(known[1], revision, known[12], known[13])
 if reply then return reply end

@@ -13,7 +13,7 @@ use_places()
 use_replies()
 local known = redis.call('HMGET', state, 'e', 'r', 'c', 'k', 'l', ARGV[10], 'i', 'a', 's', 'w', 'u', 'g', '~')
 local revision, place = tonumber(known[2] or 0), known[6]
-local ask = undeclared(lists_and(owners(), contents_in(known[10], known[13])))
+local ask = undeclared(lists_and(owners(), contents_in(known[10], known[13]))) or known[7] and moving(known[7])
 if ask then return ask end
 local seen, reply = decided(known[11], known[12])
 if reply then return reply end

@@ -71,7 +71,7 @@ class Traced:
                 self.declared[self._name].append(set(map(_kind, self._keys)))
         elif where[0] == "lua" and self._name and command.upper() not in WITHOUT_KEYS:
             for key in args[: KEYS_OF.get(command.upper(), 1)]:
-                if key.endswith(":none"):  # never made: it tells whether the slot leaves the node
+                if key.endswith((":none", ":none2")):  # never made: they tell whether the slot moves
                     continue
                 if key not in self._keys:
                     self.undeclared[self._name].add(_kind(key))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +20,7 @@ from redis_history.search.query import parse_query
 from redis_history.search.server_search import Search
 from tests.conftest import Servers
 from tests.support.cluster import RealCluster
-from tests.support.servers import wait_until, wait_until_replicated
+from tests.support.servers import RealServer, wait_until, wait_until_replicated
 
 PATIENT = RetryPolicy(deadline=30.0, first_wait=0.005, longest_wait=0.05)
 NAMES = [f"c{number}" for number in range(12)]
@@ -82,6 +85,41 @@ def test_searches_while_a_slot_moves(own_cluster: RealCluster, namespace: str) -
         assert found(store, "velvet") == expected("velvet")
         with HistoryStore(own_cluster.url, namespace=namespace, retry=PATIENT) as other:
             assert found(other, "marble") == expected("marble")
+
+
+#: By the conversation, what takes its message "secret" away, or the text of it.
+REMOVALS: dict[str, Callable[[HistoryStore], Any]] = {
+    "erase": lambda store: store.erase("erase", ["secret"]),
+    "update": lambda store: store.update_message("update", user("other", id="secret")),
+    "restore": lambda store: store.restore("restore", [user("new")]),
+    "cap": lambda store: store.append("cap", user("new")),
+}
+
+
+@pytest.mark.proves("cluster")
+def test_no_document_stays_behind_in_a_slot_that_moves(own_cluster: RealCluster, namespace: str) -> None:
+    options: dict[str, Any] = {"namespace": namespace, "retry": PATIENT, "max_messages": 2}
+    with HistoryStore(own_cluster.url, **options) as store, ThreadPoolExecutor() as pool:
+        for name, remove in REMOVALS.items():
+            store.append_many(name, [user("a secret word", id="secret"), user("more")])
+            keys = Keyspace(namespace).conversation(name)
+            slot = int(key_slot(keys.state))
+            target = own_cluster.another(slot)
+            source = own_cluster.begin_migration(slot, target)
+            with source.client() as client:  # all but the documents
+                client.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys[:4])
+            target.watcher.config_resetstat()
+            done = pool.submit(remove, store)
+            wait_until(partial(_waits, done, target), "the call to wait")
+            own_cluster.move_keys(slot, source, target)
+            own_cluster.end_migration(slot, target)
+            done.result()
+            for key in target.watcher.scan_iter(match=Keyspace(namespace).patterns[1]):
+                assert b"a secret word" not in target.watcher.hvals(key), key
+
+
+def _waits(done: Future[Any], target: RealServer) -> bool:
+    return done.done() or "errorstat_TRYAGAIN" in target.watcher.info("errorstats")
 
 
 def _documents(cluster: RealCluster, namespace: str) -> int:

@@ -290,7 +290,8 @@ class Writer:
         self._store.append(QUOTED, message)
         for _ in range(2):
             self._store.append(QUOTED, user(f"t{self._word()}", id=self._word()))
-            self._summarize(QUOTED, there := self._store.get(QUOTED), there)
+            summary = self._summarize(QUOTED, there := self._store.get(QUOTED), there)
+        self._store.delete_messages(QUOTED, [summary])  # an erasure would expand it, and then the former one
         self._erase_these(QUOTED, [replace(message, status="complete")])
 
     def _clear(self) -> None:
@@ -343,12 +344,13 @@ class Writer:
             leaving = messages[: self._random.randrange(2, len(messages)) + 1]
             self._summarize(name, leaving, leaving if self._random.random() < 0.5 else None)
 
-    def _summarize(self, name: str, messages: list[Message], seen: list[Message] | None) -> None:
+    def _summarize(self, name: str, messages: list[Message], seen: list[Message] | None) -> str:
         word = self._word()
         # Without `seen`, a summary may quote what is erased meanwhile.
         quoted = [one.text for one in seen or () if one.role != "system"]
         summary = user(" ".join([word, *quoted]), id=word, metadata={"is_summary": True})
         self._store.compact(name, through=messages[-1], summary=summary, seen=seen)
+        return word
 
     def _expand(self) -> None:
         name = self._random.choice((self._talk(), _calls()))

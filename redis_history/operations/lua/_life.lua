@@ -51,11 +51,13 @@ local function lists_and(owners, more)
   return names
 end
 
--- For scripts that remove a key and make it again: while a slot leaves this node, an absent key cannot be made here, although it
--- is declared. The reply that makes the caller wait; nil if the slot does not leave.
-local function leaving()
+-- For scripts that remove a key and make it again: a node that a slot is leaving cannot make a key, although it is declared. For
+-- those that remove search documents (`documents` is not nil), which they do not declare, the slot must not be arriving either.
+-- The reply that makes the caller wait until the slot has moved; nil if it does not move.
+local function moving(documents)
   if not string.find(ARGV[9], 'c', 1, true) then return nil end
-  local reply = redis.pcall('HGET', sub(state, 1, -2) .. 'none', '')
+  local none = sub(state, 1, -2) .. 'none' -- if it lacks one key, only the former node refuses; if it lacks two, either
+  local reply = documents and redis.pcall('EXISTS', none, none .. '2') or redis.pcall('EXISTS', none)
   if type(reply) == 'table' and reply.err then return redis.error_reply('TRYAGAIN the slot is moving to another node') end
 end
 
