@@ -180,3 +180,9 @@ def check_process(opened_in: int) -> None:
             f"this was opened in process {opened_in}, and process {os.getpid()} was forked from it: create a store in "
             "each process"
         )
+
+
+def check_list(value: object, name: str, error: _Error = InvalidInputError) -> None:
+    """Raises `error` unless it is iterable, and not a text."""
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        refuse(value, name, "a list", error)

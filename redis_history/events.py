@@ -9,6 +9,7 @@ An event has its messages as they are when it is read, and the ids of those that
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ import msgspec
 
 from redis_history.errors import InvalidCursorError
 from redis_history.model import Message, Part, Position
+from redis_history.model.ids import check_conversation_id
 from redis_history.model.replies import grown
 from redis_history.model.runs import RunInfo
 from redis_history.model.times import from_microseconds
@@ -51,6 +53,24 @@ class Cursor(msgspec.Struct, frozen=True):
         if match is None:
             raise InvalidCursorError(f"{str(text)[:64]!a} is not a cursor; pass one from an event, or None for now on")
         return cls(match[1], int(match[2]), match[3])
+
+    @classmethod
+    def of(cls, after: Cursor | str | None) -> Cursor | None:
+        """Raises InvalidCursorError for anything but a cursor, its text form or None."""
+        return after if after is None or isinstance(after, Cursor) else cls.parse(after)
+
+
+def cursors_of(after: Mapping[str, Cursor | str] | None) -> dict[str, Cursor] | None:
+    """Raises InvalidCursorError or InvalidConversationIdError for anything but cursors by conversation id, or None."""
+    if after is None:
+        return None
+    if not isinstance(after, Mapping):
+        raise InvalidCursorError(
+            f"subscribe_all takes a dict of cursors by conversation id, or None for now on, not {type(after).__name__}"
+        )
+    for conversation_id in after:
+        check_conversation_id(conversation_id)
+    return {one: cursor if isinstance(cursor, Cursor) else Cursor.parse(cursor) for one, cursor in after.items()}
 
 
 #: Before the first change of a conversation that does not exist yet.

@@ -33,9 +33,10 @@ from redis_history._async._doorbell import AsyncDoorbell, Topic, call_wake
 from redis_history._async._node import CLOSED, AsyncNode
 from redis_history._async._runtime import Job, Lock, Signal, close_cluster, is_cancelled, open_cluster, resolve, spawn
 from redis_history._async.redis_backend import AsyncRedisBackend
+from redis_history.engine.attempts import Attempt, raise_first
 from redis_history.engine.urls import connection_settings
 from redis_history.errors import ConfigurationError
-from redis_history.operations.base import Attempt, Call, raise_first
+from redis_history.operations.base import Call
 
 
 class Address(NamedTuple):

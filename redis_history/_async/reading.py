@@ -9,20 +9,19 @@ from typing import Literal, TypeVar, overload
 from msgspec.structs import replace
 
 from redis_history import operations as ops
-from redis_history import requests
 from redis_history._async._steps import run_steps
 from redis_history._validation import check_batch, check_integer, check_limit, check_name, check_owner, check_range
 from redis_history.errors import CapabilityError, InvalidInputError
 from redis_history.events import Cursor, Event
 from redis_history.model import Conversation, Message, Role, Scope
+from redis_history.model.filters import Bound, make_filters, make_within
 from redis_history.model.ids import check_conversation_id, check_message_id
 from redis_history.operations.backend import AsyncBackend, features
+from redis_history.operations.listing import FIRST_MESSAGES
 from redis_history.operations.options import Options
-from redis_history.operations.rules import FIRST_MESSAGES, preview_of
-from redis_history.paging import PAGE, newest_messages, next_page
-from redis_history.requests import Bound, make_filters, make_within
+from redis_history.operations.page import PAGE, newest_messages, next_page
+from redis_history.operations.searches import Asked, Searcher, Steps
 from redis_history.search.hits import Reindexed, SearchHits
-from redis_history.search.searches import Asked, Searcher, Steps
 from redis_history.tokens import TokenCounter
 
 T = TypeVar("T")
@@ -162,7 +161,7 @@ class AsyncReading:
         for one in await self._backend.execute(op):
             first = await self._backend.execute(ops.ReadPage(one.conversation_id, FIRST_MESSAGES, newest=False))
             last = await self._backend.execute(ops.ReadPage(one.conversation_id, 1, newest=True))
-            previews.append(preview_of(one, first.messages, last.messages))
+            previews.append(ops.Preview.of(one, first.messages, last.messages))
         return previews
 
     async def iter_conversations(
@@ -207,7 +206,7 @@ class AsyncReading:
         """
         check_conversation_id(conversation_id)
         check_integer(limit, "limit", 1, 100_000, error=InvalidInputError)
-        known = requests.cursor_of(after)
+        known = Cursor.of(after)
         if not features(self._backend).forks:
             raise CapabilityError("this backend has no log: see Features in redis_history.operations.backend")
         revision = 0 if known is None else known.revision

@@ -16,15 +16,12 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_aft
 from redis_history._async._doorbell import AsyncDoorbell, Topic
 from redis_history._async._node import AsyncNode
 from redis_history._async._runtime import Owner, is_abandoned, sleep
-from redis_history.backends.redis.plan_listing import poll_changes
-from redis_history.backends.redis.planner import plan
-from redis_history.backends.redis.search_index import finish_work, use_index
 from redis_history.capabilities import Capabilities
+from redis_history.engine.attempts import Attempt, is_late, raise_first
 from redis_history.engine.durability import Confirmation
 from redis_history.engine.server_info import (
     NOTIFICATIONS,
     QUESTIONS,
-    as_map,
     combined,
     merged_flags,
     read_info,
@@ -40,18 +37,12 @@ from redis_history.errors import (
 )
 from redis_history.operations import Op
 from redis_history.operations.backend import ChangedHeads, ChangeQuery, SearchedBy, Wake, WakeAll
-from redis_history.operations.base import (
-    Attempt,
-    Call,
-    Pause,
-    Settings,
-    Steps,
-    Upkeep,
-    decoded,
-    is_late,
-    raise_first,
-)
+from redis_history.operations.base import Call, Pause, Steps, Upkeep, as_map, decoded
+from redis_history.operations.documents import finish_work
 from redis_history.operations.failures import FullJitter, is_transient, may_have_arrived, translate
+from redis_history.operations.index import use_index
+from redis_history.operations.poll import poll_changes
+from redis_history.operations.settings import Settings
 from redis_history.retry import RetryDetails, RetryPolicy
 
 T = TypeVar("T")
@@ -106,7 +97,7 @@ class AsyncRedisBackend:
         due = self._upkeep_at  # another thread may set it to None
         if due is not None and time.monotonic() >= due:
             await self._continue_upkeep()
-        return await self._run(plan(op, self._settings))
+        return await self._run(op.steps(self._settings))
 
     async def poll_changes(self, query: ChangeQuery) -> ChangedHeads:
         self._owner.check()

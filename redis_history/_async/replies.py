@@ -10,7 +10,6 @@ from typing import Any, Final, Self
 
 from msgspec.structs import replace
 
-from redis_history import requests
 from redis_history._async._runtime import Job, Openable, Signal, spawn, uninterrupted
 from redis_history._validation import refuse
 from redis_history.errors import (
@@ -36,6 +35,8 @@ from redis_history.operations import (
     UpdateMessage,
     rules,
 )
+from redis_history.operations.base import Entry
+from redis_history.operations.stream import check_size, part_of
 
 _logger = logging.getLogger("redis_history")
 
@@ -84,7 +85,7 @@ class AsyncReply(Openable):
     def _join(self, run: Any, fence: RunFence) -> None:
         """Write it only while its writer has this run. Before the beginning."""
         self._run_of, self._fence = run, fence
-        self._op = requests.with_run(self._op, fence)
+        self._op = self._op.for_run(fence)
 
     @property
     def message(self) -> Message:
@@ -125,7 +126,7 @@ class AsyncReply(Openable):
 
     async def add(self, part: Part | dict[str, Any]) -> None:
         """Append a part, such as a tool call or its result. Text that is written behind it begins a new part."""
-        await self._add(requests.part_of(part))
+        await self._add(part_of(part))
 
     async def _add(self, part: Part) -> None:
         if self._run_of is not None:
@@ -136,7 +137,7 @@ class AsyncReply(Openable):
         error, self._error = self._error, None
         if error is not None:
             raise error
-        size = requests.check_size(part, self._size)
+        size = check_size(part, self._size)
         with self._lock:
             self._size = size
             self._parts.append(part)
@@ -174,7 +175,7 @@ class AsyncReply(Openable):
             self._signal.set()
             await self._job.stop()
         if self._end is None or self._end.entry.message.status != status:
-            entry = requests.entry_of(replace(self.message, status=status))
+            entry = Entry.of(replace(self.message, status=status))
             self._end = UpdateMessage(
                 self.conversation_id,
                 entry,

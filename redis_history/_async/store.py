@@ -10,7 +10,6 @@ from typing import Any, Literal, Self
 
 from msgspec import UNSET, UnsetType
 
-from redis_history import requests
 from redis_history._async._runtime import Job, check_callback, open_without_await, resolve, spawn
 from redis_history._async.reading import AsyncReading
 from redis_history._async.run_keeper import AsyncRunKeeper
@@ -20,7 +19,7 @@ from redis_history._async.writing import AsyncWriting
 from redis_history._validation import check_name, refuse
 from redis_history.capabilities import Capabilities
 from redis_history.errors import InvalidInputError
-from redis_history.events import Cursor, Event
+from redis_history.events import Cursor, Event, cursors_of
 from redis_history.model.ids import check_conversation_id
 from redis_history.model.runs import RunInfo
 from redis_history.operations import ReadRun, StopRun
@@ -142,7 +141,7 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
         reaches back to the cursor, or the conversation was replaced, a Reset comes first. Raises InvalidCursorError.
         """
         check_conversation_id(conversation_id)
-        subscription = AsyncSubscription(self._backend, conversation_id, requests.cursor_of(after), self._poll_interval)
+        subscription = AsyncSubscription(self._backend, conversation_id, Cursor.of(after), self._poll_interval)
         self._start(subscription)
         return subscription
 
@@ -153,7 +152,7 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
         after them, and all changes of other conversations. None: from now on. Raises InvalidCursorError. It begins by
         reading the newest change of every conversation: about a second for 10,000.
         """
-        subscription = AsyncNamespaceSubscription(self._backend, requests.cursors_of(after), self._poll_interval)
+        subscription = AsyncNamespaceSubscription(self._backend, cursors_of(after), self._poll_interval)
         self._start(subscription)
         return subscription
 

@@ -19,8 +19,8 @@ from redis_history._sync._runtime import in_thread
 from redis_history._sync.cluster_backend import ClusterBackend, ClusterNodes
 from redis_history._sync.redis_backend import RedisBackend
 from redis_history._version import __version__
-from redis_history.backends.memory import MemoryBackend
 from redis_history.engine.durability import Confirmation
+from redis_history.engine.memory import MemoryBackend
 from redis_history.engine.urls import (
     CLUSTER,
     SENTINEL,
@@ -32,9 +32,9 @@ from redis_history.engine.urls import (
 )
 from redis_history.errors import ConfigurationError
 from redis_history.operations.backend import Backend
-from redis_history.operations.base import SearchIndex, Searching, Settings
 from redis_history.operations.keys import Keyspace
 from redis_history.operations.options import Options
+from redis_history.operations.settings import SearchIndex, Searching, Settings
 from redis_history.retry import RetryPolicy
 
 #: Seconds for a reply, and for connecting. A call may take longer, because it is retried until its deadline.

@@ -11,7 +11,7 @@ from redis.client import NEVER_DECODE
 from redis.exceptions import ConnectionError, MovedError, RedisError, ResponseError
 
 from redis_history._sync._runtime import turns
-from redis_history.operations.base import ServerClock
+from redis_history.engine.attempts import ServerClock
 from redis_history.operations.failures import is_read_only, is_transient
 
 #: The error of calls whose connections are closed while they use them.

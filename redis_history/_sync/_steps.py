@@ -15,8 +15,8 @@ from redis_history.operations import ListConversations, ReadHead, ReadPage, Scan
 from redis_history.operations.backend import Backend, ChangedHeads, ChangeQuery, FollowsAll, WakeAll
 from redis_history.operations.changelog import is_gone
 from redis_history.operations.options import Embedder
-from redis_history.paging import PAGE, next_page
-from redis_history.search.searches import Embed, Work
+from redis_history.operations.page import PAGE, next_page
+from redis_history.operations.searches import Embed, Work
 
 T = TypeVar("T")
 

@@ -34,9 +34,10 @@ from redis_history._sync._doorbell import Doorbell, Topic, call_wake
 from redis_history._sync._node import CLOSED, Node
 from redis_history._sync._runtime import Job, Lock, Signal, close_cluster, is_cancelled, open_cluster, resolve, spawn
 from redis_history._sync.redis_backend import RedisBackend
+from redis_history.engine.attempts import Attempt, raise_first
 from redis_history.engine.urls import connection_settings
 from redis_history.errors import ConfigurationError
-from redis_history.operations.base import Attempt, Call, raise_first
+from redis_history.operations.base import Call
 
 
 class Address(NamedTuple):

@@ -16,7 +16,6 @@ from typing import Any, Final, Literal
 
 from msgspec.structs import replace
 
-from redis_history import requests
 from redis_history._sync._runtime import Job, Signal, SummarizerCall, in_thread, is_cancelled, spawn
 from redis_history._sync._steps import follows_all, oldest_to_compress, scan_conversations
 from redis_history._sync.store import HistoryStore
@@ -66,6 +65,7 @@ from redis_history.operations import (
     rules,
 )
 from redis_history.operations.backend import PendingWakeups
+from redis_history.operations.compact import Compact
 from redis_history.tokens import message_tokens
 
 _logger = logging.getLogger("redis_history")
@@ -446,7 +446,7 @@ class Compressor:
             raise SummaryError(str(error)) from error
         last = plan.through.position
         assert last is not None  # noqa: S101 -- it was read from the store
-        op = requests.compact(conversation_id, last, summary, plan.seen, expected_revision=None)
+        op = Compact.of(conversation_id, last, summary, plan.seen, expected_revision=None)
         try:  # if the summarized messages are unchanged and the lease is still held
             self._store._write(replace(op, precondition=Precondition(run=lease)))
         except TornPairError as error:  # a tool result arrived since the plan

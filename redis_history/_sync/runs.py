@@ -13,7 +13,6 @@ from typing import Any, Final, Self, Unpack
 
 from msgspec.structs import replace
 
-from redis_history import requests
 from redis_history._sync._runtime import Canceller, Signal, uninterrupted
 from redis_history._sync.replies import Reply
 from redis_history._validation import check_name, check_seconds, check_text
@@ -45,6 +44,7 @@ from redis_history.operations import (
     rules,
 )
 from redis_history.operations.backend import features
+from redis_history.operations.update import UpdateMessage
 
 _logger = logging.getLogger("redis_history")
 
@@ -125,7 +125,7 @@ class Run:
 
     def append_many(self, messages: Iterable[Message], *, expected_revision: int | None = None) -> list[Appended]:
         """Like `store.append_many`, for the holder only. Raises RunLostError."""
-        batch = requests.append(self.conversation_id, messages, expected_revision)
+        batch = Append.batch(self.conversation_id, messages, expected_revision)
         if not batch.order:
             return []
         outcomes = self._write_own(batch.op)
@@ -133,7 +133,7 @@ class Run:
 
     def update_message(self, message: Message, *, expected_revision: int | None = None) -> Appended:
         """Like `store.update_message`, for the holder only. Raises RunLostError."""
-        op = requests.update_message(self.conversation_id, message, expected_revision)
+        op = UpdateMessage.of(self.conversation_id, message, expected_revision)
         updated = self._write_own(op)
         if updated is None:
             raise rules.message_missing(self.conversation_id, message.id)
@@ -279,7 +279,7 @@ class Run:
 
     def _write_own(self, op: Any) -> Any:
         """Write for the holder only."""
-        op = requests.with_run(op, self._fence_of_run())
+        op = op.for_run(self._fence_of_run())
         if isinstance(op, Append | Restore):
             self._own.update(entry.message.id for entry in op.entries)
         return self._write(op)

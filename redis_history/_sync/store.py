@@ -11,7 +11,6 @@ from typing import Any, Literal, Self
 
 from msgspec import UNSET, UnsetType
 
-from redis_history import requests
 from redis_history._sync._runtime import Job, check_callback, open_without_await, resolve, spawn
 from redis_history._sync.reading import Reading
 from redis_history._sync.run_keeper import RunKeeper
@@ -21,7 +20,7 @@ from redis_history._sync.writing import Writing
 from redis_history._validation import check_name, refuse
 from redis_history.capabilities import Capabilities
 from redis_history.errors import InvalidInputError
-from redis_history.events import Cursor, Event
+from redis_history.events import Cursor, Event, cursors_of
 from redis_history.model.ids import check_conversation_id
 from redis_history.model.runs import RunInfo
 from redis_history.operations import ReadRun, StopRun
@@ -143,7 +142,7 @@ class HistoryStore(Writing, Reading):
         reaches back to the cursor, or the conversation was replaced, a Reset comes first. Raises InvalidCursorError.
         """
         check_conversation_id(conversation_id)
-        subscription = Subscription(self._backend, conversation_id, requests.cursor_of(after), self._poll_interval)
+        subscription = Subscription(self._backend, conversation_id, Cursor.of(after), self._poll_interval)
         self._start(subscription)
         return subscription
 
@@ -154,7 +153,7 @@ class HistoryStore(Writing, Reading):
         after them, and all changes of other conversations. None: from now on. Raises InvalidCursorError. It begins by
         reading the newest change of every conversation: about a second for 10,000.
         """
-        subscription = NamespaceSubscription(self._backend, requests.cursors_of(after), self._poll_interval)
+        subscription = NamespaceSubscription(self._backend, cursors_of(after), self._poll_interval)
         self._start(subscription)
         return subscription
 

@@ -13,7 +13,6 @@ from typing import Any, Final, Self, TypeVar, Unpack
 
 from msgspec.structs import replace
 
-from redis_history import requests
 from redis_history._sync._runtime import Job, Lock, Signal, at_exit, is_cancelled, spawn
 from redis_history._sync._steps import run_steps
 from redis_history._sync.store import HistoryStore
@@ -38,7 +37,9 @@ from redis_history.history.history import History, HistoryOptions
 from redis_history.model import Message
 from redis_history.model.ids import check_conversation_id
 from redis_history.operations import Clear, Restore, rules
+from redis_history.operations.append import Append, Batch
 from redis_history.operations.backend import features
+from redis_history.operations.base import Precondition
 
 T = TypeVar("T")
 _logger = logging.getLogger("redis_history")
@@ -94,7 +95,7 @@ class RedisHistory(History):
         confirms = self._store._options.durability != "server"
         self._syncer = Syncer(self, max_unsaved, self._wake, confirms=confirms)
         self._sending, self._reading = Lock(), Lock()
-        self._unanswered: tuple[list[Add], requests.Batch, float] | None = None
+        self._unanswered: tuple[list[Add], Batch, float] | None = None
         self._failures: deque[RedisHistoryError] = deque(maxlen=_FAILURES)
         self._signal: Signal | None = None  # there is something to send
         self._closing: Signal | None = None
@@ -365,7 +366,7 @@ class RedisHistory(History):
         if unanswered is not None and again:
             adds, batch, since = unanswered
         elif adds := self._syncer.without_deleted(adds):
-            batch = requests.append(self._syncer.bound_id, [add.message for add in adds], expected_revision=None)
+            batch = Append.batch(self._syncer.bound_id, [add.message for add in adds], expected_revision=None)
         else:
             return 0
         try:
@@ -394,9 +395,9 @@ class RedisHistory(History):
             return
         if change.hidden_reply:  # growth has no revision, so the store could not tell
             raise rules.reply_unfinished(conversation_id, change.seen)
-        op: Clear | Restore = Clear(conversation_id, precondition=requests.precondition(change.seen))
+        op: Clear | Restore = Clear(conversation_id, precondition=Precondition.of(change.seen))
         if change.target:
-            op = requests.restore(conversation_id, change.target, expected_revision=change.seen)
+            op = Restore.of(conversation_id, change.target, expected_revision=change.seen)
         revision = self._store._write(replace(op, token=change.token))
         self._syncer.rewritten(change, revision, changed=revision != change.seen)
 

@@ -10,7 +10,6 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from redis_history import operations as ops
-from redis_history import requests
 from redis_history._sync._steps import run_steps
 from redis_history._sync.replies import Reply
 from redis_history._sync.runs import run_here
@@ -33,10 +32,16 @@ from redis_history.model.ids import new_id as new_message_id
 from redis_history.model.message import RECORD_FIELDS
 from redis_history.operations import fork as forks
 from redis_history.operations import rules
+from redis_history.operations.append import Append, Restore
 from redis_history.operations.backend import Backend, features
+from redis_history.operations.base import Precondition
+from redis_history.operations.compact import Compact, through_of
+from redis_history.operations.delete import DeleteMessages
 from redis_history.operations.options import Options
-from redis_history.paging import PAGE, next_page
-from redis_history.search.searches import Searcher, Steps
+from redis_history.operations.page import PAGE, next_page
+from redis_history.operations.record import WriteRecord
+from redis_history.operations.searches import Searcher, Steps
+from redis_history.operations.update import UpdateMessage
 
 T = TypeVar("T")
 
@@ -70,7 +75,7 @@ class Writing:
         ConversationNotFoundError (`must_exist`), ConversationExistsError (`must_not_exist`). A repeated call with a
         stored message succeeds if its conditions held the first time.
         """
-        op = requests.append_one(conversation_id, message, expected_revision, must_exist, must_not_exist)
+        op = Append.of(conversation_id, message, expected_revision, must_exist, must_not_exist)
         return (self._write(op))[0]
 
     def append_many(
@@ -87,7 +92,7 @@ class Writing:
 
         Raises BatchTooLargeError above 1,000 messages or 4 MB.
         """
-        batch = requests.append(conversation_id, messages, expected_revision, must_exist, must_not_exist)
+        batch = Append.batch(conversation_id, messages, expected_revision, must_exist, must_not_exist)
         if not batch.order:
             return []
         outcomes = self._write(batch.op)
@@ -110,7 +115,7 @@ class Writing:
         See `Reply`. `role` and `fields` are those of the message, such as its `id`; the server gives it its time.
         Text is sent every `interval` seconds, 0 to 10. Raises CapabilityError if the backend cannot do it.
         """
-        op = requests.start_reply(conversation_id, role, fields)
+        op = Append.of_reply(conversation_id, role, fields)
         check_seconds(interval, "interval", 0, most=10)
         if not features(self._backend).streams:
             raise CapabilityError("this backend cannot stream: see Features in redis_history.operations.backend")
@@ -126,7 +131,7 @@ class Writing:
         The same content again changes nothing. Raises MessageNotFoundError, RevisionConflictError (not at
         `expected_revision`).
         """
-        updated = self._write(requests.update_message(conversation_id, message, expected_revision))
+        updated = self._write(UpdateMessage.of(conversation_id, message, expected_revision))
         if updated is None:
             raise rules.message_missing(conversation_id, message.id)
         return updated
@@ -162,7 +167,7 @@ class Writing:
         Without messages nothing changes. Raises RevisionConflictError (not at `expected_revision`).
         """
         check_conversation_id(conversation_id)
-        return self._write(ops.Clear(conversation_id, precondition=requests.precondition(expected_revision)))
+        return self._write(ops.Clear(conversation_id, precondition=Precondition.of(expected_revision)))
 
     def restore(
         self, conversation_id: str, messages: Iterable[Message], *, expected_revision: int | None = None
@@ -173,7 +178,7 @@ class Writing:
         This also replaces messages that others append meanwhile. To prevent it, give `expected_revision`: then it
         raises RevisionConflictError. Raises BatchTooLargeError above 1,000 messages or 4 MB.
         """
-        return self._write(requests.restore(conversation_id, messages, expected_revision))
+        return self._write(Restore.of(conversation_id, messages, expected_revision))
 
     def delete_messages(
         self, conversation_id: str, message_ids: Iterable[str], *, expected_revision: int | None = None
@@ -183,7 +188,7 @@ class Writing:
 
         Raises RevisionConflictError (not at `expected_revision`); BatchTooLargeError above 1,000 ids.
         """
-        op = requests.delete_messages(conversation_id, message_ids, expected_revision)
+        op = DeleteMessages.of(conversation_id, message_ids, expected_revision)
         return self._write(op) if op.message_ids else 0
 
     def erase(self, conversation_id: str, ids: Iterable[str] | None = None) -> int:
@@ -200,7 +205,7 @@ class Writing:
             count = self._count_all(conversation_id)
             self.clear(conversation_id)
             return count
-        op = requests.delete_messages(conversation_id, ids)
+        op = DeleteMessages.of(conversation_id, ids)
         if not op.message_ids:
             return 0
         if not features(self._backend).compacts:
@@ -233,7 +238,7 @@ class Writing:
             for one in self.iter_conversations(user_id=user_id):
                 left.append(one.conversation_id)
                 # It may have another owner now; then its revision is another one, too.
-                condition = requests.precondition(expected_revision=one.revision)
+                condition = Precondition.of(expected_revision=one.revision)
                 try:
                     gone = self._write(ops.DeleteConversation(one.conversation_id, precondition=condition))
                 except RevisionConflictError:
@@ -266,7 +271,7 @@ class Writing:
             refuse(conversation, "conversation", "a Conversation", InvalidInputError)
         fields = {name: getattr(conversation, name) for name in RECORD_FIELDS}
         conversation_id = conversation.conversation_id
-        op = requests.write_record(conversation_id, fields, create=True)
+        op = WriteRecord.of(conversation_id, fields, create=True)
         while True:
             try:
                 return self._write_record(op)
@@ -299,7 +304,7 @@ class Writing:
             "title": title, "metadata": metadata, "user_id": user_id, "agent_name": agent_name,
             "auditing_id": auditing_id,
         }  # fmt: skip
-        op = requests.write_record(conversation_id, fields, create=False, expected_revision=expected_revision)
+        op = WriteRecord.of(conversation_id, fields, create=False, expected_revision=expected_revision)
         if not op.fields:
             raise InvalidInputError("update_conversation needs at least one field to set")
         return self._write_record(op)
@@ -331,7 +336,7 @@ class Writing:
         check_conversation_id(conversation_id)
         new_id = new_message_id() if new_id is None else new_id
         check_conversation_id(new_id)
-        end = None if through is None else requests.through_of(through)
+        end = None if through is None else through_of(through)
         if not features(self._backend).forks:
             raise CapabilityError("this backend cannot fork: see Features in redis_history.operations.backend")
         made = self._steps(forks.fork(conversation_id, new_id, end, archives=features(self._backend).compacts))
@@ -367,9 +372,9 @@ class Writing:
         exists), CapabilityError if the backend cannot compact. RevisionConflictError is for `expected_revision`.
         """
         self._check_compacts()
-        end = requests.through_of(through)
+        end = through_of(through)
         position = Position(0, 0) if isinstance(end, str) else end
-        op = requests.compact(conversation_id, position, summary, seen, expected_revision)
+        op = Compact.of(conversation_id, position, summary, seen, expected_revision)
         if isinstance(end, str):
             last = self._backend.execute(ops.FindMessage(conversation_id, end))
             if last is None or last.position is None:
@@ -385,7 +390,7 @@ class Writing:
         """
         self._check_compacts()
         check_conversation_id(conversation_id)
-        condition = requests.precondition(expected_revision)
+        condition = Precondition.of(expected_revision)
         expanded = self._write(ops.Expand(conversation_id, check_message_id(summary_id), precondition=condition))
         if expanded is None:
             raise MessageNotFoundError(

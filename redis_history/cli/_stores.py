@@ -9,11 +9,11 @@ from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 from redis_history._sync.store import HistoryStore
-from redis_history.backends.redis.search_index import read_index_form
 from redis_history.cli._output import complain, name
 from redis_history.cli.commands import Context
 from redis_history.engine.urls import parse_url
 from redis_history.errors import BackendRefusedError, ConfigurationError, ConversationNotFoundError, RedisHistoryError
+from redis_history.operations.index import read_index_form
 from redis_history.operations.keys import Keyspace
 from redis_history.retry import RetryPolicy
 

@@ -34,8 +34,8 @@ from redis_history.events import (
 )
 from redis_history.formats.json_form import to_json
 from redis_history.model import Conversation, Message
+from redis_history.model.ids import owner_text
 from redis_history.model.runs import RunInfo
-from redis_history.requests import owner_text
 from redis_history.search.hits import Highlight, SearchHit
 from redis_history.search.text import searchable
 

@@ -14,7 +14,7 @@ from redis_history.cli._timeline import describe_run
 from redis_history.cli.commands import FAILED, Context, define
 from redis_history.errors import ConversationNotFoundError
 from redis_history.model import Conversation, Message, Participant, Role, TextPart
-from redis_history.requests import owner_of, owner_text
+from redis_history.model.ids import owner_of, owner_text
 
 
 @define("say")

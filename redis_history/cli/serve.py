@@ -26,7 +26,7 @@ from redis_history.cli._stores import connect, search_options
 from redis_history.cli.commands import WRONG, Context, define
 from redis_history.engine.urls import parse_url
 from redis_history.errors import ConfigurationError
-from redis_history.requests import owner_of
+from redis_history.model.ids import owner_of
 from redis_history.retry import RetryPolicy
 
 #: Seconds for which a request waits for an unreachable server. Short, because a user is waiting.

@@ -9,11 +9,11 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from msgspec import Struct
 
-from redis_history.backends.redis.search_index import IndexState
 from redis_history.capabilities import Capabilities
 from redis_history.engine.server_info import merged_flags
 from redis_history.engine.urls import CLUSTER, SENTINEL, embedded_server, parse_several, parse_url
-from redis_history.operations.base import Searching
+from redis_history.operations.index import IndexState
+from redis_history.operations.settings import Searching
 
 #: "ok"; "limited": works in part, or may stop working; "problem": conversations may be lost, or nothing works.
 State = Literal["ok", "limited", "problem"]

@@ -15,12 +15,12 @@ from redis.exceptions import NoPermissionError
 
 from redis_history._sync.store import HistoryStore
 from redis_history._version import __version__
-from redis_history.backends.redis.search_index import read_index_form, read_index_info, together
 from redis_history.doctor.checks import Answers, Finding, check_search, check_server, where_is
 from redis_history.embedded import find_server
 from redis_history.engine.rights import Role, acl_line, missing_patterns, missing_rights, rights_question
 from redis_history.engine.urls import CLUSTER, SENTINEL, parse_several, parse_url
 from redis_history.errors import BackendRefusedError, CorruptDataError, EmbeddedServerError
+from redis_history.operations.index import read_index_form, read_index_info, together
 from redis_history.operations.keys import Keyspace
 
 #: An invalid flag: CONFIG SET rejects it without a change. The error shows whether this user may change settings.

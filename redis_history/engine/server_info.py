@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from msgspec import structs
@@ -11,13 +11,9 @@ from redis.exceptions import NoPermissionError
 from redis_history.capabilities import Capabilities
 from redis_history.engine.durability import tiers
 from redis_history.errors import UnsupportedServerError
+from redis_history.operations.base import as_map
 
 _MINIMUM: Final = {"redis": (6, 2), "valkey": (7, 2)}
-
-
-def as_map(reply: Any) -> Mapping[Any, Any]:
-    """A map of RESP3, or names and values in turn of RESP2."""
-    return reply if isinstance(reply, Mapping) else dict(zip(reply[::2], reply[1::2], strict=True))
 
 
 class Server(NamedTuple):

@@ -8,20 +8,23 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
 import msgspec
 
-from redis_history.backends.memory.runs import Runs, holds
 from redis_history.events import BEGINNING, Cursor
 from redis_history.model import Message, Position
 from redis_history.model.message import ForkedFrom
 from redis_history.model.pairs import oldest_with_results
 from redis_history.model.replies import LEASE_SECONDS, grown, read_records
-from redis_history.model.wire import STREAMING, decode_member, encode_member, placed
+from redis_history.model.runs import RunInfo, RunStatus, RunWaiter
+from redis_history.model.wire import STREAMING, decode_member, encode_member
 from redis_history.operations import Entry, LeaseKind, Precondition, rules
+from redis_history.operations.append import Appended
 from redis_history.operations.backend import Wake, WakeAll
+from redis_history.operations.base import RunFence
 from redis_history.operations.changelog import LogEntry, token_of
 
 _logger = logging.getLogger("redis_history")
@@ -32,14 +35,8 @@ DEFAULT_CAP: Final = 500
 _LOG_OUTLIVES: Final = 60.0
 #: Seconds for which it is known that a conversation was deleted.
 _ENDED: Final = 120.0
-
-
-def now() -> int:
-    return time.time_ns() // 1000
-
-
-def placed_at(entry: Entry, position: Position) -> Message:
-    return placed(entry.message, position.sequence, position.timestamp)
+#: Seconds until a draft that nobody continues is removed.
+_DRAFT_LASTS: Final = 600.0
 
 
 @dataclass(slots=True)
@@ -48,6 +45,10 @@ class StoredMessage:
     position: Position
     revision: int
     token: str
+
+    def outcome(self, token: str) -> Appended:
+        """Of a call that finds it stored; with the `token` that stored it, the call was repeated."""
+        return Appended(self.revision, self.entry.placed(self.position), self.token != token)
 
 
 @dataclass(slots=True)
@@ -88,6 +89,72 @@ class Draft:
     page: int = 0
     touched: float = 0.0
     sets: dict[int, dict[Position, Entry]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Run:
+    fence: RunFence
+    agent_name: str | None
+    status: RunStatus
+    started_at: datetime
+    #: On the monotonic clock.
+    expires: float
+    ended_at: datetime | None = None
+    reason: str | None = None
+    #: When the run before it began, if that was interrupted.
+    interrupted_since: datetime | None = None
+
+    @property
+    def is_active(self) -> bool:
+        return self.status in ("active", "stopping")
+
+
+@dataclass(slots=True)
+class Runs:
+    """The runs of one conversation: the newest one, who waits with the end of each place, and the last ids."""
+
+    run: Run | None = None
+    queue: list[tuple[RunWaiter, float]] = field(default_factory=list)
+    fence: int = 0
+    last_ids: deque[str] = field(default_factory=lambda: deque(maxlen=32))
+
+    def refresh(self) -> bool:
+        """Note what has expired. Returns whether waiters have left."""
+        now = time.monotonic()
+        run = self.run
+        if run is not None and run.is_active and run.expires <= now:
+            run.status, run.ended_at = "interrupted", datetime.now(UTC)
+        present = [place for place in self.queue if place[1] > now]
+        left, self.queue = len(present) != len(self.queue), present
+        return left
+
+    @property
+    def active(self) -> Run | None:
+        return self.run if self.run is not None and self.run.is_active else None
+
+    @property
+    def expires(self) -> float | None:
+        """Seconds until the active run expires."""
+        return None if self.active is None else self.active.expires - time.monotonic()
+
+    def begin(self, waiter: RunWaiter, kind: LeaseKind, seconds: float) -> Run:
+        """Begin the run of a waiter."""
+        self.fence += 1
+        fence, former = RunFence(self.fence, waiter.run_id, kind), self.run
+        before = former.started_at if former is not None and former.status == "interrupted" else None
+        ends = time.monotonic() + seconds
+        self.run = Run(fence, waiter.agent_name, "active", datetime.now(UTC), ends, interrupted_since=before)
+        self.last_ids.append(waiter.run_id)
+        return self.run
+
+    def info(self, conversation_id: str) -> RunInfo | None:
+        run = self.run
+        if run is None:
+            return None
+        return RunInfo(
+            run.fence.run_id, conversation_id, run.agent_name, run.status, run.started_at, run.ended_at, run.reason,
+            tuple(waiter for waiter, _ in self.queue),
+        )  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -159,11 +226,21 @@ class ConversationState:
         self.times = min(first, timestamp), max(last, timestamp)
         position = Position(timestamp, self.sequence)
         insort(self.live, (position, entry.message.id))
-        self.stored[entry.message.id] = StoredMessage(entry, position, self.revision + 1, token)
+        self.store(entry, position, self.revision + 1, token)
         if entry.flags & STREAMING:
             self.replies[token] = Reply(entry.message.id, time.monotonic() + LEASE_SECONDS)
         self.count(entry, 1)
         return position
+
+    def store(self, entry: Entry, position: Position, revision: int, token: str) -> None:
+        self.stored[entry.message.id] = StoredMessage(entry, position, revision, token)
+
+    def add_archive(
+        self, revision: int, summary_id: str, token: str, former: str | None, held: list[tuple[Position, str]]
+    ) -> None:
+        archive = Archive(revision, summary_id, token, former, held)
+        self.archives.append(archive)
+        self.archived.update(dict.fromkeys((message_id for _, message_id in held), archive))
 
     def remove(self, message_id: str) -> None:
         """Remove a message, live or archived. The messages that a removed summary replaced stay in the archive."""
@@ -195,10 +272,8 @@ class ConversationState:
     def compact(self, entry: Entry, leaving: list[str], token: str) -> None:
         held = [(self.remove_live(message_id), message_id) for message_id in leaving]
         revision, summary_id = self.revision + 1, entry.message.id
-        archive = Archive(revision, summary_id, token, self.summary, held)
-        self.archives.append(archive)
-        self.archived.update(dict.fromkeys(leaving, archive))
-        self.stored[summary_id] = StoredMessage(entry, held[-1][0], revision, token)
+        self.add_archive(revision, summary_id, token, self.summary, held)
+        self.store(entry, held[-1][0], revision, token)
         self.insert_live(summary_id)
         self.summary = summary_id
 
@@ -257,6 +332,10 @@ class Space:
     #: What to call after the present operation.
     wakes: list[Callable[[], None]] = field(default_factory=list)
 
+    @staticmethod
+    def now() -> int:
+        return time.time_ns() // 1000
+
     def announce(self, conversation_id: str) -> None:
         """Wake the watchers of a conversation after the present operation."""
         self.wakes += self.watchers.get(conversation_id, ())
@@ -300,7 +379,7 @@ class Space:
             raise rules.conversation_missing(conversation_id)
         if precondition.must_not_exist and conversation is not None:
             raise rules.conversation_exists(conversation_id, revision)
-        if precondition.run is not None and not holds(self, conversation_id, precondition.run):
+        if precondition.run is not None and not self.holds(conversation_id, precondition.run):
             raise rules.run_lost(conversation_id)
 
     def warn_of_cap(self, what: str, cap: int, option: str) -> None:
@@ -329,7 +408,7 @@ class Space:
     ) -> int:
         """Record a change in revision, times and log; returns the new revision. `known`: fields of the log entry."""
         conversation.revision += 1
-        conversation.updated = now()
+        conversation.updated = self.now()
         conversation.token = token_of(op.token, kind, conversation.updated)
         conversation.created = conversation.created or conversation.updated
         entry = LogEntry(conversation.revision, conversation.token, kind, **known)
@@ -355,6 +434,33 @@ class Space:
         del self.conversations[conversation_id]
         self.drop_runs(conversation_id)
 
+    def draft(self, token: str) -> Draft:
+        """A draft, or a new one. Drafts that nobody continued are removed."""
+        oldest = time.monotonic() - _DRAFT_LASTS
+        self.drafts = {name: draft for name, draft in self.drafts.items() if draft.touched >= oldest}
+        return self.drafts.get(token, Draft())
+
+    def runs_of(self, conversation_id: str, kind: LeaseKind = "run") -> Runs:
+        runs = self.runs.setdefault((conversation_id, kind), Runs())
+        if runs.refresh():
+            self.announce(conversation_id)
+        return runs
+
+    def run_now(self, conversation_id: str) -> tuple[RunInfo | None, float | None]:
+        """The newest run, and the seconds until it expires."""
+        if (conversation_id, "run") not in self.runs:
+            return None, None
+        runs = self.runs_of(conversation_id)
+        return runs.info(conversation_id), runs.expires
+
+    def holds(self, conversation_id: str, fence: RunFence) -> bool:
+        active = self.runs_of(conversation_id, fence.kind).active
+        return active is not None and active.fence == fence
+
+    def announce_run(self, conversation_id: str, kind: LeaseKind) -> None:
+        if kind == "run":
+            self.announce(conversation_id)
+
     def drop_runs(self, conversation_id: str) -> None:
         """End all leases: the conversation is gone."""
         self.runs.pop((conversation_id, "run"), None)
@@ -369,10 +475,3 @@ class Space:
             if name not in self.watchers:
                 self.deleted_logs.pop(name, None)
                 del self.deleted[name]
-
-
-def held_then(precondition: Precondition, stored_at: int) -> bool:
-    """Whether the precondition held for the call that stored messages as revision `stored_at`."""
-    if precondition.expected_revision not in (None, stored_at - 1):
-        return False
-    return not precondition.must_not_exist or stored_at == 1

@@ -11,7 +11,7 @@ from redis_history.events import Cursor, Event, Reset
 from redis_history.model import Message, Position
 from redis_history.model.ranges import leaving
 from redis_history.operations import ReadChanges, ReadHead, ReadPage, Snapshot
-from redis_history.paging import PAGE, Reads, next_page
+from redis_history.operations.page import PAGE, Reads, next_page
 
 #: How often a long conversation is read again because the log no longer has all changes made during the reading.
 _ATTEMPTS: Final = 5

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from redis_history import requests
 from redis_history.errors import InvalidInputError
 from redis_history.events import (
     ConversationDeleted,
@@ -33,9 +32,9 @@ from redis_history.history.history import History
 from redis_history.model import Message
 from redis_history.model.ranges import stays
 from redis_history.model.wire import encode_body
-from redis_history.operations import Appended, ReadChanges, Snapshot
+from redis_history.operations import Appended, ReadChanges, Restore, Snapshot
 from redis_history.operations.changelog import is_of_call
-from redis_history.paging import Reads
+from redis_history.operations.page import Reads
 
 #: Reasons of a Reset after which the conversation as it was known no longer exists.
 _ENDED = ("conversation_missing", "conversation_replaced")
@@ -98,7 +97,7 @@ class Syncer:
     def replacing(self, entries: list[Message]) -> None:
         if self.conversation_id is not None:
             target = stamped(entries)
-            op = requests.restore(self.bound_id, target)  # raises if it would not fit
+            op = Restore.of(self.bound_id, target)  # raises if it would not fit
             change = Rewrite(self._seen, target, sum(len(entry.body) for entry in op.entries))
             change.hidden_reply = bool(self.replica.streaming)
             self._put(change)

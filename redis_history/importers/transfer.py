@@ -19,7 +19,7 @@ from typing import IO, Any, TypeVar, cast
 import msgspec
 import orjson
 
-from redis_history import AsyncHistoryStore, HistoryStore, requests
+from redis_history import AsyncHistoryStore, HistoryStore
 from redis_history._files import replacing
 from redis_history._validation import check_integer
 from redis_history.errors import (
@@ -37,6 +37,7 @@ from redis_history.model.message import RECORD_FIELDS
 from redis_history.operations import Appended
 from redis_history.operations import fork as forks
 from redis_history.operations.backend import features
+from redis_history.operations.record import WriteRecord
 
 T = TypeVar("T")
 
@@ -203,7 +204,7 @@ class _Import:
             return False
         fields = {name: getattr(record, name) for name in RECORD_FIELDS}
         try:
-            requests.write_record(record.conversation_id, fields, create=True)
+            WriteRecord.of(record.conversation_id, fields, create=True)
             if record.forked_from is not None:
                 check_conversation_id(record.forked_from.conversation_id)
         except InvalidInputError:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import time
 from typing import Final
 
-from redis_history._validation import refuse
+import orjson
+
+from redis_history._validation import MAX_INTEGER, MIN_INTEGER, refuse
 from redis_history.errors import InvalidConversationIdError, InvalidInputError
 
 #: A private random generator, so that programs may seed the module `random` alike in every process without retrying in
@@ -63,3 +66,26 @@ def check_message_id(message_id: str) -> str:
     if not fits:
         refuse(message_id, "message_id", f"a str of 1 to {MAX_ID_BYTES} bytes in UTF-8", InvalidInputError)
     return message_id
+
+
+_INTEGER: Final = re.compile(r"0|-?[1-9][0-9]{0,18}")
+
+
+def owner_of(text: str) -> int | str:
+    """Parses an owner: a 64-bit integer becomes an int, a JSON string its value, other text itself. So 1 is the number,
+    and "1" in double quotes the string."""
+    if _INTEGER.fullmatch(text) and MIN_INTEGER <= int(text) <= MAX_INTEGER:
+        return int(text)
+    if len(text) > 1 and text[0] == text[-1] == '"':
+        try:
+            return str(orjson.loads(text))
+        except orjson.JSONDecodeError:
+            return text
+    return text
+
+
+def owner_text(owner: int | str) -> str:
+    """The text by which `owner_of` finds this owner."""
+    if isinstance(owner, int) or owner_of(owner) == owner:
+        return str(owner)
+    return orjson.dumps(owner).decode()

@@ -64,7 +64,8 @@ class ChangedHeads(Struct, frozen=True):
     position: Any = None
 
 
-#: "server": the backend searches, with the operations of redis_history.search.server_search and `ReadTogether`.
+#: "server": the backend searches, with the operations of the modules `search`, `fetch`, `index` and `documents` of
+#: redis_history.operations, and `ReadTogether`.
 #: "unknown": known after the first operation. "client": the store reads a conversation and ranks its messages.
 #: "memory": the same, and the store may read all conversations.
 SearchedBy = Literal["server", "unknown", "client", "memory"]

@@ -16,7 +16,7 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 from redis_history.errors import CorruptDataError
 from redis_history.events import (
@@ -42,7 +42,6 @@ from redis_history.events import (
 from redis_history.model import Message, Position
 from redis_history.model.replies import Progress, read_records
 from redis_history.model.runs import RunInfo
-from redis_history.operations import Changes
 
 __all__ = ["Kind", "LiveReply", "LogEntry", "events_of", "is_gone", "is_of_call", "recover", "token_of"]
 
@@ -124,6 +123,22 @@ def events_of(conversation_id: str, epoch: str, entries: Iterable[LogEntry]) -> 
 def is_of_call(cursor: Cursor, call: str) -> bool:
     """Whether the call with this token made the change: the change's token ends with the start of the call's."""
     return cursor.token[-6:] == call[:6]
+
+
+class Changes(Struct, frozen=True):
+    """Changes after a cursor, in order; `more`: there are further ones.
+
+    `replies`: how much the reader has now of each reply that is being written, by sequence. `check_in`: seconds after
+    which one of their writers, or the holder of the run, may have died. `dead`: the positions of replies whose writers
+    have died. `run`: the newest run, if all changes were read.
+    """
+
+    events: list[Event]
+    more: bool
+    replies: dict[int, Progress] = {}
+    check_in: float | None = None
+    dead: tuple[Position, ...] = ()
+    run: RunInfo | None = None
 
 
 def recover(

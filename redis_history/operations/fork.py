@@ -32,9 +32,9 @@ from redis_history.model.ids import new_token
 from redis_history.model.message import ForkedFrom
 from redis_history.model.pairs import OpenCalls, tool_parts
 from redis_history.operations import rules
+from redis_history.operations.base import Entry
 from redis_history.operations.changelog import is_gone
-from redis_history.paging import next_page
-from redis_history.requests import entry_of
+from redis_history.operations.page import next_page
 
 T = TypeVar("T")
 Steps = Generator[Any, Any, T]
@@ -80,7 +80,7 @@ class Draft:
 
     def add(self, archive: int, messages: Iterable[Message]) -> Steps[None]:
         """Add messages, which have their positions, or replace them. Raises DraftLostError."""
-        entries = [entry_of(message) for message in messages]
+        entries = [Entry.of(message) for message in messages]
         for chunk in _chunks(entries):
             known = [(entry.message.id, self.messages.get(entry.message.id)) for entry in chunk]
             yield from self._write(archive, chunk, [(name, one.position) for name, one in known if one is not None])

@@ -35,7 +35,6 @@ import msgspec
 
 from redis_history.errors import ConfigurationError, InvalidInputError
 from redis_history.model.ids import check_conversation_id
-from redis_history.search.server_search import MessagePlace
 
 BUCKETS: Final = 64
 _MAX_NAMESPACE_BYTES: Final = 128
@@ -99,6 +98,15 @@ class IndexPart(NamedTuple):
 
     name: bytes
     documents: bytes
+
+
+class MessagePlace(NamedTuple):
+    """Where a search found a message; `generation` is that of its document. The sequence of a summary has a minus,
+    because a message that it replaced has the same."""
+
+    conversation_id: str
+    generation: bytes
+    sequence: int
 
 
 class Keyspace:

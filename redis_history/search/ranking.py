@@ -23,7 +23,7 @@ from itertools import accumulate, compress
 from typing import Any, Final, NamedTuple
 
 from redis_history.model import Message
-from redis_history.requests import ANYTHING, Filters
+from redis_history.model.filters import ANYTHING, Filters
 from redis_history.search.query import Query, Term
 from redis_history.search.text import author_words, index_lines
 from redis_history.search.words import SEPARATOR, load_stemmer

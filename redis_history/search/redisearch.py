@@ -26,7 +26,7 @@ from urllib.parse import quote
 
 from redis_history.errors import CorruptDataError, InvalidInputError
 from redis_history.model import Message
-from redis_history.requests import ANYTHING, Filters, tool_names_of
+from redis_history.model.filters import ANYTHING, Filters, tool_names_of
 from redis_history.search.dates import Period
 from redis_history.search.query import Query, Term
 from redis_history.search.ranking import DEPTH, MAX_LISTED, Matches

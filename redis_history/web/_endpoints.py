@@ -14,9 +14,9 @@ from redis_history.compaction.summaries import summary_text
 from redis_history.errors import ConversationNotFoundError, MessageNotFoundError
 from redis_history.formats.json_form import message_of
 from redis_history.model import Message, Position
+from redis_history.model.ids import owner_of
 from redis_history.operations import Preview
-from redis_history.operations.rules import FIRST_MESSAGES, preview_of
-from redis_history.requests import owner_of
+from redis_history.operations.listing import FIRST_MESSAGES
 from redis_history.search.hits import SearchHits
 from redis_history.web._http import MOST, ApiRequest, answer, bad_input
 from redis_history.web._shape import conversation_shape, dumps, hit_shape, message_preview, message_shape, run_shape
@@ -92,7 +92,7 @@ async def conversation(view: View, request: ApiRequest) -> Response:
             first.append(message)
             if len(first) == FIRST_MESSAGES:
                 break
-    shape = conversation_shape(found) | {"label": preview_of(found, first, []).title, "cursor": str(cursor)}
+    shape = conversation_shape(found) | {"label": Preview.of(found, first, []).title, "cursor": str(cursor)}
     return request.answer_with_etag(shape, cursor)
 
 

@@ -22,7 +22,7 @@ from redis_history import (
 from redis_history.model import TextPart
 from redis_history.model.replies import record_of
 from redis_history.operations import GrowReply
-from redis_history.requests import start_reply
+from redis_history.operations.append import Append
 
 
 def bench_append(report: Report, client: Any, store: HistoryStore, rounds: int) -> None:
@@ -111,7 +111,7 @@ async def bench_async(report: Report, url: str, rounds: int) -> None:
 
 def bench_reply(report: Report, client: Any, store: HistoryStore, rounds: int) -> None:
     """What a live reply sends every 50 ms, beside the commands of a program that appends and publishes."""
-    begin = start_reply("reply", "assistant", {"id": "reply"})
+    begin = Append.of_reply("reply", "assistant", {"id": "reply"})
     store.backend.execute(begin)
     record = record_of(TextPart(text="some words "))
 

@@ -24,7 +24,7 @@ import redis
 from benchmarks.timing import TEXT
 from redis_history import Conversation, HistoryStore, assistant, user
 from redis_history.embedded import EmbeddedServer
-from redis_history.operations import base as calls
+from redis_history.operations.base import SCRIPTS
 
 WRITER = """
 import sys
@@ -163,7 +163,7 @@ def fork(url: str, messages: int) -> None:
         made = timed("fork", lambda: store.fork("c", "d"))
         writer.kill()
     print(f"{made.message_count:,} messages of revision {made.forked_from.revision:,}")
-    names = {script.sha: script.name for script in vars(calls).values() if isinstance(script, calls.Script)}
+    names = {script.sha: script.name for script in SCRIPTS.values()}
     slow: dict[str, list[float]] = {}
     for entry in client.slowlog_get(100_000):
         command, *rest = entry["command"].split()

@@ -19,8 +19,9 @@ from msgspec import structs
 from redis.cluster import RedisCluster
 from redis.exceptions import ConnectionError
 
-from redis_history import AsyncHistoryStore, Conversation, HistoryStore, RetryPolicy, requests, user
-from redis_history.backends.memory import MemoryBackend
+from redis_history import AsyncHistoryStore, Conversation, HistoryStore, RetryPolicy, user
+from redis_history.engine.attempts import Attempt
+from redis_history.engine.memory import MemoryBackend
 from redis_history.errors import (
     BackendUnavailableError,
     ConversationExistsError,
@@ -40,7 +41,6 @@ from redis_history.operations import (
     UpdateMessage,
     WriteRecord,
 )
-from redis_history.operations.base import Attempt
 from redis_history.operations.keys import extend_keys
 from tests.conftest import Servers
 from tests.support.faults import lose_replies
@@ -53,7 +53,7 @@ SECOND = 1_000_000
 
 def _append(*messages: Any, **options: Any) -> Append:
     options = {"expected_revision": None, "must_exist": False, "must_not_exist": False} | options
-    return requests.append("c", messages, **options).op
+    return Append.batch("c", messages, **options).op
 
 
 def _update(message: Any) -> UpdateMessage:

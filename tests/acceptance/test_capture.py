@@ -27,7 +27,7 @@ from redis_history import (
     tool_use,
     user,
 )
-from redis_history.backends.memory import MemoryBackend
+from redis_history.engine.memory import MemoryBackend
 from redis_history.errors import ConfigurationError, RunLostError
 from tests.support.captures import ANN, BOT, EXPECTED, roles_and_texts
 from tests.support.servers import until

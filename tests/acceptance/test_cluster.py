@@ -24,8 +24,8 @@ from redis_history.errors import (
 from redis_history.model import TextPart
 from redis_history.model.replies import LEASE_SECONDS, record_of
 from redis_history.operations import GrowReply
+from redis_history.operations.append import Append
 from redis_history.operations.keys import Keyspace
-from redis_history.requests import start_reply
 from tests.conftest import Servers
 from tests.support.cluster import RealCluster
 from tests.support.faces import open_store
@@ -181,7 +181,7 @@ async def test_no_text_of_a_reply_is_lost_while_its_slot_moves(
         AsyncHistoryStore(cluster.url, namespace=namespace, retry=PATIENT, poll_interval=0.5) as reader,
         reader.subscribe("c") as subscription,
     ):
-        begun = start_reply("c", "assistant", {"id": "r"})
+        begun = Append.of_reply("c", "assistant", {"id": "r"})
         await store.backend.execute(begun)
         await store.backend.execute(GrowReply("c", begun.token, 0, record_of(TextPart("half of it")), False))
         assert isinstance(await subscription.get(timeout=10), MessagesAppended)

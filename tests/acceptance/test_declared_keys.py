@@ -16,7 +16,7 @@ import pytest
 
 from redis_history import Conversation, HistoryStore, user
 from redis_history.errors import MessageNotFoundError
-from redis_history.operations import base as calls
+from redis_history.operations.base import SCRIPTS
 from redis_history.operations.keys import Keyspace
 from tests.conftest import Servers
 from tests.docs.pages import DOCS, rows, sections
@@ -52,8 +52,7 @@ class Traced:
     """What scripts declared and used, by their names."""
 
     def __init__(self) -> None:
-        scripts = [one for one in vars(calls).values() if isinstance(one, calls.Script)]
-        self._names = {one.sha.decode(): one.name for one in scripts}
+        self._names = {one.sha.decode(): one.name for one in SCRIPTS.values()}
         self.declared: dict[str, list[set[str]]] = defaultdict(list)
         self.undeclared: dict[str, set[str]] = defaultdict(set)
         self._name, self._keys = "", set[str]()

@@ -17,8 +17,8 @@ from redis_history import HistoryStore, ReplyEnded, ReplyGrew, Reset, RetryPolic
 from redis_history.model import TextPart
 from redis_history.model.replies import record_of
 from redis_history.operations import GrowReply
+from redis_history.operations.append import Append
 from redis_history.operations.keys import Keyspace
-from redis_history.requests import start_reply
 from tests.support.forks import Forked, write_replies
 from tests.support.proxy import LossyProxy
 from tests.support.servers import RealServer, Start, lasting, wait_until, wait_until_replicated
@@ -117,7 +117,7 @@ def test_a_fast_model_sends_bytes_in_proportion(own_server: Start) -> None:
 def test_the_content_of_a_reply_expires_with_its_conversation(server: RealServer, namespace: str) -> None:
     """Even if the writer dies right after its first words, and nobody reads."""
     with HistoryStore(server.url, namespace=namespace, ttl=60) as store:
-        begin = start_reply("c", "assistant", {"id": "r"})
+        begin = Append.of_reply("c", "assistant", {"id": "r"})
         store.backend.execute(begin)
         store.backend.execute(GrowReply("c", begin.token, 0, record_of(TextPart("half")), False))
         content = Keyspace(namespace).conversation("c").reply(begin.token)
@@ -185,7 +185,7 @@ def test_growth_that_a_failover_lost_gives_a_reset(own_server: Start) -> None:
         with HistoryStore(primary.url, search="off") as store, HistoryStore(url, search="off") as reading:
             changes = reading.subscribe("c")
             changes.get(timeout=0)
-            begin = start_reply("c", "assistant", {"id": "r"})
+            begin = Append.of_reply("c", "assistant", {"id": "r"})
             store.backend.execute(begin)
             both, lost = record_of(TextPart("on both ")), record_of(TextPart("and lost"))
             store.backend.execute(GrowReply("c", begin.token, 0, both, False))
@@ -323,7 +323,7 @@ def test_a_stream_longer_than_its_ttl(own_server: Start) -> None:
                 time.sleep(0.3)
         every = {message.id for message in store.get("c", include_archived=True)}
         assert {"m0", "m1", "m2", "m3", "r"} <= every
-        op = start_reply("c", "assistant", {"id": "dead"})
+        op = Append.of_reply("c", "assistant", {"id": "dead"})
         store.backend.execute(op)
         store.backend.execute(GrowReply("c", op.token, 0, record_of(TextPart(text="secret")), False))
         for _ in range(3):  # by another writer, with another time to live

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from redis_history import HistoryStore, MessagesAppended, Reset, user
-from redis_history.backends.memory import MemoryBackend
+from redis_history.engine.memory import MemoryBackend
 from redis_history.errors import CapabilityError
 from redis_history.operations.backend import Backend, Features, features
 

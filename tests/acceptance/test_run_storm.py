@@ -26,7 +26,7 @@ from redis_history import (
     RunChanged,
     user,
 )
-from redis_history.backends.memory import AsyncMemoryBackend, MemoryBackend
+from redis_history.engine.memory import AsyncMemoryBackend, MemoryBackend
 from redis_history.errors import BackendError
 from redis_history.types import RunInfo
 from tests.acceptance.run_worker import HANG, Refused, work

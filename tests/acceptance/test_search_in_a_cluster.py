@@ -13,11 +13,10 @@ from msgspec.structs import force_setattr
 from redis.crc import key_slot
 
 from redis_history import HistoryStore, RetryPolicy, user
-from redis_history.backends.redis.planner import plan
-from redis_history.operations.base import SearchIndex, Searching, Settings
 from redis_history.operations.keys import Keyspace
+from redis_history.operations.search import Search
+from redis_history.operations.settings import SearchIndex, Searching, Settings
 from redis_history.search.query import parse_query
-from redis_history.search.server_search import Search
 from tests.conftest import Servers
 from tests.support.cluster import RealCluster
 from tests.support.servers import RealServer, wait_until, wait_until_replicated
@@ -171,7 +170,7 @@ def test_documents_are_counted_without_a_script(before: Any, documents: int, aft
     keyspace = Keyspace("n")
     index = SearchIndex(Searching(), keyspace.index_parts(cluster=True))
     index.works, index.settled, index.scripts = True, True, False
-    steps = plan(Search("c", parse_query("word1", "english")), Settings(keyspace, 1000, index=index))
+    steps = Search("c", parse_query("word1", "english")).steps(Settings(keyspace, 1000, index=index))
     next(steps)
     steps.send(before)
     prefix = keyspace.documents_of("c", b"g")

@@ -14,16 +14,16 @@ import pytest
 from msgspec.structs import replace
 
 from redis_history import Compressor, HistoryStore, Message, user
-from redis_history.backends.redis.search_index import read_index_form
 from redis_history.errors import (
     CapabilityError,
     ConversationNotFoundError,
     MessageNotFoundError,
 )
 from redis_history.operations import Clear, ScanConversations
-from redis_history.operations.base import Searching, Settings
+from redis_history.operations.documents import WriteDocuments
+from redis_history.operations.index import read_index_form
 from redis_history.operations.keys import Keyspace
-from redis_history.search.server_search import WriteDocuments
+from redis_history.operations.settings import Searching, Settings
 from tests.support.forks import Forked, barrier
 from tests.support.servers import RealServer, wait_until
 from tests.support.steps import first_call

@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from redis_history import AsyncHistoryStore, HistoryStore, RetryPolicy, user
-from redis_history.backends.memory import MemoryBackend
+from redis_history.engine.memory import MemoryBackend
 from redis_history.errors import (
     BackendUnavailableError,
     ConfigurationError,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from redis_history import AsyncHistoryStore, HistoryStore, assistant, system, tool, tool_use, user
-from redis_history.backends.memory import AsyncMemoryBackend, MemoryBackend
+from redis_history.engine.memory import AsyncMemoryBackend, MemoryBackend
 from redis_history.operations.keys import Keyspace
 from tests.conftest import Servers
 from tests.support.faces import Awaitable

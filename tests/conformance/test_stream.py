@@ -15,7 +15,7 @@ from redis_history.errors import InvalidInputError, MessageConflictError, Messag
 from redis_history.model import TextPart
 from redis_history.model.replies import record_of
 from redis_history.operations import Append, GrowReply, ReplyEnd, UpdateMessage
-from redis_history.requests import entry_of, start_reply
+from redis_history.operations.base import Entry
 from tests.conformance.conftest import SOON, take
 
 
@@ -30,7 +30,7 @@ def records(text: str) -> bytes:
 
 async def begun(store: Any, text: str = "") -> Append:
     """A reply whose writer is never heard of again; what began it."""
-    op = start_reply("c", "assistant", {"id": "r"})
+    op = Append.of_reply("c", "assistant", {"id": "r"})
     await execute(store, op)
     if text:
         await execute(store, GrowReply("c", op.token, 0, records(text), False))
@@ -283,7 +283,7 @@ async def test_late_copies_of_growth_and_end_change_nothing(store: Any) -> None:
     assert await execute(store, beyond) == size + len(records("two")), "what is missing must be sent first"
     [message] = await store.get("c")
     assert message.text == "one two"
-    end = UpdateMessage("c", entry_of(message), reply=ReplyEnd(op.token))
+    end = UpdateMessage("c", Entry.of(message), reply=ReplyEnd(op.token))
     outcome = await execute(store, end)
     changed = await store.update_message("c", assistant("other", id="r"))
     assert await execute(store, end) == outcome

@@ -7,17 +7,18 @@ from typing import Any
 
 import pytest
 
-from redis_history import RedisHistory, RetryPolicy, requests, tools
+from redis_history import RedisHistory, RetryPolicy, tools
 from redis_history._sync import _connect
 from redis_history._sync.reading import PAGE
-from redis_history.backends.memory import MemoryBackend
-from redis_history.backends.redis import plan_listing, plan_reads, plan_writes
 from redis_history.engine import server_info
+from redis_history.engine.memory import MemoryBackend
 from redis_history.history import _outbox
 from redis_history.model import wire
 from redis_history.model.ids import MAX_CONVERSATION_ID_BYTES
-from redis_history.operations import keys
+from redis_history.operations import changes, delete, keys, listing, poll
+from redis_history.operations.append import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES
 from redis_history.operations.options import Options
+from redis_history.operations.record import MAX_RECORD_BYTES
 from redis_history.search import query, ranking
 from redis_history.search import text as search_text
 from redis_history.search import words as _words
@@ -30,7 +31,7 @@ _RETRY = RetryPolicy()
 _MAX_UNSAVED = (RedisHistory.__init__.__kwdefaults__ or {})["max_unsaved"]
 _CAPS = MemoryBackend.__init__.__kwdefaults__ or {}
 _MINIMUM = [".".join(map(str, server_info._MINIMUM[kind][:2])) for kind in ("redis", "valkey")]
-_BATCH = [requests.MAX_BATCH_MESSAGES, requests.MAX_BATCH_BYTES]
+_BATCH = [MAX_BATCH_MESSAGES, MAX_BATCH_BYTES]
 _MESSAGE = [wire.MAX_MESSAGE_BYTES, wire.MAX_DEPTH, wire.MAX_ITEMS]
 
 
@@ -40,20 +41,20 @@ FIGURES: dict[str, list[Any]] = {
     "how-to/fleets.md": _BATCH,
     "how-to/expiry.md": [_CAPS["max_messages"], _CAPS["max_conversations"]],
     "guarantees.md": [
-        *(_CAPS["max_messages"], _CAPS["max_conversations"], plan_listing._SWEEP, PAGE, ranking.MAX_SCANNED),
-        int(plan_writes.LOG_OUTLIVES_MS) // 1000,
+        *(_CAPS["max_messages"], _CAPS["max_conversations"], poll._SWEEP, PAGE, ranking.MAX_SCANNED),
+        int(delete.LOG_OUTLIVES_MS) // 1000,
     ],
-    "data-model.md": [keys.BUCKETS, plan_listing._SWEEP, int(plan_writes.LOG_OUTLIVES_MS) // 1000, wire.DIGEST_BYTES],
+    "data-model.md": [keys.BUCKETS, poll._SWEEP, int(delete.LOG_OUTLIVES_MS) // 1000, wire.DIGEST_BYTES],
     "operations.md": [
-        *(plan_listing._CHUNK, keys.BUCKETS, plan_listing._SWEEP, *_MINIMUM, _connect.SOCKET_TIMEOUT),
+        *(listing._CHUNK, keys.BUCKETS, poll._SWEEP, *_MINIMUM, _connect.SOCKET_TIMEOUT),
         *(_OPTIONS.search_wait, _RETRY.deadline, _RETRY.first_wait, _RETRY.longest_wait),
     ],
     "how-to/search.md": [ranking.MAX_SCANNED, search_text.MAX_CHARACTERS, _words.MAX_WORD, query.MAX_TERMS],
     "how-to/security.md": [
-        *(*_BATCH, *_MESSAGE, MAX_CONVERSATION_ID_BYTES, requests.MAX_RECORD_BYTES, search_text.MAX_CHARACTERS),
+        *(*_BATCH, *_MESSAGE, MAX_CONVERSATION_ID_BYTES, MAX_RECORD_BYTES, search_text.MAX_CHARACTERS),
         *(query.MAX_QUERY_CHARACTERS, query.MAX_TERMS, tools.MAX_LIMIT, tools.SHOWN),
     ],
-    "how-to/ui.md": [int(plan_reads.CHANGES_BYTES) // 10**6],
+    "how-to/ui.md": [int(changes.CHANGES_BYTES) // 10**6],
     "how-to/histories.md": [_MAX_UNSAVED, _outbox.MAX_UNSAVED_BYTES // 10**6],
     "tutorial.md": [_RETRY.deadline, MAX_CONVERSATION_ID_BYTES],
 }

@@ -36,7 +36,9 @@ from redis_history.errors import (
 )
 from redis_history.model import Message, ToolResultPart, ToolUsePart
 from redis_history.model.wire import body_digest
-from redis_history.search import server_search
+from redis_history.operations.documents import WriteDocuments
+from redis_history.operations.fetch import Fetch
+from redis_history.operations.search import Search
 
 #: A message as it is recorded: id, text, its tool calls ("u") and results ("r"), and its status. A reply that has not
 #: come to its end by itself has no text: how much of it there is depends on when it was read.
@@ -203,7 +205,7 @@ def seen(event: Any) -> Seen:
 
 #: Operations without an outcome that can be compared. Those of several conversations are not recorded either.
 _UNRECORDED = (
-    server_search.Search | server_search.WriteDocuments | ops.ReadChanges | ops.GrowReply
+    Search | WriteDocuments | ops.ReadChanges | ops.GrowReply
     | ops.TakeRun | ops.EndRun | ops.StopRun | ops.LeaveRun | ops.ReadRun
 )  # fmt: skip
 
@@ -302,7 +304,7 @@ _VALUES: dict[type, Callable[[Any], Any]] = {
     ],
     ops.ReadConversation: lambda outcome: outcome and [outcome.title, outcome.message_count],
     ops.FindMessage: lambda outcome: outcome and form(outcome),
-    server_search.Fetch: lambda outcome: [form(one.message) for one in outcome if one is not None],
+    Fetch: lambda outcome: [form(one.message) for one in outcome if one is not None],
 }
 
 

@@ -13,9 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from redis_history import Cursor, HistoryStore, user
-from redis_history.backends.redis import plan_listing
 from redis_history.events import BEGINNING
-from redis_history.operations import ReadHead
+from redis_history.operations import ReadHead, poll
 from redis_history.operations.backend import ChangeQuery
 from redis_history.operations.keys import Keyspace
 from tests.support.servers import RealServer
@@ -133,8 +132,8 @@ class _Model:
 @example(ops=_REWOUND_AND_WRITTEN_AGAIN)
 def test_every_change_is_found(server: RealServer, page: int, ops: list[tuple[str, str]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan_listing, "_SWEEP", 0)
-        patch.setattr(plan_listing, "_MEMBERS", page)
+        patch.setattr(poll, "_SWEEP", 0)
+        patch.setattr(poll, "_MEMBERS", page)
         model = _Model(server)
         try:
             for what, name in ops:

@@ -19,8 +19,8 @@ from hypothesis.stateful import (
 )
 from msgspec.structs import replace
 
-from redis_history import Event, HistoryStore, Message, Reset, requests, user
-from redis_history.backends.memory import MemoryBackend
+from redis_history import Event, HistoryStore, Message, Reset, user
+from redis_history.engine.memory import MemoryBackend
 from redis_history.errors import (
     CompactionConflictError,
     MessageConflictError,
@@ -29,6 +29,8 @@ from redis_history.errors import (
 )
 from redis_history.history._outbox import Rewrite
 from redis_history.operations import Clear, ReadChanges
+from redis_history.operations.append import Restore
+from redis_history.operations.base import Precondition
 from tests.support.histories import Dropping, Synced
 
 TIMES = st.sampled_from([None, None, None, "1999-01-01", "2200-01-01"])
@@ -174,9 +176,9 @@ class Following(RuleBasedStateMachine):
         try:
             if not isinstance(step, Rewrite):
                 return self.store.append_many("c", [add.message for add in step])
-            op: Any = Clear("c", precondition=requests.precondition(step.seen))
+            op: Any = Clear("c", precondition=Precondition.of(step.seen))
             if step.target:
-                op = requests.restore("c", step.target, expected_revision=step.seen)
+                op = Restore.of("c", step.target, expected_revision=step.seen)
             return self.store._write(replace(op, token=step.token))
         except (RevisionConflictError, MessageConflictError) as error:
             return error

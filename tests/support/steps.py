@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from redis_history.backends.redis.planner import plan
 from redis_history.operations import Op
-from redis_history.operations.base import Call, Settings, Upkeep
+from redis_history.operations.base import Call, Upkeep
+from redis_history.operations.settings import Settings
 
 
 def first_call(op: Op[Any], settings: Settings) -> Call:
-    call = next(plan(op, settings))
+    call = next(op.steps(settings))
     assert type(call) is Call
     return call
 
 
 def outcome(op: Op[Any], settings: Settings, reply: Any) -> Any:
     """The outcome of an operation with a single call, from its reply. Upkeep after it is left out."""
-    steps = plan(op, settings)
+    steps = op.steps(settings)
     step = next(steps)
     try:
         step = steps.send(step.decode(reply))

@@ -7,10 +7,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redis_history import paging
 from redis_history.model import Message, user
 from redis_history.model.wire import placed
 from redis_history.operations import Page, ReadPage
+from redis_history.operations import page as paging
 
 
 def _read(op: ReadPage, stored: list[Message | None]) -> Page:

@@ -25,14 +25,10 @@ from redis_history.operations import (
     ReadHead,
     ReadPage,
 )
-from redis_history.operations.base import (
-    APPEND,
-    Call,
-    Script,
-    Settings,
-)
+from redis_history.operations.append import APPEND
+from redis_history.operations.base import Call, Script
 from redis_history.operations.keys import Keyspace
-from redis_history.requests import append
+from redis_history.operations.settings import Settings
 from tests.property.strategies import conversation_ids
 from tests.support.steps import first_call, outcome
 
@@ -55,7 +51,7 @@ def script_call(call: Call, script: Script, keys: list[bytes], **how: Any) -> li
 
 
 def appending(*given_: Message) -> Append:
-    return append("c", given_, expected_revision=None, must_exist=False, must_not_exist=False).op
+    return Append.batch("c", given_, expected_revision=None, must_exist=False, must_not_exist=False).op
 
 
 @pytest.mark.parametrize(("newest", "ranks"), [(True, [b"-10", b"-1"]), (False, [b"0", b"9"])])

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redis_history import AsyncHistoryStore, Conversation, HistoryStore, assistant, requests, tool_use, user
+from redis_history import AsyncHistoryStore, Conversation, HistoryStore, assistant, tool_use, user
 from redis_history.errors import (
     BatchTooLargeError,
     ConfigurationError,
@@ -24,7 +24,9 @@ from redis_history.errors import (
     MessageTooLargeError,
 )
 from redis_history.model import Position
-from redis_history.requests import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES
+from redis_history.model.filters import make_filters
+from redis_history.model.ids import owner_of, owner_text
+from redis_history.operations.append import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, Append
 from tests.property.strategies import microseconds
 
 BOTTOM: Any = "x"
@@ -193,11 +195,11 @@ def test_errors_have_kinds() -> None:
 
 
 def test_a_batch_up_to_its_caps() -> None:
-    assert len(requests.append("c", (user("x") for _ in range(MAX_BATCH_MESSAGES))).op.entries) == MAX_BATCH_MESSAGES
+    assert len(Append.batch("c", (user("x") for _ in range(MAX_BATCH_MESSAGES))).op.entries) == MAX_BATCH_MESSAGES
     half = "x" * (MAX_BATCH_BYTES // 2 - 100)
-    assert len(requests.append("c", [user(half), user(half)]).op.entries) == 2
+    assert len(Append.batch("c", [user(half), user(half)]).op.entries) == 2
     one = user("x" * (MAX_BATCH_BYTES - 100))
-    assert len(requests.append("c", [one] * 5).op.entries) == 1, "a message that is sent once counts once"
+    assert len(Append.batch("c", [one] * 5).op.entries) == 1, "a message that is sent once counts once"
 
 
 @pytest.mark.parametrize(
@@ -218,7 +220,7 @@ def test_a_batch_up_to_its_caps() -> None:
     ids=str,
 )
 def test_forms_of_bounds(bound: Any, position: Position | None) -> None:
-    filters = requests.make_filters(since=bound, before=bound)
+    filters = make_filters(since=bound, before=bound)
     assert filters.before == position
     instant = position is not None and position.sequence == 0
     assert filters.since == (position._replace(sequence=2**53 - 1) if instant and position else position)
@@ -227,14 +229,14 @@ def test_forms_of_bounds(bound: Any, position: Position | None) -> None:
 @given(microseconds, st.integers(1, 2**53 - 1))
 def test_a_position_as_text_is_the_same_bound(timestamp: int, sequence: int) -> None:
     position = Position(timestamp, sequence)
-    filters = requests.make_filters(since=str(position), before=str(position))
+    filters = make_filters(since=str(position), before=str(position))
     assert filters.since == filters.before == position
 
 
 @given(st.integers(-(2**63), 2**63 - 1) | st.text(st.characters(codec="utf-8")) | st.integers().map(str))
 def test_the_text_of_an_owner_names_this_owner(owner: int | str) -> None:
     for each in (owner, f'"{owner}"', f'"{owner}', str(owner)):
-        found = requests.owner_of(requests.owner_text(each))
+        found = owner_of(owner_text(each))
         assert (type(found), found) == (type(each), each)
 
 
@@ -247,7 +249,7 @@ def test_the_text_of_an_owner_names_this_owner(owner: int | str) -> None:
     ],
 )  # fmt: skip
 def test_how_an_owner_is_named(text: str, owner: int | str) -> None:
-    found = requests.owner_of(text)
+    found = owner_of(text)
     assert (type(found), found) == (type(owner), owner)
 
 

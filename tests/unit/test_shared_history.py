@@ -13,7 +13,7 @@ from redis_history._sync._steps import run_steps
 from redis_history.errors import ConfigurationError
 from redis_history.history._outbox import stamped
 from redis_history.operations import ReadChanges, ReadHead
-from redis_history.requests import restore
+from redis_history.operations.append import Restore
 from tests.support.histories import Dropping, Synced
 
 
@@ -145,7 +145,7 @@ def test_a_rewrite_waits_for_its_confirmation(store: HistoryStore) -> None:
     history = following(store, confirms=True)
     history.restore([user("anew")])
     change: Any = history.syncer.next()
-    op = restore("c", change.target, expected_revision=change.seen)
+    op = Restore.of("c", change.target, expected_revision=change.seen)
     revision = store._write(replace(op, token=change.token))
     receive_events(store, history)
     assert (texts(history), history.syncer.next()) == (["anew"], change)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redis_history.model import AttachmentPart, Part, ReasoningPart, UnknownPart, text, tool_result, tool_use, user
-from redis_history.requests import append_one
+from redis_history.operations.append import Append
 from redis_history.tokens import count_characters, estimate_tokens
 
 
@@ -49,6 +49,6 @@ def test_tokens_are_a_quarter_rounded_up(characters: int) -> None:
 
 @pytest.mark.parametrize("value", [{b"k": 1}, {(1, 2): 3}, {None: 1}, {1.5: 2}, b"\xff", [b"\xff"], 2**64 - 1, 1.5])
 def test_all_storable_values_are_counted(value: Any) -> None:
-    entry = append_one("c", user(tool_use("c", "n", value)), expected_revision=None).entries[0]
+    entry = Append.of("c", user(tool_use("c", "n", value)), expected_revision=None).entries[0]
     assert entry.characters > 1
     assert entry.tokens == estimate_tokens(entry.characters)

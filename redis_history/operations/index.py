@@ -1,4 +1,4 @@
-"""The steps for the search index of a namespace and its documents.
+"""The search index of a namespace.
 
 Searches use an alias. If the form changes (language, vectors), a new index is built over the same documents, and the
 alias moves to it when the server has filled it. Until then the former index answers."""
@@ -8,34 +8,15 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Sequence
-from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from redis.exceptions import AskError, ResponseError, TryAgainError
+from msgspec import Struct
 
-from redis_history.engine.server_info import as_map
 from redis_history.errors import BackendError, CapabilityError, CorruptDataError
-from redis_history.model import Message
-from redis_history.operations import Append, Restore
-from redis_history.operations.base import (
-    INDEX,
-    MARK,
-    PURGE,
-    Call,
-    DocumentOf,
-    Pause,
-    SearchIndex,
-    Searching,
-    Settings,
-    Steps,
-    as_is,
-    change_header,
-    plain,
-)
-from redis_history.operations.failures import is_transient
-from redis_history.operations.keys import ConversationKeys, IndexPart, Keyspace, field_of, pack_keys
+from redis_history.operations.base import Op, Pause, Steps, as_map, plain
+from redis_history.operations.keys import IndexPart
+from redis_history.operations.settings import SearchIndex, Searching, Settings
 from redis_history.search.redisearch import VECTOR, create_arguments
-from redis_history.search.text import chunk_length
 from redis_history.search.words import LANGUAGES, UNSTEMMED
 
 _logger = logging.getLogger("redis_history")
@@ -45,6 +26,17 @@ DOCUMENT_VERSION: Final = 1
 
 #: Seconds between checks of an index that the server is still filling.
 _CHECK_SECONDS: Final = 0.05
+
+
+class MakeIndex(Struct, Op[float | None], frozen=True):
+    """Make the search index if there is none, and wait up to `seconds` for it. The outcome is the share that is
+    filled."""
+
+    seconds: float = 0.0
+
+    def steps(self, settings: Settings) -> Steps[float | None]:
+        state = yield from fill_index(settings, self.seconds, anew=True)
+        return None if state is None else state.share
 
 
 class IndexState(NamedTuple):
@@ -96,7 +88,18 @@ def read_index_form(part: IndexPart, reply: Any) -> Searching | None:
 
 def is_refusal(error: Exception) -> bool:
     """Whether the server refused this command, and a retry would not help."""
+    from redis.exceptions import ResponseError  # here, so that redis-py is imported by the first call
+
+    from redis_history.operations.failures import is_transient
+
     return isinstance(error.__cause__, ResponseError) and not is_transient(error.__cause__)
+
+
+def is_moving(error: object) -> bool:
+    """Whether the error says that a slot of the cluster moves, so that two nodes have documents."""
+    from redis.exceptions import AskError, TryAgainError
+
+    return isinstance(error, AskError | TryAgainError)
 
 
 def use_index(settings: Settings, *, lost: bool = False) -> Steps[None]:
@@ -143,7 +146,7 @@ def _ensure_all(index: SearchIndex, *, anew: bool = False) -> Steps[IndexState |
     replies = yield [plain(b"FT.INFO", part.name, errors=True) for part in index.parts]
     for part, reply in zip(index.parts, replies, strict=True):
         name, command = create_index(part, index.form)
-        if isinstance(reply, AskError | TryAgainError):  # its slot moves: two nodes have documents
+        if is_moving(reply):
             states.append(IndexState(name, 0, 0.0, False))
             continue
         state = None if isinstance(reply, Exception) else read_index_info(reply)
@@ -199,115 +202,3 @@ def _unless_exists(*command: bytes) -> Steps[None]:
     except BackendError as error:
         if not is_refusal(error) or "exists" not in str(error.__cause__):
             raise
-
-
-#: Search documents written at once, and their characters: some 15 ms of the server's time.
-_DOCUMENTS: Final = 500
-_DOCUMENTS_CHARACTERS: Final = 150_000
-
-#: Search documents removed at once: some 3 ms of the server's time.
-PURGED_AT_ONCE: Final = b"500"
-
-
-def documents_of(op: Append | Restore, document: DocumentOf | None) -> list[bytes]:
-    """The search documents to write together with the messages: all, or none for a large batch."""
-    if document is None or _chunk_end(op, 0) < len(op.entries):
-        return []
-    return [part for index in range(len(op.entries)) for part in _document_fields(op, document, index)]
-
-
-def _document_fields(op: Append | Restore, document: DocumentOf, index: int) -> list[bytes]:
-    return counted_fields(document, op.entries[index].message, op.vectors[index] if op.vectors else b"")
-
-
-def counted_fields(document: DocumentOf, message: Message, vector: bytes) -> list[bytes]:
-    """The search document of a message for the scripts: the number of fields and values, and these."""
-    fields = document(message, vector)
-    return [b"%d" % len(fields), *fields]
-
-
-def _chunk_end(op: Append | Restore, start: int) -> int:
-    """The end of a chunk of documents that starts at `start`."""
-    sizes = (entry.characters for entry in islice(op.entries, start, None))
-    return start + chunk_length(sizes, _DOCUMENTS, _DOCUMENTS_CHARACTERS)
-
-
-def documents_later(
-    op: Append | Restore, settings: Settings, document: DocumentOf | None, revision: int
-) -> Steps[None]:
-    """Writes the documents of a large batch in chunks. Until the last one, the index has fewer documents than the
-    conversation has messages, so the conversation is searched without it."""
-    count, start = len(op.entries), 0
-    if document is None or _chunk_end(op, 0) == count:
-        return
-    while start < count:
-        chunk = range(start, _chunk_end(op, start))
-        documents = [_document_fields(op, document, index) for index in chunk]
-        ids = [op.entries[index].message.id for index in chunk]
-        yield [write_documents(op.token, settings, op.conversation_id, "", revision, ids, documents)]
-        start = chunk.stop
-
-
-def write_documents(
-    token: str,
-    settings: Settings,
-    conversation_id: str,
-    epoch: str,
-    revision: int,
-    ids: Sequence[str],
-    documents: Sequence[list[bytes]],
-) -> Call:
-    """Writes search documents of messages that have not changed since `revision`, and that were read in this `epoch`,
-    or, if that is empty, appended with this token. The outcome is their number."""
-    keys = settings.keyspace.conversation(conversation_id)
-    args = [*change_header(token, settings, keys), epoch.encode(), b"%d" % revision, b"%d" % len(ids)]
-    for message_id in ids:
-        args += (field_of(message_id), message_id.encode())
-    for document in documents:
-        args += document
-    return Call(INDEX, keys.writing, args, as_is)
-
-
-def purge_after(keys: ConversationKeys, reply: Any) -> Steps[None]:
-    """Upkeep after all messages were removed: removes their documents, if these are many."""
-    if type(reply) is list and (reply[0] == b"pending" or (reply[0] == 1 and len(reply) > 1)):
-        for name in reply[-1].split():
-            yield from _purge(keys.pending_work, name)
-
-
-def mark(keys: ConversationKeys) -> Steps[None]:
-    """Marks the documents of messages that moved to the archive or back, in chunks."""
-    progress: list[Any] = [b"", b"", 0]
-    extra: list[bytes] = []
-    while progress:
-        revision, timestamp, sequence = progress
-        args = [b"=" + keys.name, revision, timestamp, b"%d" % sequence]
-        packed = pack_keys(keys.state, keys.messages, keys.pending_work, *extra)
-        [reply] = yield [Call(MARK, packed, args, as_is)]
-        if reply and reply[0] == b"keys":
-            extra += reply[1:]
-        else:
-            progress, extra = reply, [key for key in extra if not key.startswith(b"rhd2")]  # the archive stays
-
-
-def finish_work(keyspace: Keyspace) -> Steps[None]:
-    """Finishes the work of interrupted calls: removes search documents, and marks those of moved messages."""
-    cursors = dict.fromkeys(keyspace.pending_work(), b"0")
-    while cursors:
-        replies = yield [plain(b"HSCAN", key, cursor, b"COUNT", b"100") for key, cursor in cursors.items()]
-        cursors = dict(zip(cursors, (cursor for cursor, _ in replies), strict=True))
-        for key, (_, fields) in zip(cursors, replies, strict=True):
-            for name in fields[::2]:
-                if name.startswith(b"="):
-                    yield from mark(keyspace.keys_of(keyspace.name_to_id(name[1:])))
-                else:
-                    yield from _purge(key, name)
-        cursors = {key: cursor for key, cursor in cursors.items() if cursor != b"0"}
-
-
-def _purge(pending_work: bytes, name: bytes) -> Steps[None]:
-    """Removes the documents of removed messages, in chunks."""
-    keys = pack_keys(pending_work, pending_work + b":" + name)
-    left = True
-    while left:
-        [left] = yield [Call(PURGE, keys, [name, PURGED_AT_ONCE], as_is)]

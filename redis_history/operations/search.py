@@ -1,40 +1,21 @@
-"""The steps of search operations."""
+"""Search on the server. Without search on the server the outcome is None, and the store reads and ranks."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from msgspec import structs
-from redis.exceptions import AskError, ResponseError, TryAgainError
+from msgspec import Struct, structs
 
-from redis_history.backends.redis.search_index import (
-    counted_fields,
-    fill_index,
-    finish_work,
-    is_refusal,
-    mark,
-    use_index,
-    write_documents,
-)
-from redis_history.errors import BackendError, CorruptDataError
-from redis_history.model.wire import decode_member
-from redis_history.operations.base import (
-    FETCH,
-    SEARCH,
-    Call,
-    SearchIndex,
-    Searching,
-    Settings,
-    Steps,
-    Upkeep,
-    as_is,
-    plain,
-    read,
-)
+from redis_history.errors import BackendError
+from redis_history.model.filters import ANYTHING, Filters
+from redis_history.operations.base import Call, Op, Steps, Upkeep, as_is, load_script, plain
+from redis_history.operations.documents import finish_work, mark
+from redis_history.operations.index import fill_index, is_moving, is_refusal, use_index
 from redis_history.operations.keys import pack_keys
+from redis_history.operations.settings import SearchIndex, Searching, Settings
+from redis_history.search.query import Query
 from redis_history.search.ranking import DEPTH, Matches
 from redis_history.search.redisearch import (
     NAMESPACE,
@@ -45,22 +26,12 @@ from redis_history.search.redisearch import (
     dated_command,
     matches_of,
     nearest_command,
-    page_command,
     read_found,
     scope_at,
     search_commands,
 )
-from redis_history.search.server_search import (
-    Fetch,
-    Fetched,
-    MakeIndex,
-    Search,
-    SearchAll,
-    SearchMatches,
-    SweepDocuments,
-    WriteDocuments,
-)
 
+SEARCH: Final = load_script("search")
 _logger = logging.getLogger("redis_history")
 
 #: Errors of servers without the index (the third since RediSearch 8.8), or without search.
@@ -71,8 +42,6 @@ _NO_SCRIPTS: Final = "cannot block"
 _PART_DEPTH: Final = 100
 #: Conversations that one command searches, if the search names conversations.
 _SCOPE_SIZE: Final = 500
-#: Documents that a sweep checks in one step.
-_SWEPT: Final = 200
 #: Commands of one script: some 10 ms of the server's time.
 _COMMANDS: Final = 40
 #: Searches of one conversation whose documents must first be marked as archived or live.
@@ -83,23 +52,47 @@ _SCOPE: Final = ["-"]
 _REPLY_BYTES: Final = 33
 
 
-def _is_lost_index(error: Exception) -> bool:
-    """Whether the server has lost the index, or has no search."""
-    text = str(error.__cause__).lower()
-    return any(phrase in text for phrase in _LOST)
+class SearchMatches(Struct, frozen=True):
+    """The matches of each term of a query, by conversation id and generation, and of any of them (`together`). `size`:
+    the number of searched messages (None: unknown); `nearest`: the similarity of the nearest vectors; `documents`: the
+    number in the index of a namespace; `dated`: the messages from the times that the query names; `authored`: the
+    matches by writers whom the query names, of all messages by these."""
+
+    matches: list[Matches]
+    together: Matches | None
+    size: int | None
+    nearest: Matches | None = None
+    documents: int = 0
+    dated: Matches | None = None
+    authored: Matches | None = None
 
 
-def _is_unanswered(error: Exception) -> bool:
-    """Whether the search took too long, or a slot of the cluster moves."""
-    cause = error.__cause__
-    return isinstance(cause, AskError | TryAgainError) or (
-        isinstance(cause, ResponseError) and "timeout" in str(cause).lower()
-    )
+class Search(Struct, Op[SearchMatches | None], frozen=True):
+    """Search one conversation: the best `depth` matches of each term (0: only how many there are). The outcome is also
+    None if some messages have no document yet."""
+
+    conversation_id: str
+    query: Query
+    filters: Filters = ANYTHING
+    vector: bytes | None = None
+    depth: int = DEPTH
+
+    def steps(self, settings: Settings) -> Steps[SearchMatches | None]:
+        return _search(self, settings)
 
 
-def _make(op: MakeIndex, settings: Settings) -> Steps[float | None]:
-    state = yield from fill_index(settings, op.seconds, anew=True)
-    return None if state is None else state.share
+class SearchAll(Struct, Op[SearchMatches | None], frozen=True):
+    """Search the namespace, or these conversations; wait so many `seconds` for an index that is being filled."""
+
+    query: Query
+    filters: Filters = ANYTHING
+    vector: bytes | None = None
+    depth: int = DEPTH
+    seconds: float = 10.0
+    conversation_ids: tuple[str, ...] | None = None
+
+    def steps(self, settings: Settings) -> Steps[SearchMatches | None]:
+        return _search(self, settings)
 
 
 def _search(op: Search | SearchAll, settings: Settings) -> Steps[SearchMatches | None]:
@@ -143,6 +136,20 @@ def _search_with_index(
     return None
 
 
+def _is_lost_index(error: Exception) -> bool:
+    """Whether the server has lost the index, or has no search."""
+    text = str(error.__cause__).lower()
+    return any(phrase in text for phrase in _LOST)
+
+
+def _is_unanswered(error: Exception) -> bool:
+    """Whether the search took too long, or a slot of the cluster moves."""
+    from redis.exceptions import ResponseError  # here, so that redis-py is imported by the first call
+
+    cause = error.__cause__
+    return is_moving(cause) or (isinstance(cause, ResponseError) and "timeout" in str(cause).lower())
+
+
 def _search_one(op: Search, settings: Settings, index: SearchIndex) -> Steps[SearchMatches | None]:
     if not index.settled:
         yield from fill_index(settings, 0.0)
@@ -165,112 +172,6 @@ def _search_one(op: Search, settings: Settings, index: SearchIndex) -> Steps[Sea
         if not (yield Upkeep(mark(settings.keyspace.conversation(op.conversation_id)))):
             break
     return None
-
-
-def _search_all(op: SearchAll, settings: Settings, index: SearchIndex) -> Steps[SearchMatches | None]:
-    state = yield from fill_index(settings, op.seconds)
-    if state is None or not state.complete:
-        return None
-    if not index.settled:
-        op = structs.replace(op, vector=None)
-    if op.filters.archived is not None:
-        yield Upkeep(finish_work(settings.keyspace))
-    several = len(index.parts) > 1
-    depth = max(_PART_DEPTH, op.depth - DEPTH) if several else op.depth
-    asked: list[tuple[int, Sequence[str] | Namespace]] = [(at, NAMESPACE) for at in range(len(index.parts))]
-    if op.conversation_ids is not None:
-        asked = yield from _scopes(op.conversation_ids, settings, index)
-    each = [_commands(op, index.parts[at].name, scope, index.form, depth, depth) for at, scope in asked]
-    names = [name for name, _ in each[0]] if each else []
-    calls = [plain(*command, errors=True) for commands in each for _, command in commands]
-    replies = (yield calls) if calls else []
-    for reply in replies:
-        if isinstance(reply, Exception):
-            raise BackendError(str(reply)) from reply
-    size = len(names)
-    found = [_read_all(op, settings, names, replies[at * size : (at + 1) * size]) for at in range(len(each))]
-    if not found:
-        return _read_all(op, settings, [], [])
-    return structs.replace(_merged(found) if len(found) > 1 else found[0], documents=state.documents)
-
-
-def _scopes(
-    conversation_ids: tuple[str, ...], settings: Settings, index: SearchIndex
-) -> Steps[list[tuple[int, Sequence[str] | Namespace]]]:
-    """The generations of these conversations' documents, by part of the index, in chunks."""
-    keys = [settings.keyspace.conversation(one) for one in conversation_ids]
-    generations = (yield [plain(b"HGET", one.state, b"i") for one in keys]) if keys else []
-    by_part: dict[int, list[str]] = {}
-    for one, generation in zip(conversation_ids, generations, strict=True):
-        if generation is not None:
-            by_part.setdefault(index.part_number(one), []).append(generation.decode())
-    return [
-        (at, listed[start : start + _SCOPE_SIZE])
-        for at, listed in by_part.items()
-        for start in range(0, len(listed), _SCOPE_SIZE)
-    ]
-
-
-def _merged(found: list[SearchMatches]) -> SearchMatches:
-    """The matches of several searches."""
-    return SearchMatches(
-        [_joined_known(each) for each in zip(*(one.matches for one in found), strict=True)],
-        _joined([one.together for one in found]),
-        None,
-        _joined([one.nearest for one in found]),
-        dated=_joined([one.dated for one in found]),
-        authored=_joined([one.authored for one in found]),
-    )
-
-
-def _joined(parts: list[Matches | None]) -> Matches | None:
-    known = [part for part in parts if part is not None]
-    return _joined_known(known) if known else None
-
-
-def _joined_known(parts: Sequence[Matches]) -> Matches:
-    scores = {whose: listed for part in parts for whose, listed in part.scores.items()}
-    return Matches(sum(part.total for part in parts), scores)
-
-
-def _write_documents(op: WriteDocuments, settings: Settings) -> Steps[int | None]:
-    index = settings.index
-    if index is None or not index.works:
-        return None
-    written: int = yield _documents_call(op, settings, index.form)
-    return written
-
-
-def _sweep(op: SweepDocuments, settings: Settings) -> Steps[tuple[int, int] | None]:
-    if settings.index is None or not settings.index.works:
-        return None
-    count = len(settings.index.parts)
-    start, at = divmod(max(op.cursor - 1, 0), count)
-    if count == 1:
-        pattern = settings.keyspace.documents + b"*"
-        next_cursor, keys = yield plain(b"SCAN", b"%d" % op.cursor, b"MATCH", pattern, b"COUNT", b"%d" % _SWEPT)
-    else:  # SCAN reads one node only
-        listed = yield plain(*page_command(settings.index.parts[at].name, start, _SWEPT))
-        keys = [key for key, _ in read_found(listed).documents]
-    generations: dict[tuple[str, bytes], list[tuple[int, bytes]]] = {}
-    gone = []
-    for key in keys:
-        found = settings.keyspace.document_of(key)
-        if found is None:
-            gone.append(key)
-        else:
-            generations.setdefault((found.conversation_id, found.generation), []).append((found.sequence, key))
-    for (conversation_id, generation), documents in generations.items():
-        sequences = tuple(sequence for sequence, _ in documents)
-        messages = yield from fetch(Fetch(conversation_id, generation, sequences), settings)
-        gone += [key for (_, key), message in zip(documents, messages, strict=True) if message is None]
-    for key in gone:
-        yield plain(b"UNLINK", key)
-    if count == 1:
-        return int(next_cursor), len(gone)
-    if len(keys) == _SWEPT:
-        return (start + _SWEPT - len(gone)) * count + at + 1, len(gone)
-    return (at + 2) % (count + 1), len(gone)
 
 
 def _search_calls(op: Search, settings: Settings, index: SearchIndex) -> tuple[list[Call], list[str]]:
@@ -349,7 +250,7 @@ def _unscripted(op: Search, args: list[bytes], settings: Settings) -> Steps[list
         at += 3 + length
     replies = yield commands
     for reply in replies:
-        if isinstance(reply, AskError | TryAgainError):
+        if is_moving(reply):
             return [generation, size, -2]
         if isinstance(reply, Exception):
             raise BackendError(str(reply)) from reply
@@ -381,6 +282,50 @@ def _counted(values: list[Any]) -> _Counted:
     generation, live, archived, streaming, moves = values
     size = int(live or 0) + int(archived or 0) - len(streaming or b"") // _REPLY_BYTES
     return _Counted(generation or b"", size, moves)
+
+
+def _search_all(op: SearchAll, settings: Settings, index: SearchIndex) -> Steps[SearchMatches | None]:
+    state = yield from fill_index(settings, op.seconds)
+    if state is None or not state.complete:
+        return None
+    if not index.settled:
+        op = structs.replace(op, vector=None)
+    if op.filters.archived is not None:
+        yield Upkeep(finish_work(settings.keyspace))
+    several = len(index.parts) > 1
+    depth = max(_PART_DEPTH, op.depth - DEPTH) if several else op.depth
+    asked: list[tuple[int, Sequence[str] | Namespace]] = [(at, NAMESPACE) for at in range(len(index.parts))]
+    if op.conversation_ids is not None:
+        asked = yield from _scopes(op.conversation_ids, settings, index)
+    each = [_commands(op, index.parts[at].name, scope, index.form, depth, depth) for at, scope in asked]
+    names = [name for name, _ in each[0]] if each else []
+    calls = [plain(*command, errors=True) for commands in each for _, command in commands]
+    replies = (yield calls) if calls else []
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise BackendError(str(reply)) from reply
+    size = len(names)
+    found = [_read_all(op, settings, names, replies[at * size : (at + 1) * size]) for at in range(len(each))]
+    if not found:
+        return _read_all(op, settings, [], [])
+    return structs.replace(_merged(found) if len(found) > 1 else found[0], documents=state.documents)
+
+
+def _scopes(
+    conversation_ids: tuple[str, ...], settings: Settings, index: SearchIndex
+) -> Steps[list[tuple[int, Sequence[str] | Namespace]]]:
+    """The generations of these conversations' documents, by part of the index, in chunks."""
+    keys = [settings.keyspace.conversation(one) for one in conversation_ids]
+    generations = (yield [plain(b"HGET", one.state, b"i") for one in keys]) if keys else []
+    by_part: dict[int, list[str]] = {}
+    for one, generation in zip(conversation_ids, generations, strict=True):
+        if generation is not None:
+            by_part.setdefault(index.part_number(one), []).append(generation.decode())
+    return [
+        (at, listed[start : start + _SCOPE_SIZE])
+        for at, listed in by_part.items()
+        for start in range(0, len(listed), _SCOPE_SIZE)
+    ]
 
 
 def _commands(
@@ -417,45 +362,23 @@ def _read_all(op: SearchAll, settings: Settings, names: list[str], replies: list
     return found if found.matches else structs.replace(found, matches=[Matches(0, {})] * len(op.query.terms))
 
 
-def fetch(op: Fetch, settings: Settings) -> Steps[list[Fetched | None]]:
-    return read(fetch_call(op, settings), settings)
+def _merged(found: list[SearchMatches]) -> SearchMatches:
+    """The matches of several searches."""
+    return SearchMatches(
+        [_joined_known(each) for each in zip(*(one.matches for one in found), strict=True)],
+        _joined([one.together for one in found]),
+        None,
+        _joined([one.nearest for one in found]),
+        dated=_joined([one.dated for one in found]),
+        authored=_joined([one.authored for one in found]),
+    )
 
 
-def fetch_call(op: Fetch, settings: Settings) -> Call:
-    keys = settings.keyspace.conversation(op.conversation_id)
-    prefix = settings.keyspace.documents_of(op.conversation_id, op.generation)
-    packed = pack_keys(keys.state, keys.messages, *(b"%b%d" % (prefix, sequence) for sequence in op.sequences))
-    args = [op.generation, b"%d" % op.around, *(b"%d" % sequence for sequence in op.sequences)]
-    return Call(FETCH, packed, args, partial(_fetched, op.conversation_id))
+def _joined(parts: list[Matches | None]) -> Matches | None:
+    known = [part for part in parts if part is not None]
+    return _joined_known(known) if known else None
 
 
-def _fetched(conversation_id: str, reply: list[Any]) -> list[Fetched | None]:
-    found: list[Fetched | None] = []
-    for item in reply:
-        try:
-            if not item:
-                found.append(None)
-                continue
-            messages = [decode_member(member) for member in item[0]]
-            at = item[1]
-            found.append(Fetched(messages[at], messages[:at], messages[at + 1 :], bool(item[2])))
-        except CorruptDataError as error:
-            _logger.error("skipped an unreadable message of conversation %r: %s", conversation_id[:80], error)
-            found.append(None)
-    return found
-
-
-def _documents_call(op: WriteDocuments, settings: Settings, searching: Searching) -> Call:
-    vectors = op.vectors or [b""] * len(op.messages)
-    documents = [counted_fields(searching.document, *pair) for pair in zip(op.messages, vectors, strict=True)]
-    ids = [message.id for message in op.messages]
-    return write_documents(op.token, settings, op.conversation_id, op.epoch, op.revision, ids, documents)
-
-
-PLANS: Final[dict[type, Callable[[Any, Settings], Steps[Any]]]] = {
-    MakeIndex: _make,
-    Search: _search,
-    SearchAll: _search,
-    SweepDocuments: _sweep,
-    WriteDocuments: _write_documents,
-}
+def _joined_known(parts: Sequence[Matches]) -> Matches:
+    scores = {whose: listed for part in parts for whose, listed in part.scores.items()}
+    return Matches(sum(part.total for part in parts), scores)

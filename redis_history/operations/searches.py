@@ -18,11 +18,14 @@ from redis_history._validation import check_function, check_integer, check_limit
 from redis_history.errors import CapabilityError, InvalidInputError, RedisHistoryError
 from redis_history.events import Cursor
 from redis_history.model import Message
+from redis_history.model.filters import Filters, Within
 from redis_history.operations.backend import AsyncBackend, Backend, features
+from redis_history.operations.documents import SweepDocuments, WriteDocuments
+from redis_history.operations.fetch import Fetch, Fetched
+from redis_history.operations.index import MakeIndex
 from redis_history.operations.options import Options
-from redis_history.paging import next_page
-from redis_history.requests import Filters, Within
-from redis_history.search import server_search
+from redis_history.operations.page import next_page
+from redis_history.operations.search import Search, SearchAll, SearchMatches
 from redis_history.search.hits import Reindexed, SearchHit, SearchHits, cut_to_tokens, highlights
 from redis_history.search.query import MAX_TERMS, Query, parse_query
 from redis_history.search.ranking import (
@@ -42,7 +45,7 @@ from redis_history.tokens import TokenCounter, count_characters
 
 T = TypeVar("T")
 Steps = Generator[Any, Any, T]
-_SearchOp = server_search.Search | server_search.SearchAll
+_SearchOp = Search | SearchAll
 _logger = logging.getLogger("redis_history")
 
 #: Messages whose documents are written at once, and their text: some 10 ms of the server's time.
@@ -153,7 +156,7 @@ class Searcher(Struct, frozen=True):
         asked = yield from self._parsed(asked)
         if not asked.can_match:
             return SearchHits()
-        op = server_search.Search(conversation_id, asked.terms, asked.filters, asked.vector, asked.depth)
+        op = Search(conversation_id, asked.terms, asked.filters, asked.vector, asked.depth)
         found = yield from self._matches(op)
         if found is None:
             return (yield from self._scanned([conversation_id], asked, one=True))
@@ -165,14 +168,14 @@ class Searcher(Struct, frozen=True):
             return SearchHits()
         ids = yield from _conversations_within(within)
         wait = self.options.search_wait
-        op = server_search.SearchAll(asked.terms, asked.filters, asked.vector, asked.depth, wait, ids)
+        op = SearchAll(asked.terms, asked.filters, asked.vector, asked.depth, wait, ids)
         found = yield from self._matches(op)
         if found is None:
             return (yield from self._scanned(ids, asked))
         return (yield from self._ranked(*found, asked))
 
     def reindex(self, on_progress: Callable[[int, int], object] | None) -> Steps[Reindexed]:
-        share = yield from self._ask_server(server_search.MakeIndex(self.options.search_wait))
+        share = yield from self._ask_server(MakeIndex(self.options.search_wait))
         if share is None:
             raise CapabilityError(
                 "reindex needs a server with search (Redis 8, Redis Stack, RediSearch; database 0); without it, "
@@ -191,7 +194,7 @@ class Searcher(Struct, frozen=True):
                 if on_progress is not None:
                     on_progress(done, len(seen))
         removed = at = 0
-        while (swept := (yield from self._ask_server(server_search.SweepDocuments(at)))) is not None:
+        while (swept := (yield from self._ask_server(SweepDocuments(at)))) is not None:
             at = swept[0]
             removed += swept[1]
             if at == 0:
@@ -257,7 +260,7 @@ class Searcher(Struct, frozen=True):
                 _logger.error("the embedder failed; searching by words alone: %s", error)
         return replace(asked, terms=terms, vector=vector)
 
-    def _matches(self, op: _SearchOp) -> Steps[tuple[Query, server_search.SearchMatches] | None]:
+    def _matches(self, op: _SearchOp) -> Steps[tuple[Query, SearchMatches] | None]:
         """What the server finds, and the query that it was asked at last: phrases that nothing has are replaced by
         their words, and of many terms the rarest are searched for. None: the server cannot search now."""
         if not self._server_may_search:
@@ -276,7 +279,7 @@ class Searcher(Struct, frozen=True):
             else:
                 return op.query, found
 
-    def _ranked(self, query: Query, found: server_search.SearchMatches, asked: Asked) -> Steps[SearchHits]:
+    def _ranked(self, query: Query, found: SearchMatches, asked: Asked) -> Steps[SearchHits]:
         asked = replace(asked, terms=query)
         listed = sum(one.listed for one in (*found.matches, found.nearest) if one is not None)
         ranked = yield from _work(partial(_rank, found, query), slow=listed > _FEW_MATCHES)
@@ -293,10 +296,10 @@ class Searcher(Struct, frozen=True):
             window = ranked[start : start + (_FETCHED if start else min(_FETCHED, asked.end))]
             start += len(window)
             fetches = tuple(
-                server_search.Fetch(key[0], key[1], tuple(one.sequence for one in group), asked.context)
+                Fetch(key[0], key[1], tuple(one.sequence for one in group), asked.context)
                 for key, group in groupby(sorted(window, key=_conversation), key=_conversation)
             )
-            found: dict[tuple[Any, int], server_search.Fetched] = {}
+            found: dict[tuple[Any, int], Fetched] = {}
             for op, outcomes in zip(fetches, (yield ops.ReadTogether(fetches)), strict=True):
                 for sequence, fetched in zip(op.sequences, outcomes, strict=True):
                     if fetched is not None and _passes(asked.filters, fetched.message, fetched.archived):
@@ -398,7 +401,7 @@ class Searcher(Struct, frozen=True):
             chunk = messages[start : start + chunk_length(sizes, _DOCUMENTS, _DOCUMENTS_CHARACTERS)]
             vectors = yield from self._embedded(list(chunk))
             position = cursor.epoch, cursor.revision
-            op = server_search.WriteDocuments(conversation_id, chunk, *position, tuple(vectors))
+            op = WriteDocuments(conversation_id, chunk, *position, tuple(vectors))
             written += (yield from self._ask_server(op)) or 0
             start += len(chunk)
         return written
@@ -456,7 +459,7 @@ def _conversation(ranked: Ranked) -> Any:
     return ranked.conversation
 
 
-def _rank(found: server_search.SearchMatches, query: Query) -> list[Ranked]:
+def _rank(found: SearchMatches, query: Query) -> list[Ranked]:
     size = estimated_size(found.matches) if found.size is None else found.size
     ranked = rank(query, found.matches, size=size, together=found.together)
     if found.dated is not None and found.dated.total <= MAX_LISTED:  # else it says little

@@ -6,25 +6,23 @@ It keeps encoded messages, so readers and writers share no objects. Tests compar
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar, cast
 
-from redis_history.backends.memory.changes import WRITES, end_dead_replies, grow
-from redis_history.backends.memory.drafts import DRAFTS
-from redis_history.backends.memory.lookups import READS
-from redis_history.backends.memory.runs import RUNS
 from redis_history.capabilities import Capabilities
-from redis_history.engine.space import DEFAULT_CAP, Space
+from redis_history.engine.space import DEFAULT_CAP, ConversationState, Space
 from redis_history.errors import StoreClosedError
 from redis_history.events import BEGINNING
 from redis_history.operations import FindMessage, GrowReply, Op, ReadChanges, ReadHead, ReadPage, Write
 from redis_history.operations.backend import ChangedHeads, ChangeQuery, SearchedBy, Wake, WakeAll
+from redis_history.operations.base import Entry
+from redis_history.operations.update import ReplyEnd, UpdateMessage
 
 T = TypeVar("T")
 #: Outcomes of writes that are kept for repetitions.
 _REMEMBERED: Final = 1000
-_OPERATIONS: Final[dict[type, Callable[[Space, Any], Any]]] = {**READS, **WRITES, **DRAFTS, **RUNS, GrowReply: grow}
 
 
 class MemoryBackend:
@@ -63,8 +61,8 @@ class MemoryBackend:
     def execute(self, op: Op[T]) -> T:
         with self._open_space():
             changed = op.conversation_id if isinstance(op, Write | GrowReply) else None
-            if isinstance(op, FindMessage | ReadChanges | ReadHead | ReadPage) and end_dead_replies(
-                self._space, op.conversation_id
+            if isinstance(op, FindMessage | ReadChanges | ReadHead | ReadPage) and self._end_dead_replies(
+                op.conversation_id
             ):
                 changed = op.conversation_id
             outcome = self._run(op)
@@ -127,15 +125,23 @@ class MemoryBackend:
             self._space.deleted_logs.clear()
             self._space.deleted.clear()
 
+    def _end_dead_replies(self, conversation_id: str) -> bool:
+        """End the replies of dead writers; returns whether there were any."""
+        conversation = self._space.find(conversation_id)
+        replies = () if conversation is None else conversation.replies.values()
+        dead = [reply for reply in replies if reply.ends <= time.monotonic()]
+        for reply in dead:
+            message = cast(ConversationState, conversation).message(reply.message_id)
+            end = ReplyEnd(size=len(reply.content))
+            UpdateMessage(conversation_id, Entry.of(message), reply=end).apply(self._space)
+        return bool(dead)
+
     def _run(self, op: Any) -> Any:
-        operation = _OPERATIONS.get(type(op))
-        if operation is None:
-            raise TypeError(f"unknown operation {type(op).__name__}")
         if not isinstance(op, Write):
-            return operation(self._space, op)
+            return op.apply(self._space)
         if op.token in self._outcomes:
             return self._outcomes[op.token]
-        outcome = self._outcomes[op.token] = operation(self._space, op)
+        outcome = self._outcomes[op.token] = op.apply(self._space)
         while len(self._outcomes) > _REMEMBERED:
             del self._outcomes[next(iter(self._outcomes))]
         return outcome

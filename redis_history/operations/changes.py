@@ -1,0 +1,270 @@
+"""Read the present state of a conversation, and what has changed since a cursor."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType, field
+from msgspec.structs import replace
+
+from redis_history.events import BEGINNING, Cursor, Event
+from redis_history.model import Message, Position
+from redis_history.model.replies import Progress
+from redis_history.model.runs import RunInfo
+from redis_history.model.wire import decode_member
+from redis_history.operations.base import PLACES, Call, OnConversation, Op, Steps, load_script, read, readable
+from redis_history.operations.changelog import Changes, Kind, LiveReply, LogEntry, events_of, is_gone, recover
+from redis_history.operations.keys import pack_keys
+from redis_history.operations.page import Page, page_of_members
+from redis_history.operations.record import RECORD_KEYS, decode_value
+from redis_history.operations.run import read_run
+from redis_history.operations.settings import Settings
+from redis_history.operations.stream import Current, end_dead, read_replies, shown, with_content
+
+if TYPE_CHECKING:
+    from redis_history.engine.space import Change, ConversationState, Reply, Space
+
+CHANGES: Final = load_script("changes", "_head", "_member", "_live", "_archive", *PLACES, asks=True)
+HEAD: Final = load_script("head", "_head", "_member", "_live", asks=True)
+
+#: A read of changes stops after so many bytes, which bounds a subscriber's memory.
+CHANGES_BYTES: Final = b"1000000"
+#: Kinds of changes that remove messages, which their entries name.
+_REMOVING: Final = (Kind.APPENDED, Kind.RESTORED, Kind.DELETED)
+
+
+class Head(Struct, frozen=True):
+    """The present state of a conversation: its newest change, its totals, and its newest messages if requested.
+
+    The totals of an unknown conversation are zero, and its cursor precedes its first change.
+    """
+
+    cursor: Cursor
+    message_count: int = 0
+    characters: int = 0
+    tokens: int = 0
+    newest: Page = field(default_factory=lambda: Page([]))
+
+
+class ReadHead(Struct, Op[Head], frozen=True):
+    """The head and the `messages` newest messages, ascending, as of one moment."""
+
+    conversation_id: str
+    messages: int = 0
+
+    def steps(self, settings: Settings) -> Steps[Head]:
+        keys = settings.keyspace.conversation(self.conversation_id)
+        packed = pack_keys(keys.state, keys.log, keys.messages)
+        call = Call(HEAD, packed, [b"%d" % self.messages], self._decode)
+        head: Head
+        head, replies = yield from read(call, settings)
+        if not head.newest.live:
+            return head
+        joined = _joined_head(head, replies, settings)
+        done = yield from end_dead(self.conversation_id, joined, settings)
+        if any(done):  # read the cursor of these messages
+            head, replies = yield from read(call, settings)
+            joined = _joined_head(head, replies, settings)
+        return replace(head, newest=replace(head.newest, messages=[shown(one, done) for one in joined]))
+
+    def _decode(self, reply: list[Any]) -> tuple[Head, dict[int, tuple[bytes, float]]]:
+        """The head; and by sequence, the content of streaming replies and how long their writers count as alive."""
+        cursor = _cursor(reply)
+        replies = {sequence: (content, lives) for sequence, content, lives in reply[7]}
+        return Head(cursor, reply[3], reply[4], reply[5], page_of_members(self.conversation_id, reply[6])), replies
+
+    def apply(self, space: Space) -> Head:
+        conversation = space.find(self.conversation_id)
+        if conversation is None:
+            return Head(space.deleted_head(self.conversation_id))
+        newest = conversation.live[-self.messages :] if self.messages else []
+        return Head(
+            conversation.head,
+            len(conversation.live),
+            conversation.characters,
+            conversation.tokens,
+            Page([conversation.message(message_id) for _, message_id in newest]),
+        )
+
+
+def _joined_head(head: Head, replies: dict[int, tuple[bytes, float]], settings: Settings) -> list[Current]:
+    return [
+        with_content(message, *replies.get(message.sequence or 0, (b"", 0.0)), settings)
+        if message.status == "streaming"
+        else Current(message)
+        for message in head.newest.messages
+    ]
+
+
+class ReadChanges(Struct, Op[Changes], frozen=True):
+    """At most `limit` changes after `after`; or a single Reset if the log no longer has all of them. Then the growth of
+    replies that are being written; `replies` is how much of each the reader has, by sequence. Last the newest run, if
+    it differs from `run`, the one that the reader knows; UNSET: it has not read before."""
+
+    conversation_id: str
+    after: Cursor
+    limit: int = 100
+    replies: dict[int, Progress] = {}
+    run: RunInfo | UnsetType | None = UNSET
+
+    def steps(self, settings: Settings) -> Steps[Changes]:
+        changes: Changes = yield from read(self.call(settings), settings)
+        if changes.dead:
+            found = yield from read_replies(self.conversation_id, changes.dead, settings)
+            if any((yield from end_dead(self.conversation_id, found, settings))):
+                changes = yield from read(self.call(settings), settings)
+        return changes
+
+    def call(self, settings: Settings) -> Call:
+        keys = settings.keyspace.conversation(self.conversation_id)
+        args = [b"%d" % self.after.revision, b"%d" % (self.limit + 1), CHANGES_BYTES]
+        for sequence, progress in self.replies.items():
+            args += (b"%d" % sequence, b"%d" % progress.size)
+        return Call(CHANGES, pack_keys(keys.state, keys.log, keys.messages), args, partial(self._decode, settings))
+
+    def _decode(self, settings: Settings, reply: list[Any]) -> Changes:
+        entries = [_log_entry(revision, *raw) for revision, raw in enumerate(reply[5], reply[4])]
+        replies = [
+            LiveReply(Position(int(timestamp), sequence), message_id.decode(), content, size, lives / 1000)
+            for sequence, timestamp, message_id, content, size, lives in reply[6]
+        ]
+        run, expires = read_run(self.conversation_id, *reply[7:10], outage=settings.outage.is_recent)
+        return recover(
+            self.conversation_id,
+            self.after,
+            _cursor(reply),
+            entries,
+            self.limit,
+            former="log" if reply[3] == b"log" else reply[3].hex(),
+            replies=replies,
+            had=self.replies,
+            run=run,
+            expires=expires,
+            known_run=self.run,
+        )
+
+    def apply(self, space: Space) -> Changes:
+        conversation = space.find(self.conversation_id)
+        head = conversation.head if conversation else space.deleted_head(self.conversation_id)
+        log = conversation.log if conversation else space.deleted_logs.get(self.conversation_id, ())
+        changes = [change for change in log if change.entry.revision >= self.after.revision][: self.limit + 1]
+        entries = [_with_content(change, conversation, list(log)) for change in changes]
+        replies = [self._reply(conversation, reply) for reply in conversation.replies.values()] if conversation else []
+        run, expires = space.run_now(self.conversation_id)
+        return recover(
+            self.conversation_id,
+            self.after,
+            head,
+            entries,
+            self.limit,
+            former=conversation.former if conversation else "",
+            replies=replies,
+            had=self.replies,
+            run=run,
+            expires=expires,
+            known_run=self.run,
+        )
+
+    def _reply(self, conversation: ConversationState, reply: Reply) -> LiveReply:
+        position = conversation.stored[reply.message_id].position
+        had = self.replies.get(position.sequence, Progress()).size
+        content = bytes(reply.content[had:])
+        return LiveReply(position, reply.message_id, content, len(reply.content), reply.ends - time.monotonic())
+
+
+class ReadLog(OnConversation, Op[list[Event]], frozen=True):
+    """At most `limit` changes behind the revision `after`, the oldest that the log still has first. Maybe fewer; none
+    only if there are none."""
+
+    after: int
+    limit: int
+
+    def steps(self, settings: Settings) -> Steps[list[Event]]:
+        call = ReadChanges(self.conversation_id, Cursor("", self.after, ""), self.limit).call(settings)
+        return read(replace(call, decode=self._decode), settings)
+
+    def _decode(self, reply: list[Any]) -> list[Event]:
+        if is_gone(_cursor(reply)):
+            return []
+        entries = [_log_entry(revision, *raw) for revision, raw in enumerate(reply[5], reply[4])]
+        entries = [entry for entry in entries if entry.revision > self.after]
+        return events_of(self.conversation_id, reply[0].decode(), entries[: self.limit])
+
+    def apply(self, space: Space) -> list[Event]:
+        conversation = space.find(self.conversation_id)
+        if conversation is None:
+            return []
+        changes = [change for change in conversation.log if change.entry.revision > self.after][: self.limit]
+        entries = (_with_content(change, conversation, list(conversation.log)) for change in changes)
+        return events_of(self.conversation_id, conversation.epoch, entries)
+
+
+class Snapshot(Struct, frozen=True):
+    """The newest `messages` of a conversation, ascending, and the `cursor` of exactly that state:
+    `subscribe(after=cursor)` continues from it without gap or overlap. `message_count` counts all messages."""
+
+    messages: list[Message]
+    cursor: Cursor
+    message_count: int
+
+
+def _cursor(reply: list[Any]) -> Cursor:
+    return Cursor(reply[0].decode(), reply[1], reply[2].hex() or BEGINNING.token)
+
+
+def _log_entry(revision: int, raw: bytes, content: list[Any]) -> LogEntry:
+    """An entry (format: lua/_change.lua) with the content that lua/changes.lua read."""
+    if len(raw) < 10:
+        return LogEntry(revision, "", 0)  # unreadable
+    token, kind, rest = raw[:10].hex(), raw[0] >> 4, raw[10:]
+    if not rest and kind != Kind.CLEARED:  # the entry of the subscriber's cursor has no content
+        return LogEntry(revision, token, kind)
+    # The contents of a change of the record are values, of all others they are messages.
+    messages: tuple[Message, ...] = ()
+    if kind != Kind.RECORD:
+        messages = tuple(filter(None, (readable(item) for item in content if type(item) is bytes)))
+    gone = tuple(item[0].decode() for item in content if type(item) is list and item)
+    try:
+        if kind == Kind.RECORD:
+            return LogEntry(revision, token, kind, fields=_fields(rest, content))
+        if kind in (Kind.APPENDED, Kind.RESTORED):
+            return LogEntry(revision, token, kind, messages, gone, tuple(decode_value(rest)[2]))
+        if kind == Kind.DELETED:
+            return LogEntry(revision, token, kind, ids=tuple(decode_value(rest)[0]))
+        if kind in (Kind.UPDATED, Kind.REPLY_ENDED, Kind.COMPACTED):
+            message_id, *place, count = (*decode_value(rest), 0)[:4]
+            return LogEntry(revision, token, kind, messages, gone, (message_id,), count, Position(*place))
+        if kind == Kind.EXPANDED:
+            summary_id, count = decode_value(rest)
+            return LogEntry(revision, token, kind, ids=(summary_id,), count=count)
+    except (msgspec.MsgspecError, TypeError, ValueError, IndexError, RecursionError):
+        return LogEntry(revision, token, 0)
+    return LogEntry(revision, token, kind, messages, gone)
+
+
+def _fields(names: bytes, values: list[Any]) -> dict[str, Any]:
+    known = {key: name for name, key in RECORD_KEYS.items()}
+    pairs = zip((names[at : at + 1] for at in range(len(names))), values, strict=False)
+    return {known[key]: decode_value(value) for key, value in pairs if key in known and type(value) is bytes}
+
+
+def _with_content(change: Change, conversation: ConversationState | None, log: list[Change]) -> LogEntry:
+    """The entry of a change, with its present messages and fields."""
+    messages, gone = [], []
+    for message_id, sequence in change.references:
+        stored = conversation.stored.get(message_id) if conversation else None
+        if conversation and stored is not None and stored.position.sequence == sequence:
+            messages.append(decode_member(conversation.member_of(message_id)))
+        elif change.entry.kind in (Kind.UPDATED, Kind.REPLY_ENDED, Kind.COMPACTED) or any(
+            message_id in one.entry.ids
+            for one in log
+            if one.entry.revision >= change.entry.revision and one.entry.kind in _REMOVING
+        ):
+            gone.append(message_id)
+    fields = {name: conversation.record[name] for name in change.fields if conversation and name in conversation.record}
+    fields = msgspec.msgpack.decode(msgspec.msgpack.encode(fields))
+    return dataclasses.replace(change.entry, messages=tuple(messages), gone_ids=tuple(gone), fields=fields)

@@ -1,0 +1,140 @@
+"""Remove messages, erase every copy of them, or remove a whole conversation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from redis_history._validation import check_list
+from redis_history.errors import BatchTooLargeError
+from redis_history.model.ids import check_conversation_id, check_message_id
+from redis_history.operations.append import MAX_BATCH_MESSAGES
+from redis_history.operations.base import PLACES, WRITING, Precondition, Steps, T, Write, load_script
+from redis_history.operations.changelog import Kind, token_of
+from redis_history.operations.documents import purge_after
+from redis_history.operations.keys import field_of
+from redis_history.operations.settings import Settings
+
+if TYPE_CHECKING:
+    from redis_history.engine.space import Space
+
+DELETE: Final = load_script("delete", *WRITING, *PLACES)
+DELETE_CONVERSATION: Final = load_script("delete_conversation", *WRITING)
+
+#: How long subscribers can read the change log of a deleted conversation: several poll intervals.
+LOG_OUTLIVES_MS: Final = b"60000"
+
+
+class _Removing(Write[T], frozen=True):
+    message_ids: tuple[str, ...]
+
+    def _send(self, settings: Settings, quoted: bytes) -> Steps[Any]:
+        ids = self.message_ids
+        args = [b"%d" % len(ids), *map(field_of, ids), *map(str.encode, ids), quoted]
+        return self.send(self.script_call(DELETE, settings, args), settings)
+
+    def decode(self, reply: list[Any]) -> Any:
+        if type(reply[0]) is bytes:
+            self.refuse(reply)
+        return reply[1]
+
+
+class DeleteMessages(_Removing[int], frozen=True):
+    """Remove messages by id, archived or not; unknown ids are ignored. The outcome is the number of removed ones."""
+
+    @classmethod
+    def of(
+        cls, conversation_id: str, message_ids: Iterable[str], expected_revision: int | None = None
+    ) -> DeleteMessages:
+        """Raises InvalidConversationIdError, InvalidInputError, BatchTooLargeError."""
+        check_conversation_id(conversation_id)
+        check_list(message_ids, "message_ids")
+        ids = tuple(dict.fromkeys(map(check_message_id, message_ids)))
+        if len(ids) > MAX_BATCH_MESSAGES:
+            raise BatchTooLargeError(
+                f"one atomic change removes at most {MAX_BATCH_MESSAGES:,} messages, not {len(ids):,}"
+            )
+        return cls(conversation_id, ids, precondition=Precondition.of(expected_revision))
+
+    def steps(self, settings: Settings) -> Steps[int]:
+        return self._send(settings, b"")
+
+    def apply(self, space: Space) -> int:
+        space.check(self.conversation_id, self.precondition)
+        conversation = space.find(self.conversation_id)
+        found = [message_id for message_id in self.message_ids if conversation and message_id in conversation.stored]
+        if conversation is None or not found:
+            return 0
+        for message_id in found:
+            conversation.remove(message_id)
+        space.write(self, conversation, Kind.DELETED, ids=tuple(found))
+        return len(found)
+
+
+class EraseMessages(_Removing[int | str], frozen=True):
+    """Remove messages by id, and all summaries that may quote them, in one change.
+
+    The outcome is the number of removed messages. If the live summary may quote one of them, nothing changes unless
+    `forced`, and the outcome is the id of that summary: expanding it first returns its other messages to the
+    conversation.
+    """
+
+    forced: bool = False
+
+    def steps(self, settings: Settings) -> Steps[int | str]:
+        return self._send(settings, b"none" if self.forced else b"live")
+
+    def decode(self, reply: list[Any]) -> Any:
+        return reply[1].decode() if reply[0] == b"quoted" else super().decode(reply)
+
+    def apply(self, space: Space) -> int | str:
+        space.check(self.conversation_id, self.precondition)
+        conversation = space.find(self.conversation_id)
+        stored = {} if conversation is None else conversation.stored
+        found = [message_id for message_id in self.message_ids if message_id in stored]
+        if conversation is None or not found:
+            return 0
+        earliest = min(stored[message_id].position for message_id in found)
+        # A summary has the position of the last message it replaced, so an earlier one cannot quote these messages.
+        summaries = {conversation.summary, *(archive.former for archive in conversation.archives)} - {None, *found}
+        quoting = sorted(one for one in summaries if one in stored and stored[one].position >= earliest)
+        if conversation.summary in quoting and not self.forced:
+            return conversation.summary
+        for message_id in (*found, *quoting):
+            conversation.remove(message_id)
+        space.write(self, conversation, Kind.DELETED, ids=(*found, *quoting))
+        return len(found)
+
+
+class DeleteConversation(Write[bool], frozen=True):
+    """Remove everything of a conversation. The outcome is whether it existed."""
+
+    def steps(self, settings: Settings) -> Steps[bool]:
+        keys = settings.keyspace.conversation(self.conversation_id)
+        # The script cannot see subscribers at another node, which hear only what is published.
+        channel = b"" if settings.ringing.publishes else settings.notifications + keys.log
+        call = self.script_call(DELETE_CONVERSATION, settings, [LOG_OUTLIVES_MS, channel])
+        return self.send(call, settings, partial(purge_after, keys))
+
+    def decode(self, reply: list[Any]) -> bool:
+        if type(reply[0]) is bytes:
+            self.refuse(reply)
+        return bool(reply[0])
+
+    def revision_in(self, reply: Any) -> None:
+        return None
+
+    def apply(self, space: Space) -> bool:
+        space.check(self.conversation_id, self.precondition)
+        conversation = space.find(self.conversation_id)
+        if conversation is None:
+            return False
+        if self.conversation_id in space.watchers or space.watchers_of_all:
+            space.drop_old_logs()
+            space.write(self, conversation, Kind.ENDED)
+            space.deleted_logs[self.conversation_id] = conversation.log
+            space.deleted[self.conversation_id] = time.monotonic()
+        space.end(self.conversation_id, token_of(self.token))
+        return True

@@ -1,0 +1,158 @@
+"""Search documents: write them, mark those of messages that moved to the archive or back, remove the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from msgspec import Struct, field
+
+from redis_history.model import Message
+from redis_history.model.ids import new_token
+from redis_history.operations.base import PLACES, WRITING, Call, Op, Steps, as_is, change_header, load_script, plain
+from redis_history.operations.fetch import Fetch
+from redis_history.operations.keys import ConversationKeys, Keyspace, field_of, pack_keys
+from redis_history.operations.settings import DocumentOf, Settings
+from redis_history.search.redisearch import page_command, read_found
+
+DOCUMENTS: Final = load_script("documents", *WRITING, *PLACES)
+MARK: Final = load_script("mark", "_member", "_archive", "_locate")
+PURGE: Final = load_script("purge", "_member")
+
+#: Search documents removed at once: some 3 ms of the server's time.
+PURGED_AT_ONCE: Final = b"500"
+#: Documents that a sweep checks in one step.
+_SWEPT: Final = 200
+
+
+def counted_fields(document: DocumentOf, message: Message, vector: bytes) -> list[bytes]:
+    """The search document of a message for the scripts: the number of fields and values, and these."""
+    fields = document(message, vector)
+    return [b"%d" % len(fields), *fields]
+
+
+def write_documents(
+    token: str,
+    settings: Settings,
+    conversation_id: str,
+    epoch: str,
+    revision: int,
+    ids: Sequence[str],
+    documents: Sequence[list[bytes]],
+) -> Call:
+    """Writes search documents of messages that have not changed since `revision`, and that were read in this `epoch`,
+    or, if that is empty, appended with this token. The outcome is their number."""
+    keys = settings.keyspace.conversation(conversation_id)
+    args = [*change_header(token, settings, keys), epoch.encode(), b"%d" % revision, b"%d" % len(ids)]
+    for message_id in ids:
+        args += (field_of(message_id), message_id.encode())
+    for document in documents:
+        args += document
+    return Call(DOCUMENTS, keys.writing, args, as_is)
+
+
+def purge_after(keys: ConversationKeys, reply: Any) -> Steps[None]:
+    """Upkeep after all messages were removed: removes their documents, if these are many."""
+    if type(reply) is list and (reply[0] == b"pending" or (reply[0] == 1 and len(reply) > 1)):
+        for name in reply[-1].split():
+            yield from _purge(keys.pending_work, name)
+
+
+def mark(keys: ConversationKeys) -> Steps[None]:
+    """Marks the documents of messages that moved to the archive or back, in chunks."""
+    progress: list[Any] = [b"", b"", 0]
+    extra: list[bytes] = []
+    while progress:
+        revision, timestamp, sequence = progress
+        args = [b"=" + keys.name, revision, timestamp, b"%d" % sequence]
+        packed = pack_keys(keys.state, keys.messages, keys.pending_work, *extra)
+        [reply] = yield [Call(MARK, packed, args, as_is)]
+        if reply and reply[0] == b"keys":
+            extra += reply[1:]
+        else:
+            progress, extra = reply, [key for key in extra if not key.startswith(b"rhd2")]  # the archive stays
+
+
+def finish_work(keyspace: Keyspace) -> Steps[None]:
+    """Finishes the work of interrupted calls: removes search documents, and marks those of moved messages."""
+    cursors = dict.fromkeys(keyspace.pending_work(), b"0")
+    while cursors:
+        replies = yield [plain(b"HSCAN", key, cursor, b"COUNT", b"100") for key, cursor in cursors.items()]
+        cursors = dict(zip(cursors, (cursor for cursor, _ in replies), strict=True))
+        for key, (_, fields) in zip(cursors, replies, strict=True):
+            for name in fields[::2]:
+                if name.startswith(b"="):
+                    yield from mark(keyspace.keys_of(keyspace.name_to_id(name[1:])))
+                else:
+                    yield from _purge(key, name)
+        cursors = {key: cursor for key, cursor in cursors.items() if cursor != b"0"}
+
+
+def _purge(pending_work: bytes, name: bytes) -> Steps[None]:
+    """Removes the documents of removed messages, in chunks."""
+    keys = pack_keys(pending_work, pending_work + b":" + name)
+    left = True
+    while left:
+        [left] = yield [Call(PURGE, keys, [name, PURGED_AT_ONCE], as_is)]
+
+
+class WriteDocuments(Struct, Op[int | None], frozen=True):
+    """Write the search documents of messages that were read in `epoch` at `revision` or later. The outcome is the
+    number of those that had not changed since."""
+
+    conversation_id: str
+    messages: tuple[Message, ...]
+    epoch: str
+    revision: int
+    vectors: tuple[bytes, ...] = ()
+    token: str = field(default_factory=new_token)
+
+    def steps(self, settings: Settings) -> Steps[int | None]:
+        index = settings.index
+        if index is None or not index.works:
+            return None
+        vectors = self.vectors or [b""] * len(self.messages)
+        documents = [counted_fields(index.form.document, *pair) for pair in zip(self.messages, vectors, strict=True)]
+        ids = [message.id for message in self.messages]
+        written: int = yield write_documents(
+            self.token, settings, self.conversation_id, self.epoch, self.revision, ids, documents
+        )
+        return written
+
+
+class SweepDocuments(Struct, Op[tuple[int, int] | None], frozen=True):
+    """Remove the documents without a message among some, from `cursor` (0: the first) on. The outcome is the next
+    cursor (0: that was all) and the number of removed ones."""
+
+    cursor: int = 0
+
+    def steps(self, settings: Settings) -> Steps[tuple[int, int] | None]:
+        if settings.index is None or not settings.index.works:
+            return None
+        count = len(settings.index.parts)
+        start, at = divmod(max(self.cursor - 1, 0), count)
+        if count == 1:
+            pattern = settings.keyspace.documents + b"*"
+            next_cursor, keys = yield plain(b"SCAN", b"%d" % self.cursor, b"MATCH", pattern, b"COUNT", b"%d" % _SWEPT)
+        else:  # SCAN reads one node only
+            listed = yield plain(*page_command(settings.index.parts[at].name, start, _SWEPT))
+            keys = [key for key, _ in read_found(listed).documents]
+        generations: dict[tuple[str, bytes], list[tuple[int, bytes]]] = {}
+        gone = []
+        for key in keys:
+            found = settings.keyspace.document_of(key)
+            if found is None:
+                gone.append(key)
+            else:
+                generations.setdefault((found.conversation_id, found.generation), []).append((found.sequence, key))
+        for (conversation_id, generation), documents in generations.items():
+            sequences = tuple(sequence for sequence, _ in documents)
+            messages = yield from Fetch(conversation_id, generation, sequences).steps(settings)
+            gone += [key for (_, key), message in zip(documents, messages, strict=True) if message is None]
+        for key in gone:
+            yield plain(b"UNLINK", key)
+        if count == 1:
+            return int(next_cursor), len(gone)
+        if len(keys) == _SWEPT:
+            return (start + _SWEPT - len(gone)) * count + at + 1, len(gone)
+        return (at + 2) % (count + 1), len(gone)

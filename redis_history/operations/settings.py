@@ -1,0 +1,124 @@
+"""The settings that all calls of a store to a Redis server share, and what they have learnt about it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from redis_history.model import Message
+from redis_history.operations.keys import IndexPart, Keyspace
+from redis_history.search.redisearch import VECTOR, document
+
+if TYPE_CHECKING:
+    from redis_history.engine.durability import Confirmation
+
+#: The fields and values of the search document of a message and its vector.
+DocumentOf = Callable[[Message, bytes], list[bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Searching:
+    """The form of a search index. `vectors`: their dimension. `required`: fail without search on the server."""
+
+    language: str = "english"
+    vectors: int | None = None
+    required: bool = False
+
+    def document(self, message: Message, vector: bytes = b"") -> list[bytes]:
+        """The fields and values of a message's search document, with its vector if there is one."""
+        fields = document(message)
+        return [*fields, VECTOR, vector] if vector else fields
+
+
+class SearchIndex:
+    """A backend's index. `form`: the wanted form; `parts`: one, or in a cluster one for each bucket."""
+
+    def __init__(self, form: Searching, parts: list[IndexPart]) -> None:
+        self.form = form
+        self.parts = parts
+        #: Whether the server searches; None before the first call.
+        self.works: bool | None = None
+        #: Whether searches use the index of this form; until it is filled, they use the former one.
+        self.settled = False
+        #: Whether scripts can search. In clusters of Redis 8, where one node searches for all, they cannot.
+        self.scripts = True
+
+    def part(self, conversation_id: str) -> IndexPart:
+        """The part with the documents of a conversation."""
+        return self.parts[self.part_number(conversation_id)]
+
+    def part_number(self, conversation_id: str) -> int:
+        return Keyspace.bucket_of(conversation_id) % len(self.parts)
+
+
+class Outage:
+    """When the server was last out of reach. Meanwhile no writer could renew the lease of its reply, so a reader that
+    comes back first must not take the writers for dead."""
+
+    #: Seconds after the last sign of an outage in which holders can renew their leases: a call may take 5 seconds to
+    #: notice the outage, and then waits for a second. More would break the promise that 10 seconds after an outage
+    #: nobody waits for a holder that died in it, because those who wait look every second.
+    GRACE: Final = 8.0
+    #: A lease outlives an outage of 4 seconds. If this store has heard nothing for almost as long, there may have been
+    #: a longer one without a failed call of this store, after which writers come back when their wait is over.
+    SILENCE: Final = 3.5
+    GRACE_AFTER_SILENCE: Final = 3.0
+
+    def __init__(self) -> None:
+        self._ends = float("-inf")
+        self._heard: float | None = None
+
+    def note(self) -> None:
+        """A call has just failed."""
+        self._ends = time.monotonic() + self.GRACE
+
+    def heard(self) -> None:
+        """The server has just answered."""
+        now = time.monotonic()
+        if self._heard is not None and now - self._heard > self.SILENCE:
+            self._ends = max(self._ends, now + self.GRACE_AFTER_SILENCE)
+        self._heard = now
+
+    @property
+    def is_recent(self) -> bool:
+        return time.monotonic() < self._ends
+
+
+class Ringing:
+    """How the writes of this store wake subscribers. `publishes`: the scripts publish each change, because this user
+    may not see or change the server's setting for keyspace notifications."""
+
+    def __init__(self) -> None:
+        self.publishes = False
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings that all calls of a store share. `log_length`: the least number of changes kept per conversation.
+    `ttl`: seconds. `confirm`: None if the reply is enough. `index`: None without search.
+    `zstd`: whether to compress messages that become smaller. `outage`: the last one, as this store saw it.
+    """
+
+    keyspace: Keyspace
+    log_length: int
+    database: int = 0
+    ttl: float | None = None
+    max_messages: int | None = None
+    confirm: Confirmation | None = None
+    index: SearchIndex | None = None
+    zstd: bool = False
+    ringing: Ringing = field(default_factory=Ringing)
+    outage: Outage = field(default_factory=Outage)
+    cluster: bool = False
+
+    @property
+    def document(self) -> DocumentOf | None:
+        """None: write no documents. Changes when the index is found or lost, so each operation reads it once."""
+        return self.index.form.document if self.index is not None and self.index.works else None
+
+    @property
+    def notifications(self) -> bytes:
+        """What the channels of keyspace notifications begin with; the key follows."""
+        return b"__keyspace@%d__:" % self.database

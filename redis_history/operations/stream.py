@@ -1,0 +1,201 @@
+"""Write a reply piece by piece, and read replies that are being written."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from redis_history._validation import refuse
+from redis_history.errors import (
+    CorruptDataError,
+    InvalidMessageError,
+    MessageTooLargeError,
+    OutcomeUnknownError,
+    RedisHistoryError,
+)
+from redis_history.model import Message, Part, Position
+from redis_history.model._caps import MAX_MESSAGE_BYTES
+from redis_history.model.ids import new_token
+from redis_history.model.replies import LEASE_SECONDS, grown, read_records
+from redis_history.model.wire import encode_body
+from redis_history.operations import rules
+from redis_history.operations.base import (
+    SENT,
+    WRITING,
+    Call,
+    Entry,
+    Op,
+    Precondition,
+    RunFence,
+    Steps,
+    as_is,
+    change_header,
+    load_script,
+    read,
+    readable,
+    with_extra_keys,
+)
+from redis_history.operations.keys import field_of, pack_keys
+from redis_history.operations.settings import Settings
+from redis_history.operations.update import ReplyEnd, UpdateMessage
+
+if TYPE_CHECKING:
+    from redis_history.engine.space import Space
+
+GROW: Final = load_script("grow")
+RENEW: Final = load_script("renew", *WRITING)
+REPLY: Final = load_script("reply", "_member", "_live", "_locate", asks=True)
+_logger = logging.getLogger("redis_history")
+
+
+class GrowReply(Struct, Op[int], frozen=True):
+    """Append `records` (see model.replies) to the reply `message_id` that the append of `token` began, if its content
+    has `offset` bytes. `tools`: the marks of the tool calls and results in them (`model.pairs.marks`). `lives` renews
+    the lease of its writer. The outcome is the size of the content; -1: the reply has ended. With a `run` that is not
+    the present one, RunLostError.
+    """
+
+    conversation_id: str
+    token: str
+    offset: int
+    records: bytes
+    lives: bool
+    run: RunFence | None = None
+    message_id: str = ""
+    tools: bytes = b""
+
+    def steps(self, settings: Settings) -> Steps[int]:
+        keys = settings.keyspace.conversation(self.conversation_id)
+        content = keys.reply(self.token)
+        args = [b"%d" % self.offset, self.records]
+        if self.tools or self.run is not None or settings.ringing.publishes:
+            args.append(b"1" if settings.ringing.publishes else b"0")
+        if self.tools or self.run is not None:
+            args.append(b"" if self.run is None else self.run.stored)
+        if self.tools:
+            args += (field_of(self.message_id), self.tools)
+        # Every flush sends its keys, so the others are declared only where that matters.
+        packed = pack_keys(content, keys.state, keys.log) if settings.cluster else pack_keys(content)
+        size: int = yield Call(GROW, packed, args, self._decode)
+        if self.lives and size >= 0:
+            packed = pack_keys(keys.state, keys.messages, keys.log, keys.registry, content)
+            renew = Call(RENEW, packed, change_header(new_token(), settings, keys), as_is, SENT)
+            try:
+                yield from with_extra_keys(renew)
+            except OutcomeUnknownError as error:
+                if not error.forgotten:
+                    raise  # else it was sent too long ago to count, and the writer does it again
+        return size
+
+    def _decode(self, size: int) -> int:
+        if size == -2:
+            raise rules.run_lost(self.conversation_id)
+        return size
+
+    def apply(self, space: Space) -> int:
+        """See `GrowReply`."""
+        if self.run is not None:
+            space.check(self.conversation_id, Precondition(run=self.run))
+        conversation = space.find(self.conversation_id)
+        reply = conversation and conversation.replies.get(self.token)
+        if not reply:
+            return -1
+        if len(reply.content) == self.offset:
+            reply.content += self.records
+            if self.tools and conversation is not None:
+                stored = conversation.stored[reply.message_id]
+                stored.entry = msgspec.structs.replace(stored.entry, tools=stored.entry.tools + self.tools)
+        if self.lives:
+            reply.ends = time.monotonic() + LEASE_SECONDS
+        return len(reply.content)
+
+
+def part_of(part: Any) -> Part:
+    """One part, or the part of a dict. Raises InvalidMessageError."""
+    parts = () if isinstance(part, str) else Message(role="assistant", parts=part).parts
+    if len(parts) != 1:
+        refuse(part, "part", "a part; text is for write", InvalidMessageError)
+    return parts[0]
+
+
+def check_size(part: Part, before: int) -> int:
+    """The size of a reply of `before` bytes with this part. Raises InvalidMessageError, MessageTooLargeError."""
+    size = before + len(encode_body(Message(id="-", role="assistant", parts=(part,))))
+    if size > MAX_MESSAGE_BYTES:
+        raise MessageTooLargeError(
+            f"the reply would have more than {MAX_MESSAGE_BYTES:,} bytes; end it, and go on in another message"
+        )
+    return size
+
+
+class Current(NamedTuple):
+    """A message as it is now. `dead_size`: bytes of content of a dead writer; None if there is nothing to end."""
+
+    message: Message
+    dead_size: int | None = None
+
+
+def with_content(message: Message, content: bytes, lives: float, settings: Settings) -> Current:
+    """A streaming message with its text so far; `lives`: for how long its writer counts as alive."""
+    try:
+        message = grown(message, read_records(content))
+    except CorruptDataError as error:
+        _logger.error("message %r: %s", message.id[:80], error)
+    return (
+        Current(message)
+        if lives > 0 or settings.outage.is_recent
+        else Current(replace(message, status="interrupted"), len(content))
+    )
+
+
+def read_replies(
+    conversation_id: str, positions: Sequence[Position], settings: Settings
+) -> Steps[list[Current | None]]:
+    """Messages that were streaming a moment ago."""
+    keys = settings.keyspace.conversation(conversation_id)
+    args = [b"%d" % number for position in positions for number in position]
+    replies = yield from read(Call(REPLY, pack_keys(keys.state, keys.messages), args, as_is), settings)
+    return [_current(reply, settings) for reply in replies]
+
+
+def _current(reply: list[Any], settings: Settings) -> Current | None:
+    message = readable(reply[0]) if reply else None
+    if message is None:
+        return None
+    return Current(message) if len(reply) == 1 else with_content(message, reply[1], reply[2], settings)
+
+
+def end_dead(conversation_id: str, found: Sequence[Current | None], settings: Settings) -> Steps[list[bool | None]]:
+    """End the replies of dead writers. Returns for each whether that was done; None: the server does not take its
+    writer for dead."""
+    done: list[bool | None] = []
+    for one in found:
+        if one is not None and one.dead_size is not None:
+            try:
+                op = UpdateMessage(conversation_id, Entry.of(one.message), reply=ReplyEnd(size=one.dead_size))
+                done.append((yield from op.steps(settings)) is not None or None)
+            except RedisHistoryError as error:
+                _logger.info("reply %r could not be ended: %s", one.message.id[:80], error)
+                done.append(False)
+    return done
+
+
+def refreshed(conversation_id: str, positions: Sequence[Position], settings: Settings) -> Steps[list[Message | None]]:
+    """Streaming messages as they are now, after the replies of dead writers were ended."""
+    found = yield from read_replies(conversation_id, positions, settings)
+    done = yield from end_dead(conversation_id, found, settings)
+    if not all(done):  # the writer is back, another reader ended it, or the server has just started
+        found = yield from read_replies(conversation_id, positions, settings)
+    return [one and shown(one, done) for one in found]
+
+
+def shown(one: Current, done: list[bool | None]) -> Message:
+    """A reply that the server does not end yet goes on: after a restart its writer needs time to come back."""
+    lives = one.dead_size is not None and None in done
+    return replace(one.message, status="streaming") if lives else one.message
