@@ -290,7 +290,7 @@ def test_late_documents_of_a_former_conversation_are_ignored(own_server: Callabl
         store.append("c", user("first", id="first"))
         store.append_many("c", [user(f"zebra {n}", id=str(n)) for n in range(600)])  # documents in several calls
         backend._replies = replies
-        late = [calls for calls in sent if calls[0].script is not None and calls[0].script.name == "index"]
+        late = [calls for calls in sent if calls[0].script is not None and calls[0].script.name == "documents"]
         assert late
         cursor = store.snapshot("c").cursor
         late_search = WriteDocuments("c", tuple(store.get("c")), cursor.epoch, cursor.revision)

@@ -239,8 +239,8 @@ def test_a_role_has_the_rights_that_it_needs(make_site: Callable[[str], Site], k
 @pytest.mark.parametrize("role", SCRIPTS)
 def test_each_command_of_a_script_is_a_right_of_its_role(role: Role) -> None:
     """A script checks rights only when it comes to a command, which no test may do."""
-    # Reading scripts include functions that remove replies, and do not call them.
-    uncalled = {"hset", "hdel", "unlink"} if role == "reader" else set()
+    # Scripts include functions that they do not call: those that remove replies, or ask whether a slot moves.
+    uncalled = {"reader": {"hset", "hdel", "unlink"}, "worker": {"exists"}}.get(role, set())
     assert in_scripts(SCRIPTS[role]) - commands(*ROLES[role]) == uncalled
     assert in_scripts(base.SCRIPTS) - commands(*ROLES["tenant"]) == set()
 
