@@ -125,7 +125,11 @@ for i = 1, count do
     if not latest or time > latest then latest = time end
     if byte(head, 4) >= 4 then
       use_replies()
-      hset[next_field], hset[next_field + 1] = '~', begin_reply(state, token, sequence, time, now)
+      local listed = redis.call('HGET', state, '~') or ''
+      hset[next_field], hset[next_field + 1] = '~', listed .. reply_record(token, sequence, time, now)
+      -- From now on its content exists, so that no call for the reply waits for a key that a moving slot may still bring. Where
+      -- this script cannot make it, the first words of the reply wait.
+      redis.pcall('APPEND', content_of_reply(state, token), '')
       next_field = next_field + 2
     end
     times[added] = time

@@ -3,7 +3,7 @@
 -- The member of a streaming reply has the flag 4 and no content. Field '~' of the state has 33 bytes for each: its token (16
 -- hexadecimal digits), sequence (uint32), timestamp (7 bytes), and the time in milliseconds (6 bytes) when its writer counts as
 -- dead, unless it renews that. The content is the string <conversation>:t:<token>, which only grows: see model/replies.py.
-local is_live, content_of_reply, replies_in, reply_record, begin_reply, reply_at, forget_replies, read_content
+local is_live, content_of_reply, replies_in, reply_record, reply_at, forget_replies, read_content
 local LEASE = 6000 -- milliseconds; a writer renews its lease every two seconds
 
 -- Creates these functions; see use_archives.
@@ -29,14 +29,6 @@ local function use_replies()
   -- An entry of field '~', for a writer that was alive at this time (microseconds).
   function reply_record(token, sequence, timestamp, time)
     return token .. struct.pack('>I4i7I6', sequence, timestamp, math.floor(time / 1000) + LEASE)
-  end
-
-  -- Field '~' with a reply that begins.
-  function begin_reply(state, token, sequence, timestamp, time)
-    -- From now on its content exists, so that no call for the reply waits for a key that a moving slot may still bring. Where
-    -- this script cannot make it, the first words of the reply wait.
-    redis.pcall('APPEND', content_of_reply(state, token), '')
-    return (redis.call('HGET', state, '~') or '') .. reply_record(token, sequence, timestamp, time)
   end
 
   -- The reply with this sequence.
