@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import itertools
 import logging
+import os
 import statistics
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -134,6 +136,15 @@ def langchain_calls(history: Any) -> Calls:
     )
 
 
+def pydantic_ai_calls(append: Callable[[list[Any]], Any], load: Callable[[], list[Any]]) -> Calls:
+    from pydantic_ai.messages import ModelRequest, UserPromptPart
+
+    def messages(count: int) -> list[Any]:
+        return [ModelRequest(parts=[UserPromptPart(TEXT)]) for _ in range(count)]
+
+    return Calls(lambda: append(messages(1)), lambda: len(load()), lambda count: append(messages(count)))
+
+
 def llama_index_calls(store: Any, name: str) -> Calls:
     from llama_index.core.llms import ChatMessage
 
@@ -206,10 +217,10 @@ def google_adk(url: str) -> Iterator[Conversation]:
 
 
 @contextmanager
-def our_langchain(url: str) -> Iterator[Conversation]:
+def our_langchain(url: str, search: str = "off") -> Iterator[Conversation]:
     from redis_history.integrations.langchain import LangChainHistory
 
-    with our_store(url) as store:
+    with our_store(url, search) as store:
         yield lambda name: langchain_calls(LangChainHistory(name, store))
 
 
@@ -240,6 +251,33 @@ def llama_index(url: str) -> Iterator[Conversation]:
     from llama_index.storage.chat_store.redis import RedisChatStore
 
     yield lambda name: llama_index_calls(RedisChatStore(redis_url=url), name)
+
+
+@contextmanager
+def our_pydantic_ai(url: str) -> Iterator[Conversation]:
+    from redis_history.integrations.pydantic_ai import PydanticAIHistory
+
+    def conversation(name: str) -> Calls:
+        history = PydanticAIHistory(name, store)
+        return pydantic_ai_calls(history.append_sync, history.load_sync)
+
+    with our_store(url) as store:
+        yield conversation
+
+
+@contextmanager
+def pydantic_ai(url: str) -> Iterator[Conversation]:
+    """Pydantic AI has no class for this: a list of the JSON of `result.new_messages_json()`, as its docs suggest."""
+    from pydantic_ai.messages import ModelMessagesTypeAdapter as Messages
+
+    def conversation(name: str) -> Calls:
+        return pydantic_ai_calls(
+            lambda messages: client.rpush(name, Messages.dump_json(messages)),
+            lambda: [one for raw in client.lrange(name, 0, -1) for one in Messages.validate_json(raw)],
+        )
+
+    with redis.Redis.from_url(url) as client:
+        yield conversation
 
 
 @contextmanager
@@ -279,10 +317,12 @@ PACKAGES: list[tuple[str, str, Package]] = [
 #: Our adapters, each with the framework's own class.
 ADAPTERS: list[tuple[str, Package, Package]] = [
     ("LangChainHistory", our_langchain, langchain_community),
+    ("LangChainHistory, langchain-redis", partial(our_langchain, search="require"), langchain_redis),
     ("LlamaIndexChatStore", our_llama_index, llama_index),
     ("AgentsSession", our_agents_session, openai_agents),
     ("AgentFrameworkHistory", our_agent_framework, agent_framework),
     ("AdkSessionService", our_adk, google_adk),
+    ("PydanticAIHistory", our_pydantic_ai, pydantic_ai),
 ]
 
 
@@ -325,27 +365,29 @@ def medians(rounds: int, work: Callable[[], Any], base: Callable[[], Any]) -> tu
     return statistics.median(times[0]), statistics.median(times[1])
 
 
-def ratio(rounds: int, work: Callable[[], Any], base: Callable[[], Any]) -> str:
-    """The median time of `work` in medians of `base`."""
-    ours, bare = medians(rounds, work, base)
-    return f"{ours / bare:.2f}"
+def ratio(time: float, base: float) -> str:
+    return f"{time / base:.2f}"
 
 
-def compare(package: Conversation, other: Conversation, rounds: int) -> list[str]:
-    """The times of append, load and bulk, in those of the other package."""
+def both(time: float, other: float) -> str:
+    return f"{time * 1e3:.2f} / {other * 1e3:.2f}"
+
+
+def compare(package: Conversation, other: Conversation, rounds: int, form: Callable[[float, float], str]) -> list[str]:
+    """The median times of append, load and bulk, and those of the other package."""
     first, first_other = package("first"), other("bare-first")
     first.append()
-    appends = ratio(rounds, first.append, first_other.append)
+    appends = form(*medians(rounds, first.append, first_other.append))
     loaded, loaded_other = package("loaded"), other("bare-loaded")
     for _ in range(LOADED):
         loaded.append()
         loaded_other.append()
     assert loaded.load() == LOADED, (package, loaded.load())
-    loads = ratio(max(rounds // 20, 5), loaded.load, loaded_other.load)
+    loads = form(*medians(max(rounds // 20, 5), loaded.load, loaded_other.load))
     many, many_other = package("bulk").bulk, other("bare-bulk").bulk
     if many is None or many_other is None:
         return [appends, loads, "–"]
-    return [appends, loads, ratio(max(rounds // 100, 5), partial(many, BULK), partial(many_other, BULK))]
+    return [appends, loads, form(*medians(max(rounds // 100, 5), partial(many, BULK), partial(many_other, BULK)))]
 
 
 def measure(distribution: str, package: Package, url: str | None, rounds: int) -> list[str]:
@@ -365,14 +407,14 @@ def measure(distribution: str, package: Package, url: str | None, rounds: int) -
             used = (used_memory(client) - before) / count
             bare = base(client)("spread").append
             BASE_TIMES.append(medians(200, bare, bare)[1])
-            return [version(distribution), *compare(conversation, base(client), rounds), f"{used:.0f}"]
+            return [version(distribution), *compare(conversation, base(client), rounds, ratio), f"{used:.0f}"]
 
 
 def measure_adapter(adapter: Package, theirs: Package, url: str | None, rounds: int) -> list[str]:
     with server_for(url) as one, redis.Redis.from_url(one) as client:
         client.flushall()
         with adapter(one) as ours, theirs(one) as other:
-            return compare(ours, other, rounds)
+            return compare(ours, other, rounds, both)
 
 
 @contextmanager
@@ -384,6 +426,17 @@ def server_for(url: str | None) -> Iterator[str]:
         server = EmbeddedServer(stack.enter_context(tempfile.TemporaryDirectory())).start()
         stack.callback(server.close)
         yield server.url
+
+
+def load_json() -> None:
+    """langchain-redis needs RedisJSON, which servers of Redis Stack have beside their search."""
+    with server_for(None) as url, redis.Redis.from_url(url) as client:
+        for module in client.module_list():
+            search = Path(module[b"path"].decode())
+            json = search.with_name("rejson.so")
+            if json.exists():
+                os.environ["REDIS_HISTORY_SERVER"] = client.info("server")["executable"]
+                os.environ["REDIS_HISTORY_MODULES"] = f"{search}{os.pathsep}{json}"
 
 
 def figures(count: int, work: Callable[..., list[str]], *arguments: Any) -> list[str]:
@@ -400,11 +453,13 @@ def main() -> None:
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
+    if not options.url:
+        load_json()
     table = Table("package", "version", "append p50", "load 600", "bulk 500", "bytes a message")
     for row, (name, distribution, package) in enumerate(PACKAGES, 1):
         print(f"{row} of {len(PACKAGES)}: {name} ...", file=sys.stderr, flush=True)
         table.add_row(name, *figures(5, measure, distribution, package, options.url, options.rounds))
-    adapters = Table("adapter, in times of the framework's own class", "append p50", "load 600", "bulk 500")
+    adapters = Table("adapter and the framework's own class, in ms", "append p50", "load 600", "bulk 500")
     for name, adapter, theirs in ADAPTERS:
         print(f"adapter: {name} ...", file=sys.stderr, flush=True)
         adapters.add_row(name, *figures(3, measure_adapter, adapter, theirs, options.url, options.rounds))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any, Unpack
+from copy import copy
+from functools import partial
+from typing import Any, Unpack, cast
 
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._sync.store import HistoryStore
@@ -62,6 +64,31 @@ def check_stores(store: object, async_store: object, who: str) -> None:
         check_store(store, f"store= of {who}", HistoryStore)
     if async_store is not None:
         check_store(async_store, f"async_store= of {who}", AsyncHistoryStore)
+
+
+class _InThreads:
+    """The methods of a HistoryStore as coroutines, which work in any event loop."""
+
+    def __init__(self, store: HistoryStore) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # `copy` asks for some before there is a store
+            raise AttributeError(name)
+        return partial(asyncio.to_thread, getattr(self._store, name))
+
+
+def asynchronous(store: AsyncHistoryStore | HistoryStore, who: str) -> AsyncHistoryStore:
+    """The store, or the methods of a HistoryStore in threads. Raises StoreTypeError."""
+    check_store(store, who, AsyncHistoryStore, HistoryStore)
+    return cast("AsyncHistoryStore", _InThreads(store)) if isinstance(store, HistoryStore) else store
+
+
+def without_runs(store: AsyncHistoryStore | HistoryStore) -> AsyncHistoryStore | HistoryStore:
+    """An exclusive store without its condition, for what belongs to no run."""
+    plain = copy(store)
+    plain._exclusive = False
+    return plain
 
 
 def _with_article(kind: type) -> str:

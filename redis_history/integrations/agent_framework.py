@@ -19,7 +19,7 @@ from redis_history.formats._notes import (
     rebuild,
     write_block,
 )
-from redis_history.integrations._extras import check_store, checked_id, missing, search_runner
+from redis_history.integrations._extras import asynchronous, checked_id, missing, search_runner
 from redis_history.integrations._live import LiveReplies
 from redis_history.model import (
     AttachmentPart,
@@ -54,21 +54,20 @@ class AgentFrameworkHistory(HistoryProvider):
     `Agent(client, context_providers=[AgentFrameworkHistory(store)])`. `limit`: load only that number of the newest
     stored messages, without tool results whose call is not among them; None: all. `flags` are those of HistoryProvider
     (`load_messages`, `store_inputs`, …). Messages of other frameworks are converted; `on_loss` gets what they cannot
-    represent, None logs it. The caller closes the store.
+    represent, None logs it. The caller closes the store. A HistoryStore is used in threads, and so in any event loop.
     """
 
     def __init__(
         self,
-        store: AsyncHistoryStore,
+        store: AsyncHistoryStore | HistoryStore,
         source_id: str = "redis_history",
         *,
         limit: int | None = None,
         on_loss: OnLoss | None = None,
         **flags: Any,
     ) -> None:
-        check_store(store, type(self).__name__, AsyncHistoryStore)
+        self._store = asynchronous(store, type(self).__name__)
         super().__init__(source_id, **flags)
-        self._store = store
         self._live = LiveReplies(store)
         self._limit = limit
         self._on_loss = on_loss

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from redis_history import AsyncHistoryStore, Conversation, Message
+from redis_history import AsyncHistoryStore, Conversation, HistoryStore, Message
 from redis_history._validation import check_owner
 from redis_history.errors import (
     BatchTooLargeError,
@@ -28,7 +28,7 @@ from redis_history.errors import (
 )
 from redis_history.formats import from_anthropic, to_anthropic
 from redis_history.formats._notes import foreign_block, opaque, stored_value
-from redis_history.integrations._extras import all_conversations, check_store, checked_id, missing
+from redis_history.integrations._extras import all_conversations, asynchronous, checked_id, missing
 from redis_history.model.ids import check_message_id, new_id
 from redis_history.model.times import from_microseconds, to_microseconds
 
@@ -58,10 +58,9 @@ class ClaudeSessionStore(SessionStore):
     subagents the project and the session, and `user_id` as their owner.
     """
 
-    def __init__(self, store: AsyncHistoryStore, *, user_id: int | str | None = None) -> None:
-        check_store(store, type(self).__name__, AsyncHistoryStore)
+    def __init__(self, store: AsyncHistoryStore | HistoryStore, *, user_id: int | str | None = None) -> None:
+        self._store = asynchronous(store, type(self).__name__)
         check_owner(user_id, "user_id")
-        self._store = store
         self._user_id = user_id
 
     async def append(self, key: SessionKey, entries: list[SessionStoreEntry]) -> None:

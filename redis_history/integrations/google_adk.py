@@ -23,11 +23,12 @@ from redis_history.formats import from_gemini, to_gemini
 from redis_history.formats._notes import plain_text, stored_value
 from redis_history.integrations._extras import (
     all_conversations,
-    check_store,
+    asynchronous,
     checked_id,
     missing,
     plain_or,
     search_runner,
+    without_runs,
 )
 from redis_history.integrations._live import LiveReplies
 from redis_history.model.ids import new_id
@@ -55,7 +56,8 @@ _KEY = "adk"  # of metadata and of provider_meta
 
 
 class AdkSessionService(BaseSessionService):
-    """The sessions of ADK applications, in `store`. The caller closes the store.
+    """The sessions of ADK applications, in `store`. The caller closes the store. A HistoryStore is used in threads, so
+    that `runner.run` works, whose turns each have an event loop of their own.
 
     The conversation of a session has the application as `agent_name` and the user as `user_id`. Its metadata hold the
     state of the session up to a certain event; the changes by later events are applied when the session is read. So an
@@ -63,9 +65,9 @@ class AdkSessionService(BaseSessionService):
     in the metadata of another conversation, without messages. Concurrent changes of state are merged key by key.
     """
 
-    def __init__(self, store: AsyncHistoryStore) -> None:
-        check_store(store, type(self).__name__, AsyncHistoryStore)
-        self._store = store
+    def __init__(self, store: AsyncHistoryStore | HistoryStore) -> None:
+        self._store = asynchronous(store, type(self).__name__)
+        self._shared_store = asynchronous(without_runs(store), type(self).__name__)
         self._live = LiveReplies(store)
 
     async def create_session(
@@ -243,13 +245,14 @@ class AdkSessionService(BaseSessionService):
     async def _save(self, record: Conversation, note: Mapping[str, Any]) -> bool:
         """Write the note. False if the record has changed since it was read, or was created or deleted."""
         metadata = {**record.metadata, _KEY: _dump(note)}
+        store = self._store if "session_id" in note else self._shared_store
         try:
             if record.revision:  # 0: it does not exist
-                await self._store.update_conversation(
+                await store.update_conversation(
                     record.conversation_id, metadata=metadata, expected_revision=record.revision
                 )
             else:
-                await self._store.create_conversation(replace(record, metadata=metadata))
+                await store.create_conversation(replace(record, metadata=metadata))
         except (ConversationExistsError, ConversationNotFoundError, RevisionConflictError):
             return False
         return True

@@ -317,25 +317,26 @@ def _to_message(given: BaseMessage) -> Message:
     id_ = given.id
     usable = isinstance(id_, str) and id_ != "" and len(id_.encode(errors="replace")) <= MAX_ID_BYTES
     own: dict[str, Any] = {"id": id_} if usable else {}
-    defaults = [name for name, default in _defaults(type(given)) if getattr(given, name) == default]
     role = _ROLES.get(type(given))
-    if role is not None and len(defaults) == len(_defaults(type(given))) and (usable or id_ is None):
-        text, more = given.content, given.model_extra or getattr(given, "tool_calls", None)
-        if isinstance(text, str) and text and not more:  # most messages, in a fraction of the time
-            return Message(role=role, parts=(TextPart(text=text),), **own)
+    if role is not None and (usable or id_ is None) and not given.model_extra:
+        fields = given.__dict__
+        text = fields["content"]
+        if isinstance(text, str) and text and fields == {**_defaults(type(given)), "content": text, "id": id_}:
+            return Message(role=role, parts=(TextPart(text=text),), **own)  # most messages, in a fraction of the time
     dump = message_to_dict(given)
-    for name in (*defaults, *(["id"] if usable or id_ is None else ())):  # LangChain restores them
-        dump["data"].pop(name, None)
+    for name, default in _defaults(type(given)).items():  # LangChain restores them
+        if name not in _KEPT and getattr(given, name) == default:
+            dump["data"].pop(name, None)
+    if usable or id_ is None:
+        dump["data"].pop("id", None)
     dump["data"] = {key: dump["data"][key] for key in _FIRST if key in dump["data"]} | dump["data"]
     (message,) = from_langchain([dump])
     return replace(message, **own)
 
 
 @cache
-def _defaults(kind: type[BaseMessage]) -> tuple[tuple[str, Any], ...]:
-    """The fields that need not be stored if they have their default."""
-    fields = ((name, field.get_default(call_default_factory=True)) for name, field in kind.model_fields.items())
-    return tuple((name, default) for name, default in fields if name not in _KEPT)
+def _defaults(kind: type[BaseMessage]) -> dict[str, Any]:
+    return {name: field.get_default(call_default_factory=True) for name, field in kind.model_fields.items()}
 
 
 def _to_langchain(message: Message, on_loss: OnLoss | None) -> list[BaseMessage]:

@@ -13,7 +13,7 @@ from redis_history import AsyncHistoryStore, HistoryStore, Message
 from redis_history._validation import check_choice, refuse
 from redis_history.errors import BatchTooLargeError, ConfigurationError, RevisionConflictError
 from redis_history.formats import OnLoss, from_openai_responses, to_openai_responses
-from redis_history.integrations._extras import check_store, checked_id, missing, search_runner
+from redis_history.integrations._extras import asynchronous, checked_id, missing, search_runner
 from redis_history.integrations._live import LiveReplies
 from redis_history.model.pairs import OpenCalls
 from redis_history.tools import SearchOptions
@@ -37,6 +37,8 @@ _NO_ID = "__fake_id__"  # the SDK's id of items from chat completions
 class AgentsSession(Session):
     """The items of the conversation `session_id`. The caller must close the store, unless `from_url` created it.
 
+    An AsyncHistoryStore belongs to one event loop. A HistoryStore is used in threads, and so in any number of loops.
+
     All items of a reply are stored as one message. Messages of other frameworks are converted to items; `on_loss` is
     called with each `Loss`, content that items cannot represent. Without it a warning is logged.
 
@@ -48,15 +50,14 @@ class AgentsSession(Session):
     def __init__(
         self,
         session_id: str,
-        store: AsyncHistoryStore,
+        store: AsyncHistoryStore | HistoryStore,
         *,
         session_settings: SessionSettings | dict[str, Any] | None = None,
         on_loss: OnLoss | None = None,
     ) -> None:
-        check_store(store, type(self).__name__, AsyncHistoryStore)
+        self._store = asynchronous(store, type(self).__name__)
         self.session_id = checked_id(session_id)
         self.session_settings = _settings(session_settings)
-        self._store = store
         self._on_loss = on_loss
         self._live = LiveReplies(store)
         self._owned = False

@@ -7,7 +7,6 @@ await history.append(result.new_messages())
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
@@ -28,7 +27,7 @@ from redis_history.formats import OnLoss
 from redis_history.formats._content import parsed, split_data_url
 from redis_history.formats._losses import Losses
 from redis_history.formats._notes import foreign_block, note_of, opaque, stored_value, with_note
-from redis_history.integrations._extras import check_store, checked_id, missing, plain_or, search_runner
+from redis_history.integrations._extras import asynchronous, check_store, checked_id, missing, plain_or, search_runner
 from redis_history.integrations._live import LiveReplies
 from redis_history.model.pairs import without_lone_results
 from redis_history.tools import SearchOptions
@@ -64,7 +63,7 @@ class PydanticAIHistory:
     def __init__(
         self, conversation_id: str, store: AsyncHistoryStore | HistoryStore, *, on_loss: OnLoss | None = None
     ) -> None:
-        check_store(store, type(self).__name__, AsyncHistoryStore, HistoryStore)
+        self._any = asynchronous(store, type(self).__name__)
         self.conversation_id = checked_id(conversation_id)
         self._store = store
         self._live = LiveReplies(store)
@@ -73,9 +72,7 @@ class PydanticAIHistory:
     async def load(self, *, limit: int | None = None) -> list[ModelMessage]:
         """The messages for `message_history`. `limit`: read only that number of the newest stored messages, without
         tool results whose call is not among them."""
-        if isinstance(self._store, HistoryStore):
-            return await asyncio.to_thread(self.load_sync, limit=limit)
-        return self._converted(await self._store.get(self.conversation_id, limit=limit), limit)
+        return self._converted(await self._any.get(self.conversation_id, limit=limit), limit)
 
     async def append(self, messages: Iterable[ModelMessage]) -> None:
         """Append the result of `result.new_messages()`, in atomic batches of 500 stored messages."""
@@ -96,10 +93,7 @@ class PydanticAIHistory:
 
     async def _append(self, messages: list[Message]) -> None:
         for batch in _batches(messages):
-            if isinstance(self._store, HistoryStore):
-                await asyncio.to_thread(self._store.append_many, self.conversation_id, batch)
-            else:
-                await self._store.append_many(self.conversation_id, batch)
+            await self._any.append_many(self.conversation_id, batch)
 
     def load_sync(self, *, limit: int | None = None) -> list[ModelMessage]:
         """Like `load`, for synchronous code with a HistoryStore. Raises StoreTypeError for an AsyncHistoryStore."""

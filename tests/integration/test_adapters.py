@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from redis_history.integrations import (
     ag_ui,
     agent_framework,
     ai_sdk,
+    claude_agent_sdk,
     google_adk,
     langchain,
     langchain_agent,
@@ -45,9 +47,10 @@ def first(generator: Any) -> Any:
 
 #: What is made of a store, and the kinds of stores that it takes.
 ADAPTERS: dict[str, tuple[Callable[[Any], Any], set[type]]] = {
-    "AgentFrameworkHistory": (agent_framework.AgentFrameworkHistory, {ASYNC}),
-    "AdkSessionService": (google_adk.AdkSessionService, {ASYNC}),
-    "AgentsSession": (lambda store: openai_agents.AgentsSession("s", store), {ASYNC}),
+    "AgentFrameworkHistory": (agent_framework.AgentFrameworkHistory, {SYNC, ASYNC}),
+    "AdkSessionService": (google_adk.AdkSessionService, {SYNC, ASYNC}),
+    "AgentsSession": (lambda store: openai_agents.AgentsSession("s", store), {SYNC, ASYNC}),
+    "ClaudeSessionStore": (claude_agent_sdk.ClaudeSessionStore, {SYNC, ASYNC}),
     "LangChainHistory": (lambda store: langchain.LangChainHistory("s", store), {SYNC}),
     "LangChainHistory async": (lambda store: langchain.LangChainHistory("s", async_store=store), {ASYNC}),
     "ConversationMiddleware": (langchain_agent.ConversationMiddleware, {SYNC}),
@@ -132,6 +135,20 @@ async def test_a_closed_store_is_refused(name: str, server: Any, namespace: str)
         await result if inspect.isawaitable(result := call(store)) else None
 
 
+@pytest.mark.parametrize("name", [name for name in CALLS if ADAPTERS.get(name, ("", ()))[1] == {SYNC, ASYNC}])
+def test_a_synchronous_store_works_in_many_event_loops(name: str, store: HistoryStore) -> None:
+    """Such as those of `asyncio.run` in the threads of a web server."""
+    _, call = CALLS[name]
+
+    async def run() -> None:
+        await call(store)
+
+    for _ in range(2):
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(asyncio.run, run()).result()
+    assert sum(max(one.message_count, 1) for one in store.list_conversations()) == 2
+
+
 @pytest.mark.parametrize("wrong", ["", "x" * 600, "\ud800", None, 7], ids=["empty", "long", "surrogate", "None", "7"])
 @pytest.mark.parametrize(
     "make",
@@ -166,8 +183,8 @@ def test_a_wrong_id_is_refused(make: Any, wrong: Any) -> None:
 
 
 def test_the_error_names_the_parameter_and_says_what_to_do() -> None:
-    with pytest.raises(StoreTypeError, match=r"AgentsSession needs an AsyncHistoryStore, not a HistoryStore"):
-        openai_agents.AgentsSession("s", HistoryStore("memory://"))  # type: ignore[arg-type]
+    with pytest.raises(StoreTypeError, match=r"LlamaIndexChatStore needs a HistoryStore, not an AsyncHistoryStore"):
+        llama_index.LlamaIndexChatStore(AsyncHistoryStore("memory://"))  # type: ignore[arg-type]
     with pytest.raises(
         StoreTypeError, match=r"store= of LangChainHistory needs a HistoryStore, not an AsyncHistoryStore"
     ):

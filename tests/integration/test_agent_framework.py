@@ -7,14 +7,11 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from agent_framework import (
-    Agent,
-    AgentSession,
     BaseChatClient,
     ChatResponse,
     ChatResponseUpdate,
     Content,
     FunctionInvocationLayer,
-    InMemoryHistoryProvider,
     Message,
     tool,
 )
@@ -121,25 +118,6 @@ async def test_a_limit_leaves_out_results_whose_call_is_cut_off(async_store: Asy
             if content.type == "function_result":
                 assert content.call_id in called, limit
             called.update([content.call_id] if content.type == "function_call" and content.call_id else [])
-
-
-async def test_the_model_is_sent_the_same_as_with_the_provider_in_memory(async_store: AsyncHistoryStore) -> None:
-    requests = []
-    for provider in (InMemoryHistoryProvider, lambda: AgentFrameworkHistory(async_store)):
-        model, session = Model(), AgentSession(session_id="s")
-        for question in ("What is 2 + 3?", "And again?"):
-            if provider is not InMemoryHistoryProvider:
-                session = AgentSession(session_id="s")  # as after a restart
-            agent = Agent(model, tools=[add], context_providers=[provider()])
-            if question == "And again?":
-                stream = agent.run(question, session=session, stream=True)
-                text = "".join([update.text async for update in stream])
-            else:
-                text = (await agent.run(question, session=session)).text
-            assert text == "It is 5."
-        requests.append(model.requests)
-    assert requests[0] == requests[1]
-    assert [message.role for message in await async_store.get("s")] == ["user", "assistant", "tool", "assistant"] * 2
 
 
 def test_messages_of_other_frameworks_are_converted() -> None:

@@ -224,25 +224,3 @@ async def test_both_at_once_lose_nothing(
     for turn in FRAMEWORKS:
         await turn(client, async_store, {}, "And now?")
     sent(model)
-
-
-@pytest.mark.proves("frameworks")
-@pytest.mark.parametrize("turn", FRAMEWORKS)
-async def test_the_model_is_sent_the_same_as_with_the_frameworks_own_memory(
-    server: RealServer, namespace: str, model: ModelServer, client: AsyncOpenAI, turn: Any
-) -> None:
-    """With tools and streams. With the store, each turn begins with a new one, as after a restart."""
-    requests = []
-    for stored in (False, True):
-        kept: dict[str, Any] = {}
-        for text in ("Add 2 and 3", "Add 4 and 5", "And now?"):
-            if stored:
-                async with AsyncHistoryStore(server.url, namespace=namespace) as store:
-                    await turn(client, store, kept, text)
-            else:
-                await turn(client, None, kept, text)
-        assert all(body["stream"] for _, _, body in model.requests)
-        requests.append([body["messages"] for _, _, body in model.requests])
-        model.requests.clear()
-    assert requests[0] == requests[1]
-    assert len(requests[0]) == 5

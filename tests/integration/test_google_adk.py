@@ -9,15 +9,12 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import pytest
-from google.adk.agents import LlmAgent
-from google.adk.agents.run_config import RunConfig, StreamingMode
 from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.errors.session_not_found_error import SessionNotFoundError
 from google.adk.events import Event, EventActions
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
-from google.adk.runners import Runner
 from google.adk.sessions import BaseSessionService, InMemorySessionService, Session
 from google.adk.sessions.base_session_service import GetSessionConfig
 from google.adk.tools.tool_context import ToolContext
@@ -165,34 +162,6 @@ def add(a: int, b: int, tool_context: ToolContext) -> int:
     """Add two numbers."""
     tool_context.state["user:sums"] = tool_context.state.get("user:sums", 0) + 1
     return a + b
-
-
-@pytest.mark.proves("frameworks")
-async def test_the_model_is_sent_the_same_as_with_the_service_in_memory(async_store: AsyncHistoryStore) -> None:
-    requests, states = [], []
-    theirs = InMemorySessionService()
-    for kept in (True, False):
-        model = Model(model="scripted", requests=[])
-        for text in ("What is 2 + 3?", "And again?"):  # all is new, as after a restart
-            agent = LlmAgent(
-                name="bot", model=model, tools=[add], instruction="Sums: {user:sums?}.", output_key="answer"
-            )
-            service = theirs if kept else AdkSessionService(async_store)
-            runner = Runner(agent=agent, app_name="shop", session_service=service, auto_create_session=True)
-            said = types.Content(role="user", parts=[types.Part(text=text)])
-            streaming = RunConfig(streaming_mode=StreamingMode.SSE)
-            events = [
-                one
-                async for one in runner.run_async(
-                    user_id="ann/1", session_id="s", new_message=said, run_config=streaming
-                )
-            ]
-            assert sum(one.partial is True for one in events) == 2
-        requests.append(model.requests)
-        states.append((await read(service, "s")).state)
-    assert requests[0] == requests[1]
-    assert len(requests[0]) == 4
-    assert states[0] == states[1] == {"answer": "It is {'result': 5}.", "user:sums": 2}
 
 
 async def test_messages_of_another_framework_are_events(async_store: AsyncHistoryStore) -> None:

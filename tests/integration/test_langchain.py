@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from langchain_core.chat_history import InMemoryChatMessageHistory
 from langchain_core.messages import (
     AIMessage,
-    AIMessageChunk,
     BaseMessage,
     HumanMessage,
     RemoveMessage,
     SystemMessage,
     ToolMessage,
 )
-from langchain_core.runnables import RunnableLambda
-from langchain_core.runnables.history import RunnableWithMessageHistory
 
 from redis_history import AsyncHistoryStore, Participant, assistant, tool, tool_result, tool_use, user
 from redis_history.errors import ConfigurationError, InvalidConversationIdError
@@ -170,23 +165,3 @@ def test_wrong_arguments_are_refused(store: Any) -> None:
         LangChainHistory("s")
     with pytest.raises(ConfigurationError):
         _ = LangChainHistory("s", async_store=AsyncHistoryStore("memory://")).messages
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_runnable_is_sent_the_same_as_with_the_history_in_memory(store: Any) -> None:
-    def model(messages: list[BaseMessage]) -> Iterator[AIMessageChunk]:
-        sent.append([(message.type, message.content) for message in messages])
-        yield AIMessageChunk("I saw ")
-        yield AIMessageChunk(f"{len(messages)}", chunk_position="last")
-
-    requests = []
-    in_memory = InMemoryChatMessageHistory()
-    for history_of in (lambda session: in_memory, lambda session: LangChainHistory(session, store)):
-        sent: list[Any] = []
-        chain = RunnableWithMessageHistory(RunnableLambda(model), history_of)
-        for text in ("one", "two", "three"):
-            for _ in chain.stream([HumanMessage(text)], config={"configurable": {"session_id": "s"}}):
-                pass
-        requests.append(sent)
-    assert requests[0] == requests[1]
-    assert [len(messages) for messages in requests[1]] == [1, 3, 5]

@@ -38,7 +38,7 @@ class Model(BaseChatModel):
         return self
 
     def _generate(self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
-        self.requests.append([re.sub(r"id='[^']*'|lc_run--[^']*", "", repr(message)) for message in messages])
+        self.requests.append([re.sub(r",? ?id='[^']*'", "", repr(message)) for message in messages])
         last = messages[-1]
         if last.content == "crash":
             raise RuntimeError("the model failed")
@@ -67,20 +67,6 @@ def ask(agent: Any, text: str) -> str:
 def stream(agent: Any, text: str) -> str:
     parts = list(agent.stream({"messages": [HumanMessage(text)]}, CONFIG, stream_mode="messages"))
     return "".join(str(part.content) for part, _ in parts if isinstance(part, AIMessageChunk))
-
-
-def test_the_model_is_sent_the_same_as_with_the_checkpointer_in_memory(store: HistoryStore) -> None:
-    requests = []
-    saver = InMemorySaver()
-    for kept in (True, False):
-        model = Model(requests=[])
-        for question in ("What is 2 + 3?", "And again?"):  # a new agent, as after a restart
-            options: Any = {"checkpointer": saver} if kept else {"middleware": [ConversationMiddleware(store)]}
-            agent = create_agent(model, [add], **options)
-            assert (stream if question == "And again?" else ask)(agent, question) == "It is 5"
-        requests.append(model.requests)
-    assert requests[0] == requests[1]
-    assert [message.role for message in store.get("t1")] == ["user", "assistant", "tool", "assistant"] * 2
 
 
 @pytest.mark.proves("frameworks")

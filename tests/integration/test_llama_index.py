@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from llama_index.core.agent.workflow import AgentStream, FunctionAgent
 from llama_index.core.base.llms.types import (
     ChatMessage,
     ImageBlock,
@@ -15,7 +14,6 @@ from llama_index.core.base.llms.types import (
     ThinkingBlock,
     ToolCallBlock,
 )
-from llama_index.core.llms.mock import MockFunctionCallingLLM
 from llama_index.core.memory import ChatMemoryBuffer, Memory
 from llama_index.core.storage.chat_store.base_db import MessageStatus
 
@@ -130,40 +128,6 @@ async def test_a_memory_holds_what_one_in_sqlite_does(store: Any) -> None:
     assert ours.get()[-1].content == "from synchronous code"
     await ours.areset()
     assert await ours.aget_all() == []
-    await theirs.sql_store._async_engine.dispose()
-
-
-def add(a: int, b: int) -> int:
-    """Add two numbers."""
-    return a + b
-
-
-@pytest.mark.proves("frameworks")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-async def test_the_model_is_sent_the_same_as_with_the_memory_in_sqlite(store: Any) -> None:
-    """With a tool, a stream, and a restart between the turns."""
-    requests: list[list[Any]] = []
-    theirs = Memory.from_defaults(session_id="s")
-
-    def answer(messages: Any, **kwargs: Any) -> ChatMessage:
-        requests[-1].append([message.model_dump() for message in messages])
-        if messages[-1].role == MessageRole.TOOL:
-            return said(f"It is {messages[-1].content}.", MessageRole.ASSISTANT)
-        call = ToolCallBlock(tool_call_id=f"c{len(messages)}", tool_name="add", tool_kwargs={"a": 2, "b": 3})
-        return ChatMessage(role="assistant", blocks=[TextBlock(text="I add."), call])
-
-    for kept in (True, False):
-        requests.append([])
-        for question in ("What is 2 + 3?", "And again?"):
-            memory = theirs if kept else Memory.from_defaults(session_id="s", chat_store=LlamaIndexMemoryStore(store))
-            agent = FunctionAgent(tools=[add], llm=MockFunctionCallingLLM(response_generator=answer))
-            run = agent.run(question, memory=memory)
-            streamed = [event async for event in run.stream_events() if isinstance(event, AgentStream)]
-            assert streamed
-            assert str(await run) == "It is 5."
-    assert requests[0] == requests[1]
-    assert len(requests[0]) == 4
-    assert [message.role for message in store.get("s")] == ["user", "assistant", "tool", "assistant"] * 2
     await theirs.sql_store._async_engine.dispose()
 
 

@@ -1,0 +1,345 @@
+"""Turns of each framework with a tool and a scripted model. As a program: turns in two processes on one conversation.
+
+`python -m tests.acceptance.framework_turns URL NAMESPACE NAME` says "ready", waits for a line, takes four turns of each
+framework, each in a run with an exclusive store, and prints what the models were sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+import warnings
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from contextvars import copy_context
+from typing import Any, Self
+
+from agent_framework import Agent as FrameworkAgent
+from agent_framework import AgentSession, InMemoryHistoryProvider
+from agents import Agent, Model, ModelResponse, RunConfig, Runner, SQLiteSession, Usage, function_tool
+from google.adk.agents import LlmAgent
+from google.adk.agents.run_config import RunConfig as AdkRunConfig
+from google.adk.agents.run_config import StreamingMode
+from google.adk.runners import Runner as AdkRunner
+from google.adk.sessions import InMemorySessionService
+from google.genai import types
+from langchain.agents import create_agent
+from langchain_core.chat_history import InMemoryChatMessageHistory
+from langchain_core.messages import HumanMessage
+from langchain_core.runnables.history import RunnableWithMessageHistory
+from langgraph.checkpoint.memory import InMemorySaver
+from llama_index.core.agent.workflow import FunctionAgent
+from llama_index.core.base.llms.types import ChatMessage, TextBlock, ToolCallBlock
+from llama_index.core.chat_engine import SimpleChatEngine
+from llama_index.core.llms.mock import MockFunctionCallingLLM
+from llama_index.core.memory import ChatMemoryBuffer, Memory
+from llama_index.core.storage.chat_store import SimpleChatStore
+from openai.types.responses import Response, ResponseCompletedEvent, ResponseFunctionToolCall, ResponseOutputMessage
+from pydantic_ai import Agent as PydanticAgent
+from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, TextPart, ToolCallPart
+from pydantic_ai.messages import ModelResponse as PydanticResponse
+from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
+
+from redis_history import HistoryStore
+from redis_history.integrations.agent_framework import AgentFrameworkHistory
+from redis_history.integrations.google_adk import AdkSessionService
+from redis_history.integrations.langchain import LangChainHistory
+from redis_history.integrations.langchain_agent import ConversationMiddleware
+from redis_history.integrations.llama_index import LlamaIndexChatStore, LlamaIndexMemoryStore
+from redis_history.integrations.openai_agents import AgentsSession
+from redis_history.integrations.pydantic_ai import PydanticAIHistory
+from tests.integration import test_agent_framework, test_google_adk, test_langchain_agent
+
+TOOL = {"a": 2, "b": 3}
+
+
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+class Turns:
+    """Turns on one conversation in `store`; None: in the framework's own memory. `requests` are what the model was
+    sent, in a form without random ids and times."""
+
+    def __init__(self, store: Any, conversation_id: str) -> None:
+        self.store, self.id = store, conversation_id
+        self.requests: list[Any] = []
+        self.loop = asyncio.Runner()
+
+    def take(self, texts: Iterable[str]) -> Self:
+        for number, text in enumerate(texts):
+            if number % 2:
+                self.run(self.stream(text))
+            else:
+                self.ask(text)
+        return self
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        self.loop.run(work, context=copy_context())  # its own is older than the run with an exclusive store
+
+    def ask(self, text: str) -> None:
+        """A turn without a stream: with the framework's synchronous interface, if it has one."""
+        raise NotImplementedError
+
+    async def stream(self, text: str) -> None:
+        """A turn whose answer is streamed."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        self.loop.get_loop()  # becomes the one that synchronous interfaces use
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.loop.close()
+
+    @property
+    def name(self) -> str:
+        """The name of the conversation in the store."""
+        return self.id
+
+
+class AgentsModel(Model):
+    def __init__(self, requests: list[Any]) -> None:
+        self._requests = requests
+
+    async def get_response(self, system_instructions: Any, input: Any, *_: Any, **__: Any) -> ModelResponse:
+        self._requests.append(json.loads(json.dumps(input)))
+        last = input[-1]
+        if last.get("type") == "function_call_output":
+            content = [{"type": "output_text", "text": f"It is {last['output']}.", "annotations": []}]
+            message = {"id": f"m{len(input)}", "type": "message", "role": "assistant", "status": "completed"}
+            return ModelResponse([ResponseOutputMessage.model_validate({**message, "content": content})], Usage(), None)
+        call = {"type": "function_call", "call_id": f"c{len(input)}", "name": "add", "arguments": json.dumps(TOOL)}
+        return ModelResponse([ResponseFunctionToolCall.model_validate(call)], Usage(), None)
+
+    async def stream_response(self, system_instructions: Any, input: Any, *_: Any, **__: Any) -> AsyncIterator[Any]:  # type: ignore[override]
+        made = await self.get_response(system_instructions, input)
+        response = Response.model_construct(id="r", output=made.output, usage=None)
+        yield ResponseCompletedEvent.model_construct(type="response.completed", sequence_number=0, response=response)
+
+
+class OpenAIAgents(Turns):
+    def __init__(self, store: Any, conversation_id: str) -> None:
+        super().__init__(store, conversation_id)
+        session = AgentsSession(conversation_id, store) if store else SQLiteSession(conversation_id)
+        self._options: Any = {"session": session, "run_config": RunConfig(tracing_disabled=True)}
+        self._agent = Agent(name="a", model=AgentsModel(self.requests), tools=[function_tool(add)])
+
+    def ask(self, text: str) -> None:
+        Runner.run_sync(self._agent, text, **self._options)
+
+    async def stream(self, text: str) -> None:
+        run = Runner.run_streamed(self._agent, text, **self._options)
+        async for _ in run.stream_events():
+            pass
+
+
+class PydanticAI(Turns):
+    def __init__(self, store: Any, conversation_id: str) -> None:
+        super().__init__(store, conversation_id)
+        self._history = PydanticAIHistory(conversation_id, store) if store else None
+        self._own: list[ModelMessage] = []
+        self._agent = PydanticAgent(FunctionModel(self._answer, stream_function=self._words), tools=[add])
+
+    def _next(self, messages: list[ModelMessage]) -> Any:
+        dump = ModelMessagesTypeAdapter.dump_json(messages).decode()
+        self.requests.append(re.sub(r'"(timestamp|run_id|conversation_id)":"[^"]*"', "", dump))
+        last: Any = messages[-1].parts[-1]
+        if last.part_kind == "tool-return":
+            return TextPart(f"It is {last.content}.")
+        return ToolCallPart("add", TOOL, tool_call_id=f"c{len(messages)}")
+
+    def _answer(self, messages: list[ModelMessage], _: AgentInfo) -> PydanticResponse:
+        return PydanticResponse(parts=[self._next(messages)])
+
+    async def _words(self, messages: list[ModelMessage], _: AgentInfo) -> AsyncIterator[Any]:
+        part = self._next(messages)
+        if isinstance(part, TextPart):
+            yield part.content[:3]
+            yield part.content[3:]
+        else:
+            yield {0: DeltaToolCall(part.tool_name, json.dumps(part.args), tool_call_id=part.tool_call_id)}
+
+    def ask(self, text: str) -> None:
+        before = self._history.load_sync() if self._history else self._own
+        run = self._agent.run_sync(text, message_history=before)
+        if self._history:
+            self._history.append_sync(run.new_messages())
+        self._own = run.all_messages()
+
+    async def stream(self, text: str) -> None:
+        before = await self._history.load() if self._history else self._own
+        async with self._agent.run_stream(text, message_history=before) as run:
+            async for _ in self._history.live(run) if self._history else run.stream_text(delta=True):
+                pass
+        self._own = run.all_messages()
+
+
+class LangChainAgent(Turns):
+    def __init__(self, store: Any, conversation_id: str) -> None:
+        super().__init__(store, conversation_id)
+        options: Any = {"middleware": [ConversationMiddleware(store)]} if store else {"checkpointer": InMemorySaver()}
+        model = test_langchain_agent.Model(requests=[])
+        self.requests = model.requests
+        self._agent: Any = create_agent(model, [add], **options)
+        self._config = {"configurable": {"thread_id": conversation_id}}
+
+    def ask(self, text: str) -> None:
+        self._agent.invoke({"messages": [HumanMessage(text)]}, self._config)
+
+    async def stream(self, text: str) -> None:
+        asked = {"messages": [HumanMessage(text)]}
+        assert list(self._agent.stream(asked, self._config, stream_mode="messages"))
+
+
+class LangChainRunnable(Turns):
+    def __init__(self, store: Any, conversation_id: str) -> None:
+        super().__init__(store, conversation_id)
+        own = InMemoryChatMessageHistory()
+        model = test_langchain_agent.Model(requests=[])
+        self.requests = model.requests
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self._chain: Any = RunnableWithMessageHistory(
+                model,
+                lambda name: LangChainHistory(name, self.store) if self.store else own,  # type: ignore[arg-type]
+            )
+        self._config = {"configurable": {"session_id": conversation_id}}
+
+    def ask(self, text: str) -> None:
+        self._chain.invoke([HumanMessage(text)], self._config)
+
+    async def stream(self, text: str) -> None:
+        async for _ in self._chain.astream([HumanMessage(text)], self._config):
+            pass
+
+
+class LlamaIndexAgent(Turns):
+    def __init__(self, store: Any, conversation_id: str) -> None:
+        super().__init__(store, conversation_id)
+        options: Any = {"chat_store": LlamaIndexMemoryStore(store)} if store else {}
+        self.memory = Memory.from_defaults(session_id=conversation_id, **options)
+
+    def _answer(self, messages: Sequence[ChatMessage], **_: Any) -> ChatMessage:
+        self.requests.append([message.model_dump(mode="json") for message in messages])
+        if messages[-1].role == "tool":
+            return ChatMessage(role="assistant", content=f"It is {messages[-1].content}.")
+        call = ToolCallBlock(tool_call_id=f"c{len(messages)}", tool_name="add", tool_kwargs=TOOL)
+        return ChatMessage(role="assistant", blocks=[TextBlock(text="I add."), call])
+
+    def ask(self, text: str) -> None:
+        self.run(self._run(text, streaming=False))
+
+    async def stream(self, text: str) -> None:
+        await self._run(text, streaming=True)
+
+    async def _run(self, text: str, *, streaming: bool) -> None:
+        model = MockFunctionCallingLLM(response_generator=self._answer)
+        run = FunctionAgent(tools=[add], llm=model, streaming=streaming).run(text, memory=self.memory)
+        async for _ in run.stream_events():
+            pass
+        await run
+
+    def __exit__(self, *_: object) -> None:
+        if not self.store:
+            self.loop.run(self.memory.sql_store._async_engine.dispose())
+        super().__exit__()
+
+
+class LlamaIndexChat(Turns):
+    """A chat engine without tools."""
+
+    def __init__(self, store: Any, conversation_id: str) -> None:
+        super().__init__(store, conversation_id)
+        chats = LlamaIndexChatStore(store) if store else SimpleChatStore()
+        memory = ChatMemoryBuffer.from_defaults(chat_store=chats, chat_store_key=conversation_id)
+        self._engine = SimpleChatEngine(MockFunctionCallingLLM(response_generator=self._echo), memory, [])
+
+    def _echo(self, messages: Sequence[ChatMessage], **_: Any) -> ChatMessage:
+        self.requests.append([message.model_dump(mode="json") for message in messages])
+        return ChatMessage(role="assistant", content=f"You said {messages[-1].content}")
+
+    def ask(self, text: str) -> None:
+        self._engine.chat(text)
+
+    async def stream(self, text: str) -> None:
+        answer = self._engine.stream_chat(text)
+        assert list(answer.response_gen)
+
+
+class MicrosoftAgentFramework(Turns):
+    def __init__(self, store: Any, conversation_id: str) -> None:
+        super().__init__(store, conversation_id)
+        model = test_agent_framework.Model()
+        self.requests = model.requests
+        provider = AgentFrameworkHistory(store) if store else InMemoryHistoryProvider()
+        self._agent = FrameworkAgent(model, tools=[test_agent_framework.add], context_providers=[provider])
+        self._session = AgentSession(session_id=conversation_id)
+
+    def ask(self, text: str) -> None:
+        async def run() -> None:
+            await self._agent.run(text, session=self._session)
+
+        self.run(run())
+
+    async def stream(self, text: str) -> None:
+        async for _ in self._agent.run(text, session=self._session, stream=True):
+            pass
+
+
+class GoogleADK(Turns):
+    def __init__(self, store: Any, conversation_id: str) -> None:
+        super().__init__(store, conversation_id)
+        model = test_google_adk.Model(model="scripted", requests=[])
+        self.requests = model.requests
+        service = AdkSessionService(store) if store else InMemorySessionService()
+        agent = LlmAgent(
+            name="bot", model=model, tools=[test_google_adk.add], instruction="Sums: {user:sums?}.", output_key="last"
+        )
+        self._runner = AdkRunner(agent=agent, app_name="shop", session_service=service, auto_create_session=True)
+        self._where = {"user_id": "ann", "session_id": conversation_id}
+
+    @property
+    def name(self) -> str:
+        return f"adk/shop/ann/{self.id}"
+
+    def ask(self, text: str) -> None:
+        said = types.Content(role="user", parts=[types.Part(text=text)])
+        assert list(self._runner.run(**self._where, new_message=said))
+
+    async def stream(self, text: str) -> None:
+        said = types.Content(role="user", parts=[types.Part(text=text)])
+        streams = AdkRunConfig(streaming_mode=StreamingMode.SSE)
+        async for _ in self._runner.run_async(**self._where, new_message=said, run_config=streams):
+            pass
+
+
+FRAMEWORKS: dict[str, type[Turns]] = {
+    "openai_agents": OpenAIAgents,
+    "pydantic_ai": PydanticAI,
+    "langchain_agent": LangChainAgent,
+    "langchain_runnable": LangChainRunnable,
+    "llama_index_agent": LlamaIndexAgent,
+    "llama_index_chat": LlamaIndexChat,
+    "agent_framework": MicrosoftAgentFramework,
+    "google_adk": GoogleADK,
+}
+
+
+def main(url: str, namespace: str, name: str) -> None:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    sent: dict[str, list[Any]] = {}
+    for framework, kind in FRAMEWORKS.items():
+        with HistoryStore(url, namespace=namespace) as store:
+            for number in (0, 2):
+                with kind(store.exclusive(), framework) as turns, store.run(turns.name, wait=60):
+                    turns.take([f"{name} {number}", f"{name} {number + 1}"])
+                sent.setdefault(framework, []).extend(turns.requests)
+    print(json.dumps(sent))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

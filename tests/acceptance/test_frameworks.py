@@ -1,0 +1,71 @@
+"""Frameworks with an adapter send their models what they would have sent with their own memory."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from subprocess import PIPE
+from typing import Any
+
+import pytest
+
+from redis_history import HistoryStore
+from tests.acceptance.framework_turns import FRAMEWORKS
+from tests.support.servers import RealServer
+
+pytestmark = [
+    pytest.mark.proves("frameworks"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    # run_sync of the OpenAI Agents SDK ends the asynchronous generators of its loop after each turn.
+    pytest.mark.filterwarnings("ignore:asynchronous generator .* was scheduled after:ResourceWarning"),
+]
+TEXTS = ["What is 2 + 3?", "And again?", "And once more?", "Thanks, and again?"]
+
+
+def without_a_store(name: str, texts: list[str]) -> list[Any]:
+    """What the model is sent with the framework's own memory."""
+    with FRAMEWORKS[name](None, name) as turns:
+        return plain(turns.take(texts).requests)
+
+
+def plain(requests: list[Any]) -> Any:
+    return json.loads(json.dumps(requests))
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_four_turns_with_and_without_a_stream_and_a_restart(name: str, server: RealServer, namespace: str) -> None:
+    sent = []
+    for texts in (TEXTS[:2], TEXTS[2:]):
+        with HistoryStore(server.url, namespace=namespace) as store, FRAMEWORKS[name](store, name) as turns:
+            sent += turns.take(texts).requests
+    assert plain(sent) == without_a_store(name, TEXTS)
+    assert len(sent) in (4, 8)
+
+
+@pytest.mark.full
+def test_two_processes_whose_turns_are_exclusive(store: HistoryStore, server: RealServer, namespace: str) -> None:
+    """Each turn is whole, and the next one sees it: as if one process had taken all of them."""
+    command = [sys.executable, "-m", "tests.acceptance.framework_turns", server.url, namespace]
+    processes = [
+        subprocess.Popen([*command, name], stdin=PIPE, stdout=PIPE, text=True, cwd=Path(__file__).parents[2])
+        for name in ("one", "two")
+    ]
+    try:
+        assert [process.stdout.readline() for process in processes if process.stdout] == ["ready\n"] * 2
+        for process in processes:
+            assert process.stdin
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        sent = [json.loads(process.communicate(timeout=100)[0]) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    for name, kind in FRAMEWORKS.items():
+        with kind(store, name) as turns:
+            texts = [message.text for message in store.get(turns.name) if message.role == "user"]
+        assert len(texts) == 8
+        both = sorted((request for one in sent for request in one[name]), key=lambda request: len(str(request)))
+        assert both == without_a_store(name, texts), name
