@@ -82,6 +82,9 @@ class FrameworkSource:
     def __iter__(self) -> Iterator[Transcript]:
         with HistoryStore(self._url, search="off") as store:
             for name, (layout, keys) in sorted(self._found.items()):
+                if layout.kind == "string":
+                    yield from self._adk(store, *keys)
+                    continue
                 yield self._transcript(name, layout, self._entries(store, layout, [*keys]))
 
     def _find(self, store: HistoryStore, layout: _Layout) -> None:
@@ -130,6 +133,43 @@ class FrameworkSource:
             conversation_id=name, format=self._framework, messages=tuple(messages), title=title_of(messages)
         )
 
+    def _adk(self, store: HistoryStore, key: str) -> Iterator[Transcript]:
+        """The session of ADK at a key, and the state that it shares with others. The user and application are in it."""
+        from redis_history.integrations import google_adk as adapter
+
+        [raw] = _ask(store, [[b"GET", key.encode()]])
+        session = _value(raw)
+        try:
+            app, user, id_ = (str(session[name]) for name in ("app_name", "user_id", "id"))
+            entries = [_Entry(key, number, b"", event) for number, event in enumerate(session["events"], 1)]
+            _, state = adapter._split(session["state"])
+        except (TypeError, LookupError, AttributeError):
+            if raw is not None:  # it expired since the scan
+                self._problem(key, 1, "not a session of ADK")
+            return
+        messages = [message for _, message in self._converted(_google_adk, entries)]
+        times = [message.timestamp for message in messages if message.timestamp]
+        if times != sorted(times):  # the order of the events is that of the session
+            messages = [replace(message, timestamp=None) for message in messages]
+        yield Transcript(
+            conversation_id=adapter._id(app, user, id_),
+            format=self._framework,
+            messages=tuple(messages),
+            agent_name=app,
+            user_id=user,
+            metadata={adapter._KEY: adapter._dump({"session_id": id_, "state": state})},
+        )
+        for names, shared in (((app,), f"app:{app}"), ((app, user), f"user:{app}:{user}")):
+            [fields] = _ask(store, [[b"HGETALL", shared.encode()]])
+            values = {name.decode(): _value(value) for name, value in _pairs(fields)}
+            if values:
+                yield Transcript(
+                    conversation_id=adapter._id(*names),
+                    format=self._framework,
+                    messages=(),
+                    metadata={adapter._KEY: adapter._dump({"state": values})},
+                )
+
     def _converted(self, convert: _Convert, entries: list[_Entry]) -> list[tuple[_Entry, Message]]:
         """Entries that cannot be converted are reported, one by one, and left out."""
         try:
@@ -161,6 +201,11 @@ def _scan(store: HistoryStore, prefix: str, layout: _Layout) -> Iterator[bytes]:
 
 def _pages(keys: list[T]) -> Iterator[list[T]]:
     return (keys[at : at + _PAGE] for at in range(0, len(keys), _PAGE))
+
+
+def _pairs(fields: Any) -> Iterable[tuple[bytes, bytes]]:
+    """The fields of a hash, which are a list in RESP2."""
+    return fields.items() if isinstance(fields, dict) else zip(fields[::2], fields[1::2], strict=True)
 
 
 def _items(store: HistoryStore, key: bytes, *, newest_first: bool) -> Iterator[bytes]:
@@ -250,6 +295,14 @@ def _agent_framework(entries: Sequence[_Entry]) -> Iterator[tuple[_Entry, Messag
     yield from zip(entries, adapter.from_agent_framework(theirs), strict=True)
 
 
+def _google_adk(entries: Sequence[_Entry]) -> Iterator[tuple[_Entry, Message]]:
+    from redis_history.integrations import google_adk as adapter
+
+    for entry in entries:
+        event = adapter.Event.model_validate(entry.value)  # type: ignore[attr-defined]
+        yield entry, replace(adapter._message(event), timestamp=datetime.fromtimestamp(event.timestamp, UTC))
+
+
 def _session(prefix: str, rest: str) -> str | None:
     """The session is the rest of the key, after a colon that the prefix may lack."""
     return (rest if prefix.endswith(":") else rest.removeprefix(":")) or None
@@ -283,6 +336,7 @@ _LAYOUTS = {
         _Layout("", "list", lambda prefix, rest: prefix + rest, _llama_index,
                 matches=lambda value: isinstance(value, dict) and {"role", "additional_kwargs"} <= value.keys()),
     ),
+    "google-adk": (_Layout("session:", "string", _session, _google_adk),),
     "agent-framework": (_Layout("chat_messages", "list", _session_of_agent_framework, _agent_framework),),
 }  # fmt: skip
 

@@ -45,7 +45,8 @@ class Original(NamedTuple):
 
 
 class Transcript(msgspec.Struct, frozen=True, kw_only=True):
-    """One conversation of a file: `messages` in the order of the source, its `format`, and its `title`.
+    """One conversation of a file: `messages` in the order of the source, its `format`, and its `title`,
+    owner and agent.
 
     `conversation_id` and the ids of messages depend only on the name and content of the file, so a repeated import adds
     nothing. Timestamps decide the order in a store, and the order of the source must be kept. So messages only have
@@ -60,6 +61,8 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     format: str
     messages: tuple[Message, ...]
     title: str | None = None
+    user_id: str | None = None
+    agent_name: str | None = None
     metadata: dict[str, Any] = msgspec.field(default_factory=dict)
     form: Literal["openai_chat", "anthropic"] | None = None
     originals: tuple[Mapping[str, Any], ...] = ()

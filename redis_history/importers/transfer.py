@@ -247,7 +247,13 @@ class _Import:
 
     async def _create(self, transcript: Transcript) -> None:
         id_ = transcript.conversation_id
-        record = Conversation(id_, title=transcript.title, metadata=transcript.metadata)
+        record = Conversation(
+            id_,
+            title=transcript.title,
+            user_id=transcript.user_id,
+            agent_name=transcript.agent_name,
+            metadata=transcript.metadata,
+        )
         if transcript.exported is not None:
             record = transcript.exported.snapshot.record
         with suppress(ConversationExistsError, InvalidInputError):

@@ -16,7 +16,6 @@ from tests.acceptance.framework_turns import FRAMEWORKS
 from tests.support.servers import RealServer
 
 pytestmark = [
-    pytest.mark.proves("frameworks"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     # run_sync of the OpenAI Agents SDK ends the asynchronous generators of its loop after each turn.
     pytest.mark.filterwarnings("ignore:asynchronous generator .* was scheduled after:ResourceWarning"),
@@ -34,6 +33,7 @@ def plain(requests: list[Any]) -> Any:
     return json.loads(json.dumps(requests))
 
 
+@pytest.mark.proves("frameworks")
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_four_turns_with_and_without_a_stream_and_a_restart(name: str, server: RealServer, namespace: str) -> None:
     sent = []
@@ -45,6 +45,7 @@ def test_four_turns_with_and_without_a_stream_and_a_restart(name: str, server: R
 
 
 @pytest.mark.full
+@pytest.mark.proves("frameworks")
 def test_two_processes_whose_turns_are_exclusive(store: HistoryStore, server: RealServer, namespace: str) -> None:
     """Each turn is whole, and the next one sees it: as if one process had taken all of them."""
     command = [sys.executable, "-m", "tests.acceptance.framework_turns", server.url, namespace]

@@ -1,6 +1,7 @@
 """`redis-history import --from`, on a real server with keys of the frameworks' own classes.
 
-langchain-redis and agent-framework-redis need an older redis-py: their keys are written here as their source does.
+agent-framework-redis and google-adk-community need an older redis-py: the keys of these and of langchain-redis are
+written here as their source does.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
-from agent_framework import Content
+from agent_framework import Content as FrameworkContent
 from agent_framework import Message as FrameworkMessage
 from agents.extensions.memory import RedisSession
+from google.adk.events import Event, EventActions
+from google.adk.sessions import Session
+from google.genai.types import Content, Part
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.storage.chat_store.redis import RedisChatStore
@@ -24,6 +28,7 @@ from redis_history import AsyncHistoryStore, HistoryStore
 from redis_history.errors import InvalidInputError
 from redis_history.importers import FrameworkSource, import_messages
 from redis_history.integrations.agent_framework import AgentFrameworkHistory
+from redis_history.integrations.google_adk import AdkSessionService
 from redis_history.integrations.langchain import LangChainHistory
 from redis_history.integrations.llama_index import LlamaIndexChatStore
 from redis_history.integrations.openai_agents import AgentsSession
@@ -199,8 +204,8 @@ def test_llama_index(old: Any, store: HistoryStore, counts: Import) -> None:
 async def test_agent_framework(
     old: Any, async_store: AsyncHistoryStore, counts: Import, key: str, session: str
 ) -> None:
-    call = Content.from_function_call("c1", "find", arguments='{"order": 42}')
-    result = Content.from_function_result("c1", result="on its way")
+    call = FrameworkContent.from_function_call("c1", "find", arguments='{"order": 42}')
+    result = FrameworkContent.from_function_result("c1", result="on its way")
     said = [
         FrameworkMessage("user", ["Where?"], message_id="m1"),
         FrameworkMessage("assistant", [call]),
@@ -211,6 +216,38 @@ async def test_agent_framework(
         assert counts("agent-framework") == f"1 conversation, 3 messages: {expected}"
     found = await AgentFrameworkHistory(async_store).get_messages(session)
     assert [one.to_dict() for one in found] == [one.to_dict() for one in said]
+
+
+@pytest.mark.proves("migration")
+async def test_google_adk(old: Any, async_store: AsyncHistoryStore, counts: Import) -> None:
+    """The keys of RedisSessionService of google-adk-community 0.5.0, which needs an older redis-py."""
+    said = [("user", "Hi", 1000.5, {"own": 1, "user:lang": "en"}), ("bot", "Hello", 1001.0, {"app:motd": "x"})]
+    events = [
+        Event(
+            author=author,
+            timestamp=time,
+            content=Content(role="user" if author == "user" else "model", parts=[Part(text=text)]),
+            actions=EventActions(state_delta=delta),
+        )
+        for author, text, time, delta in said
+    ]
+    state = {"first": 0, "own": 1, "user:lang": "en"}
+    session = Session(id="1", app_name="shop", user_id="ann", state=state, events=events, last_update_time=1001.0)
+    old.sadd("sessions:shop:ann", "1")
+    old.set("session:1", session.model_dump_json())
+    old.hset("app:shop", "motd", '"x"')
+    old.hset("user:shop:ann", "lang", '"en"')
+    old.set("session:other", "{}")
+    for expected in ("2 new, 0 known", "0 new, 2 known"):
+        assert counts("google-adk") == f"3 conversations, 2 messages: {expected}; 1 problem"
+    service = AdkSessionService(async_store)
+    found = await service.get_session(app_name="shop", user_id="ann", session_id="1")
+    assert found is not None
+    assert found.events == events
+    assert (found.state, found.last_update_time) == ({**state, "app:motd": "x"}, 1001.0)
+    assert (await service.create_session(app_name="shop", user_id="bob")).state == {"app:motd": "x"}
+    [listed] = (await service.list_sessions(app_name="shop", user_id="ann")).sessions
+    assert listed.last_update_time == 1001.0
 
 
 def test_bad_entries_are_skipped_and_reported(old: Any, store: HistoryStore) -> None:
