@@ -235,6 +235,7 @@ def langchain_community(url: str) -> Iterator[Conversation]:
 def langchain_redis(url: str) -> Iterator[Conversation]:
     from langchain_redis import RedisChatMessageHistory
 
+    url += "&protocol=2" if "?" in url else "?protocol=2"  # with redis-py 8's RESP3 it cannot read its own index
     yield lambda name: langchain_calls(RedisChatMessageHistory(name, redis_url=url))
 
 

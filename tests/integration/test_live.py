@@ -87,12 +87,24 @@ class Turns:
             call = ToolCallBlock(tool_call_id=f"c{len(messages)}", tool_name="add", tool_kwargs={"a": 2, "b": 3})
             return ChatMessage(role="assistant", blocks=[TextBlock(text="I add."), call])
 
+        class Slow(MockFunctionCallingLLM):
+            """Its answer is whole, and stored, when a reader has seen it begin."""
+
+            async def astream_chat(self, *arguments: Any, **options: Any) -> Any:
+                pieces = await super().astream_chat(*arguments, **options)
+
+                async def slowly() -> AsyncIterator[Any]:
+                    async for piece in pieces:
+                        yield piece
+                        await wait()
+
+                return slowly()
+
         chats = LlamaIndexMemoryStore(self.sync)
-        agent = FunctionAgent(tools=[add], llm=MockFunctionCallingLLM(response_generator=say))
+        agent = FunctionAgent(tools=[add], llm=Slow(response_generator=say))
         run = agent.run(text, memory=Memory.from_defaults(session_id=SESSION, chat_store=chats))
-        async for event in chats.live(SESSION, run.stream_events()):
-            if getattr(event, "delta", None):
-                await wait()
+        async for _ in chats.live(SESSION, run.stream_events()):
+            pass
 
     async def agent_framework(self, text: str, wait: Any) -> None:
         history = AgentFrameworkHistory(self.asynchronous)
