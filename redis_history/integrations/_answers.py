@@ -29,6 +29,8 @@ from redis_history.events import (
 from redis_history.model import Message, Position
 from redis_history.model.runs import RunInfo
 
+#: A timeout for events that were read already; with 0 a subscription reads again.
+_NO_TIME: Final = 1e-6
 #: Messages of one answer.
 _MOST: Final = 1000
 _ROLES: Final = ("assistant", "tool")
@@ -70,7 +72,7 @@ async def follow_answer(
         while True:
             while event is not None and not follower.done:
                 await follower.apply(event)
-                event = await changes.get(0)
+                event = await changes.get(_NO_TIME)
             yield follower.answer
             if follower.done:
                 return

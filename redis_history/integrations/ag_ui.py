@@ -90,21 +90,39 @@ async def events(
     than an AsyncHistoryStore.
     """
     check_store(store, "events", AsyncHistoryStore)
+    async for found in events_of(
+        store, conversation_id, run_id=run_id, after=after, protocol_run_id=protocol_run_id, snapshot=snapshot
+    ):
+        for event in found:
+            yield event
+        if not found:
+            yield None
+
+
+async def events_of(
+    store: AsyncHistoryStore,
+    conversation_id: str,
+    *,
+    run_id: str | None = None,
+    after: Position | None = None,
+    protocol_run_id: str | None = None,
+    snapshot: bool = False,
+) -> AsyncIterator[list[BaseEvent]]:
+    """The `events` that are known at the same time, together."""
     writer: _Writer | None = None
     async for answer in follow_answer(store, conversation_id, run_id=run_id, after=after):
+        found: list[BaseEvent] = []
         if writer is None and (answer.run is not None or answer.done):
             shown = protocol_run_id or (answer.run.run_id if answer.run is not None else run_id) or ""
             writer = _Writer(conversation_id, shown)
-            yield RunStartedEvent(thread_id=conversation_id, run_id=shown)
+            found.append(RunStartedEvent(thread_id=conversation_id, run_id=shown))
             if snapshot:
                 own = {message.id for message in answer.messages}
                 stored = await store.get(conversation_id, limit=_MOST)
-                yield MessagesSnapshotEvent(messages=to_ag_ui(one for one in stored if one.id not in own))
-        written = list(writer.events(answer)) if writer is not None else []
-        for event in written:
-            yield event
-        if not written:
-            yield None
+                found.append(MessagesSnapshotEvent(messages=to_ag_ui(one for one in stored if one.id not in own)))
+        if writer is not None:
+            found += writer.events(answer)
+        yield found
 
 
 class _Writer:

@@ -35,6 +35,8 @@ HEADERS: Final = {
     "x-accel-buffering": "no",
 }
 
+#: The last event of a UI message stream.
+DONE: Final = b"data: [DONE]\n\n"
 _ERRORS: Final = {
     "failed": "The agent failed before its answer was complete.",
     "interrupted": "The answer was interrupted. Ask again to get a new one.",
@@ -56,22 +58,29 @@ async def ui_message_stream(
     AsyncHistoryStore.
     """
     check_store(store, "ui_message_stream", AsyncHistoryStore)
-    writer = _Writer()
-    async for answer in follow_answer(store, conversation_id, run_id=run_id, after=after):
-        count = 0
-        for chunk in writer.chunks(answer):
-            count += 1
+    async for chunks in chunks_of(store, conversation_id, run_id=run_id, after=after):
+        for chunk in chunks or [{}]:
             yield chunk
-        if not count:
-            yield {}
+
+
+async def chunks_of(store: AsyncHistoryStore, conversation_id: str, **options: Any) -> AsyncIterator[list[Chunk]]:
+    """The chunks of `ui_message_stream` that are known at the same time, together."""
+    writer = _Writer()
+    async for answer in follow_answer(store, conversation_id, **options):
+        yield list(writer.chunks(answer))
 
 
 async def sse(chunks: AsyncIterator[Chunk]) -> AsyncGenerator[bytes, None]:
     """Server-sent events for the chunks, with `[DONE]` at the end. An empty chunk becomes a comment, which keeps the
     connection open."""
     async for chunk in chunks:
-        yield b"data: " + orjson.dumps(chunk, default=to_json) + b"\n\n" if chunk else b": ping\n\n"
-    yield b"data: [DONE]\n\n"
+        yield frame(chunk) if chunk else b": ping\n\n"
+    yield DONE
+
+
+def frame(chunk: Chunk) -> bytes:
+    """A server-sent event."""
+    return b"data: " + orjson.dumps(chunk, default=to_json) + b"\n\n"
 
 
 class _Writer:

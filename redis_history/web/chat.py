@@ -39,6 +39,9 @@ _LISTED: Final = 1000
 _AT_ONCE: Final = 65_536
 #: Seconds for which a client may accept no data.
 _PATIENCE: Final = 60.0
+#: Seconds in which an event loop runs what is ready, unless it has too much to do; the longest pause of a feed then.
+_LAG: Final = 0.01
+_LONGEST_PAUSE: Final = 0.25
 #: Seconds that answers have to end when the application stops.
 _GRACE: Final = 5.0
 
@@ -66,8 +69,8 @@ class ChatEndpoints:
     start, or a failed one with its error; 204 without one), `POST /{id}/stop` and `GET /{id}/messages`.
 
     `authorize(request, conversation_id, action)`, plain or async, returns whether the request may do the action:
-    "read", "append" or "stop"; see `Action`. `participant(request)` returns the signed-in user, the author of the
-    messages. `agent_name`: of the runs. `busy`: what happens to a message while an answer is being written: "queue"
+    "read", "append", "fork" or "stop"; see `Action`. `participant(request)` returns the signed-in user, the author of
+    the messages. `agent_name`: of the runs. `busy`: what happens to a message while an answer is being written: "queue"
     answers it afterwards, if that ends within `wait` seconds; "refuse" rejects it with status 409.
 
     When the application stops, its streams are cut at once, so that clients reconnect to another process. Answers that
@@ -181,20 +184,32 @@ class ChatEndpoints:
 
     async def _send(self, http: Request) -> Response:
         asked = self._protocol.read(await _body(http))
-        chat = asked.conversation_id
-        await self._check(http, chat, "append")
+        await self._check(http, asked.conversation_id, "append")
         if self._closed:
             raise Refused(503, "ending", "the application is ending", {"Retry-After": "5"})
+        if asked.fork is not None:
+            await self._check(http, asked.conversation_id, "fork")
+            await self._check(http, asked.fork, "append")
+            await self._store.fork(asked.conversation_id, asked.fork, through=asked.replaces)
+            asked.conversation_id = asked.fork
+        chat = asked.conversation_id
         active = await self._store.get_run(chat)
-        if self._busy == "refuse" and active is not None and active.is_active:
-            raise Refused(409, "conflict", "an answer is being written; wait for its end, or stop it")
+        if active is not None and active.is_active:
+            if self._busy == "refuse":
+                raise Refused(409, "conflict", "an answer is being written; wait for its end, or stop it")
+            if asked.replaces is not None:  # the answer that is being written is replaced, too
+                await self._store.stop_run(chat)
         after, repeated = await self._keep(asked, http)
         if repeated:  # a repeated request: its answer is being written, or was
             found = await self._store.get_run(chat)
             if found is not None:
                 return self._stream(asked, found.run_id, after)
         run = self._store.run(chat, agent_name=self._agent_name, wait=self._wait, cancel=True)
-        task = asyncio.create_task(self._work(run), name=f"redis_history-answer-{run.run_id}")
+        replaced = None
+        if asked.replaces is not None and after is not None:
+            newest = await self._store.get(chat, limit=1)
+            replaced = after, newest[-1].position if newest else None
+        task = asyncio.create_task(self._work(run, replaced), name=f"redis_history-answer-{run.run_id}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         await self._until_known(chat, run.run_id, task)
@@ -253,23 +268,22 @@ class ChatEndpoints:
     # Storage
 
     async def _keep(self, asked: Asked, http: Request) -> tuple[Position | None, bool]:
-        """Store what the request adds, and remove what it replaces. Returns the position of the message to answer, and
-        whether a former request had stored it."""
+        """Store what the request adds. Returns the position of the message to answer, and whether a former request had
+        stored it."""
         store, chat = self._store, asked.conversation_id
-        if asked.replaces:
+        user = await self._signed_in(http) if asked.messages else None
+        authored = [replace(one, participant=user) if one.role == "user" else one for one in asked.messages]
+        if asked.replaces is not None:
             kept = await store.get_message(chat, asked.replaces) if asked.replaces else None
-            if kept is None and not asked.messages:
+            if kept is None and not authored:
                 raise Refused(404, "not_found", f"there is no message {asked.replaces[:64]!r} in this conversation")
             if kept is not None:
-                if asked.messages:
-                    user = await self._signed_in(http)
-                    await store.update_message(chat, replace(asked.messages[0], participant=user))
-                await self._remove_after(chat, kept.position)
+                if authored:
+                    await store.update_message(chat, authored[0])
                 return kept.position, False
-        after, repeated = None, bool(asked.messages)
-        if asked.messages:
-            user = await self._signed_in(http)
-            authored = [replace(one, participant=user) if one.role == "user" else one for one in asked.messages]
+            asked.replaces = None
+        after, repeated = None, bool(authored)
+        if authored:
             done = await store.append_many(chat, authored)
             after, repeated = done[-1].message.position, all(one.duplicate for one in done)
         for changed in await self._answered_calls(chat, asked):
@@ -286,9 +300,17 @@ class ChatEndpoints:
         new = [part for one in asked.results for part in one.tool_results if part.tool_use_id not in known]
         return [tool(*new, id=f"{asked.results[0].id}.{new[0].tool_use_id}"[:200])] if new else []
 
-    async def _remove_after(self, chat: str, position: Position | None) -> None:
-        while rest := [one.id async for one in self._store.iter(chat, since=position)][:_LISTED]:
-            await self._store.delete_messages(chat, rest)
+    async def _remove(self, chat: str, after: Position, through: Position | None) -> None:
+        """Remove the messages between two positions, and answers that were still being written there; messages that
+        users have sent meanwhile stay."""
+
+        def is_replaced(one: Message) -> bool:
+            old = through is not None and one.position is not None and one.position <= through
+            return old or one.role in ("assistant", "tool")
+
+        removed = [one.id async for one in self._store.iter(chat, since=after) if is_replaced(one)]
+        for start in range(0, len(removed), _LISTED):
+            await self._store.delete_messages(chat, removed[start : start + _LISTED])
 
     async def _signed_in(self, http: Request) -> Participant | None:
         user = None if self._participant is None else await call(self._participant, http)
@@ -298,10 +320,13 @@ class ChatEndpoints:
 
     # The answer
 
-    async def _work(self, run: AsyncRun) -> None:
-        """Call the user's function in its run. Independent of any request."""
+    async def _work(self, run: AsyncRun, replaced: tuple[Position, Position | None] | None) -> None:
+        """Call the user's function in its run. Independent of any request. `replaced`: between which positions messages
+        are removed first: in the run, because nobody else writes an answer there then."""
         try:
             async with run:
+                if replaced is not None:
+                    await self._remove(run.conversation_id, *replaced)
                 if inspect.iscoroutinefunction(self._answer) or inspect.iscoroutinefunction(
                     getattr(self._answer, "__call__", None)  # noqa: B004 -- its `__call__` may be a coroutine function
                 ):
@@ -396,12 +421,18 @@ class _Feed:
         self.task = asyncio.create_task(self._collect(chunks), name="redis_history-chat-feed")
 
     async def _collect(self, chunks: AsyncGenerator[bytes, None]) -> None:
+        loop = asyncio.get_running_loop()
         try:
             async with aclosing(chunks):
                 async for chunk in chunks:
-                    if chunk != PING:
+                    if chunk:
                         self._frames.append(chunk)
                     self._wake()
+                    # Under load, events are collected for longer, so that they take fewer reads and writes.
+                    began = loop.time()
+                    await asyncio.sleep(0)  # lets all readers write
+                    if (lag := loop.time() - began) > _LAG:
+                        await asyncio.sleep(min(4 * lag, _LONGEST_PAUSE))
         except Exception as error:  # noqa: BLE001 -- clients reconnect, which starts a new feed
             self.is_cut = True
             _logger.warning("the stream of an answer ends, and clients reconnect: %s", error)

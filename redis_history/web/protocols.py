@@ -19,13 +19,15 @@ class Asked(Struct):
     """A request for an answer.
 
     `messages` are to be stored; `results` too, unless their calls have a result. `replaces`: the id of the message
-    after which everything is removed, and which `messages` changes, if there are any. `run_id`: of the protocol.
+    after which everything is removed, and which `messages` changes, if there are any. `fork`: the id of a new
+    conversation for this, a fork up to that message; the present one stays as it is. `run_id`: of the protocol.
     """
 
     conversation_id: str
     messages: Sequence[Message] = ()
     results: Sequence[Message] = ()
     replaces: str | None = None
+    fork: str | None = None
     run_id: str | None = None
 
 
@@ -49,7 +51,8 @@ class Protocol(abc.ABC):
     def stream(
         self, asked: Asked, run_id: str, after: Position | None, *, resumed: bool
     ) -> AsyncGenerator[bytes, None]:
-        """The server-sent events of the answer of a run, from its start."""
+        """The server-sent events of the answer of a run, from its start: those that are known at the same time
+        together, and b"" while nothing happens."""
 
 
 def _fields(body: Any, **types: type) -> list[Any]:
@@ -60,6 +63,14 @@ def _fields(body: Any, **types: type) -> list[Any]:
         if not isinstance(body.get(name), kind):
             raise bad_input(f"the body must have the field {name}, a {'list' if kind is list else 'string'}")
     return [body[name] for name in types]
+
+
+def _option(options: Any, name: str) -> str | None:
+    """An optional id in a JSON object. Raises Refused."""
+    found = options.get(name) if isinstance(options, dict) else None
+    if found is not None and not isinstance(found, str):
+        raise bad_input(f"{name} must be an id, a string")
+    return found
 
 
 class AiSdk(Protocol):
@@ -73,23 +84,26 @@ class AiSdk(Protocol):
         chat, messages = _fields(body, id=str, messages=list)
         if not messages or not isinstance(messages[-1], dict):
             raise bad_input("messages must be a list of UI messages, and not empty")
-        last, trigger, named = messages[-1], body.get("trigger", "submit-message"), body.get("messageId")
+        last, trigger, named = messages[-1], body.get("trigger", "submit-message"), _option(body, "messageId")
+        fork = _option(body, "fork")
         if trigger == "regenerate-message":
-            return Asked(chat, replaces=str(last.get("id", "")))
+            return Asked(chat, replaces=str(last.get("id", "")), fork=fork)
         if trigger != "submit-message":
             raise bad_input(f"trigger must be submit-message or regenerate-message, not {str(trigger)[:40]!r}")
         found = from_vercel_ai([last])
         if last.get("role") == "user":
-            return Asked(chat, found, replaces=str(named) if named is not None else None)
+            return Asked(chat, found, replaces=named, fork=fork)
         return Asked(chat, results=[one for one in found if one.tool_results])
 
     def write(self, messages: list[Message]) -> Any:
         return to_vercel_ai(messages, on_loss=lambda loss: None)
 
-    def stream(
+    async def stream(
         self, asked: Asked, run_id: str, after: Position | None, *, resumed: bool
     ) -> AsyncGenerator[bytes, None]:
-        return ai_sdk.sse(ai_sdk.ui_message_stream(self._store, asked.conversation_id, run_id=run_id, after=after))
+        async for chunks in ai_sdk.chunks_of(self._store, asked.conversation_id, run_id=run_id, after=after):
+            yield b"".join(map(ai_sdk.frame, chunks))
+        yield ai_sdk.DONE
 
 
 class AgUi(Protocol):
@@ -108,15 +122,16 @@ class AgUi(Protocol):
             given = self._form.RunAgentInput.model_validate(body)
         except ValueError as error:
             raise bad_input(f"the body must be a RunAgentInput: {str(error)[:500]}") from error
+        fork, named = (_option(given.forwarded_props, name) for name in ("fork", "messageId"))
         found = self._form.from_ag_ui(given)
         users = [one for one in found if one.role == "user"]
         results = [one for one in found if one.role == "tool"]
         if not found:  # the client asks again
-            last = next((one.id for one in reversed(given.messages) if one.role == "user"), None)
+            last = named or next((one.id for one in reversed(given.messages) if one.role == "user"), None)
             if last is None:
                 raise bad_input("messages must have a message of the user")
-            return Asked(given.thread_id, replaces=last, run_id=given.run_id)
-        return Asked(given.thread_id, users, results, run_id=given.run_id)
+            return Asked(given.thread_id, replaces=last, fork=fork, run_id=given.run_id)
+        return Asked(given.thread_id, users, results, replaces=named, fork=fork, run_id=given.run_id)
 
     def write(self, messages: list[Message]) -> Any:
         return [one.model_dump(mode="json", by_alias=True, exclude_none=True) for one in self._form.to_ag_ui(messages)]
@@ -124,16 +139,13 @@ class AgUi(Protocol):
     async def stream(
         self, asked: Asked, run_id: str, after: Position | None, *, resumed: bool
     ) -> AsyncGenerator[bytes, None]:
-        events = self._form.events(
+        async for events in self._form.events_of(
             self._store,
             asked.conversation_id,
             run_id=run_id,
             after=after,
             protocol_run_id=asked.run_id,
             snapshot=resumed,
-        )
-        async for event in events:
-            if event is None:
-                yield b": ping\n\n"
-            else:
-                yield b"data: " + event.model_dump_json(by_alias=True, exclude_none=True).encode() + b"\n\n"
+        ):
+            encoded = (event.model_dump_json(by_alias=True, exclude_none=True).encode() for event in events)
+            yield b"".join(b"data: " + event + b"\n\n" for event in encoded)

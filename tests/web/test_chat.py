@@ -14,7 +14,17 @@ from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Mount
 
-from redis_history import AsyncHistoryStore, HistoryStore, Participant, assistant, text, tool, tool_result, tool_use
+from redis_history import (
+    AsyncHistoryStore,
+    HistoryStore,
+    Participant,
+    assistant,
+    text,
+    tool,
+    tool_result,
+    tool_use,
+    user,
+)
 from redis_history.errors import ConfigurationError
 from redis_history.formats import from_vercel_ai, to_vercel_ai
 from redis_history.integrations.ai_sdk import ui_message_stream
@@ -202,6 +212,63 @@ async def test_regenerate_and_edit_replace_what_follows(serve: Any, store: Async
     assert (await client.post("", json=body)).status_code == 404
 
 
+async def test_regenerate_and_edit_in_a_fork_leave_the_conversation(serve: Any, store: AsyncHistoryStore) -> None:
+    client = await serve(speaker(store))
+    await ask(client, asked("Hello"))
+    again = asked("Hello") | {"trigger": "regenerate-message", "fork": "again"}
+    assert text_in(await ask(client, again)) == "You said: Hello"
+    assert text_in(await ask(client, asked("Goodbye", messageId="u1", fork="edited"))) == "You said: Goodbye"
+    for chat, words in ((CHAT, "Hello"), ("again", "Hello"), ("edited", "Goodbye")):
+        assert [message.text for message in await store.get(chat)] == [words, f"You said: {words}"]
+    found = await store.list_conversations(forked_from=CHAT)
+    assert sorted(one.conversation_id for one in found) == ["again", "edited"]
+    assert (await client.post("", json=again)).status_code == 409  # there is such a conversation
+    assert (await client.post("", json=again | {"fork": 1})).status_code == 400
+    assert (await client.post("", json=asked("x", "u2", messageId="unknown", fork="f"))).status_code == 404
+
+
+async def test_a_fork_needs_its_rights(serve: Any, store: AsyncHistoryStore) -> None:
+    refused = {(CHAT, "fork")}
+    client = await serve(speaker(store), authorize=lambda request, chat, action: (chat, action) not in refused)
+    await ask(client, asked("Hello"))
+    again = asked("Hello") | {"trigger": "regenerate-message", "fork": "again"}
+    assert (await client.post("", json=again)).status_code == 403
+    refused = {("again", "append")}
+    assert (await client.post("", json=again)).status_code == 403
+    assert await store.get_conversation("again") is None
+
+
+async def test_regenerate_stops_the_answer_that_is_being_written(serve: Any, store: AsyncHistoryStore) -> None:
+    gate = Gate()
+    client = await serve(gate)
+    first = asyncio.create_task(ask(client, asked("Hello")))
+    await gate.begun.wait()
+    second = asyncio.create_task(ask(client, asked("Hello") | {"trigger": "regenerate-message"}))
+    assert (await first)[-1]["type"] == "abort"
+    gate.open.set()
+    assert text_in(await second) == "first last"
+    assert [message.text for message in await store.get(CHAT)] == ["Hello", "first last"]
+
+
+async def test_a_message_that_is_sent_during_a_regenerate_stays(serve: Any, store: AsyncHistoryStore) -> None:
+    gate = Gate()
+    client = await serve(gate)
+    await store.append(CHAT, user("Hello", id="u1"))
+    await store.append(CHAT, assistant("Hi."))
+    async with store.run(CHAT):  # the regenerate waits for the end of this
+        again = asyncio.create_task(ask(client, asked("Hello") | {"trigger": "regenerate-message"}))
+
+        async def waits() -> bool:
+            run = await store.get_run(CHAT)
+            return run is not None and bool(run.waiting)
+
+        await until(waits)
+        await store.append_many(CHAT, [user("Another question."), assistant("A late answer.")])
+    gate.open.set()
+    await again
+    assert [message.text for message in await store.get(CHAT)] == ["Hello", "Another question.", "first last"]
+
+
 async def test_a_failed_answer_can_be_asked_for_again(serve: Any, store: AsyncHistoryStore) -> None:
     async def answer(run: Any) -> None:
         if not answer.__dict__.setdefault("failed", []):
@@ -383,6 +450,12 @@ async def test_ag_ui(serve: Any, store: AsyncHistoryStore) -> None:
         assert "".join(event["delta"] for event in one if event["type"] == "TEXT_MESSAGE_CONTENT") == "first last"
     assert again[1]["type"] == "MESSAGES_SNAPSHOT"
     assert [message["id"] for message in again[1]["messages"]] == ["u1"]
+    edited = body | {
+        "messages": [{"id": "u1", "role": "user", "content": "Goodbye"}],
+        "forwardedProps": {"messageId": "u1", "fork": "edited"},
+    }
+    assert (await ask(client, edited))[-1]["type"] == "RUN_FINISHED"
+    assert [message.text for message in await store.get("edited")] == ["Goodbye", "first last"]
     found = (await client.get(f"/{PATH}/messages")).json()
     assert [(one["role"], one["content"]) for one in found] == [("user", "Hello"), ("assistant", "first last")]
     assert (await client.post("", json={"threadId": CHAT})).status_code == 400
