@@ -342,8 +342,8 @@ def run_here(store: Any, conversation_id: str) -> AsyncRun:
         if run.conversation_id == conversation_id and run._store.backend is store.backend:
             return run
     raise RunLostError(
-        f"this exclusive store writes to conversation {conversation_id[:80]!r} only in the block of a run: "
-        "with store.run(conversation_id)"
+        f"this exclusive store writes to conversation {conversation_id[:80]!r} only in the block of a run, "
+        "with store.run(conversation_id), and in tasks and asyncio.to_thread from there; give other threads its context"
     )
 
 
