@@ -71,7 +71,7 @@ class TakeRun(_OnRun, frozen=True):
         reply: _Reply = yield _call(self.conversation_id, settings, b"take", *first, kind=self.kind, keys=3)
         if time.monotonic() - started > _SLOW:
             settings.outage.note()
-        if reply.what == b"expired" and not settings.outage.is_recent:
+        if reply.what == b"expired" and not settings.outage.spares((self.conversation_id, reply.number)):
             second = *before, reply.number, name, *callers
             reply = yield _call(self.conversation_id, settings, b"take", *second, kind=self.kind, keys=3)
         return reply.outcome

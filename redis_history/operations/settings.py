@@ -69,6 +69,7 @@ class Outage:
     def __init__(self) -> None:
         self._ends = float("-inf")
         self._heard: float | None = None
+        self._looks: dict[tuple[str, bytes], tuple[int, float]] = {}  # by expired lease: how many, and the last one
 
     def note(self) -> None:
         """A call has just failed."""
@@ -84,6 +85,18 @@ class Outage:
     @property
     def is_recent(self) -> bool:
         return time.monotonic() < self._ends
+
+    def spares(self, lease: tuple[str, bytes]) -> bool:
+        """Whether the holder of an expired lease may still renew it. Each second in which the server answers counts,
+        or a client that fails now and then would wait for a dead holder forever."""
+        if not self.is_recent:
+            self._looks.clear()
+            return False
+        now = time.monotonic()
+        count, last = self._looks.get(lease, (0, 0.0))
+        if now - last >= 1:
+            self._looks[lease] = count, _ = count + 1, now
+        return count < self.GRACE
 
 
 class Ringing:

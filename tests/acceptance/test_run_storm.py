@@ -35,7 +35,10 @@ from tests.support.forks import Forked
 from tests.support.proxy import LossyProxy
 from tests.support.servers import Start, wait_until, wait_until_replicated
 
-#: How long a long storm takes. In 300 seconds, each fault happens more than 20 times.
+OUTAGES = ("restart", "fail_over")
+#: Seconds between two outages: a server that restarts more often gives holders no time to come back.
+QUIET = 9.0
+#: How long a long storm takes. In 500 seconds, each fault happens more than 20 times.
 SECONDS = float(os.environ.get("REDIS_HISTORY_STORM_SECONDS", "40"))
 KINDS = ["redis", "valkey", "cluster", *(["cluster of valkey"] if SECONDS > 100 else [])]
 #: Before the end, for the last faults to be over.
@@ -225,12 +228,14 @@ class Storm:
     def attack(self, acts: Sequence[Callable[[], bool]]) -> None:
         """All of these about equally often, until the time is over."""
         while time.monotonic() < self.ends - SETTLED:
-            fewest = min(self.counts[act.__name__] for act in acts)
-            act = self.chance.choice([one for one in acts if self.counts[one.__name__] <= fewest + 1])
             began = time.time()
+            quiet = began - max((fault.end for fault in self.faults if not fault.worker), default=0.0) > QUIET
+            possible = [act for act in acts if quiet or act.__name__ not in OUTAGES]
+            fewest = min(self.counts[act.__name__] for act in possible)
+            act = self.chance.choice([one for one in possible if self.counts[one.__name__] <= fewest + 1])
             if act():
                 self.counts[act.__name__] += 1
-                if act.__name__ in ("restart", "fail_over"):
+                if act.__name__ in OUTAGES:
                     self.faults.append(Fault(began, time.time()))
             self.wait(self.chance.random() * 2)
 

@@ -130,3 +130,36 @@ def test_who_waits_begins_within_10_seconds_after_an_outage_in_which_the_holder_
         waiter.join(60)
     assert began[0] - returned < 10
     assert [(result.tool_use_id, result.is_error) for result in results] == [("call", True)]
+
+
+@pytest.mark.proves("runs")
+@pytest.mark.full
+def test_a_flaky_network_does_not_keep_who_waits_from_the_run_of_a_dead_holder(own_server: Start) -> None:
+    server = own_server(tcp=True)
+    holder = Forked(hold, server.url)
+    began = threading.Event()
+    with (
+        closing(LossyProxy(server.port)) as proxy,
+        HistoryStore(server.url, search="off") as store,
+        HistoryStore(f"redis://127.0.0.1:{proxy.port}", search="off", retry=RetryPolicy(deadline=60)) as flaky,
+    ):
+
+        def wait() -> None:
+            with flaky.run("c", wait=60):
+                began.set()
+
+        wait_until(lambda: store.get("c"), "the holder to call a tool")
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        wait_until(lambda: len(getattr(store.get_run("c"), "waiting", ())) == 1, "it to wait")
+        holder.kill()
+        for _ in range(10):
+            proxy.refuse()
+            if began.wait(0.3):
+                break
+            proxy.forward(server.port)
+            if began.wait(3):
+                break
+        assert began.is_set()
+        proxy.forward(server.port)
+        waiter.join(60)
