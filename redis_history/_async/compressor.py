@@ -61,7 +61,7 @@ from redis_history.operations import (
     ReadConversation,
     RunFence,
     TakeRun,
-    rules,
+    refusals,
 )
 from redis_history.operations.backend import PendingWakeups
 from redis_history.operations.compact import Compact
@@ -453,7 +453,7 @@ class AsyncCompressor:
         try:  # if the summarized messages are unchanged and the lease is still held
             await self._store._write(replace(op, precondition=Precondition(run=lease)))
         except TornPairError as error:  # a tool result arrived since the plan
-            raise rules.compaction_conflict(conversation_id, str(error)) from error
+            raise refusals.compaction_conflict(conversation_id, str(error)) from error
         count, after = len(plan.seen), message_tokens(summary)
         self._work.count(compressed=1, messages=count, tokens_before=plan.tokens, tokens_after=after)
         self._work.succeeded(conversation_id)

@@ -33,7 +33,7 @@ from redis_history.operations import (
     ReplyEnd,
     RunFence,
     UpdateMessage,
-    rules,
+    refusals,
 )
 from redis_history.operations.base import Entry
 from redis_history.operations.stream import check_size, part_of
@@ -111,7 +111,7 @@ class AsyncReply(Openable):
             self._op = replace(self._op, token=new_token())  # the refusal is the outcome of the former token
             [appended] = await self._store._write(self._op)
         if appended.duplicate:
-            raise rules.message_conflict(self.conversation_id, self._start.id)
+            raise refusals.message_conflict(self.conversation_id, self._start.id)
         self._start = appended.message
         self._renewed_at = time.monotonic()
         self._signal, self._ending = Signal(), Signal()
@@ -259,7 +259,7 @@ class AsyncReply(Openable):
         return found
 
     def _removed(self) -> MessageNotFoundError:
-        return rules.message_missing(self.conversation_id, self._start.id)
+        return refusals.message_missing(self.conversation_id, self._start.id)
 
     def _changed(self) -> MessageConflictError:
         return MessageConflictError(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from redis_history._async._runtime import Job, Signal, spawn, uninterrupted
 from redis_history.errors import RedisHistoryError, RunBusyError, StoreClosedError
 from redis_history.model.runs import POLL_SECONDS, RENEW_SECONDS, RunInfo
-from redis_history.operations import EndRun, KeepRuns, LeaveRun, RunOutcome, TakeRun, rules
+from redis_history.operations import EndRun, KeepRuns, LeaveRun, RunOutcome, TakeRun, refusals
 
 if TYPE_CHECKING:
     from redis_history._async.runs import AsyncRun
@@ -138,7 +138,7 @@ class AsyncRunKeeper:
             elif run._ended:
                 await self._store.backend.execute(LeaveRun(conversation_id, (run.run_id,)))
             elif run.run_id == outcome.lost:
-                run._fail(rules.run_lost(conversation_id))
+                run._fail(refusals.run_lost(conversation_id))
         return outcome
 
     # The job

@@ -40,7 +40,7 @@ from redis_history.operations import (
     Restore,
     RunFence,
     RunOutcome,
-    rules,
+    refusals,
 )
 from redis_history.operations.backend import features
 from redis_history.operations.update import UpdateMessage
@@ -105,7 +105,7 @@ class AsyncRun:
         if self._stop_requested:
             raise self._stopped()
         if self._lost:
-            raise rules.run_lost(self.conversation_id)
+            raise refusals.run_lost(self.conversation_id)
 
     async def wait_stop(self, timeout: float | None = None) -> bool:
         """Wait for a request to stop, and return whether there was one within `timeout` seconds. None: wait without a
@@ -135,7 +135,7 @@ class AsyncRun:
         op = UpdateMessage.of(self.conversation_id, message, expected_revision)
         updated = await self._write_own(op)
         if updated is None:
-            raise rules.message_missing(self.conversation_id, message.id)
+            raise refusals.message_missing(self.conversation_id, message.id)
         return updated  # type: ignore[no-any-return]
 
     def stream(

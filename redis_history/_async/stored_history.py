@@ -35,7 +35,7 @@ from redis_history.history._syncer import Syncer
 from redis_history.history.history import History, HistoryOptions
 from redis_history.model import Message
 from redis_history.model.ids import check_conversation_id
-from redis_history.operations import Clear, Restore, rules
+from redis_history.operations import Clear, Restore, refusals
 from redis_history.operations.append import Append, Batch
 from redis_history.operations.backend import features
 from redis_history.operations.base import Precondition
@@ -389,11 +389,11 @@ class AsyncRedisHistory(History):
                     conversation_id, through=change.replaced[-1].id, summary=change.summary, seen=change.replaced
                 )
             except TornPairError as error:  # a tool result arrived since it was planned
-                raise rules.compaction_conflict(conversation_id, str(error)) from error
+                raise refusals.compaction_conflict(conversation_id, str(error)) from error
             self._syncer.rewritten(change, done.revision, changed=done.changed)
             return
         if change.hidden_reply:  # growth has no revision, so the store could not tell
-            raise rules.reply_unfinished(conversation_id, change.seen)
+            raise refusals.reply_unfinished(conversation_id, change.seen)
         op: Clear | Restore = Clear(conversation_id, precondition=Precondition.of(change.seen))
         if change.target:
             op = Restore.of(conversation_id, change.target, expected_revision=change.seen)

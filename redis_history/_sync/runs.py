@@ -41,7 +41,7 @@ from redis_history.operations import (
     Restore,
     RunFence,
     RunOutcome,
-    rules,
+    refusals,
 )
 from redis_history.operations.backend import features
 from redis_history.operations.update import UpdateMessage
@@ -106,7 +106,7 @@ class Run:
         if self._stop_requested:
             raise self._stopped()
         if self._lost:
-            raise rules.run_lost(self.conversation_id)
+            raise refusals.run_lost(self.conversation_id)
 
     def wait_stop(self, timeout: float | None = None) -> bool:
         """Wait for a request to stop, and return whether there was one within `timeout` seconds. None: wait without a
@@ -136,7 +136,7 @@ class Run:
         op = UpdateMessage.of(self.conversation_id, message, expected_revision)
         updated = self._write_own(op)
         if updated is None:
-            raise rules.message_missing(self.conversation_id, message.id)
+            raise refusals.message_missing(self.conversation_id, message.id)
         return updated  # type: ignore[no-any-return]
 
     def stream(self, *, role: Role = "assistant", interval: float = 0.05, **fields: Unpack[MessageFields]) -> Reply:

@@ -31,7 +31,7 @@ from redis_history.model.ids import check_conversation_id, check_message_id, new
 from redis_history.model.ids import new_id as new_message_id
 from redis_history.model.message import RECORD_FIELDS
 from redis_history.operations import fork as forks
-from redis_history.operations import rules
+from redis_history.operations import refusals
 from redis_history.operations.append import Append, Restore
 from redis_history.operations.backend import Backend, features
 from redis_history.operations.base import Precondition
@@ -133,7 +133,7 @@ class Writing:
         """
         updated = self._write(UpdateMessage.of(conversation_id, message, expected_revision))
         if updated is None:
-            raise rules.message_missing(conversation_id, message.id)
+            raise refusals.message_missing(conversation_id, message.id)
         return updated
 
     def pin(self, conversation_id: str, message_id: str, *, pinned: bool = True) -> Message:
@@ -158,8 +158,8 @@ class Writing:
                 continue
             return done.message
         else:
-            raise rules.revision_conflict(conversation_id, head.cursor.revision + 1, head.cursor.revision)
-        raise rules.message_missing(conversation_id, message_id)
+            raise refusals.revision_conflict(conversation_id, head.cursor.revision + 1, head.cursor.revision)
+        raise refusals.message_missing(conversation_id, message_id)
 
     def clear(self, conversation_id: str, *, expected_revision: int | None = None) -> int:
         """Remove all messages, archived ones too, and keep the conversation with its record; the new revision.
@@ -378,7 +378,7 @@ class Writing:
         if isinstance(end, str):
             last = self._backend.execute(ops.FindMessage(conversation_id, end))
             if last is None or last.position is None:
-                raise rules.message_missing(conversation_id, end)
+                raise refusals.message_missing(conversation_id, end)
             op = replace(op, through=last.position)
         return self._write(op)
 

@@ -21,7 +21,7 @@ from redis_history.model.pairs import oldest_with_results
 from redis_history.model.replies import LEASE_SECONDS, grown, read_records
 from redis_history.model.runs import RunInfo, RunStatus, RunWaiter
 from redis_history.model.wire import STREAMING, decode_member, encode_member
-from redis_history.operations import Entry, LeaseKind, Precondition, rules
+from redis_history.operations import Entry, LeaseKind, Precondition, refusals
 from redis_history.operations.append import Appended
 from redis_history.operations.backend import Wake, WakeAll
 from redis_history.operations.base import RunFence
@@ -370,17 +370,17 @@ class Space:
         return conversation
 
     def check(self, conversation_id: str, precondition: Precondition) -> None:
-        """Raises an error of `rules` unless the precondition holds."""
+        """Raises an error of `refusals` unless the precondition holds."""
         conversation = self.find(conversation_id)
         revision = conversation.revision if conversation else 0
         if precondition.expected_revision not in (None, revision):
-            raise rules.revision_conflict(conversation_id, revision, precondition.expected_revision)
+            raise refusals.revision_conflict(conversation_id, revision, precondition.expected_revision)
         if precondition.must_exist and conversation is None:
-            raise rules.conversation_missing(conversation_id)
+            raise refusals.conversation_missing(conversation_id)
         if precondition.must_not_exist and conversation is not None:
-            raise rules.conversation_exists(conversation_id, revision)
+            raise refusals.conversation_exists(conversation_id, revision)
         if precondition.run is not None and not self.holds(conversation_id, precondition.run):
-            raise rules.run_lost(conversation_id)
+            raise refusals.run_lost(conversation_id)
 
     def warn_of_cap(self, what: str, cap: int, option: str) -> None:
         if option not in self.warned and cap == DEFAULT_CAP:
@@ -393,7 +393,7 @@ class Space:
         gone = tuple(conversation.trim(self.max_messages))
         self.warn_of_cap("messages of a conversation", self.max_messages, "max_messages")
         if len(conversation.live) > self.max_messages:
-            rules.warn_of_pins(conversation_id)
+            refusals.warn_of_pins(conversation_id)
         return gone
 
     def write(

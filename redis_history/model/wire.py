@@ -73,7 +73,12 @@ def _free_form(message: Message) -> int:
 
 
 def encode_body(message: Message) -> bytes:
-    """The stored bytes of `message`, after a check that they can be read.
+    """The stored bytes of `message`. Raises as `encode`."""
+    return encode(message)[0]
+
+
+def encode(message: Message) -> tuple[bytes, int]:
+    """The stored bytes of `message` and its flags, after a check that they can be read.
 
     Raises InvalidMessageError for values that cannot be stored, MessageTooLargeError over the caps.
     """
@@ -97,10 +102,11 @@ def encode_body(message: Message) -> bytes:
         raise InvalidMessageError(f"message {str(message.id)[:64]!r} cannot be stored: {reason}") from error
 
 
-def _checked_body(message: Message) -> bytes:
+def _checked_body(message: Message) -> tuple[bytes, int]:
     if type(message.parts) is not tuple or type(message.sources) is not tuple:
         raise TypeError("parts and sources are tuples; msgspec.structs.replace converts nothing: parts=(text('x'),)")
-    simple = not flags_of(message)
+    flags = flags_of(message)
+    simple = not flags
     if not simple or len(message.id) > MAX_ID_BYTES // 4:
         if len(message.id.encode()) > MAX_ID_BYTES:
             raise InvalidMessageError(f"id must have at most {MAX_ID_BYTES} bytes in UTF-8, not {message.id[:32]!r}…")
@@ -123,7 +129,7 @@ def _checked_body(message: Message) -> bytes:
             "float, bool, None, bytes, aware datetimes, lists and dicts of these, but no tuples, sets or other "
             "objects"
         )
-    return body
+    return body, flags
 
 
 def _array_of(body: bytes) -> bytes:

@@ -16,7 +16,7 @@ from redis_history.model import Message, Role
 from redis_history.model.helpers import MessageFields
 from redis_history.model.ids import check_conversation_id, new_token
 from redis_history.model.wire import STREAMING, placed
-from redis_history.operations import rules
+from redis_history.operations import refusals
 from redis_history.operations.base import PLACES, WRITING, Entry, Precondition, Steps, T, Write, load_script
 from redis_history.operations.changelog import Kind
 from redis_history.operations.documents import counted_fields, purge_after, write_documents
@@ -67,19 +67,19 @@ class _Adding(Write[T], frozen=True):
                 time = b"%d" % entry.timestamp
                 head += b"%b%c" % (time, len(time))
             rest += (field_of(entry.message.id), head, body)
-        rest += self._documents(document)
+        if document is not None:
+            rest += self._documents(document)
         most = b"" if settings.max_messages is None else b"%d" % settings.max_messages
-        numbers = [b"%d" % number for number in (characters, tokens, len(self.entries))]
-        return [replace, most, *numbers, *rest]
+        return [replace, most, b"%d" % characters, b"%d" % tokens, b"%d" % len(self.entries), *rest]
 
     def _upkeep(self, settings: Settings, document: DocumentOf | None, reply: Any) -> Steps[None]:
         if type(reply) is not list or reply[0] in (b"stored", b"pending"):
             yield from purge_after(settings.keyspace.conversation(self.conversation_id), reply)
             yield from self._documents_later(settings, document, self.revision_in(reply) or 0)
 
-    def _documents(self, document: DocumentOf | None) -> list[bytes]:
+    def _documents(self, document: DocumentOf) -> list[bytes]:
         """The search documents to write together with the messages: all, or none for a large batch."""
-        if document is None or self._chunk_end(0) < len(self.entries):
+        if self._chunk_end(0) < len(self.entries):
             return []
         return [part for index in range(len(self.entries)) for part in self._document(document, index)]
 
@@ -193,7 +193,7 @@ class Append(_Adding[list[Appended]], frozen=True):
             reply = reply[1]
         revision, sequence, stamp, *pins = cast(bytes, reply).split()
         if pins:
-            rules.warn_of_pins(self.conversation_id)
+            refusals.warn_of_pins(self.conversation_id)
         return self._placed(stored, int(revision), int(sequence), int(stamp))
 
     def _placed(self, stored: dict[int, list[Any]], revision: int, sequence: int, stamp: int) -> list[Appended]:
@@ -218,7 +218,7 @@ class Append(_Adding[list[Appended]], frozen=True):
             if stored is not None and (
                 stored.entry.body != entry.body or entry.timestamp not in (None, stored.position.timestamp)
             ):
-                raise rules.message_conflict(self.conversation_id, entry.message.id)
+                raise refusals.message_conflict(self.conversation_id, entry.message.id)
         if all(before) and self.precondition.held_at(cast("StoredMessage", before[-1]).revision):
             return [stored.outcome(self.token) for stored in before if stored is not None]
         space.check(self.conversation_id, self.precondition)

@@ -76,7 +76,8 @@ class Features(NamedTuple):
 
     `compacts`: the operations `Compact` (also with a `run` of kind "compressor" as its precondition), `Expand`,
     `TakeRun`, `KeepRuns` and `EndRun` of that kind, `ScanConversations`, and `ReadPage` with `archived`;
-    `operations.rules` has the checks that backends share. Without it, `compact` and `expand` raise CapabilityError.
+    `Compact.replaced`, `check_summary`, `check_pairs` and `ReadPage.cut` are what backends share. Without it,
+    `compact` and `expand` raise CapabilityError.
 
     `streams`: replies written piece by piece: the operation `GrowReply`, `UpdateMessage` with `reply`, and the text so
     far in all reads, also through `changelog.recover`. Without it, `stream` raises CapabilityError.

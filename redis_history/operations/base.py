@@ -26,8 +26,8 @@ from redis_history.model import Message, Position
 from redis_history.model.ids import new_token
 from redis_history.model.pairs import marks
 from redis_history.model.times import to_microseconds
-from redis_history.model.wire import COMPRESSED, FREE_FORM, compress_body, decode_member, encode_body, flags_of, placed
-from redis_history.operations import rules
+from redis_history.model.wire import COMPRESSED, FREE_FORM, compress_body, decode_member, encode, placed
+from redis_history.operations import refusals
 from redis_history.operations.keys import ConversationKeys, extend_keys
 from redis_history.operations.settings import Settings
 from redis_history.tokens import count_characters, estimate_tokens
@@ -218,10 +218,10 @@ def read_all(calls: list[Call], settings: Settings) -> Steps[list[Any]]:
 
 def with_extra_keys(call: Call) -> Steps[Any]:
     """The steps of a call whose script may ask for further keys: see lua/_change.lua. Returns the raw reply."""
-    call = msgspec.structs.replace(call, decode=as_is)
+    call = replace(call, decode=as_is)
     reply = yield call
     while (missing := _missing_keys(reply if call.confirm is None else reply[0])) is not None:
-        call = msgspec.structs.replace(call, keys=extend_keys(call.keys, missing))
+        call = replace(call, keys=extend_keys(call.keys, missing))
         reply = yield call
     return reply
 
@@ -341,12 +341,11 @@ def change_header(
     length = b"%d" % settings.log_length
     kept = (b"" if settings.confirm is None else b"1") + (b"c" if settings.cluster else b"")
     channel = keys.log if settings.ringing.publishes else b""
-    return [token.encode(), *_condition(precondition), length, keys.name, ttl, b"0", channel, kept]
+    condition = (b"", b"") if precondition is ANY else _condition(precondition)
+    return [token.encode(), *condition, length, keys.name, ttl, b"0", channel, kept]
 
 
 def _condition(precondition: Precondition) -> tuple[bytes, bytes]:
-    if precondition is ANY:
-        return b"", b""
     expected = precondition.expected_revision
     existence = b"exists" if precondition.must_exist else b"absent" if precondition.must_not_exist else b""
     if precondition.run is not None:
@@ -420,14 +419,14 @@ class Write(OnConversation, Op[T_co], frozen=True, kw_only=True):
         """Raises the error for the script's refusal."""
         kind = reply[0]
         if kind == b"conflict":
-            raise rules.message_conflict(self.conversation_id, reply[1].decode())
+            raise refusals.message_conflict(self.conversation_id, reply[1].decode())
         if kind == b"missing":
-            raise rules.conversation_missing(self.conversation_id)
+            raise refusals.conversation_missing(self.conversation_id)
         if kind == b"exists":
-            raise rules.conversation_exists(self.conversation_id, reply[1])
+            raise refusals.conversation_exists(self.conversation_id, reply[1])
         if kind == b"run":
-            raise rules.run_lost(self.conversation_id)
-        raise rules.revision_conflict(self.conversation_id, reply[1], self.precondition.expected_revision)
+            raise refusals.run_lost(self.conversation_id)
+        raise refusals.revision_conflict(self.conversation_id, reply[1], self.precondition.expected_revision)
 
 
 class Revised(Write[int], frozen=True):
@@ -464,7 +463,7 @@ class Entry(Struct, frozen=True):
     @classmethod
     def of_reply(cls, message: Message) -> Entry:
         """Also of a message that is being written here."""
-        body, flags = encode_body(message), flags_of(message)
+        body, flags = encode(message)
         timestamp = None if message.timestamp is None else to_microseconds(message.timestamp)
         characters = count_characters(message)
         tools = marks(message) if flags & FREE_FORM else b""

@@ -17,7 +17,7 @@ from redis_history.model.filters import check_position
 from redis_history.model.ids import check_conversation_id, check_message_id
 from redis_history.model.ranges import Ranges, good_ends, leaving, stays
 from redis_history.model.wire import body_digest, body_of, characters_of, encode_body
-from redis_history.operations import rules
+from redis_history.operations import refusals
 from redis_history.operations.base import (
     PLACES,
     WRITING,
@@ -37,7 +37,6 @@ from redis_history.operations.changes import ReadChanges
 from redis_history.operations.documents import mark
 from redis_history.operations.keys import ConversationKeys, field_of, pack_keys
 from redis_history.operations.page import FIND, page_of
-from redis_history.operations.rules import compaction_conflict
 from redis_history.operations.settings import Settings
 from redis_history.operations.stream import read_replies
 from redis_history.tokens import estimate_tokens
@@ -131,7 +130,7 @@ class Compact(Write[Compacted], frozen=True):
                     break
             else:
                 break
-        raise rules.compaction_conflict(self.conversation_id, f"it was changed during each of {_TRIES} attempts")
+        raise refusals.compaction_conflict(self.conversation_id, f"it was changed during each of {_TRIES} attempts")
 
     def _read_range(self, settings: Settings, keys: ConversationKeys) -> Steps[_Range]:
         entry = self.summary
@@ -145,20 +144,20 @@ class Compact(Write[Compacted], frozen=True):
             if member is not None and body_of(member) == entry.body:
                 return found  # done before: the script returns its outcome, or refuses the precondition
         if self.precondition.expected_revision not in (None, found.revision):
-            raise rules.revision_conflict(self.conversation_id, found.revision, self.precondition.expected_revision)
+            raise refusals.revision_conflict(self.conversation_id, found.revision, self.precondition.expected_revision)
         end = self.through._replace(sequence=self.through.sequence + 1)
         yield from _read_messages(found, keys, end)
         found.messages = yield from self._with_live_calls(settings, found.messages)
-        found.leaving = self._replaced(found.messages)
+        found.leaving = self.replaced(found.messages)
         if not found.leaving:
             return found
         _measure(found)
         if former is not None:
             [standing] = yield [plain(b"HGET", keys.state, field_of(former.decode()))]
-            self._check_summary(None if standing is None else position_of(standing))
+            self.check_summary(None if standing is None else position_of(standing))
         yield from self._read_pairs(settings, found, keys, end)
         if place is not None:
-            raise rules.message_conflict(self.conversation_id, entry.message.id)
+            raise refusals.message_conflict(self.conversation_id, entry.message.id)
         return found
 
     def _with_live_calls(self, settings: Settings, messages: list[Message]) -> Steps[list[Message]]:
@@ -193,7 +192,7 @@ class Compact(Write[Compacted], frozen=True):
             else:
                 size *= 4
         if not ranges.is_whole(count):
-            self._check_pairs(count, messages)
+            self.check_pairs(count, messages)
         if ranges.waits(count):
             known = Cursor(found.epoch.decode(), found.revision, found.token.hex() or BEGINNING.token)
             found.tail = _Tail(messages, ranges, known, found.sequence)
@@ -272,14 +271,14 @@ class Compact(Write[Compacted], frozen=True):
             [] if conversation is None else [conversation.message(message_id) for _, message_id in conversation.live]
         )
         count = sum(one.position is not None and one.position <= self.through for one in messages)
-        leaving = self._replaced(messages[:count])
+        leaving = self.replaced(messages[:count])
         if conversation is None or not leaving:
             return Compacted(conversation.revision if conversation else 0, None, 0, False)
         if conversation.summary is not None:
-            self._check_summary(conversation.stored[conversation.summary].position)
-        self._check_pairs(count, messages)
+            self.check_summary(conversation.stored[conversation.summary].position)
+        self.check_pairs(count, messages)
         if before is not None:
-            raise rules.message_conflict(self.conversation_id, summary_id)
+            raise refusals.message_conflict(self.conversation_id, summary_id)
         conversation.compact(self.summary, [message.id for message in leaving], self.token)
         reference, through = conversation.reference(summary_id), conversation.stored[summary_id].position
         known: dict[str, Any] = {"ids": (summary_id,), "count": len(leaving), "through": through}
@@ -287,7 +286,7 @@ class Compact(Write[Compacted], frozen=True):
         message = self.summary.placed(through)
         return Compacted(revision, message, len(leaving), True)
 
-    def _replaced(self, messages: Sequence[Message]) -> list[Message]:
+    def replaced(self, messages: Sequence[Message]) -> list[Message]:
         """Which of the live messages up to `through` the summary replaces; empty: there is nothing to do.
 
         Raises CompactionConflictError if they differ from the seen ones.
@@ -297,16 +296,16 @@ class Compact(Write[Compacted], frozen=True):
             present = {message.id: body_digest(encode_body(message)) for message in gone}
             seen = dict(self.seen)
             if present != seen:
-                raise compaction_conflict(self.conversation_id, _difference(present, seen))
+                raise refusals.compaction_conflict(self.conversation_id, _difference(present, seen))
         return [] if len(gone) == 1 and gone[0].is_summary else gone
 
-    def _check_summary(self, live: Position | None) -> None:
+    def check_summary(self, live: Position | None) -> None:
         """Raises CompactionConflictError if the live summary is after the range: there would be two summaries."""
         if live is not None and live > self.through:
             why = f"its summary is at {live}, and earlier messages can only be replaced together with it"
-            raise compaction_conflict(self.conversation_id, why)
+            raise refusals.compaction_conflict(self.conversation_id, why)
 
-    def _check_pairs(self, count: int, messages: Sequence[Message]) -> None:
+    def check_pairs(self, count: int, messages: Sequence[Message]) -> None:
         """Raises TornPairError if the range, the first `count` of the live messages, separates a tool call from its
         result."""
         ends = good_ends(messages)
@@ -410,7 +409,7 @@ def _measure(found: _Range) -> None:
             found.runs.append([rank, rank])
     staying = len(found.messages) - len(leaving)
     if staying > _MOST_STAYING:
-        raise rules.too_many_staying(staying, _MOST_STAYING)
+        raise refusals.too_many_staying(staying, _MOST_STAYING)
 
 
 def _add(tail: _Tail, message: Message) -> None:

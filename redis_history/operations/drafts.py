@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from redis_history.model import Conversation, Position
 from redis_history.model.message import RECORD_FIELDS
 from redis_history.model.times import to_microseconds
-from redis_history.model.wire import COMPRESSED, compress_body, encode_member
+from redis_history.model.wire import encode_member
 from redis_history.operations.base import WRITING, Call, Entry, OnConversation, Op, Steps, Write, load_script, plain
 from redis_history.operations.changelog import Kind
 from redis_history.operations.keys import ConversationKeys, extend_keys, field_of, pack_keys
@@ -207,7 +207,6 @@ class Publish(Write[bool], frozen=True, kw_only=True):
         return True
 
     def apply(self, space: Space) -> bool:
-        """See `Publish`."""
         space.check(self.conversation_id, self.precondition)
         draft, record = space.draft(self.token), self.record
         space.drafts.pop(self.token, None)
@@ -261,9 +260,7 @@ def _set_of(keys: ConversationKeys, token: str, archive: int) -> bytes:
 
 
 def _member(entry: Entry, settings: Settings) -> bytes:
-    flags, body = entry.flags, entry.body
-    if settings.zstd and (smaller := compress_body(body)) is not None:
-        flags, body = flags | COMPRESSED, smaller
+    flags, body = entry.packed(settings)
     return encode_member(entry.message.sequence or 0, entry.characters, flags, entry.timestamp or 0, body)
 
 

@@ -31,7 +31,7 @@ from redis_history.model import Conversation, Message, Position
 from redis_history.model.ids import new_token
 from redis_history.model.message import ForkedFrom
 from redis_history.model.pairs import OpenCalls, tool_parts
-from redis_history.operations import rules
+from redis_history.operations import refusals
 from redis_history.operations.base import Entry
 from redis_history.operations.changelog import is_gone
 from redis_history.operations.page import next_page
@@ -207,7 +207,7 @@ def fork(conversation_id: str, new_id: str, through: Position | str | None, *, a
     """Make a fork, and return its record. `archives`: whether the backend has archives."""
     present = yield ops.ReadConversation(new_id)
     if present is not None:
-        raise rules.conversation_exists(new_id, present.revision)
+        raise refusals.conversation_exists(new_id, present.revision)
     for attempt in range(_TRIES):
         one = _Fork(conversation_id, new_id, through)
         try:
@@ -216,14 +216,14 @@ def fork(conversation_id: str, new_id: str, through: Position | str | None, *, a
         except (DraftLostError, _StaleError) as error:
             yield from one.drop()
             if attempt == _TRIES - 1:
-                raise rules.fork_conflict(conversation_id, _TRIES) from error
+                raise refusals.fork_conflict(conversation_id, _TRIES) from error
         except RedisHistoryError as error:
             if not isinstance(error, ConversationExistsError) or one.draft is not None:
                 yield from one.drop()
             raise
     made = yield ops.ReadConversation(new_id)
     if made is None:
-        raise rules.conversation_missing(new_id)
+        raise refusals.conversation_missing(new_id)
     return made  # type: ignore[no-any-return]
 
 
@@ -284,7 +284,7 @@ def collect(
             return None
         except _StaleError as error:
             if attempt == _TRIES - 1:
-                raise rules.fork_conflict(conversation_id, _TRIES) from error
+                raise refusals.fork_conflict(conversation_id, _TRIES) from error
             continue
         every = sorted(found.messages.values(), key=lambda one: (one.archive or 1 << 60, one.position))
         return snapshot, every
@@ -306,7 +306,7 @@ def publish(snapshot: Snapshot, archive_of: Mapping[str, int], messages: Sequenc
             return
         except DraftLostError as error:
             if attempt == _TRIES - 1:
-                raise rules.fork_conflict(record.conversation_id, _TRIES) from error
+                raise refusals.fork_conflict(record.conversation_id, _TRIES) from error
         except RedisHistoryError:
             yield from draft.drop()
             raise
@@ -346,7 +346,7 @@ class _Fork:
             return self.through
         last = yield ops.FindMessage(self.conversation_id, self.through)
         if last is None or last.position is None:
-            raise rules.message_missing(self.conversation_id, self.through)
+            raise refusals.message_missing(self.conversation_id, self.through)
         return last.position  # type: ignore[no-any-return]
 
 
@@ -365,7 +365,7 @@ class _Reading:
         known = (yield ops.ReadHead(self.conversation_id)).cursor
         layout = (yield ops.ReadLayout(self.conversation_id)) if archives else ops.Layout()
         if is_gone(known) or layout is None:
-            raise rules.conversation_missing(self.conversation_id)
+            raise refusals.conversation_missing(self.conversation_id)
         kept = yield from self._kept(layout, end)
         opened = layout.archives[len(kept) :]
         draft = begin(len(kept))
@@ -390,7 +390,7 @@ class _Reading:
             known = yield from self._catch_up(draft, known)
             record = yield ops.ReadConversation(self.conversation_id)
             if record is None:
-                raise rules.conversation_missing(self.conversation_id)
+                raise refusals.conversation_missing(self.conversation_id)
         return Snapshot(record, numbered, layout.ttl)
 
     def _kept(self, layout: ops.Layout, end: Position | None) -> Steps[tuple[ops.Archive, ...]]:

@@ -89,7 +89,7 @@ class ReadPage(Struct, Read[Page], frozen=True):
             page = page_of_members(self.conversation_id, members)
             unreadable += page.unreadable
             found += [(cast(Position, one.position), order < 2**63, one) for one in page.messages]
-        return self._cut(found, unreadable, frozenset(former.decode() for _, former, _ in sets if former))
+        return self.cut(found, unreadable, frozenset(former.decode() for _, former, _ in sets if former))
 
     def completed(self, page: Page, settings: Settings) -> Steps[Page]:
         """Replies that are being written with their text so far."""
@@ -129,9 +129,9 @@ class ReadPage(Struct, Read[Page], frozen=True):
             if (self.after is None or self.after < position) and (self.before is None or position < self.before)
         ]
         former = frozenset(archive.former for archive in conversation.archives if archive.former is not None)
-        return self._cut(found, former_summaries=former)
+        return self.cut(found, former_summaries=former)
 
-    def _cut(
+    def cut(
         self,
         found: list[tuple[Position, bool, Message]],
         unreadable: int = 0,

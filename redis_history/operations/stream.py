@@ -24,7 +24,7 @@ from redis_history.model._caps import MAX_MESSAGE_BYTES
 from redis_history.model.ids import new_token
 from redis_history.model.replies import LEASE_SECONDS, grown, read_records
 from redis_history.model.wire import encode_body
-from redis_history.operations import rules
+from redis_history.operations import refusals
 from redis_history.operations.base import (
     SENT,
     WRITING,
@@ -95,11 +95,10 @@ class GrowReply(Struct, Op[int], frozen=True):
 
     def _decode(self, size: int) -> int:
         if size == -2:
-            raise rules.run_lost(self.conversation_id)
+            raise refusals.run_lost(self.conversation_id)
         return size
 
     def apply(self, space: Space) -> int:
-        """See `GrowReply`."""
         if self.run is not None:
             space.check(self.conversation_id, Precondition(run=self.run))
         conversation = space.find(self.conversation_id)
