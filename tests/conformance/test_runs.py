@@ -404,6 +404,15 @@ async def test_a_run_ends_when_its_conversation_expires(stores: Any) -> None:
         await run.append(user("two"))
 
 
+async def test_a_cap_holds_during_a_run(stores: Any) -> None:
+    store = stores(max_messages=2)
+    async with store.run("c") as run:
+        for number in range(4):
+            await run.append(user(str(number)))
+        assert (await store.get_run("c")).run_id == run.run_id
+    assert [message.text for message in await store.get("c")] == ["2", "3"]
+
+
 async def test_a_late_copy_of_a_request_begins_no_run(stores: Any) -> None:
     store = stores()
     async with store.run("c") as run:
@@ -520,7 +529,14 @@ async def test_the_fence_is_checked_with_the_message(stores: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ends", "added"), [("stopped", False), ("stopped", True), ("failed", False), ("interrupted", True)]
+    ("ends", "added"),
+    [
+        ("stopped", False),
+        ("stopped", True),
+        ("failed", False),
+        ("interrupted", True),
+        pytest.param("interrupted in its reply", True, marks=pytest.mark.full),  # waits until the reply has ended
+    ],
 )
 async def test_all_providers_take_a_conversation_whose_run_ended_early(stores: Any, ends: str, added: bool) -> None:
     """Each open call gets a result, also that of a reply. If a user has said something between a call and its result,
@@ -535,12 +551,16 @@ async def test_all_providers_take_a_conversation_whose_run_ended_early(stores: A
             await run.append(tool(tool_result("1", "Lisbon")))
             if added:
                 await other.append("c", user("And when?"))
+            if ends == "interrupted":
+                await run.append(assistant(text("One moment. "), tool_use("3", "call", {})))
+                await lose(other, run)
+                return
             async with run.stream(id="r") as reply:
                 await reply.write("One moment. ")
                 await reply.add(tool_use("3", "call", {}))
                 if ends == "failed":
                     raise ZeroDivisionError
-                if ends == "interrupted":
+                if ends == "interrupted in its reply":
                     await until(lambda: has_calls(other), "the call")
                     await lose(other, run)
                     return
@@ -549,7 +569,8 @@ async def test_all_providers_take_a_conversation_whose_run_ended_early(stores: A
                 await reply.write("never")
 
     async def has_ended() -> bool:
-        return (await other.get_message("c", "r")).status != "streaming"
+        reply = await other.get_message("c", "r")
+        return reply is None or reply.status != "streaming"
 
     with contextlib.suppress(RunStopped, RunLostError, ZeroDivisionError):
         await work()
