@@ -32,8 +32,8 @@ def capture(store: Appends, conversation_id: IdOrFunction = None, **options: Unp
 def capture(store: Any, conversation_id: IdOrFunction = None, **options: Any) -> Capture | AsyncCapture:
     """Record the turns of an agent, as a decorator or a context manager (docs/how-to/capture.md).
 
-    `conversation_id`: an id, or a function of the agent's arguments. None uses the agent's argument `conversation_id`,
-    or the key of that name in its input.
+    `conversation_id`: an id, or a function of the agent's arguments. Without it, the agent's argument `conversation_id`
+    is used, or the key of that name in its input.
     `agent`, `user`: the participants of messages that do not name one.
     `inbound`: a function from the agent's arguments to its input. `outbound`: a function from the agent's return
     value, or the list of its streamed chunks, to its output. Both may return a Message, text, a chat dict (`role` and

@@ -42,7 +42,7 @@ class Capabilities(Struct, frozen=True):
 
     @property
     def dangers(self) -> tuple[str, ...]:
-        """Risks to stored conversations, as sentences. Unknown settings are no risk."""
+        """Risks to stored conversations, as sentences. Unknown settings do not count as risks."""
         found = []
         if self.eviction not in (None, "noeviction"):
             found.append(f"the server evicts keys when its memory is full ({self.eviction}): set noeviction")

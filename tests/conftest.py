@@ -166,7 +166,7 @@ def own_cluster() -> Iterator[RealCluster]:
 
 @pytest.fixture
 def namespace(server_of: Servers) -> Iterator[str]:
-    """A namespace of this test alone; what is in it on the shared servers is removed afterwards."""
+    """A namespace of this test alone. Its keys on the shared servers are removed afterwards."""
     name = f"test-{uuid.uuid4().hex[:12]}"
     yield name
     server_of.clear(name)
@@ -190,7 +190,7 @@ def no_leaked_threads() -> Iterator[None]:
     yield
 
     def gone() -> bool:
-        idle = {worker.thread for worker in _idle}  # they end by themselves a second later
+        idle = {worker.thread for worker in _idle}  # they end on their own a second later
         return all(
             thread in before or thread in idle or thread.name.startswith(("asyncio_", "ThreadPoolExecutor"))
             for thread in threading.enumerate()

@@ -1,1 +1,1 @@
-"""The asynchronous side; the synchronous one is generated from it by scripts/unasync."""
+"""The asynchronous side. scripts/unasync generates the synchronous side from it."""

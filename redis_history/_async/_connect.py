@@ -159,7 +159,7 @@ _SENTINEL_SECONDS: Final = 2.0
 
 
 def client_of_service(several: Several, pool: Any) -> Redis:
-    """A client of a primary behind Sentinels; each new connection asks them for it. `pool`: the settings."""
+    """A client of a primary behind Sentinels. Each new connection asks them for its address. `pool`: the settings."""
     settings = connection_settings(pool.connection_kwargs)
     encryption = {name: value for name, value in settings.items() if name.startswith("ssl_")}
     if several.url.startswith("rediss:"):

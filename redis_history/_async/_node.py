@@ -113,7 +113,7 @@ class AsyncNode:
             raise
         self.clock.heard()
         if self._closed:
-            await self.disconnect()  # redis-py may have made a connection meanwhile
+            await self.disconnect()  # redis-py may have made a connection in the meantime
         return reply
 
     async def pipeline(self, commands: Sequence[Sequence[bytes]]) -> list[Any]:
@@ -154,7 +154,7 @@ class AsyncNode:
             await self.client.connection_pool.disconnect()
 
     def _forget(self) -> None:
-        """A connection was lost or made: the address may belong to another server now, or to one that was restarted."""
+        """A connection was lost or made: the address may belong to another or a restarted server now."""
         self.clock.forget()
         self.announces = self.confirms = False
 

@@ -40,7 +40,7 @@ async def open_cluster(cluster: Any) -> None:
 
 
 async def close_cluster(cluster: Any) -> None:
-    """Close the connections of redis-py's client of a cluster; a call that is reading the slots may have made some
+    """Close the connections of redis-py's client of a cluster. A call that is reading the slots may have made some
     since the last time."""
     await cluster.aclose()
     await cluster.nodes_manager.aclose()
@@ -55,7 +55,7 @@ class Owner:
 
     @property
     def is_parent(self) -> bool:
-        """Whether this process was forked from the one that uses the store."""
+        """Whether this process was forked from the process that uses the store."""
         return self._process not in (0, os.getpid())
 
     def check(self) -> None:
@@ -112,7 +112,7 @@ class Signal:
         self._event.clear()
 
     async def wait(self, seconds: float) -> bool:
-        """Whether it was set within so many seconds."""
+        """Whether it was set within this many seconds."""
         if self._event.is_set():
             return True
         with contextlib.suppress(TimeoutError):
@@ -237,7 +237,7 @@ class Canceller:
 
 
 async def uninterrupted(work: Work, unfinished: set[Any]) -> None:
-    """Finish `work` even if the caller is cancelled; meanwhile `unfinished` holds its task."""
+    """Finish `work` even if the caller is cancelled. `unfinished` holds its task until then."""
     task = asyncio.create_task(work())
     unfinished.add(task)
     task.add_done_callback(unfinished.discard)
@@ -273,5 +273,5 @@ async def resolve(outcome: Any) -> Any:
 
 
 def at_exit(work: Work) -> Callable[[], None]:
-    """Nothing to do: the event loop, with which the work could be done, has ended before the interpreter."""
+    """Do nothing: the event loop that could do the work has ended before the interpreter."""
     return lambda: None

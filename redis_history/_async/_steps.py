@@ -19,7 +19,7 @@ from redis_history.operations.searches import Embed, Work
 
 T = TypeVar("T")
 
-#: Conversations listed at once.
+#: Conversations listed together.
 _LISTED: Final = 500
 #: Number of messages in the first read for the oldest message that may be compressed.
 _OLDEST: Final = 32

@@ -257,7 +257,7 @@ class AsyncTurn:
         await self._record(lambda: self._capture._settings.read_result(result))
 
     async def add(self, chunk: Any) -> None:
-        """Record a chunk that the agent streams: at once if it can be a live reply, otherwise at the end."""
+        """Record a chunk that the agent streams: immediately if it can be a live reply, otherwise at the end."""
         self._chunks.append(chunk)
         if self._live:
             await self._show()

@@ -87,15 +87,15 @@ class AsyncCompressor:
     A conversation is compressed when it has more than `max_tokens` or `max_messages`, or messages `older_than` (seconds
     or a timedelta). It shrinks to at most `target` times these limits, so that the next message does not exceed them.
     The limits hold afterwards whenever a summary can achieve this. System messages, the turn in progress and tool calls
-    that wait for results always stay; the `keep_recent` newest messages stay if the limits allow it.
+    that wait for results always stay. The `keep_recent` newest messages stay if the limits allow it.
 
     While `summarizer` runs, only the lease on that conversation is held, for `lease` seconds at a time; after `timeout`
     seconds the attempt fails. If a summary is too long, the summarizer is called again with more messages.
 
     Changed conversations are read every `look_interval` seconds, all of them every `sweep_interval`; at most
-    `concurrency` are compressed at once. After a failure, no process retries the conversation for `first_wait` seconds,
-    twice as long each time up to `longest_wait`. `stop` gives running attempts `grace` seconds. `on_progress` is called
-    with each `CompressionProgress`; it must not block. Raises ConfigurationError.
+    `concurrency` are compressed concurrently. After a failure, no process retries the conversation for `first_wait`
+    seconds, twice as long each time up to `longest_wait`. `stop` gives running attempts `grace` seconds. `on_progress`
+    is called with each `CompressionProgress`; it must not block. Raises ConfigurationError.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class AsyncCompressor:
 
     async def run(self) -> CompressorStats:
         """Work until `stop`, and return what was done. Failures of the server are logged and retried. Raises
-        StoreClosedError if the store is closed meanwhile, and CapabilityError."""
+        StoreClosedError if the store is closed in the meantime, and CapabilityError."""
         return await self._run(self._keep_looking)
 
     async def run_once(self) -> CompressorStats:
@@ -256,7 +256,7 @@ class AsyncCompressor:
             await control.wait(max(0.0, wait if retry is None else min(wait, retry)))
 
     async def _sweep(self, *, rested: bool = True) -> int:
-        """Check all conversations; how many are too long."""
+        """Check all conversations, and return how many are too long."""
         self._remember(await self._list(_KNOWN))  # first, so that `_look` finds what changes from now on
         new = 0
         async for page in scan_conversations(self._store.backend):
@@ -381,7 +381,7 @@ class AsyncCompressor:
         finally:
             try:
                 if lease is not None:
-                    # Other processes also wait; a little less, so that this one is first.
+                    # Other processes also wait. This one waits a little less, so that it is first.
                     await self._release(conversation_id, lease, 0.9 * (rest or 0.0))
             finally:
                 if rest is not None:  # only now, or this process would meet its own lease
@@ -404,12 +404,12 @@ class AsyncCompressor:
         return CompressionProgress(kind, conversation_id, wait=wait, error=describe_error(error))
 
     async def _keep(self, conversation_id: str, lease: RunFence) -> bool:
-        """Renew the lease; whether it was still held."""
+        """Renew the lease. Returns whether it was still held."""
         [outcome] = await self._store.backend.execute(KeepRuns(((conversation_id, lease),), self._timing.lease))
         return outcome.done
 
     async def _release(self, conversation_id: str, lease: RunFence, rest: float = 0.0) -> bool:
-        """End the lease, which others can take after `rest` seconds; whether it was still held."""
+        """End the lease, which others can take after `rest` seconds. Returns whether it was still held."""
         try:
             return (await self._store.backend.execute(EndRun(conversation_id, lease, "completed", rest))).done
         except RedisHistoryError as error:  # the lease expires
@@ -460,7 +460,7 @@ class AsyncCompressor:
         return CompressionProgress("compressed", conversation_id, count, plan.tokens, after)
 
     async def _summarize(self, plan: Plan, messages: list[Message], keep: Callable[[], Any], signal: Signal) -> Message:
-        """Call the summarizer, and `keep` the lease meanwhile."""
+        """Call the summarizer, and `keep` the lease in the meantime."""
         timing = self._timing
         kept = time.monotonic()
         ends = kept + timing.timeout

@@ -48,8 +48,8 @@ from redis_history.retry import RetryDetails, RetryPolicy
 T = TypeVar("T")
 _logger = logging.getLogger("redis_history")
 
-#: Failed maintenance continues after this many seconds, with so many calls at a time. Older tasks are dropped, because
-#: the server notes unfinished work too, or the next search of the conversation finds it.
+#: Failed maintenance continues after this many seconds, with this many calls at a time. Older tasks are dropped,
+#: because the server notes unfinished work too, or the next search of the conversation finds it.
 _UPKEEP_WAIT: Final = 10.0
 _UPKEEP_CALLS: Final = 100
 _MAX_UPKEEP: Final = 100
@@ -303,7 +303,7 @@ class AsyncRedisBackend:
                 del self._unanswered[next(iter(self._unanswered))]
 
     async def _with_retries(self, method: Any, *arguments: Any) -> Any:
-        """The outcome of `method(*arguments)`, with retries; the scripts recognize a repeated write."""
+        """The outcome of `method(*arguments)`, with retries. The scripts recognize a repeated write."""
         try:
             outcome = await method(*arguments)
         except (RedisError, OSError) as error:
@@ -318,7 +318,8 @@ class AsyncRedisBackend:
         address = self._server.address
         self._settings.outage.note()
         _logger.info("%s: %s; trying again", address, error)
-        self._retry.notify(RetryDetails(address, 1, 0.0, 0.0, error))  # at once, because the connection may just be old
+        # Immediately, because the connection may just be old.
+        self._retry.notify(RetryDetails(address, 1, 0.0, 0.0, error))
         retrying = AsyncRetrying(
             retry=retry_if_exception(self._may_retry),
             wait=FullJitter(multiplier=self._retry.first_wait, max=self._retry.longest_wait),

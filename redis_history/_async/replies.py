@@ -49,7 +49,7 @@ class AsyncReply(Openable):
 
     It is stored from its beginning, with the status "streaming", and readers see it grow. At the end of the `with`
     block its status is "complete", or "interrupted" if the block raised. If this process dies, readers end it within 10
-    seconds: "interrupted", with the text that was sent. Text is sent in the background; the next `write` or `add`
+    seconds: "interrupted", with the text that was sent. Text is sent in the background. The next `write` or `add`
     raises an error of that, or the end does if something is not stored then."""
 
     def __init__(self, store: Any, op: Append, interval: float) -> None:
@@ -61,7 +61,7 @@ class AsyncReply(Openable):
         self._parts: list[Part] = []  # all
         self._pending: list[Part] = []  # those that are not in `_content` yet
         self._lock = threading.Lock()  # for these two; never held during a call
-        self._content = bytearray()  # the records of parts; the server has the first `_sent` bytes
+        self._content = bytearray()  # the records of parts, of which the server has the first `_sent` bytes
         self._sent = 0
         self._tools: list[tuple[int, bytes]] = []  # where records with tool calls or results end, and their marks
         self._size = len(op.entries[0].body)
@@ -118,7 +118,7 @@ class AsyncReply(Openable):
         self._job = spawn(self._run, "redis_history-reply")
 
     async def write(self, text: str) -> None:
-        """Append text. It is sent at once, or with more text when the interval since the last sending is over."""
+        """Append text. It is sent immediately, or with more text when the interval since the last sending is over."""
         if not isinstance(text, str):
             refuse(text, "text", "a str", InvalidInputError)
         if text:

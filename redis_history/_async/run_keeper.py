@@ -1,7 +1,7 @@
-"""What a store does for its runs in the background.
+"""Renewals and wake-ups for the runs of a store, in the background.
 
 One job per store renews all its runs and keeps the places of those that wait, so its cost does not grow with their
-number. The server wakes a holder that is asked to stop, and the first in the queue when a run ends; the renewals notice
+number. The server wakes a holder that is asked to stop, and the first in the queue when a run ends. The renewals notice
 both, too.
 """
 

@@ -150,7 +150,7 @@ class AsyncRun:
 
     async def messages(self) -> list[Message]:
         """The messages that others have appended since the run began, or since the last call, in the order of their
-        arrival: what a user added meanwhile, for example. A reply of others counts when it has ended."""
+        arrival: what a user added in the meantime, for example. A reply of others counts when it has ended."""
         self._fence_of_run()
         assert self._cursor is not None  # noqa: S101
         found: dict[str, Message] = {}

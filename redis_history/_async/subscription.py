@@ -84,7 +84,7 @@ class AsyncFeed(Openable):
                     self._signal = None  # it may still begin in the loop of the store
                     raise
                 self._started = True
-                if self._closed:  # meanwhile, when there was nothing to unwatch yet
+                if self._closed:  # in the meantime, when there was nothing to unwatch yet
                     await self._unwatch()
 
     async def get(self, timeout: float | None = None) -> Event | None:
@@ -137,7 +137,7 @@ class AsyncFeed(Openable):
             self._pause_reads(time.monotonic() + self._poll_interval)
 
     async def aclose(self) -> None:
-        """End the subscription, and the iteration over it, at once."""
+        """End the subscription, and the iteration over it, immediately."""
         if self._closed:
             return
         signal = self._signal
@@ -153,7 +153,7 @@ class AsyncFeed(Openable):
                 await reading.abandon()
 
     async def _sleep(self, seconds: float) -> None:
-        """Return after so many seconds, or when it is closed."""
+        """Return after this many seconds, or when it is closed."""
         signal, until = self._signal_of_loop(), time.monotonic() + seconds
         while True:
             signal.clear()
@@ -295,12 +295,12 @@ class AsyncSubscription(AsyncFeed):
 class AsyncNamespaceSubscription(AsyncFeed):
     """The changes of all conversations; made by `store.subscribe_all`. For one consumer at a time.
 
-    Changes of one conversation are in order; those of different ones are not put in an order. Iterate over it, or take
-    single events with `get`. It goes on through lost connections and restarts of the server until it is closed.
+    Changes of one conversation are in order. Changes of different conversations have no common order. Iterate over it,
+    or take single events with `get`. It goes on through lost connections and restarts of the server until it is closed.
     """
 
     # The doorbell names a conversation, whose log is then read. A poll, every few seconds and whenever notifications
-    # may have been missed, finds the others; its cost does not grow with the number of conversations.
+    # may have been missed, finds the others. Its cost does not grow with the number of conversations.
 
     _subject = "all conversations"
 
@@ -323,7 +323,7 @@ class AsyncNamespaceSubscription(AsyncFeed):
         # The replies that are being written, by conversation: how much of them was read, and when a writer may have
         # died.
         self._replies: dict[str, tuple[dict[int, Progress], float]] = {}
-        # The run of each conversation that has or had one.
+        # The newest run of each conversation.
         self._runs: dict[str, RunInfo] = {}
 
     @property

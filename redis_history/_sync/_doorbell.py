@@ -5,7 +5,7 @@ It listens to keyspace notifications, and to the channels to which scripts publi
 the server's setting for notifications. A message only makes subscribers read their change logs. The confirmation of a
 subscription does so too, because earlier changes may have been missed.
 
-Only the doorbell's thread uses the connection: others change what it should subscribe to, and it looks for such changes
+The doorbell's thread alone uses the connection: other tasks change the wanted channels, and it looks for such changes
 many times a second, because redis-py cannot interrupt a wait for messages. After any error it takes a new connection
 and subscribes again.
 """
@@ -51,7 +51,7 @@ class Topic(NamedTuple):
 
 
 class Channel(NamedTuple):
-    """What a connection subscribes to."""
+    """The channels and patterns of a connection."""
 
     name: bytes
     is_pattern: bool
@@ -200,7 +200,7 @@ class Doorbell:
             return
         channel = _bytes(message["channel"])
         if channel == _IDLE:
-            if self._confirmed:  # redis-py has connected a user's client by itself, perhaps to a restarted server
+            if self._confirmed:  # redis-py has connected a user's client automatically, perhaps to a restarted server
                 raise ConnectionError("the connection was lost")
             self._confirmed = True
             return

@@ -114,7 +114,7 @@ class Node:
             raise
         self.clock.heard()
         if self._closed:
-            self.disconnect()  # redis-py may have made a connection meanwhile
+            self.disconnect()  # redis-py may have made a connection in the meantime
         return reply
 
     def pipeline(self, commands: Sequence[Sequence[bytes]]) -> list[Any]:
@@ -155,7 +155,7 @@ class Node:
             self.client.connection_pool.disconnect()
 
     def _forget(self) -> None:
-        """A connection was lost or made: the address may belong to another server now, or to one that was restarted."""
+        """A connection was lost or made: the address may belong to another or a restarted server now."""
         self.clock.forget()
         self.announces = self.confirms = False
 

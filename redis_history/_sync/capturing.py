@@ -258,7 +258,7 @@ class Turn:
         self._record(lambda: self._capture._settings.read_result(result))
 
     def add(self, chunk: Any) -> None:
-        """Record a chunk that the agent streams: at once if it can be a live reply, otherwise at the end."""
+        """Record a chunk that the agent streams: immediately if it can be a live reply, otherwise at the end."""
         self._chunks.append(chunk)
         if self._live:
             self._show()

@@ -95,12 +95,12 @@ class ClusterNodes:
         """With the nodes and settings of a user's client."""
         manager = client.nodes_manager
         nodes = [*manager.nodes_cache.values(), *manager.startup_nodes.values()]
-        # A synchronous node has a client with a pool; an asynchronous node is a pool.
+        # A synchronous node has a client with a pool, and an asynchronous node is a pool.
         pools = [getattr(getattr(node, "redis_connection", node), "connection_pool", node) for node in nodes]
         return cls("the cluster of the given client", [], pools[0], lambda: client, owned=False)
 
     def start(self) -> None:
-        """Nothing to start."""
+        """Do nothing: no task is needed."""
 
     @property
     def primaries(self) -> frozenset[Address]:
@@ -140,7 +140,7 @@ class ClusterNodes:
                 raise ConnectionError(str(error)) from error
         except IndexError as error:  # no node has a slot
             raise ClusterDownError("no node of the cluster serves a slot") from error
-        if self._closed:  # meanwhile, so the connections of this call are new
+        if self._closed:  # in the meantime, so the connections of this call are new
             self._close_client()
             raise ConnectionError(CLOSED)
         if failure is not None:

@@ -47,15 +47,15 @@ class Reading:
         roles: Iterable[Role] | None = None,
         include_archived: bool = False,
     ) -> list[Message]:
-        """Messages, ascending by timestamp; none of an unknown conversation.
+        """Messages, ascending by timestamp. An unknown conversation has none.
 
         `limit` keeps the most recent: the first of them may be the result of a tool call before it. `since` (strictly
         after) and `before` (strictly before) take a datetime (naive means UTC), an ISO 8601 string, seconds since 1970,
         or a message's position: `since=messages[-1].position` reads on. `scope`, `roles` and `participant_ids` select
-        messages; all filters must hold. Corrupt messages are logged and skipped. More than 2,000 messages are read in
+        messages. All filters must hold. Corrupt messages are logged and skipped. More than 2,000 messages are read in
         several steps, so they are not of one moment.
 
-        With `include_archived`, compacted messages too; each summary, also a former one, follows the messages that it
+        With `include_archived`, compacted messages too. Each summary, also a former one, follows the messages that it
         replaced.
         """
         check_conversation_id(conversation_id)
@@ -78,9 +78,9 @@ class Reading:
         roles: Iterable[Role] | None = None,
         include_archived: bool = False,
     ) -> Iterator[Message]:
-        """Messages one by one, ascending, of a conversation of any length; `batch` of them are read at once.
+        """Messages one by one, ascending, of a conversation of any length; `batch` of them are read together.
 
-        Messages that are appended meanwhile are included. Filters as in `get`.
+        Messages that are appended during the iteration are included. Filters as in `get`.
         """
         check_conversation_id(conversation_id)
         check_batch(batch, "batch")
@@ -146,8 +146,8 @@ class Reading:
         newest message, in two round trips. There are unread messages if `last_message.sequence`, which counts arrivals,
         is above that of the last one read.
 
-        Not a snapshot: a conversation that changes meanwhile is listed where it was first found. The cost grows with
-        `offset + limit`, not with the conversations of others: see docs/operations.md.
+        Not a snapshot: a conversation that changes during the call is listed where it was first found. The cost grows
+        with `offset + limit`, not with the conversations of others: see docs/operations.md.
         """
         op = _listing(user_id, agent_name, forked_from, limit, offset)
         if not limit or (forked_from is not None and not features(self._backend).forks):
@@ -170,9 +170,9 @@ class Reading:
         agent_name: str | None = None,
         forked_from: str | None = None,
     ) -> Iterator[Conversation]:
-        """All conversations, each once, in no order; those of the owner `user_id`, of the agent `agent_name`, and the
-        forks of the conversation `forked_from`, if given. Those that exist all the time are found, whatever changes
-        meanwhile.
+        """All conversations, each once, in no particular order: those of the owner `user_id`, of the agent
+        `agent_name`, and the forks of the conversation `forked_from`, if given. Conversations that exist during the
+        whole call are found, even if they change.
         """
         listing = _listing(user_id, agent_name, forked_from, PAGE, 0)
         if forked_from is not None and not features(self._backend).forks:
@@ -314,9 +314,10 @@ class Reading:
     def reindex(self, *, on_progress: Callable[[int, int], object] | None = None) -> Reindexed:
         """Write the search documents of all conversations of the namespace anew, and remove those of no message.
 
-        Needed for what was stored before there was search, or by processes with `search="off"`; a search within such a
-        conversation writes its documents by itself. May run while others read and write. `on_progress` gets how many
-        conversations are done, and of how many that are known. Raises CapabilityError without search on the server.
+        Needed for what was stored before there was search, or by processes with `search="off"`. A search within such a
+        conversation writes its documents automatically. May run while others read and write. `on_progress` gets how
+        many conversations are done, and of how many that are known. Raises CapabilityError without search on the
+        server.
         """
         return self._run(Searcher(self._backend, self._options).reindex(on_progress))
 

@@ -42,7 +42,7 @@ _MAX_REASON = 1000
 
 
 class HistoryStore(Writing, Reading):
-    """Conversations in one namespace of one backend; a context manager.
+    """Conversations in one namespace of one backend. Use it as a context manager.
 
     - `url`: `redis://`, `rediss://` or `unix://` (a server), `redis+cluster://` or `redis+sentinel://` (several:
       docs/how-to/cluster.md), `embedded://` (a private server, started when first needed) or `memory://` (this
@@ -50,8 +50,8 @@ class HistoryStore(Writing, Reading):
     - `client`: instead of a URL, a redis-py client, which the caller closes. `backend`: instead of both, any object
       with the methods of `operations.backend`, which then has its own options about what is kept.
     - `namespace`: 1 to 128 bytes of text. Stores of different namespaces see nothing of each other.
-    - `log_length`: at least so many changes of a conversation are kept for subscribers that were away. The same in all
-      writers.
+    - `log_length`: the minimum number of changes of a conversation to keep for subscribers that were away. The same in
+      all writers.
     - `poll_interval`: seconds after which subscriptions read the log even without a notification.
     - `retry`: how long a call keeps trying while the server is unavailable.
     - `ttl`: seconds from the last change of a conversation to its end, from 0.001. A store without a `ttl` keeps that
@@ -65,7 +65,7 @@ class HistoryStore(Writing, Reading):
     - `codec`: "zstd" stores messages of more than 400 bytes compressed; every store reads them. It needs
       `pip install 'redis_history[zstd]'`.
     - `search`: "auto" (the server keeps a search index if it can), "require" or "off". `language`: of most messages, or
-      "none" (docs/how-to/search.md); the same in all stores of a namespace.
+      "none" (docs/how-to/search.md). Use the same in all stores of a namespace.
     - `embedder`: search by meaning and words, with vectors of `vectors` numbers. "default" is a
       small model that needs no download, with 256 numbers: `pip install 'redis_history[semantic]'`. With `vectors`
       alone the store uses the index of other stores, which have an embedder.
@@ -73,7 +73,7 @@ class HistoryStore(Writing, Reading):
     Any number of threads may share it. A forked process needs a
     store of its own.
 
-    Any call may raise BackendUnavailableError (no answer in time; a write may have happened, and may be repeated with
+    Any call may raise BackendUnavailableError (no answer in time: a write may have happened, and may be repeated with
     the same message ids), BackendRefusedError, UnsupportedServerError, StoreClosedError or CorruptDataError. Wrong
     arguments raise InvalidInputError before anything is sent.
     """
@@ -147,7 +147,7 @@ class HistoryStore(Writing, Reading):
         return subscription
 
     def subscribe_all(self, *, after: Mapping[str, Cursor | str] | None = None) -> NamespaceSubscription:
-        """The changes of all conversations of the namespace, including later ones; each as in `subscribe`.
+        """The changes of all conversations of the namespace, including later ones, each as in `subscribe`.
 
         `after` has cursors by conversation id, such as `cursors` of an earlier subscription: it returns the changes
         after them, and all changes of other conversations. None: from now on. Raises InvalidCursorError. It begins by
@@ -169,7 +169,7 @@ class HistoryStore(Writing, Reading):
         on), in order, in the background.
 
         The returned function ends it. `on_error` (by default the log) receives errors of the callback, and of reading,
-        then without an event; the callback is called again for the next change. Raises ConfigurationError for an object
+        then without an event. The callback is called again for the next change. Raises ConfigurationError for an object
         that cannot be called.
         """
         return self._call(callback, self.subscribe(conversation_id, after=after), on_error)
@@ -280,7 +280,7 @@ class HistoryStore(Writing, Reading):
                 return True
 
     def get_run(self, conversation_id: str) -> RunInfo | None:
-        """The newest run of a conversation: who works on it or did so last, and who waits. None if there was none."""
+        """The newest run of a conversation, with its agent and the waiting agents. None if it never had a run."""
         check_conversation_id(conversation_id)
         check_can_run(self)
         return (self._backend.execute(ReadRun(conversation_id))).run

@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 #: Attempts to change a message in a conversation that others change.
 _ATTEMPTS: Final = 50
-#: Summaries that an erasure expands, also those that compressors write meanwhile, before it only removes them.
+#: Summaries that an erasure expands, also those that compressors write in the meantime, before it only removes them.
 _EXPANSIONS: Final = 50
 
 
@@ -106,13 +106,14 @@ class Writing:
         interval: float = 0.05,
         **fields: Unpack[MessageFields],
     ) -> Reply:
-        """A message that grows as it is written, such as the answer of a model, and is visible to readers meanwhile::
+        """A message that grows as it is written, such as the answer of a model, and is visible to readers in the
+        meantime::
 
             with store.stream(conversation_id) as reply:
                 for token in tokens:
                     reply.write(token)
 
-        See `Reply`. `role` and `fields` are those of the message, such as its `id`; the server gives it its time.
+        See `Reply`. `role` and `fields` are those of the message, such as its `id`. The server sets its time.
         Text is sent every `interval` seconds, 0 to 10. Raises CapabilityError if the backend cannot do it.
         """
         op = Append.of_reply(conversation_id, role, fields)
@@ -162,7 +163,7 @@ class Writing:
         raise refusals.message_missing(conversation_id, message_id)
 
     def clear(self, conversation_id: str, *, expected_revision: int | None = None) -> int:
-        """Remove all messages, archived ones too, and keep the conversation with its record; the new revision.
+        """Remove all messages, archived ones too, and keep the conversation with its record. Returns the new revision.
 
         Without messages nothing changes. Raises RevisionConflictError (not at `expected_revision`).
         """
@@ -172,10 +173,10 @@ class Writing:
     def restore(
         self, conversation_id: str, messages: Iterable[Message], *, expected_revision: int | None = None
     ) -> int:
-        """Replace all messages, archived ones too, by `messages`; the new revision. Creates the conversation if
+        """Replace all messages, archived ones too, by `messages`. Returns the new revision. Creates the conversation if
         necessary. Messages keep the timestamps they have, and get new sequences.
 
-        This also replaces messages that others append meanwhile. To prevent it, give `expected_revision`: then it
+        This also replaces messages that others append in the meantime. To prevent it, give `expected_revision`: then it
         raises RevisionConflictError. Raises BatchTooLargeError above 1,000 messages or 4 MB.
         """
         return self._write(Restore.of(conversation_id, messages, expected_revision))
@@ -183,7 +184,8 @@ class Writing:
     def delete_messages(
         self, conversation_id: str, message_ids: Iterable[str], *, expected_revision: int | None = None
     ) -> int:
-        """Remove messages by id, archived ones too; the number of removed ones. Unknown ids are ignored. A removed id
+        """Remove messages by id, archived ones too. Returns how many were removed. Unknown ids are ignored. A removed
+        id
         may be appended again.
 
         Raises RevisionConflictError (not at `expected_revision`); BatchTooLargeError above 1,000 ids.
@@ -224,9 +226,9 @@ class Writing:
         """Remove all conversations of the owner `user_id` with every copy of their content: messages, archives, search
         documents, replies, records, forks that he owns. Returns their number.
 
-        Conversations that get this owner meanwhile are removed, too. `on_progress` gets the record of each removed one.
-        Call it again after an error or an interruption: it continues. Raises ConflictError, with their ids, if new
-        conversations of this owner keep appearing.
+        Conversations that get this owner during the call are removed, too. `on_progress` gets the record of each
+        removed one. Call it again after an error or an interruption: it continues. Raises ConflictError, with their
+        ids, if new conversations of this owner keep appearing.
         """
         check_owner(user_id, "user_id")
         if user_id is None:
@@ -294,7 +296,7 @@ class Writing:
         auditing_id: int | str | UnsetType | None = UNSET,
         expected_revision: int | None = None,
     ) -> Conversation:
-        """Set the given fields of the record; the changed conversation.
+        """Set the given fields of the record. Returns the changed conversation.
 
         `title` and `agent_name` are text, `user_id` and `auditing_id` text or an integer of 64 bits; None removes one.
         `metadata` replaces the whole dict. A record has at most 100,000 bytes (InvalidInputError). Raises
@@ -321,17 +323,17 @@ class Writing:
     ) -> Conversation:
         """Copy a conversation to `new_id` (None: a new UUIDv7), and return the record of the copy.
 
-        The copy is a snapshot: it appears at once with all messages of one moment, also archived ones, whatever others
-        write meanwhile. Messages keep their ids and positions. A reply that is being written is left out. The record is
-        copied; `forked_from` says where the copy comes from.
+        The copy is an atomic snapshot: it appears with all messages of one moment, also archived ones, even if others
+        write during the call. Messages keep their ids and positions. A reply that is being written is left out. The
+        record is copied; `forked_from` says where the copy comes from.
 
         `through` is the last message of the copy, its position or its id (None: the newest). If it is archived, or a
         summary replaced messages behind it, the originals are live in the copy. Results of tool calls up to `through`
         come along, wherever they are.
 
         Raises ConversationNotFoundError, ConversationExistsError (`new_id` exists), MessageNotFoundError for an unknown
-        id, CompactionConflictError if the conversation was replaced again and again meanwhile, CapabilityError if the
-        backend cannot do it.
+        id, CompactionConflictError if the conversation was replaced again and again in the meantime, CapabilityError if
+        the backend cannot do it.
         """
         check_conversation_id(conversation_id)
         new_id = new_message_id() if new_id is None else new_id
@@ -344,7 +346,7 @@ class Writing:
         return made
 
     def delete_conversation(self, conversation_id: str) -> bool:
-        """Remove everything of a conversation; whether it existed. After a lost reply, False may be wrong."""
+        """Remove everything of a conversation. Returns whether it existed. After a lost reply, False may be wrong."""
         check_conversation_id(conversation_id)
         return self._write(ops.DeleteConversation(conversation_id))
 
@@ -360,7 +362,7 @@ class Writing:
         """Replace all messages up to `through` by a summary; they move to the archive.
 
         `through` is the last of them: a message, its position or its id. System messages stay, also messages that
-        others append meanwhile. A former summary is replaced. `summary` is a text, or a message with
+        others append in the meantime. A former summary is replaced. `summary` is a text, or a message with
         `metadata={"is_summary": True}`; it gets the position of the last replaced message.
 
         `seen` are the summarized messages: if others would be replaced (because of edits, deletions, insertions or

@@ -30,7 +30,7 @@ _CHANNEL = ("channel_type", "channel_name", "channel_id", "thread_id")
 
 
 def from_inbound(value: Any, author: Participant | None = None) -> list[Message]:
-    """Convert a Message, text, a chat dict, parts or a list of messages. Only the last message of a list is used,
+    """Convert a Message, text, a chat dict, parts or a list of messages. A list counts as its last message,
     because the others are from earlier turns.
 
     Raises InvalidInputError for anything else.

@@ -34,8 +34,8 @@ class ConnectionLimit:
     """An ASGI application that runs another one behind limits.
 
     A connection is aborted if its request is not complete within 15 seconds, or if its client accepts nothing of a
-    response for as long. When file descriptors become scarce, a new connection replaces the one that has waited longest
-    without a request; so connections without a token keep nobody out. Pass `protocol` to uvicorn as `http`.
+    response for as long. When file descriptors become scarce, a new connection replaces the oldest connection that
+    waits without a request; so connections without a token keep nobody out. Pass `protocol` to uvicorn as `http`.
     """
 
     def __init__(self, app: Any) -> None:

@@ -32,7 +32,7 @@ def check_url(context: Context) -> None:
 
 @contextmanager
 def connect(context: Context, *, probe: bool = True) -> Iterator[HistoryStore]:
-    """A store without search that reports a missing server at once."""
+    """A store without search that reports a missing server immediately."""
     check_url(context)
     with HistoryStore(context.url, namespace=context.namespace, retry=AT_ONCE, search="off") as store:
         if probe:

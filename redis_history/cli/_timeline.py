@@ -215,7 +215,7 @@ _MOST_WAITERS: Final = 3
 
 
 def describe_run(run: RunInfo) -> str:
-    """A sentence about the newest run of a conversation: who works or worked, since when, and who waits."""
+    """A sentence about the newest run of a conversation: its agent, its start, and the waiting agents."""
     sentence = f"{_agent(run.agent_name)} {_RUNS[run.status]}"
     if run.stop_reason is not None:
         sentence += f" ({one_line(run.stop_reason, 200)})"

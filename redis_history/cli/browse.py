@@ -267,7 +267,7 @@ def _log(store: HistoryStore, conversation_id: str) -> Iterator[Event]:
 
 
 def _change(event: Event) -> str:
-    """What a change did, on one line."""
+    """A description of a change, on one line."""
     match event:
         case MessagesAppended():
             what = [f"{name(one.id)} by {author(one)}" for one in event.messages]

@@ -211,4 +211,4 @@ def cli() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-cli.commands = dict.fromkeys(_COMMANDS, cli)  # click suggests one of these names for an unknown one
+cli.commands = dict.fromkeys(_COMMANDS, cli)  # click suggests these names for an unknown command

@@ -129,9 +129,9 @@ def _confirm(yes: bool, question: str) -> None:
 def erase_command(context: Context, user_id: int | str, yes: bool, quiet: bool) -> None:
     """Delete everything that a user owns.
 
-    Deletes all conversations of the user with every copy of their content, also those that the user gets meanwhile.
-    Asks for confirmation, which needs a terminal or --yes. After an interruption, the same command continues. With
-    --json, prints each deleted conversation.
+    Deletes all conversations of the user with every copy of their content, also those that the user gets in the
+    meantime. Asks for confirmation, which needs a terminal or --yes. After an interruption, the same command continues.
+    With --json, prints each deleted conversation.
     """
     who = name(owner_text(user_id))
     with open_store(context, lasting=True, searches=None) as store:

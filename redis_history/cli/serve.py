@@ -72,7 +72,7 @@ def serve_command(
     limits = Limits(streams=max_streams, streams_per_address=max_streams_per_address)
 
     class Server(uvicorn.Server):
-        """Ends the streams first, which would never end by themselves. Leaves signals to the command."""
+        """Ends the streams first, which would never end on their own. Leaves signals to the command."""
 
         view: LiveView
 
@@ -128,7 +128,7 @@ def serve_command(
                 with _opened(f"{base}?code={invitation.code}") if invitation else contextlib.nullcontext():
                     await server.serve(sockets=[listener])
 
-    with connect(context) as first:  # reports an unreachable server at once, and keeps the index
+    with connect(context) as first:  # reports an unreachable server immediately, and keeps the index
         asyncio.run(work(search_options(first)))
 
 

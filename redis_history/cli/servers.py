@@ -147,7 +147,7 @@ def stop(context: Context, folder: str | None) -> None:
 @define("status", shared=("json",))
 @_FOLDER
 def status(context: Context, folder: str | None) -> None:
-    """Show the running server, the one that would be started, and why others cannot be used.
+    """Show the running server, the server to start next, and why others cannot be used.
 
     Exit status 1 if no server runs and none can be started.
     """

@@ -132,8 +132,8 @@ class _Printer:
         self._screen = console()
         self._headings = headings
         self._heading: str | None = None
-        # Replies by conversation and message id: those being written, as far as printed, and those printed at once.
-        # The latter are kept because events of their growth may follow.
+        # Replies by conversation and message id: those being written, as far as printed, and those printed in one
+        # piece. The latter are kept because events of their growth may follow.
         self._growing: dict[tuple[str, str], Message] = {}
         self._printed: deque[tuple[str, str]] = deque(maxlen=1000)
         self._last: tuple[str, str] | None = None  # the reply whose text was printed last

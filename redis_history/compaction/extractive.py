@@ -134,7 +134,7 @@ class ExtractiveSummarizer:
         return telling or [*found.values()]
 
     def _worth(self, sentences: Sequence[_Sentence]) -> dict[str, float]:
-        """The value of each term. Names of speakers have none."""
+        """The value of each term. Names of speakers have no value."""
         counts = Counter(term for sentence in sentences for term in sentence.terms)
         capitalized = " ".join(word for sentence in sentences for word in _CAPITALISED.findall(sentence.text))
         names = self._terms(capitalized)
@@ -167,8 +167,8 @@ def extractive_summarizer(*, max_tokens: int = 400, language: str = "english") -
 
 
 def within(summarizer: Summarizer, most: int) -> Summarizer:
-    """The summarizer, limited to `most` tokens including the frame of the summary. Only an ExtractiveSummarizer can be
-    limited; others are returned unchanged."""
+    """The summarizer, limited to `most` tokens including the frame of the summary. Summarizers other than
+    ExtractiveSummarizer are returned unchanged."""
     if not isinstance(summarizer, ExtractiveSummarizer):
         return summarizer
     bounded = copy(summarizer)

@@ -55,7 +55,7 @@ class Plan(Struct, frozen=True):
 
 
 class Policy(Struct, frozen=True, kw_only=True):
-    """When to compact a conversation, and how far. At least one of the first three limits is required.
+    """When to compact a conversation, and how far. The first, second or third limit is required.
 
     `max_tokens` and `max_messages` count all messages, including system messages. `older_than` is an instant or an age;
     older messages are replaced.
@@ -219,7 +219,8 @@ def turn_in_progress(messages: Sequence[Message]) -> int:
 
 
 def due_at(messages: Sequence[Message], policy: Policy, now: datetime) -> datetime | None:
-    """When `plan` will no longer return None, because more messages are too old by then. None if it never will."""
+    """When `plan` will no longer return None, because more messages are too old by then. Returns None if that never
+    happens."""
     times = _ages(messages, policy, now)
     if not times or policy.plan(messages, now=times[-1]) is None:
         return None

@@ -49,7 +49,7 @@ class Summarizer(Protocol):
     summary (None or blank text), a prompt keeps older messages as far as its budget allows, and a compression fails
     with SummaryError.
 
-    Asynchronous callers run a plain function in a thread; several calls run at once if several conversations are
+    Asynchronous callers run a plain function in a thread; several calls run concurrently if several conversations are
     compressed. If the function raises, the conversation does not change.
     """
 
@@ -73,7 +73,7 @@ def summary_text(summary: str) -> str:
 
 
 def without_frame(text: str) -> str:
-    """The text of a summary without its frame, if it has one, and without surrounding whitespace."""
+    """The text of a summary, without its frame and without surrounding whitespace."""
     text = text.strip()
     if text.startswith(SUMMARY_START) and text.endswith("]"):
         text = text[len(SUMMARY_START) : -1].strip()
@@ -86,7 +86,7 @@ def summary_message(summary: str) -> Message:
 
 
 def read_summary(message: Message) -> str:
-    """The text of a summary message, without its frame if it has one."""
+    """The text of a summary message, without its frame."""
     text = message.text
     return without_frame(text) if text.lstrip().startswith(SUMMARY_START) else text
 
@@ -109,7 +109,7 @@ def summary_limit(
     tokens_of: Callable[[Message], int] = message_tokens,
     shortest: int | None = None,
 ) -> int:
-    """Maximum tokens of a summary of the `replaced` ones of all `messages`, so that `max_tokens` holds.
+    """Maximum tokens of a summary that replaces `replaced` of all `messages`, so that `max_tokens` holds.
 
     If no useful summary can make it hold, any that is shorter than the replaced messages will do. If it holds already,
     a summary may be longer than the few words it replaces, because the other bounds do not depend on tokens.

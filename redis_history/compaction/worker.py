@@ -58,8 +58,8 @@ class CompressorStats(Struct, frozen=True):
     `sweeps`: scans of all conversations. `looks`: scans of changed conversations. `compressed`: summaries written.
     `messages`: messages they replaced. `tokens_before`, `tokens_after`: tokens of these messages, and of the
     summaries. `nothing`, `failed`, `conflicts`, `leases_lost`: see CompressionProgress. `busy`: conversations that
-    another worker was compressing. `waiting`, `working`, `resting`: current numbers of conversations. Those that rest
-    wait for a retry after a failure.
+    another worker was compressing. `waiting`, `working`, `resting`: current numbers of conversations. Resting
+    conversations wait for a retry after a failure.
     """
 
     sweeps: int = 0
@@ -208,7 +208,7 @@ class Work:
         return wait * rng.uniform(0.75, 1.25)  # workers must not all retry at the same time
 
     def release(self, conversation_id: str, rest: float | None = None) -> None:
-        """The work on the conversation has ended. With `rest`, do not retry it for so many seconds."""
+        """The work on the conversation has ended. With `rest`, do not retry it for this many seconds."""
         with self._lock:
             self._working.discard(conversation_id)
             if rest is not None:

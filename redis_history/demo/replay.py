@@ -114,7 +114,7 @@ def load(path: Path, limit: int | None, on_error: OnError) -> list[Transcript]:
 class Replay:
     """A replay of conversations, and its counts so far.
 
-    Each agent writes some of the conversations at once, and for each message also a report to the conversation
+    Each agent writes some of the conversations concurrently, and for each message also a report to the conversation
     `SHARED`. `stored` of `total` messages are stored and `delivered` have reached the subscriber; `repeats` were sent
     again and ignored. `faults` counts changes that the subscriber got twice, out of order or not at all, and
     conversations that are not stored as they were sent. `news` are the latest messages that reached the subscriber,
@@ -146,7 +146,8 @@ class Replay:
         return self.stored == self.delivered == self.total and not self.faults
 
     async def run(self, *displays: Coroutine[Any, Any, None]) -> None:
-        """Replay the conversations; `displays` run meanwhile. Deletes the conversations if it fails or is cancelled.
+        """Replay the conversations; `displays` run in the meantime. Deletes the conversations if it fails or is
+        cancelled.
 
         Raises RedisHistoryError."""
         async with AsyncHistoryStore(self._url, **self._options) as store:

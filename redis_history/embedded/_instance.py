@@ -78,7 +78,7 @@ class EmbeddedServer:
     def close(self, *, wait: float = 0.0) -> None:
         """Give up the share, if there is one. The server ends soon after the last share.
 
-        Returns when the server has ended, or after `wait` seconds: by default at once.
+        Returns when the server has ended, or after `wait` seconds: by default immediately.
         """
         with self._exclusive():
             self._users.release()
@@ -208,7 +208,7 @@ class EmbeddedStatus:
     `answer`: alive, loading, silent (the socket accepts connections but the server does not reply) or absent.
     `supervised`: a supervisor runs; `running`: a supervisor runs, and the server answers. `pid`,
     `running_binary` and `durability`: of the running server, otherwise None. `users`: the number of shares;
-    None if unknown (only Linux reports it). `binary`: the server to start here; if None, `problem` says why.
+    None if unknown, because Linux alone reports it. `binary`: the server to start here; if None, `problem` says why.
     `data_writer`: the server that wrote the data, such as "Redis 7.4.1"; None without data. `kept`: the
     server runs even without users: see `redis-history embedded start`.
     """

@@ -13,7 +13,7 @@ from redis_history.model.ids import new_token
 from redis_history.model.ranges import leaving
 from redis_history.operations.append import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES
 
-#: Limit of the messages that wait for the server, as stored, while a history saves by itself.
+#: Limit of the messages that wait for the server, as stored, while a history saves automatically.
 MAX_UNSAVED_BYTES = 64_000_000
 
 

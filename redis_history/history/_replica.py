@@ -128,9 +128,9 @@ def position_in_store(message: Message) -> Position:
 def read_whole(conversation_id: str) -> Reads[Snapshot]:
     """All messages, and the cursor of exactly that state.
 
-    A long conversation is read in pages, so that no single read holds the server, and then the changes made meanwhile
-    are applied. If others always change more than the log holds, the last pages are returned with the cursor from
-    before them. The messages may then be newer, until the changes after the cursor are applied.
+    A long conversation is read in pages, so that no single read holds the server, and then the changes made in the
+    meantime are applied. If others always change more than the log holds, the last pages are returned with the cursor
+    from before them. The messages may then be newer, until the changes after the cursor are applied.
     """
     for _ in range(_ATTEMPTS):
         head = yield ReadHead(conversation_id, PAGE)

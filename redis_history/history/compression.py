@@ -34,7 +34,7 @@ from redis_history.history.history import History, Plugin
 from redis_history.model import Message
 from redis_history.model.times import Instant
 
-#: When to reduce by itself: bounds, or a function that looks at the history.
+#: When to reduce automatically: bounds, or a function that looks at the history.
 ReduceWhen = ReduceOptions | Mapping[str, int | Instant | timedelta | None]
 #: How often a reduction is started anew because the history was rewritten during it.
 _ATTEMPTS = 5

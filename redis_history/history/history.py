@@ -332,7 +332,8 @@ class History(Selectors):
         return Reduction(None, work)
 
     async def _reduce_by(self, options: ReduceOptions) -> tuple[int, bool]:
-        """The number of removed entries, and whether the reduction was void because entries were replaced meanwhile."""
+        """The number of removed entries, and whether the reduction was void because entries were replaced in the
+        meantime."""
         with self._lock:
             if self._reducing:
                 return 0, False

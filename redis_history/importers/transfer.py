@@ -81,9 +81,9 @@ def import_messages(
     `source` is a path (`format` and `limits` are for it), or transcripts, such as a `FrameworkSource`.
 
     A repeated import adds nothing, because ids depend only on the source; a conversation that has grown gets its new
-    messages. A new conversation gets the title and metadata of the source. A conversation of an export appears at once,
-    as it was: with its revision, times and archives. If it exists, it gets those messages that it lacks; archived ones
-    are left out then, and a problem is reported.
+    messages. A new conversation gets the title and metadata of the source. A conversation of an export appears
+    in one step, as it was: with its revision, times and archives. If it exists, it gets those messages that it lacks;
+    archived ones are left out then, and a problem is reported.
 
     Problems are passed to `on_error`; without it they are logged as warnings. Invalid records are problems, and so are
     messages that the store has with other content; these are skipped. `on_progress` is called after every batch.

@@ -39,7 +39,7 @@ def plain_or(value: Any, dumped: Any) -> Any:
 
 
 def checked_id(conversation_id: str) -> str:
-    """Raises InvalidConversationIdError at once, not at the first message."""
+    """Raises InvalidConversationIdError immediately, not at the first message."""
     check_conversation_id(conversation_id)
     return conversation_id
 
@@ -96,7 +96,7 @@ def _with_article(kind: type) -> str:
 
 
 async def all_conversations(store: AsyncHistoryStore, **owner: Any) -> list[Preview]:
-    """All conversations of an owner or agent, each once, also if some change meanwhile."""
+    """All conversations of an owner or agent, each once, also if some change in the meantime."""
     found: dict[str, Preview] = {}
     offset = 0
     while page := await store.list_conversations(limit=_PAGE, offset=offset, preview=True, **owner):

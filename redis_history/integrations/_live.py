@@ -1,7 +1,7 @@
 """What a framework streams, stored as it comes.
 
 Frameworks give their stores whole messages, often long after these were streamed, and the user's message after the
-answer. So an adapter writes a live reply meanwhile, and then stores the whole message in its place.
+answer. So an adapter writes a live reply in the meantime, and then stores the whole message in its place.
 """
 
 from __future__ import annotations

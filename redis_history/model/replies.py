@@ -20,7 +20,7 @@ from redis_history.model.message import Message, text_of
 from redis_history.model.parts import Part, TextPart
 from redis_history.model.rows import part_of, row_of
 
-#: A writer without a sign of life for so many seconds is dead.
+#: A writer without a sign of life for this many seconds is dead.
 LEASE_SECONDS: Final = 6.0
 
 _TEXT: Final = 1

@@ -267,7 +267,7 @@ def decode_members(members: Sequence[bytes]) -> tuple[list[Message], list[Corrup
 
 
 def has_live(members: Sequence[bytes]) -> bool:
-    """Whether one of them is a reply that is being written."""
+    """Whether a reply among them is being written."""
     try:
         return max(map(_flags, members), default=0) >= STREAMING
     except IndexError:  # a damaged one

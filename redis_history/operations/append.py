@@ -34,7 +34,7 @@ TRIM: Final = load_script("trim", *WRITING, *PLACES, "_trim")
 MAX_BATCH_MESSAGES: Final = 1000
 MAX_BATCH_BYTES: Final = 4_000_000
 
-#: Search documents written at once, and their characters: some 15 ms of the server's time.
+#: Search documents written together, and their characters: some 15 ms of the server's time.
 _DOCUMENTS: Final = 500
 _DOCUMENTS_CHARACTERS: Final = 150_000
 

@@ -1,7 +1,7 @@
 """The protocols of backends, asynchronous and synchronous. A backend executes operations and wakes subscriptions.
 
-Operations are validated before. A backend retries by itself, and raises errors of `redis_history.errors`. For optional
-features, see `Features`.
+Operations are validated before. A backend retries automatically, and raises errors of `redis_history.errors`. For
+optional features, see `Features`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What all operations share: values that name an operation, calls of Lua scripts, and the steps that yield them.
+"""The base of all operations: values that name an operation, calls of Lua scripts, and the steps that yield them.
 
 A store asks a backend for an `Op[T]`, whose arguments are checked, and gets a `T`, or an error of
 `redis_history.errors`. A Redis server executes its `steps`, the memory backend its `apply`. Each `Write` is one atomic
@@ -68,7 +68,7 @@ SCRIPTS: Final[dict[str, Script]] = {}
 
 
 #: A line of a script that includes other files. Their functions, declared at the start of the script, are created only
-#: if this part runs; each takes 0.3 microseconds.
+#: if this part runs, because each takes 0.3 microseconds.
 _INCLUDE = re.compile(rb"^ *-- include (\w+(?: \w+)*)$", re.MULTILINE)
 _LOCAL = re.compile(rb"^local (function )?(\w+(?:, \w+)*)", re.MULTILINE)
 
@@ -85,7 +85,7 @@ def _source(*parts: str) -> bytes:
     return b"\n".join((folder / ("lua" if part[0] == "_" else "") / f"{part}.lua").read_bytes() for part in parts)
 
 
-#: What scripts that change messages begin with, and what finds messages by position.
+#: The first parts of scripts that change messages, and the parts that find messages by position.
 WRITING: Final = ("_member", "_live", "_archive", "_change", "_life", "_journal", "_document")
 PLACES: Final = ("_locate", "_archived")
 
@@ -148,7 +148,7 @@ def plain(*command: bytes, decode: Callable[[Any], Any] = as_is, errors: bool = 
     return Call(None, (), [*command], decode, errors=errors)
 
 
-#: What decoders raise for replies that contain damaged data.
+#: Errors of decoders for replies that contain damaged data.
 _UNREADABLE: Final = (ValueError, LookupError, ArithmeticError, TypeError, RecursionError, msgspec.MsgspecError)
 
 
@@ -185,7 +185,7 @@ def once(calls: list[Call]) -> Steps[None]:
 
 
 class Pause(Struct, frozen=True):
-    """Wait so many seconds."""
+    """Wait this many seconds."""
 
     seconds: float
 

@@ -129,7 +129,7 @@ class Changes(Struct, frozen=True):
     """Changes after a cursor, in order; `more`: there are further ones.
 
     `replies`: how much the reader has now of each reply that is being written, by sequence. `check_in`: seconds after
-    which one of their writers, or the holder of the run, may have died. `dead`: the positions of replies whose writers
+    which a writer or the holder of the run may have died. `dead`: the positions of replies whose writers
     have died. `run`: the newest run, if all changes were read.
     """
 
@@ -161,7 +161,7 @@ def recover(
     not exist). `former`: if another conversation of this id ended a short while ago, the token
     of a cursor that was taken since, or "log" if its log still existed when this one began. `replies`: the streaming
     ones, if `entries` end with the newest change. `had`: the reader's progress in them, by sequence. `run`: the newest
-    run, and the seconds until it expires; `known_run`: the one that the reader knows, UNSET if it has not read before.
+    run, and the seconds until it expires; `known_run`: the run that the reader knows, UNSET if it has not read before.
     """
     reason = _break(after, head, entries, former)
     if reason is not None:

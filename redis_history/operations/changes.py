@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 CHANGES: Final = load_script("changes", "_head", "_member", "_live", "_archive", *PLACES, asks=True)
 HEAD: Final = load_script("head", "_head", "_member", "_live", asks=True)
 
-#: A read of changes stops after so many bytes, which bounds a subscriber's memory.
+#: A read of changes stops after this many bytes, which bounds a subscriber's memory.
 CHANGES_BYTES: Final = b"1000000"
 #: Kinds of changes that remove messages, which their entries name.
 _REMOVING: Final = (Kind.APPENDED, Kind.RESTORED, Kind.DELETED)
@@ -103,7 +103,7 @@ def _joined_head(head: Head, replies: dict[int, tuple[bytes, float]], settings: 
 class ReadChanges(Struct, Op[Changes], frozen=True):
     """At most `limit` changes after `after`; or a single Reset if the log no longer has all of them. Then the growth of
     replies that are being written; `replies` is how much of each the reader has, by sequence. Last the newest run, if
-    it differs from `run`, the one that the reader knows; UNSET: it has not read before."""
+    it differs from `run`, the run that the reader knows (UNSET: it has not read before)."""
 
     conversation_id: str
     after: Cursor

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 COMPACT: Final = load_script("compact", *WRITING, *PLACES)
 
-#: Messages read at once.
+#: Messages read together.
 _PAGE: Final = 1000
 
 #: Attempts, if others change the range at the same time.
@@ -75,8 +75,8 @@ class Compact(Write[Compacted], frozen=True):
     last of them. The replaced messages move to the archive. A former summary is replaced like any message.
 
     `seen`: ids and digests of the summarized messages. If other messages would be replaced, CompactionConflictError; if
-    the range separates a tool call from its result, TornPairError. Nothing changes if an earlier call has stored this
-    summary, or if there is nothing to replace except a summary.
+    the range separates a tool call from its result, TornPairError. It changes nothing if an earlier call has stored
+    this summary, or if there is nothing to replace except a summary.
     """
 
     through: Position

@@ -76,8 +76,8 @@ class DeleteMessages(_Removing[int], frozen=True):
 class EraseMessages(_Removing[int | str], frozen=True):
     """Remove messages by id, and all summaries that may quote them, in one change.
 
-    The outcome is the number of removed messages. If the live summary may quote one of them, nothing changes unless
-    `forced`, and the outcome is the id of that summary: expanding it first returns its other messages to the
+    The outcome is the number of removed messages. If the live summary may quote a removed message, nothing changes
+    unless `forced`, and the outcome is the id of that summary: expanding it first returns its other messages to the
     conversation.
     """
 

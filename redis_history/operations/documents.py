@@ -19,7 +19,7 @@ DOCUMENTS: Final = load_script("documents", *WRITING, *PLACES)
 MARK: Final = load_script("mark", "_member", "_archive", "_locate")
 PURGE: Final = load_script("purge", "_member")
 
-#: Search documents removed at once: some 3 ms of the server's time.
+#: Search documents removed together: some 3 ms of the server's time.
 PURGED_AT_ONCE: Final = b"500"
 #: Documents that a sweep checks in one step.
 _SWEPT: Final = 200

@@ -1,4 +1,4 @@
-"""Drafts: conversations that are written in several parts, and become visible at once."""
+"""Drafts: conversations that are written in several parts, and become visible in one step."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Layout(Struct, frozen=True):
 
 
 class ReadLayout(OnConversation, Op[Layout | None], frozen=True):
-    """The archives of a conversation; None: there is no conversation."""
+    """The archives of a conversation. None if there is no such conversation."""
 
     def steps(self, settings: Settings) -> Steps[Layout | None]:
         keys = settings.keyspace.conversation(self.conversation_id)
@@ -67,8 +67,8 @@ class WriteDraft(OnConversation, Op[bool], frozen=True, kw_only=True):
     `Publish` to come, `revision` its revision. `archive`: the number of the archive; 0: live messages. The messages of
     `entries` have their positions. Before, the messages `removed` are removed, each an id and a position.
 
-    `page` counts 1, 2, 3 …; a repeated page has the same effect. False: earlier pages are lost, because the draft was
-    not continued for minutes or the server lost it. Nothing was done then.
+    `page` counts 1, 2, 3 … A repeated page has the same effect. False: earlier pages are lost, because the draft was
+    not continued for minutes or the server lost it. In this case nothing was done.
     """
 
     token: str

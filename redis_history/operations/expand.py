@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 COPY: Final = load_script("copy")
 EXPAND: Final = load_script("expand", *WRITING, *PLACES)
 
-#: Attempts to make a staging copy, members copied at once, and how long an unused copy stays.
+#: Attempts to make a staging copy, members copied together, and how long an unused copy stays.
 _COPIES: Final = 4
 _COPIED: Final = 500
 _COPY_LASTS_MS: Final = b"60000"
@@ -121,7 +121,7 @@ class Expand(Write[Expanded | None], frozen=True):
 
 def _make_copy(keys: ConversationKeys, archive: bytes, token: bytes) -> Steps[list[bytes] | None]:
     """Copies the archived and the live messages into one set. Returns the epoch, revision and sequence of the first
-    page; None if the copy was lost meanwhile."""
+    page; None if the copy was lost in the meantime."""
     begun: list[bytes] | None = None
     held = b""
     for source in (archive, keys.messages):

@@ -43,7 +43,7 @@ class FullJitter(wait_exponential):
         return rng.uniform(self.min, super().__call__(retry_state))
 
 
-# Transient states: a script that runs too long; loading; a failover.
+# Transient states: a script that runs too long, loading, or a failover.
 _TRANSIENT_CODES = ("BUSY ", "LOADING", "UNBLOCKED")
 _TRANSIENT = ClusterDownError | MasterDownError | TryAgainError
 _MOVING = ("non local key", "undeclared keys")

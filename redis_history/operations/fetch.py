@@ -19,7 +19,7 @@ _logger = logging.getLogger("redis_history")
 
 
 class Fetched(Struct, frozen=True):
-    """A found message and its neighbors, ascending; an archived message has archived neighbors."""
+    """A found message and its neighbors, ascending. An archived message has archived neighbors."""
 
     message: Message
     before: list[Message]

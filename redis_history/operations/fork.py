@@ -2,7 +2,7 @@
 outcomes; errors of these are raised at the `yield`.
 
 A snapshot is read in pages, while others write; then the change log says what has changed since, until nothing has. It
-is written as a draft, which becomes a conversation at once.
+is written as a draft, which becomes a conversation in one step.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from redis_history.operations.page import next_page
 T = TypeVar("T")
 Steps = Generator[Any, Any, T]
 
-#: Messages read at once; messages and bytes written at once: some 2 ms of the server's time.
+#: Messages read together; messages and bytes written together: some 2 ms of the server's time.
 _PAGE: Final = 500
 _WRITTEN: Final = 250
 _WRITTEN_BYTES: Final = 1_000_000
@@ -274,7 +274,7 @@ class Snapshot(NamedTuple):
 def collect(
     conversation_id: str, encode: Callable[[Message, int], bytes], *, archives: bool
 ) -> Steps[tuple[Snapshot, list[CollectedMessage]] | None]:
-    """All messages of one revision, those of each archive first; None: there is no conversation."""
+    """All messages of one revision, those of each archive first. None if there is no such conversation."""
     for attempt in range(_TRIES):
         found = Collected(encode)
         try:

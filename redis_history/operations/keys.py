@@ -81,7 +81,7 @@ class ConversationKeys(NamedTuple):
         return b"%bt:%b" % (self.state[:-1], token.encode())
 
     def run_channel(self, run_id: str) -> bytes:
-        """The channel that wakes the holder of a run, or who waits for it. Scripts also make this name."""
+        """The channel that wakes the holder of a run, or a waiting agent. Scripts also make this name."""
         return b"%br:%b" % (self.state[:-1], run_id.encode())
 
     def draft(self, token: str) -> bytes:
@@ -201,7 +201,7 @@ class Keyspace:
 
     @property
     def patterns(self) -> tuple[bytes, bytes]:
-        """Globs for all keys of this namespace, and no others; the second for search documents. For people and tests,
+        """Globs for the keys of this namespace alone. The second is for search documents. For people and tests,
         not for the store."""
         return self._prefix + b"??}:*", self.documents + b"??}:*"
 

@@ -43,7 +43,7 @@ class Selection(Struct, frozen=True):
     forked_from: str | None = None
 
     def has(self, conversation: Conversation) -> bool:
-        """Whether it is one of them."""
+        """Whether it belongs to them."""
         origin = conversation.forked_from and conversation.forked_from.conversation_id
         return (
             self.user_id in (None, conversation.user_id)
@@ -171,7 +171,7 @@ def _newest(op: ListConversations | ListPreviews, settings: Settings) -> Steps[l
             # Nearly all match, so only the wanted number is read, except when one list is filtered by another value.
             given = (op.user_id, op.agent_name, op.forked_from)
             size = min(_CHUNK, wanted - len(found)) if given.count(None) > 1 else _CHUNK
-            # A conversation that changes during the listing appears again; its first place counts.
+            # A conversation that changes during the listing appears again. Its first place counts.
             chunk = [item for item in merged[start : start + size] if item[1] not in seen]
             start += size
             seen.update(name for _, name, _ in chunk)

@@ -30,7 +30,7 @@ _logger = logging.getLogger("redis_history")
 T = TypeVar("T")
 Reads = Generator[Op[Any], Any, T]
 
-#: Messages read at once. Larger reads go page by page, so that no single one holds the server for long.
+#: Messages read together. Larger reads go page by page, so that no single one holds the server for long.
 PAGE: Final = 2000
 
 

@@ -13,7 +13,7 @@ from redis_history.operations.run import is_active
 from redis_history.operations.settings import Settings
 
 _MEMBERS: Final = 1000
-#: Heads read at once: about a millisecond of the server's time.
+#: Heads read together: about a millisecond of the server's time.
 _HEADS: Final = 500
 #: Known conversations that each query compares, changed or not.
 _SWEEP: Final = 200

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 RUN: Final = load_script("run", "_grace")
 
 _PLACE_MS: Final = b"%d" % round(1000 * PLACE_SECONDS)
-#: A call that takes so many seconds counts as an outage, during which nobody could renew a lease.
+#: A call that takes this many seconds counts as an outage, during which nobody could renew a lease.
 _SLOW: Final = 3.0
 _DONE: Final = (b"taken", b"kept", b"ended", b"stopping", b"read")
 _decode = msgspec.msgpack.Decoder().decode
@@ -52,8 +52,8 @@ class _OnRun(OnConversation, Op[RunOutcome], frozen=True):
 
 class TakeRun(_OnRun, frozen=True):
     """Take the run for the first caller in the queue, if it is among `callers` and no run is active. `callers` are the
-    run id and agent name of each, oldest first. With `wait`, the others get a place in the queue, or keep theirs;
-    without it they leave the queue. It expires after `seconds`, unless it is renewed. Done: `fence` says who has it.
+    run id and agent name of each, oldest first. With `wait`, the others get or keep a place in the queue;
+    without it they leave the queue. It expires after `seconds`, unless it is renewed. Done: `fence` names the holder.
     A compressor takes its lease only if the conversation exists."""
 
     callers: tuple[tuple[str, str | None], ...]
@@ -145,7 +145,8 @@ class KeepRuns(Struct, Op[list[RunOutcome]], frozen=True):
 
 
 class EndRun(_OnRun, frozen=True):
-    """End a run with one of `END_STATUSES`; done unless its holder had lost it. A run that was asked to stop does not
+    """End a run with a status of `END_STATUSES`. Done unless its holder had lost it. A run that was asked to stop does
+    not
     end as "completed": it is not done, and its status is "stopping". Compressors can take their lease after `rest`
     seconds."""
 

@@ -48,7 +48,7 @@ _COMMANDS: Final = 40
 _MARKINGS: Final = 3
 #: A placeholder: the script puts in the generation of the conversation's documents.
 _SCOPE: Final = ["-"]
-#: Of a reply in the state's field "~" (lua/_live.lua).
+#: A reply in the state's field "~" (lua/_live.lua).
 _REPLY_BYTES: Final = 33
 
 
@@ -56,7 +56,7 @@ class SearchMatches(Struct, frozen=True):
     """The matches of each term of a query, by conversation id and generation, and of any of them (`together`). `size`:
     the number of searched messages (None: unknown); `nearest`: the similarity of the nearest vectors; `documents`: the
     number in the index of a namespace; `dated`: the messages from the times that the query names; `authored`: the
-    matches by writers whom the query names, of all messages by these."""
+    matches of all messages by writers that the query names."""
 
     matches: list[Matches]
     together: Matches | None
@@ -82,7 +82,7 @@ class Search(Struct, Op[SearchMatches | None], frozen=True):
 
 
 class SearchAll(Struct, Op[SearchMatches | None], frozen=True):
-    """Search the namespace, or these conversations; wait so many `seconds` for an index that is being filled."""
+    """Search the namespace, or these conversations. Waits up to `seconds` for an index that is being filled."""
 
     query: Query
     filters: Filters = ANYTHING
@@ -96,7 +96,7 @@ class SearchAll(Struct, Op[SearchMatches | None], frozen=True):
 
 
 def _search(op: Search | SearchAll, settings: Settings) -> Steps[SearchMatches | None]:
-    """The matches; None if the server has no search, no index or an incomplete one."""
+    """The matches. None if the server has no search, no index or an incomplete one."""
     index = settings.index
     if op.vector is not None:
         try:
@@ -168,7 +168,7 @@ def _search_one(op: Search, settings: Settings, index: SearchIndex) -> Steps[Sea
             return None  # the conversation was replaced, or the slot moves
         if reply[2] != -1:
             return _found(op, names, reply)
-        # The search filters by `archived`, and some documents have no mark yet.
+        # The search filters by `archived`, and some documents lack a mark so far.
         if not (yield Upkeep(mark(settings.keyspace.conversation(op.conversation_id)))):
             break
     return None
@@ -194,7 +194,8 @@ def _search_calls(op: Search, settings: Settings, index: SearchIndex) -> tuple[l
 
 
 def _one_reply(replies: list[list[Any]]) -> list[Any] | None:
-    """The replies to calls of one search as the reply to one call; None if the conversation was replaced meanwhile."""
+    """The replies to calls of one search as the reply to one call; None if the conversation was replaced in the
+    meantime."""
     first = replies[0]
     for reply in replies:
         if reply[0] != first[0]:
@@ -224,7 +225,7 @@ def _found(op: Search, names: list[str], reply: list[Any]) -> SearchMatches | No
 
 
 def _search_matches(names: list[str], found: list[Matches], size: int | None) -> SearchMatches:
-    """What commands have found, by the names of `_commands`."""
+    """The matches of commands, by the names of `_commands`."""
     of: dict[str, Matches] = {name: each for name, each in zip(names, found, strict=True) if name != "term"}
     terms = [each for name, each in zip(names, found, strict=True) if name == "term"]
     authored = of.get("authored")
@@ -264,7 +265,7 @@ def _unscripted(op: Search, args: list[bytes], settings: Settings) -> Steps[list
     answer[2] = count.total // times
     prefix = settings.keyspace.documents_of(op.conversation_id, generation)
     for total, documents in found:
-        # The score of a near vector is its distance with a minus; the script returns the distance.
+        # The score of a near vector is its negative distance. The script returns the distance.
         listed = [(key[len(prefix) :], abs(score)) for key, score in documents if key.startswith(prefix)]
         answer += (total // times, b" ".join(b"%b %a" % one for one in listed))
     return answer

@@ -48,12 +48,12 @@ Steps = Generator[Any, Any, T]
 _SearchOp = Search | SearchAll
 _logger = logging.getLogger("redis_history")
 
-#: Messages whose documents are written at once, and their text: some 10 ms of the server's time.
+#: Messages whose documents are written together, and their text: some 10 ms of the server's time.
 _DOCUMENTS: Final = 100
 _DOCUMENTS_CHARACTERS: Final = 100_000
-#: Messages read at once.
+#: Messages read together.
 _PAGE: Final = 1000
-#: Found messages that are fetched at once.
+#: Found messages that are fetched together.
 _FETCHED: Final = 50
 #: Conversations of an owner or agent that are searched: those that changed last.
 MOST_OWNED: Final = 10_000
@@ -61,7 +61,7 @@ MOST_OWNED: Final = 10_000
 #: counts besides its own, because it takes a round trip.
 MAX_SCANNED_CHARACTERS: Final = 20_000_000
 _EACH: Final = 10
-#: How often a reindexing looks for conversations that were created meanwhile.
+#: How often a reindexing looks for conversations that were created in the meantime.
 _PASSES: Final = 4
 #: A longer query is parsed, and more matches are ranked, in a thread, because it would block the event loop.
 _SHORT_QUERY: Final = 1_000
@@ -261,7 +261,7 @@ class Searcher(Struct, frozen=True):
         return replace(asked, terms=terms, vector=vector)
 
     def _matches(self, op: _SearchOp) -> Steps[tuple[Query, SearchMatches] | None]:
-        """What the server finds, and the query that it was asked at last: phrases that nothing has are replaced by
+        """The matches of the server, and the last query: phrases without a match are replaced by
         their words, and of many terms the rarest are searched for. None: the server cannot search now."""
         if not self._server_may_search:
             return None
@@ -288,7 +288,8 @@ class Searcher(Struct, frozen=True):
         return (yield from self._finished(hits, asked))
 
     def _fetched(self, ranked: list[Ranked], asked: Asked) -> Steps[list[SearchHit]]:
-        """The hits of a page. A message that was removed meanwhile, or is beyond a bound, makes room for the next."""
+        """The hits of a page. A message that was removed in the meantime, or is beyond a bound, makes room for the
+        next."""
         hits: list[SearchHit] = []
         start = 0
         while start < len(ranked) and len(hits) < asked.end:
@@ -378,7 +379,7 @@ class Searcher(Struct, frozen=True):
     def _neighbors(
         self, conversation_id: str, message: Message, count: int, archived: bool
     ) -> Steps[tuple[tuple[Message, ...], tuple[Message, ...]]]:
-        """So many messages before and after a message; those of an archived one are archived, too."""
+        """`count` messages before and after a message. Neighbors of an archived message are archived, too."""
         if not count:
             return (), ()
         op = ops.ReadPage(conversation_id, count, newest=True, before=message.position, archived=archived)
@@ -393,7 +394,7 @@ class Searcher(Struct, frozen=True):
         return ops.ReadPage(conversation_id, _PAGE, newest=True, archived=features(self.backend).compacts)
 
     def _document(self, conversation_id: str, searched: list[_Searched], cursor: Cursor) -> Steps[int]:
-        """Write the documents of these messages, as many at once as the server takes in some 10 ms."""
+        """Write the documents of these messages, as many per call as the server takes in some 10 ms."""
         written = start = 0
         messages = tuple(one.message for one in searched)
         while start < len(messages):

@@ -59,7 +59,7 @@ class Outage:
 
     #: Seconds after the last sign of an outage in which holders can renew their leases: a call may take 5 seconds to
     #: notice the outage, and then waits for a second. More would break the promise that 10 seconds after an outage
-    #: nobody waits for a holder that died in it, because those who wait look every second.
+    #: nobody waits for a holder that died in it, because waiting agents poll every second.
     GRACE: Final = 8.0
     #: A lease outlives an outage of 4 seconds. If this store has heard nothing for almost as long, there may have been
     #: a longer one without a failed call of this store, after which writers come back when their wait is over.
@@ -133,5 +133,5 @@ class Settings:
 
     @property
     def notifications(self) -> bytes:
-        """What the channels of keyspace notifications begin with; the key follows."""
+        """The prefix of the channels of keyspace notifications. The key follows."""
         return b"__keyspace@%d__:" % self.database

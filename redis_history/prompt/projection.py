@@ -105,7 +105,7 @@ class Names:
         }
 
     def label(self, message: Message) -> str:
-        """What the text of a message begins with; empty if no speaker of the prompt has a name."""
+        """The beginning of the text of a message. Empty if no speaker of the prompt has a name."""
         if not self._labels:
             return ""
         who = message.participant
@@ -130,7 +130,7 @@ def _shown_id(identity: str) -> str:
 
 
 def _folded(name: str) -> str:
-    """What is left of a name without case, accents, width, blanks and punctuation."""
+    """A name without case, accents, width, blanks and punctuation."""
     return "".join(filter(str.isalnum, unicodedata.normalize("NFKD", plain_name(name).casefold())))
 
 

@@ -28,7 +28,7 @@ _NUMBERS: Final = {
     for at, tens in enumerate(("", "十", "二十", "三十"))
     for number, ones in enumerate(("", *_DIGITS))
 }
-#: What a word says about a day, month, week or year.
+#: The meaning of a word for a day, month, week or year.
 _WHICH: Final = {
     **dict.fromkeys(("heute", "今天", "今日"), "today"),
     **dict.fromkeys(("gestern", "昨天", "昨日"), "yesterday"),
@@ -78,7 +78,7 @@ _DATES: Final = (
     *(_ISO, _DOTTED, _DAY_FIRST, _MONTH_FIRST, _OF_YEAR, _MONTH_ALONE, _YEAR_ALONE, _RELATIVE),
     *(_CHINESE_YEAR, _CHINESE_MONTH, _CHINESE_RELATIVE),
 )
-#: A date without a year means the same day of each of so many years.
+#: A date without a year means the same day of each of this many years.
 _YEARS: Final = 10
 _DAYS_AGO: Final = {"today": 0, "yesterday": 1, "before yesterday": 2}
 _MAX_PERIODS: Final = 30

@@ -260,7 +260,7 @@ def cut_to_tokens(
     language: str = "english",
     counter: TokenCounter | None = None,
 ) -> list[SearchHit]:
-    """The hits, best first, that fit into so many tokens, by `counter` or estimated. None: all. 0: none.
+    """The hits, best first, that fit into this many tokens, by `counter` or estimated. None: all. 0: none.
 
     If only the message fits, it comes without its neighbors. A message that does not fit comes with an excerpt of its
     share of the rest, so that there is room for later hits; it is skipped if that share is below LEAST tokens. The best
@@ -300,7 +300,7 @@ def _excerpt(text: str, ranges: Ranges, tokens: int, counter: TokenCounter | Non
 
 
 def largest(make: Callable[[int], str], most: int, tokens: int, counter: TokenCounter | None = None) -> int:
-    """The largest size up to `most` for which `make` returns a text of at most so many tokens; 0 if there is none.
+    """The largest size up to `most` for which `make` returns a text of at most this many tokens; 0 if there is none.
 
     If tokens do not grow with the size, the result still fits, but a larger one may fit too.
     """

@@ -24,7 +24,7 @@ from redis_history.search.words import is_unspaced, stop_words, words
 MAX_QUERY_CHARACTERS: Final = 100_000
 #: Dates are looked for in the beginning.
 MAX_DATED_CHARACTERS: Final = 1_000
-#: Terms of a query that are searched for: the rarest ones of the first MAX_CANDIDATES.
+#: Terms of a query that are searched for: the rarest among the first MAX_CANDIDATES.
 MAX_TERMS: Final = 128
 MAX_CANDIDATES: Final = 512
 #: Words of a phrase that are searched for: the first ones.

@@ -8,7 +8,7 @@ message has a term, and how long the message is, do not count. With BM25's weigh
 known items (scripts/benchmarks/known_items.py) is the same within 0.005, and the scores of a message depend on what
 else the index has.
 
-Messages from the times that a query names, and by writers whom it names, have more weight, as if these were words.
+Messages from the times that a query names, and by writers that it names, have more weight, as if these were words.
 
 `fuse` weighs vectors by their correlation with the words over all searched messages. On LoCoMo it is 0.37 for a small
 static embedder, and within 0.15 of 0 for random vectors, which therefore change nothing.
@@ -36,10 +36,10 @@ _LEAST_STEMMED: Final = 4
 #: Messages from the times and by the writers that a query names that are ranked. If more messages are from these times,
 #: times do not count.
 MAX_LISTED: Final = 2_000
-#: The weight of a writer's name, beside that of a word. From 2 to 3 all is the same: 0.02 of recall@10 on LoCoMo.
+#: The weight of a writer's name, relative to that of a word. From 2 to 3 all is the same: 0.02 of recall@10 on LoCoMo.
 AUTHORSHIP: Final = 2.5
 
-#: The share of a term's weight that a message gets if another one, so many steps before or after it, has the term.
+#: The share of a term's weight that a message gets if another one, this many steps before or after it, has the term.
 NEIGHBOURS: Final = (0.7, 0.5, 0.3)
 _STEPS: Final = tuple((sign * step, share) for step, share in enumerate(NEIGHBOURS, 1) for sign in (-1, 1))
 #: The same for the similarity of vectors; there the shares add up.
@@ -165,7 +165,7 @@ def _near(scores: dict[int, float], known: Iterable[int]) -> dict[int, float]:
 
 
 def _moments(scores: Mapping[Any, Mapping[int, float]], count: int) -> tuple[float, float]:
-    """Mean and standard deviation (1 for 0) of `count` scores; those that are not given are 0."""
+    """Mean and standard deviation (1 for 0) of `count` scores. Scores that are not given are 0."""
     mean = sum(sum(those.values()) for those in scores.values()) / max(count, 1)
     squares = sum(score * score for those in scores.values() for score in those.values())
     variance = squares / max(count, 1) - mean * mean
@@ -287,7 +287,7 @@ class Scan:
         return Matches(sum(map(len, scores.values())), scores)
 
     def _matches(self, lines: list[str]) -> dict[int, set[int]]:
-        """The indexes of the lines that each term matches. Searches all of them at once, which takes a fifth of the
+        """The indexes of the lines that each term matches. Searches all of them together, which takes a fifth of the
         time of splitting each."""
         whole = SEPARATOR.join(lines)
         ends = list(accumulate(len(line) + 1 for line in lines))

@@ -8,10 +8,10 @@ One index for each namespace, over hashes ("documents"), one for each message, w
     p  TAG      the participant's id, and its name's words  z  TAG      "1" if it is archived, else no such field
     v  VECTOR   of its text, if there is an embedder: 16-bit floats, compared by their angle
 
-`document` makes t, r, p, s and w; its callers add c (`tag`), m, z and v. The time must be that of the stored message.
+`document` makes t, r, p, s and w. Its callers add c (`tag`), m, z and v. The time must be that of the stored message.
 
 A search is one query for each term, because the ranking (ranking.py) needs to know which term a message has, and how
-many messages have it. Nothing of the scope or the filters is scored, and in one conversation DISMAX scores only how
+many messages have it. The scope and the filters are not scored, and in one conversation DISMAX scores only how
 often a message has a term, so that other documents in the index change nothing. `search_commands` makes commands to
 send together, and `matches_of` reads their replies. No value is in the text of a query: all are parameters, and all are
 encoded (`tag`) or words.
@@ -54,7 +54,7 @@ _NAMED: Final = b"%:"
 
 
 class Namespace:
-    """The scope of the whole index. It has a type of its own, so that no empty or missing value can mean it."""
+    """The scope of the whole index. It has its own type, so that no empty or missing value can mean it."""
 
     def __repr__(self) -> str:
         return "NAMESPACE"
@@ -174,7 +174,7 @@ class _Expression:
         each = [self.term(term) for term in terms]
         wanted = b"(%b)" % b"|".join(each)
         if len(each) > 1:
-            # Beside a scope, the score of a|b is that of one of them (RediSearch 2.10); of optional terms, the sum.
+            # With a scope, the score of a|b is the score of a or b (RediSearch 2.10), and of optional terms the sum.
             wanted = b"(%b=>{$weight:0}) (%b)" % (wanted, b" ".join(b"~" + one for one in each))
         return self.ranked(index, wanted, "none" if terms[0].kind == "phrase" else language, depth)
 
@@ -189,7 +189,7 @@ class _Expression:
 
     def any_of(self, field: bytes, values: Iterable[bytes]) -> bytes:
         names = list(map(self.parameter, values))
-        # A single tag is scored like a word, whatever its weight (RediSearch 2.10); a union obeys its weight.
+        # A single tag is scored like a word, whatever its weight (RediSearch 2.10). A union obeys its weight.
         return b"(@%b:{%b})=>{$weight:0}" % (field, b"|".join(names * 2 if len(names) == 1 else names))
 
     def _end(self, depth: int) -> list[bytes]:
@@ -234,7 +234,8 @@ def authored_commands(
     *,
     language: str = "english",
 ) -> list[list[bytes]]:
-    """FT.SEARCH for the messages that match a term and were written by somebody whom the query names, and one that
+    """FT.SEARCH for the messages that match a term and were written by somebody that the query names, and a command
+    that
     counts all messages of these. No command: the query has no word that can be a name."""
     names = [_NAMED + tag(word) for word in query.names]
     if not names:
@@ -314,7 +315,7 @@ class Found(NamedTuple):
 
 
 def read_found(reply: Any) -> Found:
-    """The reply to one command, in RESP2 or RESP3; the score of a vector is its distance with a minus. Raises
+    """The reply to one command, in RESP2 or RESP3. The score of a vector is its negative distance. Raises
     CorruptDataError for anything else."""
     try:
         if isinstance(reply, Mapping):

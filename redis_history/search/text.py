@@ -152,7 +152,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 def chunk_length(sizes: Iterable[int], most: int, most_characters: int) -> int:
     """How many of the next texts, of these `sizes` in characters, fit into one batch: up to `most`, at least one if
-    there is any. Only searchable characters count."""
+    there is any. Other characters do not count."""
     length, left = 0, most_characters
     for size in islice(sizes, most):
         left -= min(size, MAX_CHARACTERS)

@@ -29,7 +29,7 @@ _MOST_HITS: Final = 100
 _EXAMINED: Final = 500
 #: The largest offset: each response reads all records up to its end.
 _LIST_END: Final = 10_000
-#: Messages read at once, and bytes after which a response is full and says that there are more.
+#: Messages read together, and bytes after which a response is full and says that there are more.
 _PAGE: Final = 200
 _FULL: Final = 8_000_000
 #: Pages that a response reads at most beyond those that its limit needs.
@@ -227,13 +227,13 @@ async def delete_conversation(view: View, request: ApiRequest) -> Response:
 
 
 async def run(view: View, request: ApiRequest) -> Response:
-    """The newest run of a conversation: who works on it, and who waits."""
+    """The newest run of a conversation, with its agent and the waiting agents."""
     found = await view.store.get_run(request.path["conversation"])
     return answer({"run": None if found is None else run_shape(found)})
 
 
 async def stop(view: View, request: ApiRequest) -> Response:
-    """Ask the run to stop: the active one, or the one that the body names."""
+    """Ask the run to stop: the active run, or the run that the body names."""
     run_id, reason = request.body.get("run_id"), request.body.get("reason")
     stopped = await view.store.stop_run(request.path["conversation"], run_id=run_id, reason=reason)
     return answer({"stopping": stopped})
@@ -269,7 +269,7 @@ async def _read_back(
     before: Position | None,
     left_out: set[str] | None = None,
 ) -> tuple[list[dict[str, Any]], bool, Position | None]:
-    """The newest `limit` messages before a position, or as many as fit in a response, ascending; whether there are
+    """The newest `limit` messages before a position, or as many as fit in a response, ascending, whether there are
     more; and the position before which those are.
 
     `read(count, before)` returns a page. `left_out`: ids to skip, which `read` may add. With it, pages have `_PAGE`

@@ -16,7 +16,8 @@ from redis_history.web._shape import conversation_shape, dumps, message_shape, p
 PING: Final = b": ping\n\n"
 #: Bytes of one event. Clients read larger changes page by page.
 _LARGEST: Final = 1_000_000
-#: Events and bytes that a ring keeps, and bytes that it returns at once. It keeps the newest event whatever its size.
+#: Events and bytes that a ring keeps, and bytes that it returns per read. It keeps the newest event whatever its
+#: size.
 _COUNT: Final = 512
 _BYTES: Final = 1_000_000
 _AT_ONCE: Final = 65_536
@@ -85,7 +86,7 @@ async def encoded(store: AsyncHistoryStore, event: events.Event) -> Entry:
 
 
 def run_frame(event: events.RunChanged) -> bytes:
-    """Who works on a conversation, as an event for its readers."""
+    """The run of a conversation, as an event for its readers."""
     return frame("run", {"conversation": event.conversation_id, "run": run_shape(event.run)})
 
 

@@ -26,14 +26,14 @@ _logger = logging.getLogger("redis_history")
 _CHECK_EVERY: Final = 0.5
 _CHECK_WAITS: Final = 1.0
 _CHECKED: Final = 20
-#: How many readers of a conversation may catch up at once: each holds one read of the change log in memory.
+#: How many readers of a conversation may catch up concurrently: each holds one read of the change log in memory.
 _CATCHING_UP: Final = 4
 #: Bytes that such a reader keeps of a read. The rest of it, up to about 1 MB, is dropped, so that a stalled reader
 #: holds no more than this.
 _KEPT: Final = 262_144
 #: Minimum seconds between two updates of the list, so that a busy conversation does not flood its readers.
 _PACE: Final = 0.25
-#: How many conversations of the list are read at once.
+#: How many conversations of the list are read together.
 _AT_ONCE: Final = 20
 
 
@@ -241,7 +241,7 @@ class ListWatch(_Watch):
 
 
 async def _newest_messages(store: AsyncHistoryStore, conversation_ids: Sequence[str]) -> list[Message | None]:
-    """The newest message of each conversation; None if it has none."""
+    """The newest message of each conversation, or None for an empty one."""
     reads = tuple(ReadPage(conversation_id, 1, newest=True) for conversation_id in conversation_ids)
     if features(store.backend).reads_together:
         pages = await store.backend.execute(ReadTogether(reads))

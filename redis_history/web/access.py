@@ -36,7 +36,7 @@ async def allow_all(request: Request, conversation_id: str | None, action: Actio
 
 async def holder(request: Request, conversation_id: str | None, action: Action) -> bool:
     """The `authorize` of `redis-history serve`: the token allows everything but "append_as". A stream ends when its
-    cookie must be renewed; the browser then reconnects."""
+    cookie must be renewed. The browser then reconnects."""
     return action != "append_as" and time.time() < request.scope.get(SIGNED_IN_UNTIL, math.inf)
 
 

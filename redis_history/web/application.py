@@ -169,7 +169,7 @@ class Gate:
     def _cookie(self, request: Request, signed_in: float) -> str:
         value = f"{signed_in:.0f}.{_now():.0f}.{secrets.token_urlsafe(16)}"
         secure = self._secure
-        if secure is None:  # proxies set the header; a client that forges it affects only its own cookie
+        if secure is None:  # proxies set the header, and a client that forges it affects only its own cookie
             secure = "https" in (request.scope["scheme"], request.headers.get("x-forwarded-proto"))
         attributes = f"Max-Age={_EXPIRES}; Path=/; HttpOnly; SameSite=Strict{'; Secure' if secure else ''}"
         return f"{self._cookie_name}={value}.{self._signature(value)}; {attributes}"

@@ -35,7 +35,7 @@ _logger = logging.getLogger("redis_history")
 #: Bytes of a request: front ends send the whole conversation with each message.
 _MAX_BODY: Final = 16_000_000
 _LISTED: Final = 1000
-#: Bytes that a reader gets at once.
+#: Bytes that a reader gets per read.
 _AT_ONCE: Final = 65_536
 #: Seconds for which a client may accept no data.
 _PATIENCE: Final = 60.0
@@ -73,8 +73,8 @@ class ChatEndpoints:
     the messages. `agent_name`: of the runs. `busy`: what happens to a message while an answer is being written: "queue"
     answers it afterwards, if that ends within `wait` seconds; "refuse" rejects it with status 409.
 
-    When the application stops, its streams are cut at once, so that clients reconnect to another process. Answers that
-    it writes have 5 seconds to end; then they are interrupted, and can be asked for again. Pass `lifespan` to the
+    When the application stops, its streams are cut immediately, so that clients reconnect to another process. Answers
+    that it writes have 5 seconds to end; then they are interrupted, and can be asked for again. Pass `lifespan` to the
     application, or use `async with` in its lifespan. The caller closes the store.
     Raises ConfigurationError for another store than an AsyncHistoryStore, or a wrong option.
     """
@@ -136,12 +136,12 @@ class ChatEndpoints:
 
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncIterator[None]:
-        """A `lifespan` for an application that has none."""
+        """A `lifespan` for an application without one."""
         async with self:
             yield
 
     async def aclose(self) -> None:
-        """End streams at once, so that clients reconnect to another process, and answers within 5 seconds."""
+        """End streams immediately, so that clients reconnect to another process, and answers within 5 seconds."""
         self._end_streams()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_GRACE)
@@ -216,7 +216,7 @@ class ChatEndpoints:
         return self._stream(asked, run.run_id, after)
 
     async def _until_known(self, chat: str, run_id: str, task: asyncio.Task[None]) -> None:
-        """Wait until other readers find the run: a client that reloads its page at once looks for it."""
+        """Wait until other readers find the run: a client that reloads its page immediately looks for it."""
         wait = 0.001
         while not task.done() and wait < 2:
             found = await self._store.get_run(chat)
@@ -463,7 +463,7 @@ class _Feed:
                     yield PING
 
     def _after(self, index: int) -> tuple[bytes, int]:
-        """The frames from an index on, at once but for the large ones, and the index after them."""
+        """The frames from an index on, in one piece except for large ones, and the index after them."""
         size, end = 0, index
         while end < len(self._frames) and (size == 0 or size + len(self._frames[end]) <= _AT_ONCE):
             size += len(self._frames[end])

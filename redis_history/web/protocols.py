@@ -1,4 +1,4 @@
-"""What a chat's front end sends and reads: the AI SDK and AG-UI."""
+"""The messages that chat front ends send and read: the AI SDK and AG-UI."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _option(options: Any, name: str) -> str | None:
 
 
 class AiSdk(Protocol):
-    """What `DefaultChatTransport` sends: all messages of the client, and what it wants with the last of them."""
+    """The request of `DefaultChatTransport`: all messages of the client, and what it wants with the last of them."""
 
     headers: ClassVar[Mapping[str, str]] = {
         name: value for name, value in ai_sdk.HEADERS.items() if name != "content-type"
@@ -107,7 +107,7 @@ class AiSdk(Protocol):
 
 
 class AgUi(Protocol):
-    """What `HttpAgent` sends: a `RunAgentInput` with all messages of the client."""
+    """The request of `HttpAgent`: a `RunAgentInput` with all messages of the client."""
 
     headers: ClassVar[Mapping[str, str]] = {"cache-control": "no-cache"}
 

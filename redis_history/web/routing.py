@@ -40,7 +40,7 @@ _logger = logging.getLogger("redis_history")
 STATIC: Final = Path(__file__).parent / "static"
 #: Sent first in a stream: sets the milliseconds before a reconnect, and shows the client that it is connected.
 _OPENING: Final = b"retry: 2000\n: open\n\n"
-#: Seconds after SIGINT or SIGTERM without new streams: browsers reconnect at once, which would delay the shutdown.
+#: Seconds after SIGINT or SIGTERM without new streams: browsers reconnect immediately, which would delay the shutdown.
 _ENDING: Final = 5.0
 #: Read rights of one client that are cached.
 _MAX_CACHED: Final = 10_000
@@ -51,8 +51,8 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     `streams`: the maximum number of open streams; `streams_per_address`: of one client address. `heartbeat`: the
     longest silence of a stream; the page reports 2 s of silence. `patience`: ends a stream whose client accepts no data
-    for so long. `reauthorize`: the interval in which a stream asks `authorize` again. `grace`: how long a subscription
-    outlives its last stream.
+    for this time. `reauthorize`: the interval in which a stream asks `authorize` again. `grace`: how long a
+    subscription outlives its last stream.
     """
 
     streams: int = 1000
@@ -288,7 +288,7 @@ class LiveView(View):
 
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncIterator[None]:
-        """A `lifespan` for an application that has none."""
+        """A `lifespan` for an application without one."""
         async with self:
             yield
 

@@ -1,4 +1,4 @@
-"""What takes runs again and again until it is killed, or its time is over: a process, or a thread."""
+"""A worker that takes runs repeatedly until it is killed or its time is over: a process or a thread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HANG = 9.0
 
 
 class Refused(NamedTuple):
-    """Who waited in vain: worker, conversation, and from when to when."""
+    """Waits in vain: worker, conversation, start and end."""
 
     worker: str
     room: str

@@ -194,7 +194,7 @@ def test_a_doorbell_without_permission_to_subscribe_warns_once(
 
 
 def test_the_flag_is_set_again_after_a_silent_reconnect(own_server: Start) -> None:
-    """redis-py reconnects a user's client by itself; a restarted server has lost the setting."""
+    """redis-py reconnects a user's client automatically, but a restarted server has lost the setting."""
     server = own_server(options=("--appendfsync", "always"))
     client: Any = redis.Redis(unix_socket_path=str(server.socket))
     retry = RetryPolicy(deadline=20)

@@ -1,4 +1,4 @@
-"""`redis-history say`, `rename`, `fork`, `log`, `delete` and `erase`; filters of `ls`; a refused connection."""
+"""`redis-history say`, `rename`, `fork`, `log`, `delete` and `erase`, filters of `ls`, and refused connections."""
 
 from __future__ import annotations
 

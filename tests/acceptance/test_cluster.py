@@ -1,4 +1,4 @@
-"""A cluster changes under a store: slots move, shards join, connections break; each message stays stored once."""
+"""A cluster changes under a store: slots move, shards join, connections break. Each message stays stored once."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ def _store(face: str, cluster: RealCluster, namespace: str, **options: Any) -> A
 @pytest.mark.proves("cluster")
 @pytest.mark.parametrize("face", ["sync", "async"])
 async def test_slots_move_during_appends(cluster: RealCluster, namespace: str, face: str) -> None:
-    """Every message is stored once, sequences and revisions have no gap; subscribers get every change in order."""
+    """Every message is stored once, sequences and revisions are contiguous, and subscribers get every change in
+    order."""
     slot = _slot(namespace, "c")
     source = cluster.owner(slot)
     target = cluster.another(slot)

@@ -304,7 +304,7 @@ LATE: dict[str, Callable[[HistoryStore], Any]] = {
 @pytest.mark.parametrize("act", LATE)
 @pytest.mark.parametrize("time", [1, 2])
 def test_a_result_at_the_last_moment_keeps_its_call(server: RealServer, namespace: str, act: str, time: int) -> None:
-    """Other messages that are appended meanwhile do not prevent the compaction."""
+    """Concurrent appends of other messages do not prevent the compaction."""
     with _two_stores(server, namespace, log_length=10) as (store, other):
         _given_up(store, 20)
         if time == 2:

@@ -1,4 +1,4 @@
-"""Compressor processes: with appends meanwhile, killed at random, stopped past their lease."""
+"""Compressor processes: with appends in the meantime, killed at random, stopped past their lease."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Worker:
         self.process.stdin.flush()
 
     def end(self, how: signal.Signals | None = signal.SIGKILL) -> int:
-        """Its exit status; None: it ends by itself."""
+        """Its exit status; None: it ends automatically."""
         if how is not None:
             with contextlib.suppress(ProcessLookupError):
                 self.process.send_signal(how)

@@ -36,7 +36,7 @@ KINDS: Final = {
     "content": r"[^:]+:t:\w+",
     "draft": r"[^:]+:d:\w+(:\d+)?",
 }
-#: How many arguments of a command are keys, from the first on; others have one.
+#: How many arguments of a command are keys, from the first on. Other commands take one key.
 KEYS_OF: Final = {"UNLINK": 9999, "EXISTS": 9999, "RENAME": 2, "ZRANGESTORE": 2}
 WITHOUT_KEYS: Final = {"TIME", "INFO", "PUBLISH", "PUBSUB", "FT.SEARCH", "FT.AGGREGATE"}
 
@@ -49,7 +49,7 @@ def _kind(key: str) -> str:
 
 
 class Traced:
-    """What scripts declared and used, by their names."""
+    """The keys that scripts declared and used, by script name."""
 
     def __init__(self) -> None:
         self._names = {one.sha.decode(): one.name for one in SCRIPTS.values()}

@@ -251,7 +251,7 @@ async def test_tasks_subscribe_while_connections_are_killed(nodes: tuple[str, li
 
 
 async def _check_that_the_doorbell_works(store: Any, kept: Any, servers: list[RealServer]) -> None:
-    """For an old subscription and a new one. After they are closed, the server has no subscription of them."""
+    """For an old subscription and a new one. After they are closed, the server holds neither subscription."""
     await _until(lambda: store._backend.doorbell_mode == "notifications")
     async with store.subscribe("fresh") as fresh:
         for number in range(5):

@@ -151,7 +151,7 @@ def test_an_expired_conversation_leaves_nothing_even_without_clients(own_server:
         keys = {what: len(list(client.scan_iter(match=what, count=1000))) for what in ("rh2:*}:c", "rhd2:*")}
         assert keys["rhd2:*"] == 100 * 5, "a search document of each message"
         assert client.dbsize() == 100 * 3 + sum(keys.values())
-        # The server deletes by itself, without being asked for the keys.
+        # The server deletes automatically, without being asked for the keys.
         lists = keys["rh2:*}:c"]  # they live for two minutes, as copies of calls may come so late
         wait_until(lambda: client.dbsize() == lists, "the server to have only lists")
         assert all(0 < client.pttl(key) <= 120_000 for key in client.scan_iter())

@@ -126,8 +126,9 @@ def test_the_content_of_a_reply_expires_with_its_conversation(server: RealServer
 
 @pytest.mark.proves("live")
 def test_killed_writers_leave_what_they_wrote(own_server: Start, full: bool) -> None:
-    Forked(time.sleep, 0).result()  # so that the writers start at once
-    # The server tells its uptime in whole seconds. What began within its first one was not from before a restart.
+    Forked(time.sleep, 0).result()  # so that the writers start together
+    # The server tells its uptime in whole seconds. A reply that began within the first second was not from before a
+    # restart.
     wait_until(lambda: time.time() % 1 < 0.1, "a new second")
     server = own_server()
     with HistoryStore(server.url, search="off") as store:
@@ -155,7 +156,7 @@ def test_late_copies_of_signs_of_life_do_not_keep_a_dead_reply_alive(own_server:
     server = own_server()
     with HistoryStore(server.url, search="off") as store, server.client() as client, client.monitor() as monitor:
         writer = Forked(write_replies, server.url, "c")
-        # Each script that the writer has sent for three seconds. Only the growth has blanks in its arguments.
+        # Each script that the writer has sent for three seconds. The arguments of growth alone contain blanks.
         sent: set[tuple[str, ...]] = set()
         ends = time.monotonic() + 3
         while time.monotonic() < ends:
@@ -237,7 +238,7 @@ def test_faults_leave_no_gap_and_no_repeat(own_server: Start, fault: str, full: 
 )
 def test_an_outage_ends_no_living_reply(own_server: Start, seconds: float) -> None:
     """Nobody can renew the lease of 6 seconds while the server does not answer: neither the reader that comes back
-    first, which may have waited for a moment only, nor one that subscribes then takes the writer for dead."""
+    first, which may have waited for a moment only, nor a later subscriber takes the writer for dead."""
     server = own_server()
     retry = RetryPolicy(deadline=2 * seconds + 30)
     with (
@@ -281,7 +282,7 @@ def test_a_restart_ends_no_living_reply(own_server: Start) -> None:
 @pytest.mark.parametrize("edited", [False, True])
 @pytest.mark.full
 def test_a_writer_that_was_suspended(own_server: Start, edited: bool) -> None:
-    """It completes its reply, unless somebody has changed the message meanwhile."""
+    """It completes its reply, unless somebody has changed the message in the meantime."""
     server = own_server()
     script = (
         "import sys; from redis_history import HistoryStore; s = HistoryStore(sys.argv[1], search='off');"

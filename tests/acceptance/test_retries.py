@@ -232,7 +232,7 @@ class Refusals:
 async def test_a_server_that_refuses_writes(
     own_server: Start, face: str, kind: str, says: str, calls: dict[str, Callable[[Any], Any]]
 ) -> None:
-    """Each call is refused at once, without a retry, and changes nothing. Reads work; later writes do too."""
+    """Each call is refused immediately, without a retry, and changes nothing. Reads work; later writes do too."""
     server = own_server(options=("--save", "3600 1"))
     retries = Retries()
     async with open_store(face, server.url, retry=retries.policy) as store:

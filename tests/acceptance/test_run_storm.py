@@ -93,7 +93,7 @@ def overlapping(writes: Iterable[Write]) -> set[str]:
 
 
 def overtaken(runs: Sequence[Write], since: dict[str, float], alive: Callable[[str, float, float], bool]) -> set[str]:
-    """The runs that began after one that had come later, although their process was `alive` all the time. `runs`: the
+    """The runs that began after a run that had come later, although their process was `alive` all the time. `runs`: the
     first writes, in order; `since`: when they began to wait, for those of which it is known."""
     found, latest = set(), 0.0
     for run in runs:
@@ -189,7 +189,7 @@ class Storm:
                 end()
 
     def _victim(self, seconds: float) -> int | None:
-        """A worker for a fault: mostly one that has a run. At least two remain without a fault."""
+        """A worker for a fault: usually a worker with a run. At least two remain without a fault."""
         if len(self.free) < 3:
             return None
         number = self.chance.choice(sorted(self.free))
@@ -293,7 +293,7 @@ class Storm:
 
     def _gap(self, room: str, ended: float, after: Write) -> float | None:
         """Seconds from the end of a run, or of an outage since then, to the next run, if that was waiting and lived;
-        None also if another run was there meanwhile that wrote nothing."""
+        Also returns None if another run took place in between and wrote nothing."""
         assert self.watcher is not None
         silent = [
             run_id
@@ -307,7 +307,7 @@ class Storm:
 
 
 class ServerStorm(Storm):
-    """On one server at a time, each worker behind a proxy of its own."""
+    """On one server at a time, each worker behind its own proxy."""
 
     def __init__(self, own_server: Start, kind: str = "redis", **options: Any) -> None:
         super().__init__(**options)
@@ -346,7 +346,7 @@ class ServerStorm(Storm):
             if number in self.free or number == self._count:
                 proxy.forward(replica.port)
         self.server.kill()
-        self.server, replica.options = replica, self._options  # after a restart it is no replica
+        self.server, replica.options = replica, self._options  # after a restart it is not a replica
         return True
 
     def finish(self) -> None:
@@ -397,7 +397,7 @@ class _Thread:
 
 
 class _Memory(MemoryBackend):
-    """Stays open when one of its stores is closed."""
+    """Stays open when a store of it is closed."""
 
     def close(self) -> None:
         pass
@@ -441,7 +441,7 @@ def test_a_storm(own_server: Start) -> None:
 def test_a_long_storm(own_server: Start, kind: str, record_property: Any) -> None:
     """Eight processes: holders are killed, suspended, hang and lose the network; servers restart and forget leases,
     slots move. No two runs overlap in their fenced writes, those that wait begin in the order in which they came, and
-    within 10 seconds after the end or death of a holder or of an outage. Nobody waits in vain, and each run ends."""
+    within 10 seconds after the end or death of a holder or of an outage. No agent waits in vain, and each run ends."""
     options: dict[str, Any] = {"workers": 8, "rooms": 20, "seconds": SECONDS}
     storm: Any
     if kind.startswith("cluster"):

@@ -152,7 +152,7 @@ def test_a_replica_searches_after_a_failover(own_cluster: RealCluster, namespace
         assert "again" in found(store, "velvet")
 
 
-#: What a server answers about a conversation: its counters, documents, matches, and its counters again. In order: the
+#: The answers of a server about a conversation: its counters, documents, matches, and its counters again. In order: the
 #: generation of its documents, messages, archived messages, streaming replies, unmarked moves.
 ANSWERS = {
     "as many documents as messages": ([b"g", b"2", None, None, None], 2, [b"g", b"2", None, None, None], 1),

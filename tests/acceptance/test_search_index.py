@@ -203,7 +203,7 @@ SUMMARY = user("a summary", id="s", metadata={"is_summary": True})
 
 
 def _by_archived(search: Callable[..., Any], *where: str) -> tuple[set[str], set[str]]:
-    """What a search finds in the archive, and what among live messages."""
+    """The hits of a search in the archive, and among live messages."""
     hits = [search(*where, "word", limit=5000, token_cap=None, archived=archived) for archived in (True, False)]
     archived, live = ({hit.message.id for hit in one} for one in hits)
     return archived, live
@@ -421,7 +421,7 @@ def test_replies_stay_small_however_many_conversations_there_are(own_server: Cal
 
 @pytest.mark.parametrize("moving", [True, False])
 def test_a_scan_finds_all_conversations(own_server: Callable[..., RealServer], moving: bool) -> None:
-    """Also those that change meanwhile, and those of equal scores, which only people can make."""
+    """Also those that change in the meantime, and those of equal scores, which only people can make."""
     server = own_server("plain")
     names = [f"c{number}" for number in range(1000)]
     chance = random.Random(3)
@@ -449,7 +449,7 @@ def test_a_scan_finds_all_conversations(own_server: Callable[..., RealServer], m
 @pytest.mark.proves("index-expiry")
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.full) for seed in (2, 3))])
 def test_no_document_is_left_after_everything(own_server: Callable[..., RealServer], seed: int) -> None:
-    """A random mix of all operations, in conversations that last and in some that end meanwhile."""
+    """A random mix of all operations, in conversations that last and in some that end in the meantime."""
     server, chance = own_server(), random.Random(seed)
     lasting, mortal, numbers = ["a", "b{}:*", "c"], ["d", "e\n", "f"], count()
 

@@ -25,7 +25,7 @@ def service() -> Iterator[RealService]:
 
 
 async def test_a_failover_during_appends(service: RealService) -> None:
-    """Replication is asynchronous. In the end sequences have no gap, and all readers see the same."""
+    """Replication is asynchronous. In the end sequences are contiguous, and all readers see the same."""
     over = asyncio.Event()
     picture: list[str] = []
     resets: list[Reset] = []

@@ -94,7 +94,7 @@ class Stores:
         await self._until_listeners(all, None)
 
     async def until_unwatched(self, conversation_id: str) -> None:
-        """Return when the server has no subscription to this conversation or to all."""
+        """Return when the server holds neither a subscription to this conversation nor to all."""
         for channel in (self._channel(conversation_id), None):
             await self._until_listeners(lambda counts: not any(counts), channel)
 

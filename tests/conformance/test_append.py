@@ -147,7 +147,7 @@ async def test_many_writers_give_dense_sequences_and_revisions(stores: Any) -> N
 
 
 async def _together(stores: Any, **options: Any) -> list[Any]:
-    """The outcomes of 20 appends by four stores at once; with an id they are all the same message."""
+    """The outcomes of 20 concurrent appends by four stores. With an id they are all the same message."""
     message_options = {"id": options.pop("id")} if "id" in options else {}
     writers = [stores() for _ in range(4)]
     return await asyncio.gather(
@@ -188,7 +188,7 @@ async def test_must_exist(store: Any) -> None:
 
 @pytest.mark.proves("conditions")
 async def test_a_repeated_conditional_append_still_succeeds(store: Any) -> None:
-    """A caller whose reply was lost repeats the call; its own message must not make it fail."""
+    """A caller whose reply was lost repeats the call. Its own message must not make it fail."""
     await store.append("c", user("first"))
     once = await store.append("c", user("second", id="m2"), expected_revision=1)
     again = await store.append("c", user("second", id="m2"), expected_revision=1)

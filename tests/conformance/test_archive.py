@@ -89,7 +89,7 @@ async def test_a_cap_counts_what_is_live(stores: Any) -> None:
     await store.compact("c", through="c", summary=summary(id="s"))
     await _filled(store, "ef")
     assert _ids(await store.get("c")) == ["s", "d", "e", "f"]
-    await _filled(store, "g")  # the oldest is the summary; what it stands for stays in the archive
+    await _filled(store, "g")  # the oldest is the summary, and its originals stay in the archive
     assert _ids(await store.get("c")) == ["d", "e", "f", "g"]
     assert _ids(await store.get("c", include_archived=True)) == [*"abcdefg"]
     assert await _totals(store) == await _expected_totals(store)

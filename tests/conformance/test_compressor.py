@@ -252,7 +252,7 @@ async def test_an_invalid_summary_changes_nothing_and_others_go_on(store: Any, a
 
 
 def failing(times: int) -> Callable[..., str]:
-    """A summarizer that fails so many times."""
+    """A summarizer that fails `times` times."""
     errors = iter(range(times))
 
     def summarize(messages: Sequence[Message], previous: str | None) -> str:

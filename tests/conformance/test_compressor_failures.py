@@ -1,4 +1,4 @@
-"""What compressors do with errors, with summaries that gain nothing, and with messages that become old."""
+"""Compressors and errors, with summaries that gain nothing, and with messages that become old."""
 
 from __future__ import annotations
 

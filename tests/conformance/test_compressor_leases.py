@@ -38,7 +38,7 @@ async def test_four_workers_summarize_each_conversation_once(stores: Stores) -> 
 
 
 async def test_a_lost_lease_prevents_the_change(store: Any) -> None:
-    """As if this process had stood still: the lease is over, and another worker has one."""
+    """As if this process had stood still: the lease is over, and another worker holds it."""
     await store.append_many("c", LOTS)
     before = await store.get("c")
     held = Held()

@@ -511,7 +511,7 @@ async def test_handlers_may_save(stores: Any) -> None:
 
     def handler(snapshot: Any) -> Any:
         if not snapshot or snapshot[-1].sequence is None:
-            return None  # the addition itself; the acknowledgement comes from the background
+            return None  # the addition itself, because the acknowledgement comes from the background
         if isinstance(target, AsyncRedisHistory):
             return flush()
         target.flush()

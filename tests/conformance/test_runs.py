@@ -212,7 +212,7 @@ async def test_a_stop_that_the_holder_has_not_seen_ends_the_run_as_stopped(store
     store, other = stores(), stores()
     async with store.run("c") as run:
         await run.append(assistant(text("calling"), tool_use("call", "find", {})))
-        await execute(other, StopRun("c", run.run_id, "too late"))  # and the block ends at once
+        await execute(other, StopRun("c", run.run_id, "too late"))  # and the block ends immediately
     info = await other.get_run("c")
     assert (info.status, info.stop_reason, run.stop_requested) == ("stopped", "too late", True)
     assert (await other.get("c"))[-1].tool_results[0].tool_use_id == "call"
@@ -304,8 +304,8 @@ async def test_a_conversation_may_begin_during_its_run(stores: Any) -> None:
     assert [message.text for message in await store.get("c")] == ["Hello"]
 
 
-#: What others do to the conversation "c" of the test below, and what that leaves of its messages "u", "a", "b"
-#: and of the reply "r" that the run is writing; None: the run ends.
+#: Calls of others for the conversation "c" of the test below, and what they leave of its messages "u", "a", "b"
+#: and of the reply "r" that the run is writing (None: the run ends).
 OPERATIONS: dict[str, tuple[Callable[[Any], Any], str | None]] = {
     "append": (lambda store: store.append("c", user("new", id="n")), "uabrn"),
     "append_many": (lambda store: store.append_many("c", [user("new", id="n"), user("new", id="m")]), "uabrnm"),

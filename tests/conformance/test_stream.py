@@ -29,7 +29,7 @@ def records(text: str) -> bytes:
 
 
 async def begun(store: Any, text: str = "") -> Append:
-    """A reply whose writer is never heard of again; what began it."""
+    """A reply whose writer vanished, and the operation that began it."""
     op = Append.of_reply("c", "assistant", {"id": "r"})
     await execute(store, op)
     if text:

@@ -81,7 +81,7 @@ class SQLiteStores:
         return self._open[-1]
 
     async def until_watched(self, conversation_id: str = "") -> None:
-        """Watching is known at once."""
+        """Watching is known immediately."""
 
     until_all_watched = until_watched
 

@@ -13,7 +13,7 @@ from tests.support.servers import RealServer, Start, lasting, wait_until
 
 
 def _commands(server: RealServer, work: Callable[[], object]) -> list[str]:
-    """The names of the commands the server got meanwhile; those inside of scripts do not count."""
+    """The names of the commands the server got in the meantime, without those inside of scripts."""
     seen: list[str] = []
     with server.client() as client, server.client() as other:
         other.ping()  # connects before anybody looks

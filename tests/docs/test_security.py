@@ -51,7 +51,7 @@ class Site:
         return f"unix://{role}:change-me@{self.server.socket}"
 
     def store(self, role: str, **options: Any) -> HistoryStore:
-        """That of a user; with "default", of one who may do everything."""
+        """The store of a user. "default" may do everything."""
         if role not in ("tenant", "operator"):
             options["search"] = "off"
         url = self.server.url if role == "default" else self.url(role)
@@ -62,7 +62,7 @@ class Site:
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[set[str]]:
-        """The commands that anybody runs meanwhile, in scripts too."""
+        """The commands that anybody runs in the meantime, in scripts too."""
         used: set[str] = set()
         self.admin.config_resetstat()
         yield used
@@ -178,7 +178,7 @@ def searches(site: Site, role: str) -> None:
         assert store.search_all("word", context=1)
         store.append_many("s", [user("word", id=str(n)) for n in range(1000)])
         store.delete_messages("s", ["x"])
-        assert store.clear("s")  # more than is removed at once
+        assert store.clear("s")  # more than one step removes
 
 
 def indexes(site: Site, role: str) -> None:

@@ -22,7 +22,7 @@ WORKER = Path(__file__).with_name("embedded_worker.py")
 
 
 def gone(pid: int) -> bool:
-    """Whether the process has ended; a zombie that nobody has reaped yet has."""
+    """Whether the process has ended, also if it is a zombie."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -33,7 +33,7 @@ def do(name: str, *words: str) -> Any:
 
 
 def fork(words: tuple[str, ...]) -> Any:
-    """Do `words` in a forked child, which then stays; its answer and its process id."""
+    """Do `words` in a forked child, which then stays. Returns its answer and its process id."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid:

@@ -68,7 +68,7 @@ def test_a_killed_supervisor_is_replaced_and_its_server_ends(tmp_path: Path, ser
     ours = server(tmp_path / "d").start()
     client(ours).set("k", "v")
     first, supervisor = ours.pid, supervisor_of(ours.path)
-    if server_hangs:  # so that it cannot end by itself, whatever the platform does
+    if server_hangs:  # so that it cannot end automatically, whatever the platform does
         os.kill(first, signal.SIGSTOP)
     os.kill(supervisor, signal.SIGKILL)
     wait_until(lambda: not is_held(Path(ours.path, "supervisor.lock")), "the supervisor is dead")
@@ -95,7 +95,7 @@ def test_a_supervisor_ends_its_server_at_sigterm(tmp_path: Path, server: Make) -
 
 
 def test_signals_that_a_user_blocks_or_ignores_reach_the_server(tmp_path: Path, server: Make) -> None:
-    """Many programs block signals in all threads, and wait for them in one; a supervisor must not inherit that."""
+    """Many programs block signals in all threads, and wait for them in one. A supervisor must not inherit that."""
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     ignored = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     ours, log = server(tmp_path / "d"), tmp_path / "d/supervisor.log"

@@ -59,7 +59,7 @@ def test_a_folder_with_other_files_is_refused(tmp_path: Path, server: Make) -> N
 
 
 def test_a_read_only_folder_is_refused(short: Path) -> None:
-    # As another user, if this one is root, who has every permission.
+    # As another user, if this one is root with every permission.
     code = """
 import os, sys
 from redis_history.embedded import EmbeddedServer

@@ -98,12 +98,12 @@ class _Timeline:
             if maker is never and change.kind == "reply_ended":  # a reader did it, because the writer was dead
                 entry = {"form": [change.ids[0], "", (), "interrupted"], "digest": None, "stays": False}
                 maker = structs.replace(never, kind="UpdateMessage", arguments={"entries": [entry], "reply": ""})
-            elif maker.token in self.made:  # reported below; the following changes are not to blame
+            elif maker.token in self.made:  # reported below, and the following changes are not to blame
                 maker = structs.replace(maker, responded=float("inf"), status="unknown")
             self.made.add(maker.token)
             self._makers.append(maker)
         self.made.discard("")
-        # What was read only after the end has no epoch any more: it is the token of the first call.
+        # A read after the end shows no epoch any more: it is the token of the first call.
         epoch = _NOTHING
         for at, (change, maker) in enumerate(zip(changes, self._makers, strict=True)):
             epoch = (maker.token or epoch) if change.revision == 1 else epoch
@@ -407,7 +407,7 @@ class _Feed:
 
     def _content(self, event: Seen) -> str:
         """Each message must be there as it was at this change or later, unless it was removed since."""
-        # What is read after the end of a conversation has no epoch any more.
+        # A read after the end of a conversation shows no epoch any more.
         maker, key = self._makers[event.token], self._changes[event.token].epoch
         wanted = [entry["form"][0] for entry in maker.arguments.get("entries", ())]
         if event.change == "append":  # without duplicates

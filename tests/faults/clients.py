@@ -1,4 +1,4 @@
-"""The processes of a run: writers that do everything at random, streamers that write replies all the time beside a
+"""The processes of a run: writers that do everything at random, streamers that write replies all the time along with a
 compressor, and watchers that subscribe. Each ends when the file `stop` is in the folder and all is settled."""
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ RUNS = "runs"
 #: Several summaries quote what is erased here.
 QUOTED = "quoted"
 NAMES = (*TALKS, CAPPED, SHARED, RUNS, QUOTED)
-#: What belongs to this conversation ends by itself.
+#: The keys of this conversation expire.
 MAYFLY, TTL = "mayfly", 3.0
 #: Changes that a log keeps.
 LOG = 1_000_000
@@ -156,7 +156,7 @@ class Writer:
             self._journal.write("added", SHARED, message_id)
 
     def _flush(self) -> list[str]:
-        """Save what was added to the shared history; the ids."""
+        """Save what was added to the shared history. Returns the ids."""
         if self._history is None:
             return []
         for _ in range(20):
@@ -346,7 +346,7 @@ class Writer:
 
     def _summarize(self, name: str, messages: list[Message], seen: list[Message] | None) -> str:
         word = self._word()
-        # Without `seen`, a summary may quote what is erased meanwhile.
+        # Without `seen`, a summary may quote what is erased in the meantime.
         quoted = [one.text for one in seen or () if one.role != "system"]
         summary = user(" ".join([word, *quoted]), id=word, metadata={"is_summary": True})
         self._store.compact(name, through=messages[-1], summary=summary, seen=seen)
@@ -376,7 +376,7 @@ class Writer:
             self._added.append(self._history.add_text("user", self._word()).id)
 
     def _rewrite(self) -> None:
-        """What the history held is gone then, saved or not; if others have changed it, it loads."""
+        """The content of the history is gone then, saved or not. If others have changed it, it loads."""
         history = self._history
         if history is None:
             return
@@ -435,7 +435,7 @@ def _mayfly() -> str:
 
 
 class Streamer:
-    """Writes so many replies at a time. Each says 0 1 2 3 and so on. A compressor runs beside it."""
+    """Writes several replies at a time. Each says 0 1 2 3 and so on. A compressor runs with it."""
 
     def __init__(self, settings: Settings, journal: Journal, replies: int = 10) -> None:
         self._settings = settings

@@ -1,4 +1,5 @@
-"""What is under attack: one server, a service behind a Sentinel, or a cluster, each behind proxies that do harm where
+"""The deployments under attack: one server, a service behind a Sentinel, or a cluster, each behind proxies that do harm
+where
 clients can be sent through them; and the faults that only it has."""
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class Observer:
 
 
 class Episode:
-    """It ends after so many acknowledged `operations`, or after so many `seconds`. `package` is the folder that has
+    """It ends after `operations` acknowledged calls, or after `seconds`. `package` is the folder that has
     `redis_history` for the writers and watchers. `streamers` write ten replies each. `kills`: also those of processes
     with live replies, which are over only when their leases are."""
 
@@ -138,7 +138,7 @@ class Episode:
         self._deployment.start()
         self._observer = Observer(self._deployment.direct)
         self._stack.callback(self._observer.close)
-        # Of conversations that ended before a failover, nobody knows what was lost.
+        # The losses of conversations that ended before a failover are unknown.
         common = {"durability": self._durability, "deletes": self._durability == "server"}
         for number in range(self._writers):
             self._start_client("writer", f"w{number}", asynchronous=number % 3 == 1, **common)
@@ -388,7 +388,7 @@ def _bounds(call: Call) -> set[str]:
 
 
 def _contents(node: Any) -> dict[bytes, bytes]:
-    """What each key of a server has."""
+    """The content of each key of a server."""
     client = node.watcher
     reads = {
         b"string": lambda key: [client.get(key) or b""],

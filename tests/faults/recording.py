@@ -41,7 +41,7 @@ from redis_history.operations.fetch import Fetch
 from redis_history.operations.search import Search
 
 #: A message as it is recorded: id, text, its tool calls ("u") and results ("r"), and its status. A reply that has not
-#: come to its end by itself has no text: how much of it there is depends on when it was read.
+#: come to its end on its own is without text: how much of it there is depends on when it was read.
 Form = tuple[str, str, tuple[tuple[str, str], ...], str]
 UNFINISHED = ("streaming", "interrupted")
 
@@ -126,7 +126,7 @@ class Recorded(Struct):
     of `losses` is a time from which on a server lost what it had not confirmed as durable, and the time when that was
     over. `events` are of each subscriber; `follows`: the conversations it subscribed to (missing: all). `histories` are
     the shared histories at the end, by conversation; `added` what was given to them. `found`: the ids that a search for
-    a word found at the end, by conversation. `problems`: what was seen to be wrong at once.
+    a word found at the end, by conversation. `problems`: errors that are certain without the rest.
     """
 
     calls: list[Call] = msgspec.field(default_factory=list)
@@ -325,7 +325,7 @@ def _value(op: Any, outcome: Any) -> Any:
 
 
 def lines(path: Path) -> Iterator[list[Any]]:
-    """The whole lines of a journal; a killed process may have left a part of one."""
+    """The whole lines of a journal. A killed process may have left a part of a line."""
     for line in path.read_bytes().split(b"\n") if path.exists() else ():
         with contextlib.suppress(msgspec.DecodeError):
             yield msgspec.json.decode(line)

@@ -45,7 +45,7 @@ def first(generator: Any) -> Any:
     return asyncio.run(anext(generator))
 
 
-#: What is made of a store, and the kinds of stores that it takes.
+#: The adapters, and the kinds of stores that they take.
 ADAPTERS: dict[str, tuple[Callable[[Any], Any], set[type]]] = {
     "AgentFrameworkHistory": (agent_framework.AgentFrameworkHistory, {SYNC, ASYNC}),
     "AdkSessionService": (google_adk.AdkSessionService, {SYNC, ASYNC}),

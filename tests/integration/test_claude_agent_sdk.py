@@ -92,7 +92,7 @@ async def test_the_conformance_suite_of_the_sdk(kind: str, server: RealServer, n
 async def test_entries_come_back_equal(async_store: Any) -> None:
     sessions = ClaudeSessionStore(async_store, user_id=7)
     await sessions.append(KEY, ENTRIES[:4])
-    await sessions.append(KEY, ENTRIES[2:])  # a repeated batch adds only what has no uuid or is new
+    await sessions.append(KEY, ENTRIES[2:])  # a repeated batch adds only entries without a uuid and new entries
     assert await sessions.load(KEY) == ENTRIES
     await sessions.append(KEY, [{**ENTRIES[1], "message": {"role": "user", "content": "forged"}}])
     assert await sessions.load(KEY) == ENTRIES, "the first entry of a uuid stays"
@@ -104,7 +104,7 @@ async def test_entries_come_back_equal(async_store: Any) -> None:
 
 
 async def test_what_was_said_are_messages(async_store: Any) -> None:
-    """They are searched, shown in prompts, and compacted; the session can still be resumed."""
+    """They are searched, shown in prompts, and compacted. The session can still be resumed."""
     sessions = ClaudeSessionStore(async_store)
     await sessions.append(KEY, ENTRIES)
     [record] = await async_store.list_conversations()

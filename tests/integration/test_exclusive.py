@@ -1,4 +1,4 @@
-"""Two turns at once on one conversation, with each adapter: torn without runs, and one after the other with them."""
+"""Two concurrent turns on one conversation, with each adapter: torn without runs, and one after the other with them."""
 
 from __future__ import annotations
 

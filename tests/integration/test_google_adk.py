@@ -66,7 +66,7 @@ async def read(service: BaseSessionService, session_id: str, **config: Any) -> S
 
 
 async def observations(service: BaseSessionService) -> AsyncIterator[Any]:
-    """What the methods of a session service return, and what they raise."""
+    """The results and errors of the methods of a session service."""
     first = await service.create_session(**WHERE, session_id=" s/1 ", state={"app:a": 1, "user:u": 2, "own": 3})
     other = await service.create_session(app_name="shop", user_id="bob", session_id="1")
     yield first.id, dict(first.state), other.state

@@ -96,7 +96,7 @@ def counts(old: Any) -> Import:
 
 
 def bare(messages: list[BaseMessage]) -> list[BaseMessage]:
-    """Without ids: where the old package had none, the import makes one."""
+    """Without ids: the import makes an id where the old package had none yet."""
     return [message.model_copy(update={"id": None}) for message in messages]
 
 

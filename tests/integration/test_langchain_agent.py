@@ -1,4 +1,4 @@
-"""The middleware with `create_agent` and a scripted model, beside LangGraph's own checkpointer in memory."""
+"""The middleware with `create_agent` and a scripted model, next to LangGraph's own checkpointer in memory."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def grown() -> threading.Event:
 
 @pytest.fixture
 async def client(grown: threading.Event) -> AsyncIterator[AsyncOpenAI]:
-    """Of a model that writes the second half of an answer when a reader has seen the first one."""
+    """With a model that writes the second half of an answer when a reader has seen the first half."""
     with ModelServer() as model:
         model.answer = answer
         model.pause = lambda piece: b"; " not in piece or grown.wait(20)
@@ -181,7 +181,7 @@ async def test_readers_see_an_answer_while_it_is_written(
 async def test_what_ends_a_live_reply_early(
     failure: str, store: HistoryStore, async_store: AsyncHistoryStore, client: AsyncOpenAI, grown: threading.Event
 ) -> None:
-    """A reader that stops leaves what was written, marked as interrupted; what was erased stays so."""
+    """A reader that stops leaves the written text, marked as interrupted. Erased text stays erased."""
     turns = Turns(store, async_store, client)
     grown.set()
 

@@ -34,7 +34,7 @@ async def store(server: RealServer, namespace: str) -> AsyncIterator[AsyncHistor
 
 
 async def call(client: Client, name: str, **arguments: Any) -> list[Any] | str:
-    """The lines of an answer, decoded; or its text if it has none."""
+    """The lines of an answer, decoded, or else its text."""
     result = await client.call_tool(name, arguments)
     text = result.content[0].text  # type: ignore[union-attr]
     if result.is_error:

@@ -215,7 +215,7 @@ class Following(RuleBasedStateMachine):
         for event in events:
             gap = self.syncer.apply([event])
             if gap is not None:
-                # A snapshot is used at once here; `use_the_snapshot` uses one that is older.
+                # A snapshot is used immediately here. `use_the_snapshot` uses an older one.
                 reason = gap.reason if isinstance(gap, Reset) else None
                 assert self.syncer.read_again(self.store.snapshot("c"), reason)
                 break

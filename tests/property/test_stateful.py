@@ -96,7 +96,7 @@ def without_event_times(event: Event) -> Any:
 
 
 def by_either(**arguments: st.SearchStrategy[Any]) -> Any:
-    """A rule for one of the two clients and one of the conversations."""
+    """A rule for either client and any conversation."""
     return rule(client=st.integers(0, 1), conversation=CONVERSATIONS, **arguments)
 
 

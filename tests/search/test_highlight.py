@@ -91,7 +91,7 @@ def test_what_is_found_is_marked(written: str) -> None:
 
 
 def test_text_without_blanks_takes_as_little_time_as_other_text() -> None:
-    """170 ms for each hit in version 0.2, because each character was looked at as a text of its own."""
+    """170 ms for each hit in version 0.2, because each character was examined as its own text."""
     written = "很好看的电影，去电影院。" * 1_300
     highlights(user(written), parse_query("电影院"))  # loads tables
     taken = []

@@ -1,6 +1,6 @@
 """How often search finds the turn that answers a question, over conversations in the form of LoCoMo.
 
-One message a turn, "speaker: text"; all conversations of a file in one namespace; the question as it stands.
+One message a turn, "speaker: text", all conversations of a file in one namespace, and the question as it is.
 """
 
 from __future__ import annotations

@@ -122,14 +122,14 @@ class RealCluster:
             return client.execute_command("CLUSTER SLOTS")
 
     def begin_migration(self, slot: int, target: RealServer) -> RealServer:
-        """Calls for keys that the source lacks go to `target` from now on; the source."""
+        """Calls for keys that the source lacks go to `target` from now on. Returns the source."""
         source = self.owner(slot)
         self.run(target, "SETSLOT", slot, "IMPORTING", self.node_id(source))
         self.run(source, "SETSLOT", slot, "MIGRATING", self.node_id(target))
         return source
 
     def move_keys(self, slot: int, source: RealServer, target: RealServer, count: int = 100) -> None:
-        """Move all keys of a slot, so many at a time."""
+        """Move all keys of a slot, in batches."""
         with source.client() as client:
             while keys := client.execute_command("CLUSTER", "GETKEYSINSLOT", slot, count):
                 client.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)

@@ -19,8 +19,8 @@ class LossyProxy:
     `loss` is that of a lost reply, `delay` the most seconds that one fault delays them.
 
     `request_late`: the client gets no answer, and the bytes reach the server up to `latest` seconds later, mostly when
-    the client has repeated them. `request_repeated`: they reach the server at once, and once more later. One in twenty
-    of both is as late as `latest`, the others come within a tenth of it.
+    the client has repeated them. `request_repeated`: they reach the server immediately, and once more later. One in
+    twenty of both is as late as `latest`, the others come within a tenth of it.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class LossyProxy:
                     self._sockets.discard(server)
                     self._send_late(data, server)
                     if self._random.random() < 0.8:
-                        break  # the client learns at once that its connection is gone
+                        break  # the client learns immediately that its connection is gone
                     client.recv(1 << 20)  # it waits in vain
                     break
                 if fault == "request_lost":

@@ -139,7 +139,7 @@ def irc(source: Source) -> Iterator[Transcript]:
     """Lines `{channel, file, n, date, time, kind, speaker, text}`: one conversation per channel and file.
 
     All lines are held until the end of the file, because the lines of several channels may alternate. Times wrap at
-    midnight (or at noon) and joins have no time; such a conversation keeps the order of its lines.
+    midnight (or at noon) and joins have no time. Such a conversation keeps the order of its lines.
     """
     found: dict[tuple[str, str], list[Turn]] = {}
     for line, record in source.records:
@@ -244,7 +244,7 @@ READERS: tuple[tuple[Callable[[Any], bool], Callable[[Source], Iterator[Transcri
 
 
 def read(path: Path) -> list[Transcript]:
-    """The conversations of a file, of one of these data sets or of a format that the package imports."""
+    """The conversations of a file, of these data sets or of a format that the package imports."""
     source = Source(path)
     _, first = source.records[0]
     reads = next((reads for is_of, reads in READERS if is_of(first)), None)

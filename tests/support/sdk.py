@@ -55,7 +55,7 @@ def _exhaust(value: Any) -> None:
 
 def torn(form: str, items: Sequence[Any]) -> list[str]:
     """The ids of tool calls and results for which the API of chat completions, or Anthropic's, refuses a request: a
-    result must follow its call, with nothing between them but other results, and a call must have one."""
+    result must follow its call, with nothing between them but other results, and a call must have a result."""
     wrong: list[str] = []
     waiting: list[str] = []
     for item in items:

@@ -139,7 +139,7 @@ def lasting(client: Any, pattern: str = "*") -> set[bytes]:
 
 
 def wait_until(condition: Any, what: str, seconds: float = DEADLINE) -> Any:
-    """The first true value of `condition()`; fails after so many seconds."""
+    """The first true value of `condition()`; fails after this many seconds."""
     deadline = time.monotonic() + seconds
     while True:
         if value := condition():
@@ -149,7 +149,7 @@ def wait_until(condition: Any, what: str, seconds: float = DEADLINE) -> Any:
 
 
 async def until(condition: Any, what: Any = "it to be so", seconds: float = DEADLINE) -> Any:
-    """The same in an event loop; what `condition()` returns may have to be awaited."""
+    """The same in an event loop. The value of `condition()` may be awaitable."""
     try:
         async with asyncio.timeout(seconds):
             while True:

@@ -24,7 +24,7 @@ TOKEN = "a-token-of-the-tests"
 
 
 class Serve:
-    """`redis-history serve` as a process, which may open `files` at once."""
+    """`redis-history serve` as a process, which may open `files` files."""
 
     def __init__(
         self, url: str, namespace: str, *options: str, port: int = 0, token: str = TOKEN, files: int = 4096
@@ -73,7 +73,7 @@ class _Here(uvicorn.Server):
 
 @contextlib.asynccontextmanager
 async def listening(app: Any, **options: Any) -> AsyncIterator[int]:
-    """Any application in this event loop; its port."""
+    """Serve an application in this event loop. Returns its port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         settings: dict[str, Any] = {"access_log": False, "lifespan": "off", "ws": "none", **options}
         config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1, **settings)
@@ -138,7 +138,7 @@ class Stream:
         return found  # type: ignore[return-value]
 
     async def messages(self, count: int, seconds: float = DEADLINE) -> list[str]:
-        """The ids of the next appended messages: so many, or fewer if the stream ends before."""
+        """The ids of the next appended messages, fewer if the stream ends before."""
         found: list[str] = []
         while len(found) < count and (event := await self.event(seconds)):
             kind, data = event

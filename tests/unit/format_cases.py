@@ -60,7 +60,7 @@ def turns(
     for message in sorted(messages, key=lambda message: message.role != "system"):
         side = {"tool": "user"}.get(message.role, message.role)
         content = [_content(p) for index, p in enumerate(message.parts) if (message.id, index) not in lost]
-        content = [item for item in content if item != ("text", "")]  # no text is no content
+        content = [item for item in content if item != ("text", "")]  # empty text does not count as content
         if content and (not found or found[-1][0] != side):
             found.append((side, []))
         if content:

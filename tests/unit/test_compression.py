@@ -93,7 +93,7 @@ class OwnError(BaseException):
 @pytest.mark.parametrize("error", [SystemExit, GeneratorExit, asyncio.CancelledError, OwnError, KeyboardInterrupt])
 @pytest.mark.parametrize("coroutine", [False, True])
 async def test_no_error_of_a_summarizer_ends_the_program(error: type[BaseException], coroutine: bool) -> None:
-    """Also one that is meant for its own task or thread, such as `sys.exit()`."""
+    """Also an error for its own task or thread, such as `sys.exit()`."""
 
     def plain(messages: Sequence[Message], previous: str | None) -> str:
         raise error("it")
@@ -289,7 +289,7 @@ def test_errors_about_bounds_name_them() -> None:
 
 
 def long_talk(turns: list[tuple[int, int]], running: bool) -> list[Message]:
-    """Turns of so many tool calls with texts of so many words; the last one still runs, or has its answer."""
+    """Turns of tool calls with texts of a given length. The last turn still runs, or has its answer."""
     messages = [system("Be kind.")]
     for number, (calls, words) in enumerate(turns):
         messages.append(user(f"{number} " + "word " * words))

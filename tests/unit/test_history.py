@@ -228,7 +228,7 @@ def test_limits_keep_calls_with_their_results(turns: Any, max_length: int, max_t
         assert everything[-1].id in left
         assert [entry for entry in everything if entry.id in left] == history.entries
         remaining = {group[entry.id] for entry in history.entries if entry.role != "system"}
-        for entry in everything:  # together since the last one of the group was added, and so together now
+        for entry in everything:  # together since the end of the group was added, and so together now
             if group[entry.id] in remaining and entry.role != "system" and entry.id not in left:
                 members = [one for one in everything if group[one.id] == group[entry.id]]
                 gone = [one for one in members if one.id not in left]

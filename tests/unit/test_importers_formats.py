@@ -16,7 +16,7 @@ def read(path, **options):
 
 @pytest.fixture
 def load(tmp_path):
-    """Writes records to a file and reads them. None may be rejected, and a second reading must give the same ids."""
+    """Writes records to a file and reads them. All must be accepted, and a second reading must give the same ids."""
 
     def load(*records, name="sample.jsonl"):
         path = tmp_path / name

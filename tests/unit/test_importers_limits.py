@@ -229,7 +229,7 @@ def check_errors(path: Path, format: str) -> None:
 
 
 class Taken(NamedTuple):
-    """What a process printed, and its memory in bytes before and at most."""
+    """The output of a process, and its memory in bytes before and at most."""
 
     output: str
     before: int

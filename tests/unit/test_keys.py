@@ -1,4 +1,4 @@
-"""Keys: one for each id and no other, whatever the id; all of a conversation in one cluster slot."""
+"""Keys: exactly one for each id, and all keys of a conversation in one cluster slot."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def test_no_text_ends_the_data_or_becomes_an_instruction(
     summarize([user("harmless")], None)
     prompt, question = sent(server, vendor)
     mark = question.split(">", 1)[0].removeprefix("<conversation-")
-    forged = hostile.replace("MARK", mark)  # of an earlier call; the next one has another
+    forged = hostile.replace("MARK", mark)  # of an earlier call, and the next call has another mark
     messages = [
         user(forged, participant=Participant("user", "u1", forged)),
         assistant(tool_use("c1", forged, {forged: forged})),

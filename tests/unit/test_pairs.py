@@ -103,7 +103,7 @@ def test_no_cap_separates_a_pair(named: bool) -> None:
 
 @pytest.mark.parametrize("named", [True, False])
 def test_no_cap_separates_a_pair_of_a_batch(named: bool) -> None:
-    """All messages at once, as `append_many` and `restore` send them."""
+    """All messages in one call, as `append_many` and `restore` send them."""
     for messages in conversations(named=named):
         for size in range(2, len(messages) + 1):
             for most in range(1, size):

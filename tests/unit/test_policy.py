@@ -95,7 +95,7 @@ def test_the_turn_in_progress_and_system_messages_stay() -> None:
 
 
 def test_messages_before_the_summary_leave_with_it() -> None:
-    """Messages that came later, with times of their own, stand before it; a store has one summary only."""
+    """Messages that came later, with their own times, precede it. A store has one summary only."""
     old, new = talk(6), [user("x", id=f"n{number}") for number in range(4)]
     summary = user("s", id="s", metadata={"is_summary": True})
     plan = planned(Policy(max_messages=6, keep_recent=2).plan([*old, summary, *new]))

@@ -19,7 +19,7 @@ def test_no_private_name_of_redis_py_is_used() -> None:
     used = {name for tree in trees for name in _used(tree) if name in foreign}
     used |= {module for tree in trees for module in _imported(tree) if module.startswith("redis.") and "._" in module}
     assert used == set()
-    # The mixin of redis-py's connections has names of its own.
+    # The mixin of redis-py's connections has its own names.
     tree = ast.parse((ROOT / "redis_history/_async/_node.py").read_text(encoding="utf-8"))
     [guard] = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "AsyncGuard"]
     assert set(_defined(guard)) & theirs == set()

@@ -105,7 +105,7 @@ _PRETENDS = st.one_of(
 @pytest.mark.proves("speakers")
 @given(st.lists(st.tuples(st.one_of(st.none(), _PERSON), st.lists(_PRETENDS, min_size=1, max_size=3)), max_size=5))
 def test_no_text_begins_a_line_like_a_speaker(said: list[tuple[Participant | None, list[str]]]) -> None:
-    """Whatever the texts are, each line of a message begins with the label of its author or with the margin."""
+    """For all texts, each line of a message begins with the label of its author or with the margin."""
     others = [
         assistant(tool_use("c", "find")),
         user(tool_result("c", "found"), "a\nBob: b", id="result"),
@@ -590,7 +590,7 @@ def test_any_history_gives_a_prompt_that_holds(
     assert len(report.left_out) == len({one.message_id for one in report.left_out})
     for message in found.messages:
         assert message.role in ("user", "assistant", "system", "tool")
-    # Other messages than results keep their order; a summary and the system prompt stand first.
+    # Messages other than results keep their order. A summary and the system prompt stand first.
     places = {message.id: place for place, message in enumerate(messages)}
     order = [
         places[message.id]

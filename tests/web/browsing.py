@@ -28,7 +28,7 @@ _OPTIONS = (
     # No name leads anywhere: nothing but the tests' own servers can be reached.
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )
-#: Seconds for what should take far less; a busy machine may take them.
+#: Seconds for actions that should take far less, except on a busy machine.
 PATIENCE = 20.0
 
 expect.set_options(timeout=PATIENCE * 1000)
@@ -173,7 +173,7 @@ class Windows:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def windows(chromium: Browser) -> AsyncIterator[Windows]:
-    """Windows of this test; a request to another host, an error or a dialog fails the test."""
+    """Windows of this test. A request to another host, an error or a dialog fails the test."""
     opened = Windows(chromium)
     yield opened
     await opened.close()
@@ -235,11 +235,11 @@ class Network:
         await asyncio.gather(*self._pumps, return_exceptions=True)
 
     def freeze(self) -> None:
-        """Nothing arrives any more, and no connection ends."""
+        """Data stops arriving, and no connection ends."""
         self._flows.clear()
 
     def cut(self) -> None:
-        """All connections end, and new ones are closed at once."""
+        """All connections end, and new ones are closed immediately."""
         self._is_cut = True
         for writer in self._writers:
             writer.transport.abort()

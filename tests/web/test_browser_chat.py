@@ -53,7 +53,7 @@ def _npm(folder: Path, *arguments: str) -> None:
 
 @pytest.fixture(scope="session")
 def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The example with its page, and the client of AG-UI beside it."""
+    """The example with its page, and the client of AG-UI with it."""
     if shutil.which("npm") is None:
         reason = "npm is not installed: it builds the page of docs/examples/chat"
         if os.environ.get("CI") == "true":
@@ -115,7 +115,7 @@ def redis(own_server: Callable[..., RealServer]) -> RealServer:
 
 
 class Tab:
-    """The chat in a tab. What it shows of an answer is always a beginning of it."""
+    """The chat in a tab. It always shows a beginning of the answer."""
 
     def __init__(self, page: Page) -> None:
         self.page = page

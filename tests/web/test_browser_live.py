@@ -116,7 +116,7 @@ def _begin(message: Message) -> str:
 
 
 async def _scroll_to(page: Page, step: int, until: str) -> dict[str, str]:
-    """Scroll by so many pixels until a message is in view. Returns the beginnings of all messages that were drawn on
+    """Scroll by `step` pixels until a message is in view. Returns the beginnings of all messages that were drawn on
     the way, in order."""
     found: dict[str, str] = {}
     deadline = time.monotonic() + 6 * PATIENCE

@@ -504,7 +504,7 @@ async def test_what_models_write_beside_markdown(windows: Windows, site: Site) -
         return [...counts.values()];
     }""")
     assert 50 < max(lines) <= 76, "with the blank at the end of a line"
-    # Nothing lies over a text, and no band is below the last message.
+    # Texts are not covered, and no band is below the last message.
     overlap = """() => {
         const boxes = (of) => [...document.querySelectorAll(of)].map((one) => one.getBoundingClientRect());
         const meet = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;

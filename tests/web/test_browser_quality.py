@@ -1,4 +1,4 @@
-"""The page in real Chromium: accessible by axe-core, quick, and its modules by themselves."""
+"""The page in real Chromium: accessible by axe-core, quick, and its modules on their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The page in real Chromium while replies are written: all of it is shown at once, and the page says what it knows."""
+"""The page in real Chromium while replies are written: all of it is shown, and the page says what it
+knows."""
 
 from __future__ import annotations
 
@@ -137,7 +138,7 @@ async def test_twenty_replies_in_one_conversation_and_twenty_conversations(windo
         site.store.append(name, user("All at once."))
     page = await window.open(one)
     tokens = 60
-    # What is shown of a reply at any time is its beginning.
+    # The shown part of a reply is its beginning at any time.
     await page.evaluate("""() => {
         window.shown = {};
         window.wrong = [];

@@ -102,7 +102,7 @@ class Gate:
 
 
 async def resumed_by(client: httpx.AsyncClient, gate: Gate, count: int) -> list[list[dict[str, Any]]]:
-    """What so many readers get that come in the middle of the answer."""
+    """The streams of `count` readers that come in the middle of the answer."""
     reading = asyncio.Barrier(count + 1)
 
     async def resume() -> list[dict[str, Any]]:

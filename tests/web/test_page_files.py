@@ -27,7 +27,7 @@ def test_content_cannot_become_markup_and_nothing_comes_from_elsewhere() -> None
 def test_the_files_fit_together() -> None:
     for file in re.findall(r'(?:src|href)="([^"]+)"', PAGE):
         assert (STATIC.parent / file).is_file(), file
-    loaded = re.findall(r'="static/([^"]+\.js)"', PAGE)  # all at once, not one after the other
+    loaded = re.findall(r'="static/([^"]+\.js)"', PAGE)  # all together, not one after the other
     assert sorted(loaded) == sorted(path.relative_to(STATIC).as_posix() for path in STATIC.rglob("*.js"))
     export = re.compile(r"^export (?:async )?(?:function|const|class) (\w+)", re.MULTILINE)
     for script, text in SCRIPTS.items():

@@ -20,7 +20,7 @@ MANY = 1200
 LISTED = "v1/conversations?last=1&limit=1000"
 SEARCHED = "v1/search?q=suitcase&limit=100"
 #: For each endpoint: the largest request, and the maximum number of round trips. (A listing reads the
-#: names of the conversations, and their records 500 at once; messages come 200 at once.)
+#: names of the conversations, and their records 500 per call; messages come 200 per call.)
 COSTS: dict[str, tuple[str, dict[str, Any] | None, int]] = {
     "GET /v1/status": ("v1/status", None, 2),
     "GET /v1/conversations": (LISTED, None, 15),

@@ -27,7 +27,7 @@ BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
 def failed(*arguments: str) -> Result:
-    """The result of a command that ends by itself, in this process."""
+    """The result of a command that ends automatically, in this process."""
     return CliRunner().invoke(cli, arguments)
 
 
