@@ -36,8 +36,8 @@ class RetryPolicy:
     """How long a call keeps trying while the server cannot be reached. Times in seconds.
 
     Retries are safe: every change has a token and every message an id, so a repeated write is recognized. `deadline`:
-    a call that fails after this time is not retried. Waits are random, so that a fleet does not reconnect simultaneously:
-    up to `first_wait`, then up to twice as long each time, at most `longest_wait`.
+    a call that fails after this time is not retried. Waits are random, so that a fleet does not reconnect
+    simultaneously: up to `first_wait`, then up to twice as long each time, at most `longest_wait`.
 
     `on_retry` is called before each retry, in the thread or event loop of the call, so it must not block. Its errors
     are logged.

@@ -4,7 +4,7 @@ It listens to keyspace notifications, and to the channels to which scripts publi
 the server's setting for notifications. A message only makes subscribers read their change logs. The confirmation of a
 subscription does so too, because earlier changes may have been missed.
 
-The doorbell's task alone uses the connection: other tasks change the wanted channels, and it looks for such changes
+The doorbell's task alone uses the connection: others change the wanted channels, and it looks for such changes
 many times a second, because redis-py cannot interrupt a wait for messages. After any error it takes a new connection
 and subscribes again.
 """
