@@ -45,8 +45,8 @@ class Original(NamedTuple):
 
 
 class Transcript(msgspec.Struct, frozen=True, kw_only=True):
-    """One conversation of a file: `messages` in the order of the source, its `format`, and its `title`,
-    owner and agent.
+    """One conversation of a file: `messages` in the order of the source, its `format`, and its `title`, `user_id` and
+    `agent_name`.
 
     `conversation_id` and the ids of messages depend only on the name and content of the file, so a repeated import adds
     nothing. Timestamps decide the order in a store, and the order of the source must be kept. So messages only have
