@@ -76,6 +76,13 @@ def write_replies(url: str, name: str) -> None:
             time.sleep(0.001)
 
 
+def copy_conversations(url: str, name: str) -> None:
+    """Fork "c" to <name>-0, <name>-1 … until the process is killed."""
+    with HistoryStore(url, search="off") as store:
+        for number in itertools.count():
+            store.fork("c", f"{name}-{number}")
+
+
 def barrier(parties: int) -> Barrier:
     """A barrier for such processes."""
     return _context.Barrier(parties)
