@@ -118,14 +118,15 @@ def compress_command(
         stats = asyncio.run(work())
     if stats is None:
         return
+    # After a failure, a conversation rests, and is skipped until then.
+    skipped = stats.resting + stats.conflicts + stats.leases_lost + stats.busy
     text = (
         f"{counted(stats.compressed, 'conversation')} compressed: {counted(stats.messages, 'message')} of "
-        f"{stats.tokens_before:,} tokens into {stats.tokens_after:,}; {stats.failed:,} failed"
+        f"{stats.tokens_before:,} tokens into {stats.tokens_after:,}; {stats.failed:,} failed, {skipped:,} skipped"
     )
-    if not quiet or stats.failed:
+    if not quiet or stats.failed or (once and skipped):
         context.say(text, kind="ended", **structs.asdict(stats))
-    # After a failure, a conversation rests, and is skipped until then.
-    if once and (stats.failed or stats.resting or stats.conflicts or stats.leases_lost or stats.busy):
+    if once and (stats.failed or skipped):
         sys.exit(FAILED)
 
 

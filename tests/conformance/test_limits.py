@@ -138,7 +138,8 @@ async def test_a_backlog_far_above_a_cap_leaves_in_several_changes(stores: Any) 
 
 
 @pytest.mark.proves("max-messages")
-async def test_memory_has_caps_of_its_own() -> None:
+async def test_memory_has_caps_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    """It warns once when the first message, and when the first conversation, is removed."""
     async with AsyncHistoryStore("memory://") as store:
         await store.append_many("c", [user(str(number)) for number in range(600)])
         assert len(await store.get("c")) == 500
@@ -147,6 +148,9 @@ async def test_memory_has_caps_of_its_own() -> None:
         listed = await store.list_conversations(limit=1000)
         assert len(listed) == 500
         assert await store.get("c") == []
+        await store.append_many("more", [user(str(number)) for number in range(600)])
+    what = [record.getMessage().partition(":// keeps only the last 500 ")[2][:8] for record in caplog.records]
+    assert what == ["messages", "conversa"]
     with pytest.raises(ConfigurationError):
         AsyncHistoryStore("redis://localhost", max_conversations=5)
 
