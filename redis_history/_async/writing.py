@@ -225,7 +225,7 @@ class AsyncWriting:
         self, user_id: int | str, *, on_progress: Callable[[Conversation], object] | None = None
     ) -> int:
         """Remove all conversations of the owner `user_id` with every copy of their content: messages, archives, search
-        documents, replies, records, forks that he owns. Returns their number.
+        documents, replies, records. Returns their number. Forks of these conversations that have another owner stay.
 
         Conversations that get this owner during the call are removed, too. `on_progress` gets the record of each
         removed one. Call it again after an error or an interruption: it continues. Raises ConflictError, with their

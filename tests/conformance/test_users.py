@@ -83,6 +83,19 @@ async def test_conversations_made_meanwhile_are_erased_and_given_ones_are_kept(s
     assert await _ids(store.iter_conversations(user_id="u")) == []
 
 
+async def test_a_fork_belongs_to_its_own_owner(store: Any) -> None:
+    """A fork gets the owner of its origin, and is erased with his conversations, unless it was given to another."""
+    await _own(store, "u", "a")
+    await store.append("a", user("text", id="m"))
+    for name in ("own", "given"):
+        assert (await store.fork("a", name)).user_id == "u"
+    await store.update_conversation("given", user_id="v")
+    assert await store.erase_user("u") == 2
+    assert await _ids(store.iter_conversations()) == ["given"]
+    assert [one.id for one in await store.get("given")][1:] == ["m"]
+    assert await store.erase_user("v") == 1
+
+
 async def test_an_existing_record_is_returned_as_it_is(store: Any) -> None:
     made = await store.create_conversation(Conversation("c", user_id="u"), exist_ok=True)
     assert await store.create_conversation(Conversation("c", user_id="v"), exist_ok=True) == made
