@@ -1,18 +1,11 @@
 """Import conversations into a store, from files or from keys of agent frameworks, and export a store to a file."""
 
+from redis_history.importers.exporting import Exported, async_export_messages, export_messages
 from redis_history.importers.frameworks import FRAMEWORKS, FrameworkSource
+from redis_history.importers.importing import Imported, OnProgress, async_import_messages, import_messages
 from redis_history.importers.reader import FORMATS, read_transcripts
 from redis_history.importers.source import ImportLimits
 from redis_history.importers.transcript import ImportProblem, OnError, Transcript, Turn, build
-from redis_history.importers.transfer import (
-    Exported,
-    Imported,
-    OnProgress,
-    async_export_messages,
-    async_import_messages,
-    export_messages,
-    import_messages,
-)
 
 __all__ = [
     "FORMATS",
