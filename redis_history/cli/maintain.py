@@ -118,15 +118,15 @@ def compress_command(
         stats = asyncio.run(work())
     if stats is None:
         return
-    # After a failure, a conversation rests, and is skipped until then.
-    skipped = stats.resting + stats.conflicts + stats.leases_lost + stats.busy
+    # After a failure, a conversation rests, also for other workers.
+    skipped = stats.busy + stats.conflicts + stats.leases_lost
     text = (
         f"{counted(stats.compressed, 'conversation')} compressed: {counted(stats.messages, 'message')} of "
         f"{stats.tokens_before:,} tokens into {stats.tokens_after:,}; {stats.failed:,} failed, {skipped:,} skipped"
     )
     if not quiet or stats.failed or (once and skipped):
         context.say(text, kind="ended", **structs.asdict(stats))
-    if once and (stats.failed or skipped):
+    if once and (stats.failed or skipped or stats.resting):
         sys.exit(FAILED)
 
 
