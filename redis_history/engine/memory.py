@@ -129,7 +129,7 @@ class MemoryBackend:
         """End the replies of dead writers; returns whether there were any."""
         conversation = self._space.find(conversation_id)
         replies = () if conversation is None else conversation.replies.values()
-        dead = [reply for reply in replies if reply.ends <= time.monotonic()]
+        dead = [reply for reply in replies if reply.ends <= time.time()]
         for reply in dead:
             message = cast(ConversationState, conversation).message(reply.message_id)
             end = ReplyEnd(size=len(reply.content))

@@ -97,7 +97,7 @@ class Run:
     agent_name: str | None
     status: RunStatus
     started_at: datetime
-    #: On the monotonic clock.
+    #: Seconds since 1970, as all leases: a stored backend outlives the monotonic clock.
     expires: float
     ended_at: datetime | None = None
     reason: str | None = None
@@ -120,7 +120,7 @@ class Runs:
 
     def refresh(self) -> bool:
         """Note what has expired. Returns whether waiters have left."""
-        now = time.monotonic()
+        now = time.time()
         run = self.run
         if run is not None and run.is_active and run.expires <= now:
             run.status, run.ended_at = "interrupted", datetime.now(UTC)
@@ -135,14 +135,14 @@ class Runs:
     @property
     def expires(self) -> float | None:
         """Seconds until the active run expires."""
-        return None if self.active is None else self.active.expires - time.monotonic()
+        return None if self.active is None else self.active.expires - time.time()
 
     def begin(self, waiter: RunWaiter, kind: LeaseKind, seconds: float) -> Run:
         """Begin the run of a waiter."""
         self.fence += 1
         fence, former = RunFence(self.fence, waiter.run_id, kind), self.run
         before = former.started_at if former is not None and former.status == "interrupted" else None
-        ends = time.monotonic() + seconds
+        ends = time.time() + seconds
         self.run = Run(fence, waiter.agent_name, "active", datetime.now(UTC), ends, interrupted_since=before)
         self.last_ids.append(waiter.run_id)
         return self.run
@@ -228,7 +228,7 @@ class ConversationState:
         insort(self.live, (position, entry.message.id))
         self.store(entry, position, self.revision + 1, token)
         if entry.flags & STREAMING:
-            self.replies[token] = Reply(entry.message.id, time.monotonic() + LEASE_SECONDS)
+            self.replies[token] = Reply(entry.message.id, time.time() + LEASE_SECONDS)
         self.count(entry, 1)
         return position
 
@@ -424,11 +424,11 @@ class Space:
         if log:
             return Cursor(BEGINNING.epoch, log[-1].entry.revision, log[-1].entry.token)
         token, until = self.ended.get(conversation_id, ("", 0.0))
-        return msgspec.structs.replace(BEGINNING, token=token) if until > time.monotonic() else BEGINNING
+        return msgspec.structs.replace(BEGINNING, token=token) if until > time.time() else BEGINNING
 
     def end(self, conversation_id: str, token: str) -> None:
         """Remove a conversation. `token`: of its last change, the deletion."""
-        now = time.monotonic()
+        now = time.time()
         self.ended = {name: (of, until) for name, (of, until) in self.ended.items() if until > now}
         self.ended[conversation_id] = token, now + _ENDED
         del self.conversations[conversation_id]
@@ -436,8 +436,9 @@ class Space:
 
     def draft(self, token: str) -> Draft:
         """A draft, or a new one. Drafts that nobody continued are removed."""
-        oldest = time.monotonic() - _DRAFT_LASTS
-        self.drafts = {name: draft for name, draft in self.drafts.items() if draft.touched >= oldest}
+        oldest = time.time() - _DRAFT_LASTS
+        for name in [name for name, draft in self.drafts.items() if draft.touched < oldest]:
+            del self.drafts[name]
         return self.drafts.get(token, Draft())
 
     def runs_of(self, conversation_id: str, kind: LeaseKind = "run") -> Runs:
@@ -468,7 +469,7 @@ class Space:
 
     def drop_old_logs(self) -> None:
         """Drop logs of deleted conversations that no subscription needs."""
-        limit = time.monotonic() - _LOG_OUTLIVES if self.watchers_of_all else float("inf")
+        limit = time.time() - _LOG_OUTLIVES if self.watchers_of_all else float("inf")
         for name, at in list(self.deleted.items()):
             if at > limit:
                 break

@@ -173,7 +173,7 @@ class ReadChanges(Struct, Op[Changes], frozen=True):
         position = conversation.stored[reply.message_id].position
         had = self.replies.get(position.sequence, Progress()).size
         content = bytes(reply.content[had:])
-        return LiveReply(position, reply.message_id, content, len(reply.content), reply.ends - time.monotonic())
+        return LiveReply(position, reply.message_id, content, len(reply.content), reply.ends - time.time())
 
 
 class ReadLog(OnConversation, Op[list[Event]], frozen=True):

@@ -135,6 +135,6 @@ class DeleteConversation(Write[bool], frozen=True):
             space.drop_old_logs()
             space.write(self, conversation, Kind.ENDED)
             space.deleted_logs[self.conversation_id] = conversation.log
-            space.deleted[self.conversation_id] = time.monotonic()
+            space.deleted[self.conversation_id] = time.time()
         space.end(self.conversation_id, token_of(self.token))
         return True

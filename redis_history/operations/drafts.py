@@ -100,7 +100,7 @@ class WriteDraft(OnConversation, Op[bool], frozen=True, kw_only=True):
             held.pop(position, None)
         for entry in self.entries:
             held[Position(entry.timestamp or 0, entry.message.sequence or 0)] = entry
-        draft.page, draft.touched = self.page, time.monotonic()
+        draft.page, draft.touched = self.page, time.time()
         space.drafts[self.token] = draft
         return True
 

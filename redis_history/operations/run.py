@@ -79,10 +79,10 @@ class TakeRun(_OnRun, frozen=True):
     def apply(self, space: Space) -> RunOutcome:
         name = self.conversation_id
         runs = space.runs_of(name, self.kind)
-        rests = runs.run is not None and runs.active is None and runs.run.expires > time.monotonic()
+        rests = runs.run is not None and runs.active is None and runs.run.expires > time.time()
         if self.kind == "compressor" and (rests or space.find(name) is None):
             return _outcome(name, runs, False)
-        ends = time.monotonic() + PLACE_SECONDS
+        ends = time.time() + PLACE_SECONDS
         own = {run_id for run_id, _ in self.callers}
         for run_id, agent in self.callers:
             run = runs.run
@@ -139,7 +139,7 @@ class KeepRuns(Struct, Op[list[RunOutcome]], frozen=True):
             runs = space.runs_of(name, fence.kind)
             kept = space.holds(name, fence)
             if kept and runs.run is not None:
-                runs.run.expires = time.monotonic() + self.seconds
+                runs.run.expires = time.time() + self.seconds
             outcomes.append(_outcome(name, runs, kept))
         return outcomes
 
@@ -174,7 +174,7 @@ class EndRun(_OnRun, frozen=True):
         if run.status == "stopping" and self.status == "completed":
             return _outcome(name, runs, False)
         run.status, run.ended_at = cast(RunStatus, self.status), datetime.now(UTC)
-        run.expires = time.monotonic() + self.rest
+        run.expires = time.time() + self.rest
         space.announce_run(name, self.fence.kind)
         if runs.queue:
             space.ring(name, runs.queue[0][0].run_id)

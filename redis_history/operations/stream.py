@@ -111,7 +111,7 @@ class GrowReply(Struct, Op[int], frozen=True):
                 stored = conversation.stored[reply.message_id]
                 stored.entry = msgspec.structs.replace(stored.entry, tools=stored.entry.tools + self.tools)
         if self.lives:
-            reply.ends = time.monotonic() + LEASE_SECONDS
+            reply.ends = time.time() + LEASE_SECONDS
         return len(reply.content)
 
 

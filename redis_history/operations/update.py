@@ -84,7 +84,7 @@ class UpdateMessage(Write[Appended | None], frozen=True):
             if token is None:
                 return None
             reply = conversation.replies[token]
-            if reply.ends > time.monotonic() or len(reply.content) != self.reply.size:
+            if reply.ends > time.time() or len(reply.content) != self.reply.size:
                 return None
             conversation.settled[token] = revision
         conversation.replies.pop(token or "", None)

@@ -10,12 +10,14 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator
 from itertools import cycle, islice, pairwise
+from pathlib import Path
 
 import msgspec
 import pytest
 
-from redis_history import AsyncHistoryStore, Conversation, HistoryStore, Message
-from redis_history.importers import Transcript
+from redis_history import AsyncHistoryStore, Compressor, Conversation, HistoryStore, Message, extractive_summarizer
+from redis_history.importers import Transcript, export_messages, import_messages
+from redis_history.search.hits import SearchHits
 from redis_history.tokens import count_characters
 from tests.support.research import read
 from tests.support.servers import Start, lasting
@@ -97,3 +99,43 @@ def test_real_conversations(own_server: Start, full: bool) -> None:
                 assert store.delete_conversation(conversation_id)
             assert lasting(client) == set()
         assert store.list_conversations() == []
+
+
+def _found(hits: SearchHits) -> list[tuple[str, str, float, bool]]:
+    return [(hit.conversation_id, hit.message.id, round(hit.score, 6), hit.archived) for hit in hits]
+
+
+@pytest.mark.proves("backup")
+def test_a_backup_restores_real_conversations(own_server: Start, tmp_path: Path) -> None:
+    """Records, messages, archives, forks, lists and searches are equal, field by field."""
+    url, path = own_server().url, tmp_path / "backup.jsonl.gz"
+    with HistoryStore(url, namespace="first") as first, HistoryStore(url, namespace="second") as second:
+        for number, transcript in enumerate(transcript for file in FILES for transcript in read(file)):
+            name = transcript.conversation_id
+            first.create_conversation(
+                Conversation(name, user_id=number % 7, title=transcript.title, metadata={"format": transcript.format})
+            )
+            for at in range(0, len(transcript.messages), BATCH):
+                first.append_many(name, transcript.messages[at : at + BATCH])
+            if number % 10 == 0:
+                first.fork(name, f"{name}/fork")
+        assert Compressor(first, extractive_summarizer(), max_messages=40).run_once().compressed
+        exported = export_messages(first, path)
+        imported = import_messages(path, second)
+        assert (imported.new, imported.problems) == (exported.messages, 0)
+        query = "order flight error file question"
+        for one in first.iter_conversations():
+            name = one.conversation_id
+            assert second.get_conversation(name) == one
+            assert second.get(name) == first.get(name)
+            assert second.get(name, include_archived=True) == first.get(name, include_archived=True)
+            assert _found(second.search(name, query, token_cap=None)) == _found(
+                first.search(name, query, token_cap=None)
+            )
+        assert second.list_conversations(limit=10_000, preview=True) == first.list_conversations(
+            limit=10_000, preview=True
+        )
+        assert second.list_conversations(user_id=3, limit=999) == first.list_conversations(user_id=3, limit=999)
+        everywhere = [_found(store.search_all(query, limit=50, token_cap=None)) for store in (first, second)]
+        assert everywhere[0]
+        assert [score for _, _, score, _ in everywhere[0]] == [score for _, _, score, _ in everywhere[1]]
