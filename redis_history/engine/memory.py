@@ -59,6 +59,7 @@ class MemoryBackend:
             yield self._space
 
     def execute(self, op: Op[T]) -> T:
+        """Like `AsyncBackend.execute`."""
         with self._open_space():
             changed = op.conversation_id if isinstance(op, Write | GrowReply) else None
             if isinstance(op, FindMessage | ReadChanges | ReadHead | ReadPage) and self._end_dead_replies(
@@ -74,26 +75,31 @@ class MemoryBackend:
         return cast(T, outcome)
 
     def poll_changes(self, query: ChangeQuery) -> ChangedHeads:
+        """Like `AsyncFollowsAll.poll_changes`."""
         with self._open_space() as space:
             found = {name: space.find(name) for name in (*space.conversations, *query.known)}
             heads = {name: BEGINNING if state is None else state.head for name, state in found.items()}
         return ChangedHeads({name: head for name, head in heads.items() if head != query.known.get(name, BEGINNING)})
 
     def watch_all(self, wake: WakeAll) -> None:
+        """Like `AsyncFollowsAll.watch_all`."""
         with self._lock:
             self._space.watchers_of_all.append(wake)
 
     def unwatch_all(self, wake: WakeAll) -> None:
+        """Like `AsyncFollowsAll.unwatch_all`."""
         with self._lock:
             if wake in self._space.watchers_of_all:
                 self._space.watchers_of_all.remove(wake)
             self._space.drop_old_logs()
 
     def watch(self, conversation_id: str, wake: Wake) -> None:
+        """Like `AsyncBackend.watch`."""
         with self._lock:
             self._space.watchers.setdefault(conversation_id, []).append(wake)
 
     def unwatch(self, conversation_id: str, wake: Wake) -> None:
+        """Like `AsyncBackend.unwatch`."""
         with self._lock:
             watchers = self._space.watchers.get(conversation_id, [])
             if wake in watchers:
@@ -103,10 +109,12 @@ class MemoryBackend:
                 self._space.drop_old_logs()
 
     def watch_run(self, conversation_id: str, run_id: str, wake: Wake) -> None:
+        """Like `AsyncBackend.watch`, for one holder or waiter."""
         with self._lock:
             self._space.run_watchers.setdefault((conversation_id, run_id), []).append(wake)
 
     def unwatch_run(self, conversation_id: str, run_id: str, wake: Wake) -> None:
+        """Like `AsyncBackend.unwatch`, for one holder or waiter."""
         with self._lock:
             watchers = self._space.run_watchers.get((conversation_id, run_id), [])
             if wake in watchers:
@@ -115,10 +123,12 @@ class MemoryBackend:
                 self._space.run_watchers.pop((conversation_id, run_id), None)
 
     def capabilities(self) -> Capabilities:
+        """Like `AsyncDescribes.capabilities`."""
         with self._open_space():
             return Capabilities("memory", search="client", doorbell="direct")
 
     def close(self) -> None:
+        """Like `AsyncBackend.aclose`."""
         with self._lock:
             self._closed = True
             self._space.conversations.clear()

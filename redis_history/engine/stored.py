@@ -21,7 +21,7 @@ from redis_history.capabilities import Capabilities
 from redis_history.engine.memory import MemoryBackend
 from redis_history.engine.space import Change, ConversationState, Draft, Runs, Space, StoredMessage
 from redis_history.model import Message, Position
-from redis_history.operations import Entry
+from redis_history.operations import Entry, LeaseKind
 from redis_history.operations.backend import Wake, WakeAll
 
 __all__ = ["StoredBackend"]
@@ -36,13 +36,17 @@ _CHANGES: Final = 100
 
 class StoredBackend(MemoryBackend):
     """Has all features. A subclass defines `transaction`, `get`, `set` and `keys`, and calls `ring` if others may have
-    changed the storage. Any number of processes may use it, if transactions exclude each other."""
+    changed the storage. Any number of processes may use it, if transactions exclude each other.
+
+    `log_length`, `ttl` and `max_messages` are those of a store."""
 
     def __init__(self, *, log_length: int = 10_000, ttl: float | None = None, max_messages: int | None = None) -> None:
         super().__init__(log_length=log_length, ttl=ttl, max_messages=max_messages, max_conversations=None)
-        self._conversations = _Stored(self, "c", partial(_conversation, log_length), _pack, _mark)
-        self._runs = _Stored(self, "r", _decoder(Runs), _encode)
-        self._drafts = _Stored(self, "d", _draft, _pack_draft)
+        self._conversations: _Stored[str, ConversationState] = _Stored(
+            self, "c", partial(_conversation, log_length), _pack, _mark
+        )
+        self._runs: _Stored[tuple[str, LeaseKind], Runs] = _Stored(self, "r", _decoder(Runs), _encode)
+        self._drafts: _Stored[str, Draft] = _Stored(self, "d", _draft, _pack_draft)
         # Other processes may watch a conversation that this one deletes: logs of deleted conversations are kept.
         self._space.watchers_of_all.append(lambda conversation_id: None)
         self._watched: dict[str, float] = {}  # since when, by conversation; "": all
@@ -284,6 +288,7 @@ _unpack_draft: Final = _decoder(_PackedDraft)
 
 
 def _conversation(log_length: int, data: bytes) -> ConversationState:
+    state: ConversationState
     state, log, stored = _unpack(data)
     archived = {message_id: archive for archive in state.archives for _, message_id in archive.held}
     messages = {packed.message_id: StoredMessage(packed.entry(), *rest) for packed, *rest in stored}
