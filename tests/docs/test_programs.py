@@ -99,7 +99,7 @@ def test_watch_and_say(private_home: Path) -> None:
     for file, block in SCRIPTS.items():
         (private_home / str(file)).write_text(block.content)
     others = [block for block in blocks(DOCS / "tutorial.md") if block.language in ("sh", "text")]
-    [commands, shown] = others[1:]
+    [commands, shown] = others[1:3]
     assert 'python say.py "Kettle on?" "Two cups, please."' in commands.content
 
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
