@@ -68,9 +68,9 @@ class Turns:
         self.requests: list[Any] = []
         self.loop = asyncio.Runner()
 
-    def take(self, texts: Iterable[str]) -> Self:
+    def take(self, texts: Iterable[str], *, only_streams: bool = False) -> Self:
         for number, text in enumerate(texts):
-            if number % 2:
+            if number % 2 or only_streams:
                 self.run(self.stream(text))
             else:
                 self.ask(text)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from redis_history import HistoryStore
+from redis_history import AsyncHistoryStore, HistoryStore
 from tests.acceptance.framework_turns import FRAMEWORKS
 from tests.support.servers import RealServer
 
@@ -23,10 +23,10 @@ pytestmark = [
 TEXTS = ["What is 2 + 3?", "And again?", "And once more?", "Thanks, and again?"]
 
 
-def without_a_store(name: str, texts: list[str]) -> list[Any]:
+def without_a_store(name: str, texts: list[str], **options: Any) -> Any:
     """What the model is sent with the framework's own memory."""
     with FRAMEWORKS[name](None, name) as turns:
-        return plain(turns.take(texts).requests)
+        return plain(turns.take(texts, **options).requests)
 
 
 def plain(requests: list[Any]) -> Any:
@@ -42,6 +42,18 @@ def test_four_turns_with_and_without_a_stream_and_a_restart(name: str, server: R
             sent += turns.take(texts).requests
     assert plain(sent) == without_a_store(name, TEXTS)
     assert len(sent) in (4, 8)
+
+
+@pytest.mark.parametrize("name", ["openai_agents", "pydantic_ai", "agent_framework", "google_adk"])
+def test_four_streams_with_an_asynchronous_store_and_a_restart(name: str, server: RealServer, namespace: str) -> None:
+    sent = []
+    for texts in (TEXTS[:2], TEXTS[2:]):
+        store = AsyncHistoryStore(server.url, namespace=namespace)
+        with FRAMEWORKS[name](store, name) as turns:
+            sent += turns.take(texts, only_streams=True).requests
+            turns.run(store.aclose())
+    assert plain(sent) == without_a_store(name, TEXTS, only_streams=True)
+    assert len(sent) == 8
 
 
 @pytest.mark.full
