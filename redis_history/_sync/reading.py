@@ -18,10 +18,11 @@ from redis_history.model import Conversation, Message, Role, Scope
 from redis_history.model.filters import Bound, make_filters, make_within
 from redis_history.model.ids import check_conversation_id, check_message_id
 from redis_history.operations.backend import Backend, features
+from redis_history.operations.base import Steps
 from redis_history.operations.listing import FIRST_MESSAGES
 from redis_history.operations.options import Options
 from redis_history.operations.page import PAGE, newest_messages, next_page
-from redis_history.operations.searches import Asked, Searcher, Steps
+from redis_history.operations.searches import Asked, Searcher
 from redis_history.search.hits import Reindexed, SearchHits
 from redis_history.tokens import TokenCounter
 

@@ -34,13 +34,13 @@ from redis_history.operations import fork as forks
 from redis_history.operations import refusals
 from redis_history.operations.append import Append, Restore
 from redis_history.operations.backend import Backend, features
-from redis_history.operations.base import Precondition
+from redis_history.operations.base import Precondition, Steps
 from redis_history.operations.compact import Compact, through_of
 from redis_history.operations.delete import DeleteMessages
 from redis_history.operations.options import Options
 from redis_history.operations.page import PAGE, next_page
 from redis_history.operations.record import WriteRecord
-from redis_history.operations.searches import Searcher, Steps
+from redis_history.operations.searches import Searcher
 from redis_history.operations.update import UpdateMessage
 
 T = TypeVar("T")

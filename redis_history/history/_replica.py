@@ -11,7 +11,8 @@ from redis_history.events import Cursor, Event, Reset
 from redis_history.model import Message, Position
 from redis_history.model.ranges import leaving
 from redis_history.operations import ReadChanges, ReadHead, ReadPage, Snapshot
-from redis_history.operations.page import PAGE, Reads, next_page
+from redis_history.operations.base import Steps
+from redis_history.operations.page import PAGE, next_page
 
 #: How often a long conversation is read again because the log no longer has all changes made during the reading.
 _ATTEMPTS: Final = 5
@@ -125,7 +126,7 @@ def position_in_store(message: Message) -> Position:
     return position
 
 
-def read_whole(conversation_id: str) -> Reads[Snapshot]:
+def read_whole(conversation_id: str) -> Steps[Snapshot]:
     """All messages, and the cursor of exactly that state.
 
     A long conversation is read in pages, so that no single read holds the server, and then the changes made in the

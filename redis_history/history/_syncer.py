@@ -33,8 +33,8 @@ from redis_history.model import Message
 from redis_history.model.ranges import stays
 from redis_history.model.wire import encode_body
 from redis_history.operations import Appended, ReadChanges, Restore, Snapshot
+from redis_history.operations.base import Steps
 from redis_history.operations.changelog import is_of_call
-from redis_history.operations.page import Reads
 
 #: Reasons of a Reset after which the conversation as it was known no longer exists.
 _ENDED = ("conversation_missing", "conversation_replaced")
@@ -196,7 +196,7 @@ class Syncer:
 
     # Following
 
-    def changes_by_others(self) -> Reads[None]:
+    def changes_by_others(self) -> Steps[None]:
         """Read the changes after the last known one, or the whole conversation if they are not enough."""
         conversation_id = self.bound_id
         while (cursor := self.cursor) is not None:
@@ -215,7 +215,7 @@ class Syncer:
                 return
         yield from self._read_whole()
 
-    def _read_whole(self, reason: str | None = None) -> Reads[bool]:
+    def _read_whole(self, reason: str | None = None) -> Steps[bool]:
         with self._history._lock:
             acknowledged = [change for change in self.outbox if change.revision is not None]
         snapshot = yield from read_whole(self.bound_id)

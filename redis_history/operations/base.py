@@ -93,7 +93,8 @@ PLACES: Final = ("_locate", "_archived")
 
 #: The steps of an operation: a generator without I/O. It yields a `Call`, a list of repeatable calls (one round trip),
 #: an `Upkeep` or a `Pause`. It receives the outcome, the list of outcomes, whether the upkeep was done, or None. Errors
-#: of redis_history.errors are raised at the `yield`. It returns the operation's outcome.
+#: of redis_history.errors are raised at the `yield`. It returns the operation's outcome. What takes several operations,
+#: such as a search or a fork, yields these instead, and a store executes them.
 Steps = Generator[Any, Any, T]
 
 #: The argument of writing scripts for the time when the call was first sent.
@@ -260,7 +261,7 @@ class Read(Op[T_co]):
         """The outcome, with what further calls add to it, such as the text of replies that are being written."""
         completed: T_co = outcome
         return completed
-        yield
+        yield  # a generator, as in subclasses
 
     def steps(self, settings: Settings) -> Steps[T_co]:
         outcome = yield from read(self.call(settings), settings)

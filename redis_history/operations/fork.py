@@ -7,10 +7,10 @@ is written as a draft, which becomes a conversation in one step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -32,12 +32,9 @@ from redis_history.model.ids import new_token
 from redis_history.model.message import ForkedFrom
 from redis_history.model.pairs import OpenCalls, tool_parts
 from redis_history.operations import refusals
-from redis_history.operations.base import Entry
+from redis_history.operations.base import Entry, Steps
 from redis_history.operations.changelog import is_gone
 from redis_history.operations.page import next_page
-
-T = TypeVar("T")
-Steps = Generator[Any, Any, T]
 
 #: Messages read together; messages and bytes written together: some 2 ms of the server's time.
 _PAGE: Final = 500

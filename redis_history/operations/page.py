@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from msgspec import Struct, structs
 from msgspec.structs import replace
 
 from redis_history.model import Message, Position
 from redis_history.model.wire import decode_member, decode_members, has_live
-from redis_history.operations.base import PLACES, Call, Op, Read, Steps, as_is, load_script, plain
+from redis_history.operations.base import PLACES, Call, Read, Steps, as_is, load_script, plain
 from redis_history.operations.keys import ConversationKeys, field_of, pack_keys
 from redis_history.operations.settings import Settings
 from redis_history.operations.stream import refreshed
@@ -27,8 +27,6 @@ PAGE_SCRIPT: Final = load_script("page", "_member", "_locate")
 PAGE_ARCHIVED: Final = load_script("page_archived", "_member", "_archive", "_locate", asks=True)
 
 _logger = logging.getLogger("redis_history")
-T = TypeVar("T")
-Reads = Generator[Op[Any], Any, T]
 
 #: Messages read together. Larger reads go page by page, so that no single one holds the server for long.
 PAGE: Final = 2000
@@ -219,7 +217,7 @@ def next_page(op: ReadPage, page: Page, size: int) -> ReadPage | None:
 
 def newest_messages(
     first: ReadPage, limit: int | None, wanted: Callable[[Message], bool] | None
-) -> Reads[list[Message]]:
+) -> Steps[list[Message]]:
     """The newest `limit` messages that pass the filter `wanted`, or all, ascending. `first` reads the newest page."""
     pages: list[list[Message]] = []
     found = 0

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, tzinfo
 from functools import partial
 from itertools import compress, groupby, islice
@@ -20,6 +20,7 @@ from redis_history.events import Cursor
 from redis_history.model import Message
 from redis_history.model.filters import Filters, Within
 from redis_history.operations.backend import AsyncBackend, Backend, features
+from redis_history.operations.base import Steps
 from redis_history.operations.documents import SweepDocuments, WriteDocuments
 from redis_history.operations.fetch import Fetch, Fetched
 from redis_history.operations.index import MakeIndex
@@ -44,7 +45,6 @@ from redis_history.search.text import MAX_CHARACTERS, MAX_IN_ORDER, chunk_length
 from redis_history.tokens import TokenCounter, count_characters
 
 T = TypeVar("T")
-Steps = Generator[Any, Any, T]
 _SearchOp = Search | SearchAll
 _logger = logging.getLogger("redis_history")
 
