@@ -28,7 +28,7 @@ from redis_history.model.pairs import marks
 from redis_history.model.times import to_microseconds
 from redis_history.model.wire import COMPRESSED, FREE_FORM, compress_body, decode_member, encode, placed
 from redis_history.operations import refusals
-from redis_history.operations.keys import ConversationKeys, extend_keys
+from redis_history.operations.keys import ConversationKeys, extend_keys, is_list
 from redis_history.operations.settings import Settings
 from redis_history.tokens import count_characters, estimate_tokens
 
@@ -217,11 +217,21 @@ def read_all(calls: list[Call], settings: Settings) -> Steps[list[Any]]:
     return [decoded(one, reply) for one, reply in zip(calls, replies, strict=True)]
 
 
-def with_extra_keys(call: Call) -> Steps[Any]:
-    """The steps of a call whose script may ask for further keys: see lua/_change.lua. Returns the raw reply."""
-    call = replace(call, decode=as_is)
+#: The conversations of which the lists are remembered.
+_KNOWN_LISTS: Final = 10_000
+
+
+def with_extra_keys(call: Call, lists: dict[bytes, list[bytes]] | None = None) -> Steps[Any]:
+    """The steps of a call whose script may ask for further keys: see lua/_change.lua. Returns the raw reply. `lists`:
+    see `Settings`."""
+    known = lists.get(call.key) if lists else None
+    call = replace(call, decode=as_is, keys=extend_keys(call.keys, known) if known else call.keys)
     reply = yield call
     while (missing := _missing_keys(reply if call.confirm is None else reply[0])) is not None:
+        if lists is not None and (asked := [key for key in missing if is_list(key)]):
+            if len(lists) >= _KNOWN_LISTS:
+                lists.clear()
+            lists[call.key] = asked
         call = replace(call, keys=extend_keys(call.keys, missing))
         reply = yield call
     return reply
@@ -386,7 +396,7 @@ class Write(OnConversation, Op[T_co], frozen=True, kw_only=True):
         if settings.confirm is not None:
             confirmed = partial(self._confirmed, call.decode, settings.confirm)
             call = replace(call, decode=confirmed, confirm=settings.confirm)
-        reply = yield from with_extra_keys(call)
+        reply = yield from with_extra_keys(call, settings.lists)
         if after is not None:
             yield Upkeep(after(reply if settings.confirm is None else reply[0]), later=True)
         return decoded(call, reply)

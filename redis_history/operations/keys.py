@@ -55,6 +55,11 @@ def extend_keys(packed: tuple[bytes, ...], keys: list[bytes]) -> tuple[bytes, ..
     return pack_keys(*packed[1:], *keys)
 
 
+def is_list(key: bytes) -> bool:
+    """Whether it is the list of an owner, an agent or forks: the only key that ends with a SHA-1."""
+    return len(key.rpartition(b":")[2]) == 40
+
+
 class ConversationKeys(NamedTuple):
     """The keys of one conversation. `name`: in its bucket's list; `writing`: the KEYS of writing scripts, packed
     (see `pack_keys`)."""

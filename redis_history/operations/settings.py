@@ -112,6 +112,8 @@ class Settings:
     """The settings that all calls of a store share. `log_length`: the least number of changes kept per conversation.
     `ttl`: seconds. `confirm`: None if the reply is enough. `index`: None without search.
     `zstd`: whether to compress messages that become smaller. `outage`: the last one, as this store saw it.
+    `lists`: by the key of the state, the lists of conversations that scripts have asked for in a cluster; with them,
+    the next write takes one round trip.
     """
 
     keyspace: Keyspace
@@ -125,6 +127,7 @@ class Settings:
     ringing: Ringing = field(default_factory=Ringing)
     outage: Outage = field(default_factory=Outage)
     cluster: bool = False
+    lists: dict[bytes, list[bytes]] = field(default_factory=dict)
 
     @property
     def document(self) -> DocumentOf | None:

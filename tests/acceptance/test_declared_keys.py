@@ -186,3 +186,22 @@ def test_scripts_use_the_keys_that_they_declare(server_of: Servers, namespace: s
         assert always <= set.intersection(*found.declared[name]), name
         assert set.union(*found.declared[name]) <= always | needed, name
         assert found.undeclared[name] <= undeclared, name
+
+
+@pytest.mark.proves("cluster")
+def test_writes_to_a_conversation_with_an_owner_take_one_round_trip(server_of: Servers, namespace: str) -> None:
+    cluster = server_of("cluster")
+    with HistoryStore(cluster.url, namespace=namespace) as store:
+        store.create_conversation(Conversation("c", user_id="u"))
+        store.append("c", user("x"))
+        with traced(cluster) as found:
+            for _ in range(3):
+                store.append("c", user("x"))
+        assert found.declared["append"] == 3 * [{"state", "messages", "log", "registry", "list"}]
+        store.update_conversation("c", user_id="v", agent_name="a")
+        store.append("c", user("x"))
+        with traced(cluster) as found:
+            store.append("c", user("x"))
+        assert len(found.declared["append"]) == 1
+        assert [one.conversation_id for one in store.list_conversations(user_id="v")] == ["c"]
+        assert not store.list_conversations(user_id="u")

@@ -281,7 +281,7 @@ class Cluster(Deployment):
         self._cluster.begin_migration(slot, target)
         time.sleep(self._random.uniform(0, 0.1))
         count = self._random.choice([1, 3, 10, 1000])
-        self._cluster.move_keys(slot, source, target, count)
+        self._cluster.move_keys(slot, source, target, count, pause=self._random.uniform(0, 0.02))
         time.sleep(self._random.uniform(0, 0.05))
         self._cluster.end_migration(slot, target)
 

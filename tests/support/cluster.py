@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+import time
 from typing import Any
 
 import redis
@@ -128,11 +129,14 @@ class RealCluster:
         self.run(source, "SETSLOT", slot, "MIGRATING", self.node_id(target))
         return source
 
-    def move_keys(self, slot: int, source: RealServer, target: RealServer, count: int = 100) -> None:
-        """Move all keys of a slot, in batches."""
+    def move_keys(
+        self, slot: int, source: RealServer, target: RealServer, count: int = 100, pause: float = 0.0
+    ) -> None:
+        """Move all keys of a slot, in batches, with so many seconds between them."""
         with source.client() as client:
             while keys := client.execute_command("CLUSTER", "GETKEYSINSLOT", slot, count):
                 client.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
+                time.sleep(pause)
 
     def move(self, slot: int, target: RealServer) -> None:
         """Move a slot with its keys."""
