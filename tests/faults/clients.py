@@ -290,7 +290,10 @@ class Writer:
         self._store.append(QUOTED, message)
         for _ in range(2):
             self._store.append(QUOTED, user(f"t{self._word()}", id=self._word()))
-            summary = self._summarize(QUOTED, there := self._store.get(QUOTED), there)
+            there = self._store.get(QUOTED)
+            if not there:  # others have erased it all
+                return
+            summary = self._summarize(QUOTED, there, there)
         self._store.delete_messages(QUOTED, [summary])  # an erasure would expand it, and then the former one
         self._erase_these(QUOTED, [replace(message, status="complete")])
 
