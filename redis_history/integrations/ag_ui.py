@@ -36,6 +36,7 @@ try:
         FunctionCall,
         MessagesSnapshotEvent,
         ReasoningEndEvent,
+        ReasoningMessage,
         ReasoningMessageContentEvent,
         ReasoningMessageEndEvent,
         ReasoningMessageStartEvent,
@@ -156,9 +157,8 @@ class _Writer:
                 if complete:
                     yield from end(name)
             case ToolUsePart():
-                yield ToolCallStartEvent(
-                    tool_call_id=part.id, tool_call_name=part.name, parent_message_id=_part_id(message, 0)
-                )
+                parent = _part_id(message, _text_before(message, index))
+                yield ToolCallStartEvent(tool_call_id=part.id, tool_call_name=part.name, parent_message_id=parent)
                 yield ToolCallArgsEvent(tool_call_id=part.id, delta=_json(part.input))
                 yield ToolCallEndEvent(tool_call_id=part.id)
             case ToolResultPart():
@@ -201,7 +201,13 @@ _REASONING: Final[Any] = (_begin_reasoning, ReasoningMessageContentEvent, _end_r
 
 def _part_id(message: Message, index: int) -> str:
     """The id of the AG-UI message for a part: each text and each result is one."""
-    return message.id if index == 0 else f"{message.id}.{index}"
+    return message.id if index == 0 else f"{message.id}:{index}"
+
+
+def _text_before(message: Message, index: int) -> int:
+    """The index of the part whose AG-UI message has a call: the last text before it, or else the first call."""
+    texts = [at for at, part in enumerate(message.parts[:index]) if isinstance(part, TextPart)]
+    return texts[-1] if texts else next(at for at, part in enumerate(message.parts) if isinstance(part, ToolUsePart))
 
 
 def _text_of(content: Any) -> str:
@@ -214,14 +220,16 @@ def _json(value: Any) -> str:
 
 
 def to_ag_ui(messages: Iterable[Message]) -> list[Any]:
-    """AG-UI messages for stored messages. An assistant message with several texts becomes several; reasoning, and what
-    the protocol has no message for, is left out."""
+    """AG-UI messages for stored messages, with the ids that their events have. An assistant message with several texts
+    becomes several. What the protocol has no message for, such as sources, is left out."""
     found: list[Any] = []
     for message in messages:
         who = message.participant
         name = None if who is None else who.display_name or who.id
         if message.role == "user":
-            found.append(UserMessage(id=message.id, content=message.text, name=name))
+            found.append(
+                UserMessage.model_validate({"id": message.id, "content": _user_content(message), "name": name})
+            )
         elif message.role == "system":
             found.append(SystemMessage(id=message.id, content=message.text))
         else:
@@ -230,19 +238,19 @@ def to_ag_ui(messages: Iterable[Message]) -> list[Any]:
 
 
 def _assistant(message: Message, name: str | None) -> Iterator[Any]:
-    calls: list[Any] = []
     current: Any = None
     for index, part in enumerate(message.parts):
         if isinstance(part, TextPart):
             current = AssistantMessage(id=_part_id(message, index), content=part.text, name=name)
-            calls = []
             yield current
+        elif isinstance(part, ReasoningPart):
+            yield ReasoningMessage(id=_part_id(message, index), content=part.text)
         elif isinstance(part, ToolUsePart):
             if current is None:
-                current = AssistantMessage(id=_part_id(message, 0), name=name)
+                current = AssistantMessage(id=_part_id(message, index), name=name)
                 yield current
-            calls.append(ToolCall(id=part.id, function=FunctionCall(name=part.name, arguments=_json(part.input))))
-            current.tool_calls = calls
+            call = ToolCall(id=part.id, function=FunctionCall(name=part.name, arguments=_json(part.input)))
+            current.tool_calls = [*(current.tool_calls or ()), call]
         elif isinstance(part, ToolResultPart):
             text = _text_of(part.content)
             yield ToolMessage(
@@ -251,6 +259,24 @@ def _assistant(message: Message, name: str | None) -> Iterator[Any]:
                 content=text,
                 error=text if part.is_error else None,
             )
+
+
+def _user_content(message: Message) -> str | list[dict[str, Any]]:
+    """A text, or a list of texts and media."""
+    media = [part for part in message.parts if isinstance(part, AttachmentPart) and part.reference]
+    if not media:
+        return message.text
+    found: list[dict[str, Any]] = []
+    for part in message.parts:
+        if isinstance(part, TextPart):
+            found.append({"type": "text", "text": part.text})
+        elif isinstance(part, AttachmentPart) and part.reference:
+            kind = (part.mime_type or "").partition("/")[0]
+            source = {"type": "url", "value": part.reference, "mimeType": part.mime_type}
+            if part.reference.startswith("data:") and ";base64," in part.reference:
+                source |= {"type": "data", "value": part.reference.partition(";base64,")[2]}
+            found.append({"type": kind if kind in ("image", "audio", "video") else "document", "source": source})
+    return found
 
 
 def from_ag_ui(given: RunAgentInput) -> list[Message]:

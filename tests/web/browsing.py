@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import axe_playwright_python
 import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, Locator, Page, Route, async_playwright, expect
@@ -117,6 +119,19 @@ class Window:
         others = {url for url in self.requests if not url.startswith((self.base, "data:", "blob:"))}
         assert not others, f"requests to others: {others}"
         assert not self.complaints, self.complaints
+
+
+async def check_axe(page: Page, colors: Sequence[Any], what: str) -> None:
+    """axe-core finds nothing serious."""
+    await page.evaluate((Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text())
+    for color in colors:
+        await page.emulate_media(color_scheme=color)
+        found = await page.evaluate("axe.run({resultTypes: ['violations']})")
+        assert not [
+            f"{one['id']}: {[node['html'][:120] for node in one['nodes'][:3]]}"
+            for one in found["violations"]
+            if one["impact"] in ("serious", "critical")
+        ], (what, color)
 
 
 class Held:

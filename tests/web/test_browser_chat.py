@@ -22,7 +22,7 @@ from playwright.async_api import BrowserContext, Page, expect
 from redis_history import AsyncHistoryStore, HistoryStore
 from tests.docs.pages import DOCS
 from tests.support.servers import DEADLINE, RealServer, free_port, until
-from tests.web.browsing import Network, Windows
+from tests.web.browsing import Network, Windows, check_axe
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.full]
 
@@ -43,6 +43,60 @@ const kinds = new Set();
 await agent.runAgent({}, { onEvent: ({ event }) => { kinds.add(event.type); } });
 const messages = agent.messages.map(({ role, content }) => [role, content]);
 console.log(JSON.stringify({ kinds: [...kinds], messages }));
+"""
+
+#: What a UI message carries, in all states of calls.
+UI_MESSAGE: Any = {"id": "m", "role": "assistant", "metadata": {"model": "m1", "usage": {"in": 1}}, "parts": [
+    {"type": "step-start"},
+    {"type": "reasoning", "text": "Hm", "providerMetadata": {"p": {"signature": "s"}}, "state": "done"},
+    {"type": "text", "text": "I look.", "providerMetadata": {"p": {"id": "x"}}, "state": "done"},
+    {"type": "tool-find", "toolCallId": "c1", "state": "output-available", "input": {"a": 1},
+     "output": {"t": [1, None, "x"]}, "providerExecuted": True, "title": "Find",
+     "callProviderMetadata": {"p": {"c": 1}}, "resultProviderMetadata": {"p": {"r": 1}}},
+    {"type": "dynamic-tool", "toolName": "x", "toolCallId": "c2", "state": "output-error", "input": None,
+     "errorText": "no"},
+    {"type": "tool-pay", "toolCallId": "c3", "state": "approval-requested", "input": {"sum": 3},
+     "approval": {"id": "a3"}},
+    {"type": "tool-pay", "toolCallId": "c4", "state": "output-denied", "input": {},
+     "approval": {"id": "a4", "approved": False, "reason": "too much"}},
+    {"type": "tool-pay", "toolCallId": "c5", "state": "approval-responded", "input": {},
+     "approval": {"id": "a5", "approved": True}},
+    {"type": "tool-pay", "toolCallId": "c6", "state": "input-available", "input": {"q": "ä"}},
+    {"type": "tool-pay", "toolCallId": "c7", "state": "output-available", "input": {}, "output": "half",
+     "preliminary": True},
+    {"type": "step-start"},
+    {"type": "source-url", "sourceId": "s", "url": "https://example.com", "title": "T",
+     "providerMetadata": {"p": {"q": 1}}},
+    {"type": "source-document", "sourceId": "d", "mediaType": "application/pdf", "title": "D", "filename": "d.pdf"},
+    {"type": "file", "url": "https://example.com/a.png", "mediaType": "image/png", "providerMetadata": {"p": {"f": 1}}},
+    {"type": "data-weather", "id": "w", "data": {"t": 1}},
+    {"type": "text", "text": "Done. 😀", "state": "done"},
+]}  # fmt: skip
+CARRIER = """
+import json
+from app import Mount, Starlette, ChatEndpoints, allow_all, store
+from redis_history.formats import from_vercel_ai
+async def answer(run):
+    await run.append_many(from_vercel_ai([json.load(open("message.json"))]))
+options = {"authorize": allow_all}
+routes = [ChatEndpoints(store, answer, protocol=name, **options).mount(path)
+          for name, path in (("ai-sdk", "/api/chat"), ("ag-ui", "/ag-ui"))]
+app = Starlette(routes=routes)
+"""
+READ = """
+import { HttpAgent } from "@ag-ui/client";
+import { DefaultChatTransport, readUIMessageStream } from "ai";
+const [, , base] = process.argv;
+const asked = { id: "u1", role: "user", parts: [{ type: "text", text: "Go." }] };
+const transport = new DefaultChatTransport({ api: `${base}/api/chat` });
+const stream = await transport.sendMessages({ chatId: "sdk", messages: [asked], trigger: "submit-message" });
+let message;
+for await (message of readUIMessageStream({ stream }));
+const agent = new HttpAgent({ url: `${base}/ag-ui`, threadId: "ag" });
+const image = { type: "image", source: { type: "url", value: "https://example.com/a.png", mimeType: "image/png" } };
+agent.addMessage({ id: "u1", role: "user", content: [{ type: "text", text: "Go." }, image] });
+await agent.runAgent({});
+console.log(JSON.stringify([message, agent.messages]));
 """
 
 
@@ -152,6 +206,9 @@ class Tab:
         await expect(self.page.get_by_role("button", name="Send")).to_be_visible()
         await self.shows(ANSWER)
 
+    async def does(self, name: str) -> None:
+        await self.page.get_by_role("button", name=name, exact=True).click()
+
     async def shows(self, answer: str) -> None:
         assert await self.page.locator("#chat > p").all_text_contents() == [" ".join(WORDS), answer]
         assert await self.page.evaluate("window.wrong") == []
@@ -165,9 +222,14 @@ async def context(windows: Windows) -> BrowserContext:
     return window.page.context
 
 
-def stored(redis: RealServer) -> list[tuple[str, str, str]]:
+def stored(redis: RealServer, chat: str = "c") -> list[tuple[str, str, str]]:
     with HistoryStore(redis.url, namespace="chat") as store:
-        return [(one.role, one.text, one.status) for one in store.get("c")]
+        return [(one.role, one.text, one.status) for one in store.get(chat)]
+
+
+def ids(redis: RealServer, chat: str = "c") -> list[str]:
+    with HistoryStore(redis.url, namespace="chat") as store:
+        return [one.id for one in store.get(chat)]
 
 
 EXPECTED = [("user", " ".join(WORDS), "complete"), ("assistant", ANSWER, "complete")]
@@ -204,6 +266,26 @@ async def test_another_tab_stops_an_answer(web: Any, redis: RealServer, context:
     assert (kept[0], kept[2]) == ("assistant", "stopped")
     for tab in (first, second):
         await tab.shows(kept[1])
+
+
+@pytest.mark.proves("chat")
+async def test_an_answer_is_replaced_or_given_in_a_fork(web: Any, redis: RealServer, context: BrowserContext) -> None:
+    tab = await Tab.open(context, (await web(redis.url)).port)
+    await tab.send()
+    await tab.is_complete()
+    await check_axe(tab.page, ["light", "dark"], "chat")
+    [_, first] = ids(redis)
+    await tab.does("Answer again")
+    await expect(tab.page.get_by_role("button", name="Stop")).to_be_visible()
+    await tab.is_complete()
+    [question, second] = ids(redis)
+    assert (stored(redis), second == first) == (EXPECTED, False)
+    await tab.does("Answer in a new chat")
+    await tab.page.wait_for_function("location.hash !== '#c'")
+    fork = tab.page.url.partition("#")[2]
+    await expect(tab.answer).to_have_text(ANSWER, timeout=60_000)
+    assert stored(redis, fork) == stored(redis) == EXPECTED
+    assert (ids(redis), ids(redis, fork)[0]) == ([question, second], question)
 
 
 @pytest.mark.proves("chat")
@@ -263,10 +345,48 @@ async def test_a_process_that_stops_hands_its_streams_over(
     assert stored(redis) == EXPECTED
 
 
+async def test_an_agent_with_a_tool(web: Any, redis: RealServer, context: BrowserContext) -> None:
+    tab = await Tab.open(context, (await web(redis.url, app="agent:app")).port)
+    for count in (1, 2):
+        await tab.page.get_by_label("Message").fill("What is the weather?")
+        await tab.does("Send")
+        await expect(tab.answer).to_have_text(["It is sunny."] * count)
+        await expect(tab.page.get_by_role("button", name="Send", exact=True)).to_be_visible()
+    assert [one[:2] for one in stored(redis)] == [
+        ("user", "What is the weather?"), ("assistant", ""), ("tool", ""), ("assistant", "It is sunny."),
+        ("user", "What is the weather?"), ("assistant", "It is sunny."),
+    ]  # fmt: skip
+
+
+@pytest.mark.proves("chat")
+async def test_clients_have_all_that_the_formats_carry(web: Any, redis: RealServer, example: Path) -> None:
+    (example / "carrier.py").write_text(CARRIER)
+    (example / "message.json").write_text(json.dumps(UI_MESSAGE))
+    (example / "read.mjs").write_text(READ)
+    base = (await web(redis.url, app="carrier:app")).base.removesuffix("/api/chat")
+    argv = ["node", "read.mjs", base]
+    process = await asyncio.create_subprocess_exec(*argv, cwd=example, stdout=asyncio.subprocess.PIPE)
+    output, _ = await asyncio.wait_for(process.communicate(), 60)
+    message, messages = json.loads(output)
+    for part in message["parts"]:
+        if part["type"] == "reasoning":
+            del part["id"]  # of the stream
+    assert message == UI_MESSAGE
+    async with httpx.AsyncClient(base_url=base) as client:
+        assert (await client.get("/api/chat/sdk/messages")).json()[1] == UI_MESSAGE
+        stored = (await client.get("/ag-ui/ag/messages")).json()
+    for one in stored:
+        one.pop("error", None)  # no event has it
+    assert messages == stored
+    assert [(one["role"], len(one.get("toolCalls", ()))) for one in stored] == [
+        ("user", 0), ("reasoning", 0), ("assistant", 7), *[("tool", 0)] * 3, ("assistant", 0),
+    ]  # fmt: skip
+
+
 async def test_ag_ui(web: Any, redis: RealServer, example: Path) -> None:
     code = (example / "app.py").read_text()
-    (example / "agent.py").write_text(code.replace("allow_all)", 'allow_all, protocol="ag-ui")'))
-    served = await web(redis.url, app="agent:app")
+    (example / "ag_ui_app.py").write_text(code.replace("allow_all)", 'allow_all, protocol="ag-ui")'))
+    served = await web(redis.url, app="ag_ui_app:app")
 
     async def agent(text: str, way: str = "run") -> Any:
         argv = ["node", "agent.mjs", served.base, "c", text, way]

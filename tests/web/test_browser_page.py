@@ -204,7 +204,7 @@ async def test_hostile_content_is_shown_as_text(window: Window, site: Site) -> N
     page = await window.open(name)
     await expect(page.locator("#title")).to_have_text(HOSTILE)
     await expect(page.locator("#composer")).to_be_hidden()
-    for change in ("Rename", "Delete"):
+    for change in ("Rename", "Delete", "Branch", "Pin"):
         await expect(page.get_by_role("button", name=change)).to_be_hidden()
     await expect(page.locator(".row")).to_have_count(4)
     for button in await page.locator(".fold").all():
@@ -432,6 +432,35 @@ async def test_writing_where_it_is_allowed(windows: Windows, server_of: Servers,
         await page.locator("dialog[open]").get_by_role("button", name="Delete").click()
         await expect(page.locator("#welcome")).to_be_visible()
         assert store.get_conversation("c") is None
+        await windows.close()
+
+
+async def test_branches_and_pins(windows: Windows, server_of: Servers, namespace: str) -> None:
+    url = server_of("redis").url
+    with HistoryStore(url, namespace=namespace) as store, serve(url, namespace, "--allow-writes") as served:
+        store.append_many("c", [user("Name a color."), assistant("Red.", id="red"), user("Why?")])
+        window = await windows(served.url)
+        page = await window.open("c")
+        row = page.locator(".row[data-id=red]")
+        await row.hover()
+        await row.get_by_role("button", name="Pin", exact=True).click()
+        await expect(row.get_by_text("pinned")).to_be_visible()
+        assert [one.id for one in store.get("c") if one.metadata.get("pinned")] == ["red"]
+        await row.get_by_role("button", name="Unpin").click()
+        await expect(row.get_by_text("pinned")).to_have_count(0)
+        await row.get_by_role("button", name="Branch").click()
+        await expect(page.locator("#timeline .row")).to_have_count(2)
+        [branch] = store.list_conversations(forked_from="c")
+        assert [one.text for one in store.get(branch.conversation_id)] == ["Name a color.", "Red."]
+        store.fork(branch.conversation_id, "twig")
+        store.append("another", user("Hello"))
+        names = "[...document.querySelectorAll('#conversations li[data-id]')].map(item => item.dataset.id)"
+        shown = ["another", "c", branch.conversation_id, "twig"]
+        await window.until(f"expected => `${{{names}}}` === `${{expected}}`", shown)
+        boxes = [await window.card(name).locator(".card-title").bounding_box() for name in shown]
+        left = [box["x"] for box in boxes if box]
+        assert left[0] == left[1] < left[2] < left[3]
+        await expect(window.card("twig")).to_contain_text("branch")
         await windows.close()
 
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import axe_playwright_python
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import expect
 
 from redis_history import HistoryStore, assistant
 from tests.support.servers import RealServer
 from tests.support.web import serve
 from tests.web import scenes
-from tests.web.browsing import Site, Window, Windows
+from tests.web.browsing import Site, Window, Windows, check_axe
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text()
 CODE = "```py\n# x\ndef f(): return 'a', 1\n```\n```diff\n-a\n+b\n```\n"
 TABLE = "| a | b |\n|--|--|\n| 1 | [2](https://a.example) |"
 
@@ -37,35 +34,23 @@ async def test_axe_finds_nothing_serious(
         page = await window.open()
         colors: Any = ["light", "dark"] if full else ["light" if width > 500 else "dark"]
         await expect(page.locator(".card")).to_have_count(8)
-        await _check(page, colors, "list")
+        await check_axe(page, colors, "list")
         await page.get_by_label("Search messages").fill("jacket")
         await expect(page.locator(".hit").first).to_be_visible()
         await page.get_by_text("Filters").click()
-        await _check(page, colors, "search")
+        await check_axe(page, colors, "search")
         await window.follow(scenes.MAIN)
         await page.keyboard.press("g")
         await page.get_by_role("button", name="Show the originals").click()
         await page.evaluate("document.querySelectorAll('.tool-head').forEach((one) => one.click())")
-        await _check(page, colors, "conversation")
+        await check_axe(page, colors, "conversation")
         for name in ("Rename", "Export"):
             await page.get_by_role("button", name=name).click()
-            await _check(page, colors, name)
+            await check_axe(page, colors, name)
             await page.keyboard.press("Escape")
         await page.keyboard.press("?")
-        await _check(page, colors, "help")
+        await check_axe(page, colors, "help")
         await windows.close()
-
-
-async def _check(page: Page, colors: Any, what: str) -> None:
-    await page.evaluate(AXE)
-    for color in colors:
-        await page.emulate_media(color_scheme=color)
-        found = await page.evaluate("axe.run({resultTypes: ['violations']})")
-        assert not [
-            f"{one['id']}: {[node['html'][:120] for node in one['nodes'][:3]]}"
-            for one in found["violations"]
-            if one["impact"] in ("serious", "critical")
-        ], (what, color)
 
 
 async def test_a_thousand_messages_are_painted_at_once(window: Window, site: Site) -> None:

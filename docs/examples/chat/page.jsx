@@ -34,6 +34,15 @@ function Chat({ stored }) {
     }
   }
 
+  // Answers the last question again in a fork: this chat stays as it is.
+  async function branch() {
+    const fork = crypto.randomUUID();
+    const asked = messages.slice(0, messages.findLastIndex((message) => message.role === "user") + 1);
+    const body = JSON.stringify({ id, messages: asked, trigger: "regenerate-message", fork });
+    await fetch(api, { method: "POST", headers: { "Content-Type": "application/json" }, body });
+    location.hash = fork;
+  }
+
   function send(event) {
     event.preventDefault();
     sendMessage({ text });
@@ -53,6 +62,12 @@ function Chat({ stored }) {
           {!isLost(error) && <button onClick={() => regenerate()}>Ask again</button>}
         </p>
       )}
+      {!busy && !error && messages.at(-1)?.role === "assistant" && (
+        <nav>
+          <button onClick={() => regenerate()}>Answer again</button>
+          <button onClick={branch}>Answer in a new chat</button>
+        </nav>
+      )}
       <form onSubmit={send}>
         <input aria-label="Message" value={text} onChange={(event) => setText(event.target.value)} />
         {busy ? <button type="button" onClick={stop}>Stop</button> : <button disabled={!text}>Send</button>}
@@ -60,6 +75,8 @@ function Chat({ stored }) {
     </>
   );
 }
+
+addEventListener("hashchange", () => location.reload());
 
 const isLost = (error) => error instanceof TypeError; // what fetch raises
 

@@ -61,6 +61,8 @@ export const api = {
   search: (params, signal) => request(["search"], params, { signal }),
   post: (id, body) => write("POST", ["conversations", id, "messages"], body),
   rename: (id, title) => write("PATCH", ["conversations", id], { title }),
+  fork: (id, through) => write("POST", ["conversations", id, "fork"], { through }),
+  pin: (id, message, pinned) => write("PATCH", ["conversations", id, "messages", message], { pinned }),
   stop: (id, run) => write("POST", ["conversations", id, "stop"], { run_id: run }),
   remove: (id) => request(["conversations", id], {}, { method: "DELETE" }),
 };

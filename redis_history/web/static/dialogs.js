@@ -94,6 +94,14 @@ export function offerWrites(timeline) {
     if (conversation?.run) api.stop(id, conversation.run.run_id).catch((error) => timeline.id === id && failed(error));
   });
 
+  byId("app").dataset.writable = ""; // shows the buttons of messages
+  timeline.scroller.addEventListener("click", ({ target: { dataset }, target }) => {
+    const { id } = timeline;
+    const { message } = target.closest(".row")?.row ?? {};
+    if (dataset.change === "Branch") api.fork(id, message.id).then((made) => go({ conversation: made.id }), failed);
+    else if (dataset.change) api.pin(id, message.id, dataset.change === "Pin").catch(failed);
+  });
+
   composer.addEventListener("submit", async (event) => {
     event.preventDefault();
     const text = draft.value.trim();

@@ -54,6 +54,7 @@ function drawMessage(row, folds, drawings) {
   const chips = attachments(message);
   if (message.status === "streaming") shown.push(el("span.caret", { "aria-hidden": "true" }));
   else if (!shown.length && !chips) shown.push(el("p.nothing", "no text"));
+  if (message.metadata?.pinned) shown.push(el("p.stopped", "pinned"));
   if (message.status === "interrupted") shown.push(el("p.stopped", "stopped before its end"));
   const head = !row.continued && heading(row, who, folds);
   const box = el(
@@ -67,7 +68,7 @@ function drawMessage(row, folds, drawings) {
   return box;
 }
 
-/** Copy the text or a link, or open the message as JSON; shown while the row has the pointer or the focus. */
+/** Copy the text or a link, open the message as JSON, branch or pin; shown while the row has the pointer or the focus. */
 function actions(message, conversation) {
   const link = new URL(hashOf({ conversation, message: message.id }), location.href).href;
   const href = address(["conversations", conversation, "messages", message.id]);
@@ -77,8 +78,12 @@ function actions(message, conversation) {
     message.text && copyButton(textOf),
     copyButton(() => link, "Link"),
     json,
+    change("Branch"),
+    change(message.metadata?.pinned ? "Unpin" : "Pin"),
   );
 }
+
+const change = (name) => button(name, null, { data: { change: name } });
 
 const textOf = (button) => button.closest(".row").row.message.text;
 

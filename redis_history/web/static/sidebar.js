@@ -180,7 +180,7 @@ export class Sidebar {
       item.element.hidden = Boolean(words) && !matches(item, words);
       if (!item.element.hidden) {
         matched += 1;
-        const group = GROUPS.find((name) => name === dayName(timeOf(item))) ?? "Earlier";
+        const group = GROUPS.find((name) => name === dayName(item.time)) ?? "Earlier";
         if (!groups.has(group)) place(this.head(group));
         groups.add(group);
       }
@@ -194,13 +194,33 @@ export class Sidebar {
     this.onCount(unread);
   }
 
-  /** The items by time. While the user may be about to click, in the order on the screen, new ones first. */
+  /** The items by time, as a tree. While the user may be about to click, in the order on the screen, new ones first. */
   ordered() {
-    const sorted = [...this.items.values()].sort((left, right) => ascending(timeOf(right), timeOf(left)));
+    const sorted = this.tree([...this.items.values()].sort((left, right) => ascending(timeOf(right), timeOf(left))));
     if (Date.now() - this.pointed >= STEADY) return sorted;
     setTimeout(this.show, STEADY);
     const at = new Map(Array.from(this.list.children, (element, index) => [element, index]));
     return sorted.sort((left, right) => (at.get(left.element) ?? -1) - (at.get(right.element) ?? -1));
+  }
+
+  /** Put branches below the conversation that they come from, which moves up with its newest branch. */
+  tree(sorted) {
+    const originOf = ({ conversation: { forked_from: from, created_at: created } }) => {
+      const origin = this.items.get(from?.conversation_id);
+      return origin?.conversation.created_at < created ? origin : undefined; // no circles: ids may be used again
+    };
+    const branches = Map.groupBy(sorted, originOf);
+    const placed = new Set();
+    const place = (item, depth, time) => {
+      placed.add(Object.assign(item, { depth, time }));
+      for (const one of branches.get(item) ?? []) place(one, depth + 1, time);
+    };
+    for (const item of sorted) {
+      let root = item;
+      for (let origin = item; origin; origin = originOf(root)) root = origin;
+      if (!placed.has(root)) place(root, 0, timeOf(item));
+    }
+    return [...placed];
   }
 
   showCount(words, matched) {
@@ -227,11 +247,12 @@ export class Sidebar {
     const { conversation, last } = item;
     const selected = conversation.id === this.current;
     const datetime = timeOf(item);
-    const state = JSON.stringify([conversation, last, unread, selected, ago(datetime)]);
+    const state = JSON.stringify([conversation, last, unread, selected, ago(datetime), item.depth]);
     if (item.state === state) return;
     item.state = state;
     item.link ??= el("a.card", { href: hashOf({ conversation: conversation.id }) });
     item.element ??= el("li", { data: { id: conversation.id } }, item.link);
+    item.link.style.setProperty("--depth", Math.min(item.depth, 5));
     item.link.classList.toggle("unread", unread > 0);
     if (selected) item.link.setAttribute("aria-current", "true");
     else item.link.removeAttribute("aria-current");
@@ -272,8 +293,8 @@ function matches({ conversation: { title, label, id, agent_name: agent, user_id:
   return [title, label, id, agent, owner, last?.text].join("\n").toLowerCase().includes(words);
 }
 
-function facts({ message_count: count, tokens, agent_name: agent }) {
-  const texts = [plural(count ?? 0, "message"), tokens && `${compact(tokens)} tokens`, agent && shorten(agent, 40)];
+function facts({ message_count: count, tokens, agent_name: agent, forked_from: origin }) {
+  const texts = [origin && "branch", plural(count ?? 0, "message"), tokens && `${compact(tokens)} tokens`, agent && shorten(agent, 40)];
   return texts.filter(Boolean).join(" · ");
 }
 
