@@ -459,3 +459,11 @@ async def test_ag_ui(serve: Any, store: AsyncHistoryStore) -> None:
     found = (await client.get(f"/{PATH}/messages")).json()
     assert [(one["role"], one["content"]) for one in found] == [("user", "Hello"), ("assistant", "first last")]
     assert (await client.post("", json={"threadId": CHAT})).status_code == 400
+    gate.open.clear()
+    gate.begun.clear()
+    more = body | {"messages": [{"id": "u2", "role": "user", "content": "More"}]}
+    asking = asyncio.create_task(ask(client, more))
+    await gate.begun.wait()
+    assert (await client.post(f"/{PATH}/stop")).status_code == 204
+    assert (await asking)[-1]["outcome"]["type"] == "cancelled"
+    assert (await store.get(CHAT))[-1].status == "stopped"

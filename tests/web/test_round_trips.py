@@ -10,6 +10,7 @@ from starlette.requests import Request
 
 from redis_history import AsyncHistoryStore, Conversation, system, user
 from redis_history._async.redis_backend import AsyncRedisBackend
+from redis_history.integrations.ai_sdk import ui_message_stream
 from redis_history.web import Action, LiveView
 from redis_history.web.routing import API
 from tests.support.servers import RealServer
@@ -134,3 +135,20 @@ async def test_round_trips_are_bounded(full_store: AsyncHistoryStore, count: Cou
             async with Stream(port, path) as stream:
                 await stream.comment()
                 assert count.trips <= 12
+
+
+async def test_a_change_of_an_answer_is_read_once(store: AsyncHistoryStore, count: Count) -> None:
+    async with store.run("answer") as run, run.stream(interval=0.0) as reply:
+        await reply.write("0 ")
+        stream = ui_message_stream(store, "answer")
+
+        async def shows(word: str) -> None:
+            while word not in (await anext(stream)).get("delta", ""):
+                pass
+
+        await shows("0 ")
+        before = count.trips
+        for number in range(1, 21):
+            await reply.write(f"{number} ")
+            await shows(f"{number} ")
+        assert count.trips - before < 50  # 20 writes, and 20 reads
