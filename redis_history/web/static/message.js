@@ -72,12 +72,11 @@ function drawMessage(row, folds, drawings) {
 function actions(message, conversation) {
   const link = new URL(hashOf({ conversation, message: message.id }), location.href).href;
   const href = address(["conversations", conversation, "messages", message.id]);
-  const json = el("a.button.quiet", { href, target: "_blank", rel: "noopener" }, "JSON");
   return el(
     "div.message-actions",
     message.text && copyButton(textOf),
     copyButton(() => link, "Link"),
-    json,
+    el("a.button.quiet", { href, target: "_blank", rel: "noopener" }, "JSON"),
     change("Branch"),
     change(message.metadata?.pinned ? "Unpin" : "Pin"),
   );
