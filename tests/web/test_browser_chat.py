@@ -353,7 +353,7 @@ async def test_an_agent_with_a_tool(web: Any, redis: RealServer, context: Browse
         await expect(tab.answer).to_have_text(["It is sunny."] * count)
         await expect(tab.page.get_by_role("button", name="Send", exact=True)).to_be_visible()
     assert [one[:2] for one in stored(redis)] == [
-        ("user", "What is the weather?"), ("assistant", ""), ("tool", ""), ("assistant", "It is sunny."),
+        ("user", "What is the weather?"), ("assistant", ""), ("tool", "Sunny in a"), ("assistant", "It is sunny."),
         ("user", "What is the weather?"), ("assistant", "It is sunny."),
     ]  # fmt: skip
 
