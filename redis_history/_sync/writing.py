@@ -366,8 +366,9 @@ class Writing:
         `metadata={"is_summary": True}`; it gets the position of the last replaced message.
 
         `seen` are the summarized messages: if others would be replaced (because of edits, deletions, insertions or
-        compactions), CompactionConflictError. Without it, the messages of that moment are replaced. If there is nothing
-        to replace, or only a summary, nothing changes, and the outcome says so.
+        compactions), CompactionConflictError. Without it, the messages of that moment are replaced, and the summary may
+        quote a message that was erased while you wrote it. If there is nothing to replace, or only a summary, nothing
+        changes, and the outcome says so.
 
         Raises TornPairError if the range separates a tool call from its result, and names a better `through`;
         MessageNotFoundError for an unknown id, RevisionConflictError, MessageConflictError (the id of the summary
