@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, Final, TypeVar, Unpack, cast
 
@@ -9,6 +10,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from redis_history import operations as ops
+from redis_history._async._runtime import sleep
 from redis_history._async._steps import run_steps
 from redis_history._async.replies import AsyncReply
 from redis_history._async.runs import run_here
@@ -46,6 +48,8 @@ T = TypeVar("T")
 
 #: Attempts to change a message in a conversation that others change.
 _ATTEMPTS: Final = 50
+#: Seconds.
+_LONGEST_PAUSE: Final = 0.05
 #: Summaries that an erasure expands, also those that compressors write in the meantime, before it only removes them.
 _EXPANSIONS: Final = 50
 
@@ -242,6 +246,7 @@ class AsyncWriting:
                 left.append(one.conversation_id)
                 # It may have another owner now; then its revision is another one, too.
                 condition = Precondition.of(expected_revision=one.revision)
+                start = time.perf_counter()
                 try:
                     gone = await self._write(ops.DeleteConversation(one.conversation_id, precondition=condition))
                 except RevisionConflictError:
@@ -250,6 +255,8 @@ class AsyncWriting:
                     count += 1
                     if on_progress is not None:
                         on_progress(one)
+                # Leave the server half of the time to others.
+                await sleep(min(time.perf_counter() - start, _LONGEST_PAUSE))
             if not left:
                 return count
         shown = ", ".join(repr(one[:80]) for one in left[:10])

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeVar, Unpack, cast
 
@@ -10,6 +11,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from redis_history import operations as ops
+from redis_history._sync._runtime import sleep
 from redis_history._sync._steps import run_steps
 from redis_history._sync.replies import Reply
 from redis_history._sync.runs import run_here
@@ -47,6 +49,8 @@ T = TypeVar("T")
 
 #: Attempts to change a message in a conversation that others change.
 _ATTEMPTS: Final = 50
+#: Seconds.
+_LONGEST_PAUSE: Final = 0.05
 #: Summaries that an erasure expands, also those that compressors write in the meantime, before it only removes them.
 _EXPANSIONS: Final = 50
 
@@ -241,6 +245,7 @@ class Writing:
                 left.append(one.conversation_id)
                 # It may have another owner now; then its revision is another one, too.
                 condition = Precondition.of(expected_revision=one.revision)
+                start = time.perf_counter()
                 try:
                     gone = self._write(ops.DeleteConversation(one.conversation_id, precondition=condition))
                 except RevisionConflictError:
@@ -249,6 +254,8 @@ class Writing:
                     count += 1
                     if on_progress is not None:
                         on_progress(one)
+                # Leave the server half of the time to others.
+                sleep(min(time.perf_counter() - start, _LONGEST_PAUSE))
             if not left:
                 return count
         shown = ", ".join(repr(one[:80]) for one in left[:10])

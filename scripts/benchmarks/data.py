@@ -29,7 +29,7 @@ from redis_history.operations.base import SCRIPTS
 WRITER = """
 import sys
 from redis_history import HistoryStore, user
-with HistoryStore(sys.argv[1], namespace="bench-f", search="off") as store:
+with HistoryStore(sys.argv[1], namespace="bench-f") as store:
     number = 0
     while True:
         number += 1
@@ -153,7 +153,7 @@ def erase(server: EmbeddedServer, conversations: int, owned: int) -> None:
 
 
 def fork(url: str, messages: int) -> None:
-    store, client = HistoryStore(url, namespace="bench-f", search="off"), redis.Redis.from_url(url)
+    store, client = HistoryStore(url, namespace="bench-f"), redis.Redis.from_url(url)
     for start in range(0, messages, 1000):
         store.append_many("c", [user(TEXT, id=str(start + one)) for one in range(min(1000, messages - start))])
     client.config_set("slowlog-log-slower-than", 2000)
@@ -169,7 +169,9 @@ def fork(url: str, messages: int) -> None:
         command, *rest = entry["command"].split()
         slow.setdefault(names.get(rest[0], command.decode()) if rest else str(command), []).append(entry["duration"])
     for name, times in sorted(slow.items()):
-        print(f"{name}: {len(times)} above 2 ms, the slowest {max(times) / 1000:.1f} ms")
+        print(
+            f"{name}: {len(times)} above 2 ms, p50 {median(times) / 1000:.1f}, the slowest {max(times) / 1000:.1f} ms"
+        )
     store.close()
 
 

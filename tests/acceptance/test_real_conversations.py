@@ -136,6 +136,6 @@ def test_a_backup_restores_real_conversations(own_server: Start, tmp_path: Path)
             limit=10_000, preview=True
         )
         assert second.list_conversations(user_id=3, limit=999) == first.list_conversations(user_id=3, limit=999)
-        everywhere = [_found(store.search_all(query, limit=50, token_cap=None)) for store in (first, second)]
+        everywhere = [_found(store.search_all(query, limit=20, token_cap=None)) for store in (first, second)]
         assert everywhere[0]
         assert [score for _, _, score, _ in everywhere[0]] == [score for _, _, score, _ in everywhere[1]]
