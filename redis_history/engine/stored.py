@@ -47,8 +47,14 @@ class StoredBackend(MemoryBackend):
         )
         self._runs: _Stored[tuple[str, LeaseKind], Runs] = _Stored(self, "r", _decoder(Runs), _encode)
         self._drafts: _Stored[str, Draft] = _Stored(self, "d", _draft, _pack_draft)
+        space = self._space
+        space.conversations, space.runs, space.drafts = (  # type: ignore[assignment]
+            self._conversations,
+            self._runs,
+            self._drafts,
+        )
         # Other processes may watch a conversation that this one deletes: logs of deleted conversations are kept.
-        self._space.watchers_of_all.append(lambda conversation_id: None)
+        space.watchers_of_all.append(lambda conversation_id: None)
         self._watched: dict[str, float] = {}  # since when, by conversation; "": all
         self._seen: int | None = None  # the last change that was made known
 
@@ -106,19 +112,19 @@ class StoredBackend(MemoryBackend):
 
     @contextmanager
     def _open_space(self) -> Iterator[Space]:
-        with super()._open_space() as space, self.transaction():
-            stored = self._conversations, self._runs, self._drafts
-            space.conversations, space.runs, space.drafts = stored  # type: ignore[assignment]
-            shared = self._shared()
-            space.deleted, space.ended = {**shared.deleted}, {**shared.ended}
-            space.deleted_logs = {name: deque(log) for name, log in shared.logs.items() if self._saw_end(name, shared)}
-            try:
+        try:
+            with super()._open_space() as space, self.transaction():
+                shared = self._shared()
+                space.deleted, space.ended = {**shared.deleted}, {**shared.ended}
+                logs = {name: deque(log) for name, log in shared.logs.items() if self._saw_end(name, shared)}
+                space.deleted_logs = logs
                 yield space
                 self._save(space, shared)
-            except BaseException:
-                for one in stored:
-                    one.forget()
-                raise
+        except BaseException:  # also if the transaction cannot be committed
+            self._outcomes.clear()
+            for one in (self._conversations, self._runs, self._drafts):
+                one.forget()
+            raise
 
     def _save(self, space: Space, shared: _Shared) -> None:
         self._drafts.save()
