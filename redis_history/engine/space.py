@@ -6,7 +6,7 @@ import logging
 import time
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -315,7 +315,7 @@ class Space:
     ttl: float | None
     max_messages: int | None
     max_conversations: int | None
-    conversations: dict[str, ConversationState] = field(default_factory=dict)
+    conversations: MutableMapping[str, ConversationState] = field(default_factory=dict)
     #: Logs of deleted conversations, for their watchers; and when each was deleted, the oldest first.
     deleted_logs: dict[str, deque[Change]] = field(default_factory=dict)
     deleted: dict[str, float] = field(default_factory=dict)
@@ -325,8 +325,8 @@ class Space:
     watchers_of_all: list[WakeAll] = field(default_factory=list)
     #: The caps that were reported.
     warned: set[str] = field(default_factory=set)
-    drafts: dict[str, Draft] = field(default_factory=dict)
-    runs: dict[tuple[str, LeaseKind], Runs] = field(default_factory=dict)
+    drafts: MutableMapping[str, Draft] = field(default_factory=dict)
+    runs: MutableMapping[tuple[str, LeaseKind], Runs] = field(default_factory=dict)
     #: The watchers of one run, by conversation and run id.
     run_watchers: dict[tuple[str, str], list[Wake]] = field(default_factory=dict)
     #: What to call after the present operation.

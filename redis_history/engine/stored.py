@@ -48,11 +48,7 @@ class StoredBackend(MemoryBackend):
         self._runs: _Stored[tuple[str, LeaseKind], Runs] = _Stored(self, "r", _decoder(Runs), _encode)
         self._drafts: _Stored[str, Draft] = _Stored(self, "d", _draft, _pack_draft)
         space = self._space
-        space.conversations, space.runs, space.drafts = (  # type: ignore[assignment]
-            self._conversations,
-            self._runs,
-            self._drafts,
-        )
+        space.conversations, space.runs, space.drafts = self._conversations, self._runs, self._drafts
         # Other processes may watch a conversation that this one deletes: logs of deleted conversations are kept.
         space.watchers_of_all.append(lambda conversation_id: None)
         self._watched: dict[str, float] = {}  # since when, by conversation; "": all
