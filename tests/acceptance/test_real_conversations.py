@@ -119,7 +119,7 @@ def test_a_backup_restores_real_conversations(own_server: Start, tmp_path: Path)
                 first.append_many(name, transcript.messages[at : at + BATCH])
             if number % 10 == 0:
                 first.fork(name, f"{name}/fork")
-        assert Compressor(first, extractive_summarizer(), max_messages=40).run_once().compressed
+        assert Compressor(first, extractive_summarizer(), max_messages=10, keep_recent=4).run_once().compressed
         exported = export_messages(first, path)
         imported = import_messages(path, second)
         assert (imported.new, imported.problems) == (exported.messages, 0)
