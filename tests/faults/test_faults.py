@@ -154,6 +154,20 @@ MUTATIONS: dict[str, tuple[Any, ...]] = {
 }
 
 
+def found(package: Path, file: str, old: str) -> tuple[Path, str]:
+    """The file that is to be edited, and its source."""
+    [path] = package.rglob(file)
+    source = path.read_text()
+    assert source.count(old) == 1, f"{file} has changed: the mutation must, too"
+    return path, source
+
+
+def test_mutations_are_of_code_that_is_there() -> None:
+    for _, _, *edits in MUTATIONS.values():
+        for file, old, _ in edits:
+            found(ROOT / "redis_history", file, old)
+
+
 @pytest.mark.full
 @LONG
 @pytest.mark.parametrize("name", MUTATIONS)
@@ -163,9 +177,7 @@ def test_broken_code_is_found(tmp_path: Path, name: str) -> None:
     package = tmp_path / "package"
     shutil.copytree(ROOT / "redis_history", package / "redis_history", ignore=shutil.ignore_patterns("__pycache__"))
     for file, old, new in edits:
-        [path] = package.rglob(file)
-        source = path.read_text()
-        assert source.count(old) == 1, f"{file} has changed: the mutation must, too"
+        path, source = found(package, file, old)
         path.write_text(source.replace(old, new))
     problems: list[str] = []
     for seed in range(3):  # what an episode does is random; one may miss the broken place
