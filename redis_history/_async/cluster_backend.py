@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from redis.asyncio import ConnectionPool, Redis, RedisCluster
@@ -45,7 +46,7 @@ class Address(NamedTuple):
 
 
 class ClusterNodes:
-    """All nodes, and which slots they serve. `stale`: read that again before the next call."""
+    """All nodes, and which slots they serve. `stale`: read that again before a call is repeated."""
 
     database = 0
     sentinel = False
@@ -122,6 +123,11 @@ class ClusterNodes:
         if self._closed:
             raise ConnectionError(CLOSED)
         return node
+
+    async def open(self) -> None:
+        """Read the slots unless they are known. Raises the last error."""
+        if self._cluster is None:
+            await self.refresh()
 
     async def refresh(self) -> None:
         """Read the slots from any node. Raises the last error."""
@@ -327,12 +333,17 @@ class AsyncClusterBackend(AsyncRedisBackend):
     def _make_doorbell(self) -> Any:
         return AsyncClusterDoorbell(self._server, self._settings.notifications, self._announce)
 
+    async def watch_run(self, conversation_id: str, run_id: str, wake: Any) -> Any:
+        await self._make_usable()
+        await super().watch_run(conversation_id, run_id, wake)
+        with suppress(ClusterDownError):
+            return self._server.owner(self._settings.keyspace.conversation(conversation_id).state)
+
     async def _reply(
         self, call: Call, attempt: Attempt | None = None, node: AsyncNode | None = None, asking: bool = False
     ) -> Any:
         nodes = self._server
-        if nodes.stale:
-            await nodes.refresh()
+        await nodes.open()
         address = nodes.owner(call.key)
         for _ in range(_REDIRECTIONS):
             try:
@@ -346,8 +357,7 @@ class AsyncClusterBackend(AsyncRedisBackend):
     async def _replies(self, calls: list[Call]) -> list[Any]:
         """One round trip to each node."""
         nodes = self._server
-        if nodes.stale:
-            await nodes.refresh()
+        await nodes.open()
         by_node: dict[Address, list[int]] = {}
         for index, call in enumerate(calls):
             by_node.setdefault(nodes.owner(call.key), []).append(index)
@@ -362,6 +372,15 @@ class AsyncClusterBackend(AsyncRedisBackend):
                 unknown = isinstance(reply, NoScriptError)
                 replies[index] = await self._reply(calls[index]) if unknown else reply
         return replies
+
+    async def _retry_call(self, method: Any, arguments: tuple[Any, ...], error: Exception) -> Any:
+        async def again(*arguments: Any) -> Any:
+            # Only now, because calls to other nodes need not wait until a node that may hang has told the slots.
+            if self._server.stale:
+                await self._server.refresh()
+            return await method(*arguments)
+
+        return await super()._retry_call(again, arguments, error)
 
     def _may_retry(self, error: BaseException) -> bool:
         transient = super()._may_retry(error)

@@ -141,7 +141,8 @@ class AsyncRedisBackend:
     async def unwatch_all(self, wake: WakeAll) -> None:
         self._unwatch(self._topic_of_all, wake)
 
-    async def watch_run(self, conversation_id: str, run_id: str, wake: Wake) -> None:
+    async def watch_run(self, conversation_id: str, run_id: str, wake: Wake) -> Any:
+        """Returns the server of the run."""
         self._watch(self._run_topic(conversation_id, run_id), wake)
 
     async def unwatch_run(self, conversation_id: str, run_id: str, wake: Wake) -> None:

@@ -26,8 +26,27 @@ _logger = logging.getLogger("redis_history")
 _WAIT_AFTER_ERROR: Final = 0.5
 
 
+class AsyncRunKeepers:
+    """A keeper for each server, so that a server that hangs does not delay the renewals on others."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self._keepers: dict[Any, AsyncRunKeeper] = {}
+
+    async def take(self, run: AsyncRun, wait: float) -> None:
+        """Return when `run` has the run. Raises RunBusyError after `wait` seconds."""
+        server = await self._store.backend.watch_run(run.conversation_id, run.run_id, run._ring)
+        run._keeper = self._keepers.setdefault(server, AsyncRunKeeper(self._store))
+        await run._keeper.take(run, wait)
+
+    async def aclose(self) -> None:
+        """End the jobs. Runs expire."""
+        for keeper in [*self._keepers.values()]:
+            await keeper.aclose()
+
+
 class AsyncRunKeeper:
-    """The runs of a store: takes them, renews them, and keeps the places of those that wait."""
+    """The runs on one server: takes them, renews them, and keeps the places of those that wait."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -41,9 +60,7 @@ class AsyncRunKeeper:
         self._job: Job | None = None
 
     async def take(self, run: AsyncRun, wait: float) -> None:
-        """Return when `run` has the run. Raises RunBusyError after `wait` seconds."""
         ends = time.monotonic() + wait
-        await self._store.backend.watch_run(run.conversation_id, run.run_id, run._ring)
         try:
             outcome = await self._ask(run.conversation_id, [run], wait > 0)
             if run._fence is None and wait > 0:

@@ -75,6 +75,7 @@ class AsyncRun:
         self._wait = wait
         self._cancel = cancel
         self._canceller: Canceller | None = None
+        self._keeper: Any = None
         self._fence: RunFence | None = None
         self._entered = False
         self._ended = False
@@ -242,7 +243,7 @@ class AsyncRun:
         except RedisHistoryError as error:
             _logger.warning("run %s could not be ended, so it expires: %s", self.run_id, error)
         finally:
-            await self._store._runs.forget(self)
+            await self._keeper.forget(self)
             self._fence = None
         if self._lost:
             _logger.info("run %s of conversation %r was lost before its end", self.run_id, self.conversation_id[:80])
@@ -329,7 +330,8 @@ class AsyncRun:
     def _ring(self) -> None:
         """The server has woken this run. From any thread."""
         self._rung = True
-        self._store._runs.wake()
+        if self._keeper is not None:
+            self._keeper.wake()
 
 
 #: The runs whose block this task or thread is in.

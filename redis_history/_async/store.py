@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from redis_history._async._runtime import Job, check_callback, open_without_await, resolve, spawn
 from redis_history._async.reading import AsyncReading
-from redis_history._async.run_keeper import AsyncRunKeeper
+from redis_history._async.run_keeper import AsyncRunKeepers
 from redis_history._async.runs import AsyncRun, check_can_run, make_run
 from redis_history._async.subscription import AsyncFeed, AsyncNamespaceSubscription, AsyncSubscription
 from redis_history._async.writing import AsyncWriting
@@ -115,7 +115,7 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
         self._capabilities: Capabilities | None = None
         self._unopened: list[AsyncFeed] = []
         self._jobs: dict[AsyncFeed, Job] = {}
-        self._runs = AsyncRunKeeper(self)
+        self._runs = AsyncRunKeepers(self)
         self._exclusive = False
 
     @property

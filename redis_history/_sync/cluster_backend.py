@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from redis import ConnectionPool, Redis, RedisCluster
@@ -46,7 +47,7 @@ class Address(NamedTuple):
 
 
 class ClusterNodes:
-    """All nodes, and which slots they serve. `stale`: read that again before the next call."""
+    """All nodes, and which slots they serve. `stale`: read that again before a call is repeated."""
 
     database = 0
     sentinel = False
@@ -123,6 +124,11 @@ class ClusterNodes:
         if self._closed:
             raise ConnectionError(CLOSED)
         return node
+
+    def open(self) -> None:
+        """Read the slots unless they are known. Raises the last error."""
+        if self._cluster is None:
+            self.refresh()
 
     def refresh(self) -> None:
         """Read the slots from any node. Raises the last error."""
@@ -328,10 +334,15 @@ class ClusterBackend(RedisBackend):
     def _make_doorbell(self) -> Any:
         return ClusterDoorbell(self._server, self._settings.notifications, self._announce)
 
+    def watch_run(self, conversation_id: str, run_id: str, wake: Any) -> Any:
+        self._make_usable()
+        super().watch_run(conversation_id, run_id, wake)
+        with suppress(ClusterDownError):
+            return self._server.owner(self._settings.keyspace.conversation(conversation_id).state)
+
     def _reply(self, call: Call, attempt: Attempt | None = None, node: Node | None = None, asking: bool = False) -> Any:
         nodes = self._server
-        if nodes.stale:
-            nodes.refresh()
+        nodes.open()
         address = nodes.owner(call.key)
         for _ in range(_REDIRECTIONS):
             try:
@@ -345,8 +356,7 @@ class ClusterBackend(RedisBackend):
     def _replies(self, calls: list[Call]) -> list[Any]:
         """One round trip to each node."""
         nodes = self._server
-        if nodes.stale:
-            nodes.refresh()
+        nodes.open()
         by_node: dict[Address, list[int]] = {}
         for index, call in enumerate(calls):
             by_node.setdefault(nodes.owner(call.key), []).append(index)
@@ -361,6 +371,15 @@ class ClusterBackend(RedisBackend):
                 unknown = isinstance(reply, NoScriptError)
                 replies[index] = self._reply(calls[index]) if unknown else reply
         return replies
+
+    def _retry_call(self, method: Any, arguments: tuple[Any, ...], error: Exception) -> Any:
+        def again(*arguments: Any) -> Any:
+            # Only now, because calls to other nodes need not wait until a node that may hang has told the slots.
+            if self._server.stale:
+                self._server.refresh()
+            return method(*arguments)
+
+        return super()._retry_call(again, arguments, error)
 
     def _may_retry(self, error: BaseException) -> bool:
         transient = super()._may_retry(error)

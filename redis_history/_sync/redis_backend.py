@@ -142,7 +142,8 @@ class RedisBackend:
     def unwatch_all(self, wake: WakeAll) -> None:
         self._unwatch(self._topic_of_all, wake)
 
-    def watch_run(self, conversation_id: str, run_id: str, wake: Wake) -> None:
+    def watch_run(self, conversation_id: str, run_id: str, wake: Wake) -> Any:
+        """Returns the server of the run."""
         self._watch(self._run_topic(conversation_id, run_id), wake)
 
     def unwatch_run(self, conversation_id: str, run_id: str, wake: Wake) -> None:

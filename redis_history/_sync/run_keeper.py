@@ -27,8 +27,27 @@ _logger = logging.getLogger("redis_history")
 _WAIT_AFTER_ERROR: Final = 0.5
 
 
+class RunKeepers:
+    """A keeper for each server, so that a server that hangs does not delay the renewals on others."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self._keepers: dict[Any, RunKeeper] = {}
+
+    def take(self, run: Run, wait: float) -> None:
+        """Return when `run` has the run. Raises RunBusyError after `wait` seconds."""
+        server = self._store.backend.watch_run(run.conversation_id, run.run_id, run._ring)
+        run._keeper = self._keepers.setdefault(server, RunKeeper(self._store))
+        run._keeper.take(run, wait)
+
+    def close(self) -> None:
+        """End the jobs. Runs expire."""
+        for keeper in [*self._keepers.values()]:
+            keeper.close()
+
+
 class RunKeeper:
-    """The runs of a store: takes them, renews them, and keeps the places of those that wait."""
+    """The runs on one server: takes them, renews them, and keeps the places of those that wait."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -42,9 +61,7 @@ class RunKeeper:
         self._job: Job | None = None
 
     def take(self, run: Run, wait: float) -> None:
-        """Return when `run` has the run. Raises RunBusyError after `wait` seconds."""
         ends = time.monotonic() + wait
-        self._store.backend.watch_run(run.conversation_id, run.run_id, run._ring)
         try:
             outcome = self._ask(run.conversation_id, [run], wait > 0)
             if run._fence is None and wait > 0:

@@ -76,6 +76,7 @@ class Run:
         self._wait = wait
         self._cancel = cancel
         self._canceller: Canceller | None = None
+        self._keeper: Any = None
         self._fence: RunFence | None = None
         self._entered = False
         self._ended = False
@@ -241,7 +242,7 @@ class Run:
         except RedisHistoryError as error:
             _logger.warning("run %s could not be ended, so it expires: %s", self.run_id, error)
         finally:
-            self._store._runs.forget(self)
+            self._keeper.forget(self)
             self._fence = None
         if self._lost:
             _logger.info("run %s of conversation %r was lost before its end", self.run_id, self.conversation_id[:80])
@@ -328,7 +329,8 @@ class Run:
     def _ring(self) -> None:
         """The server has woken this run. From any thread."""
         self._rung = True
-        self._store._runs.wake()
+        if self._keeper is not None:
+            self._keeper.wake()
 
 
 #: The runs whose block this task or thread is in.

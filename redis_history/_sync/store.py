@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from redis_history._sync._runtime import Job, check_callback, open_without_await, resolve, spawn
 from redis_history._sync.reading import Reading
-from redis_history._sync.run_keeper import RunKeeper
+from redis_history._sync.run_keeper import RunKeepers
 from redis_history._sync.runs import Run, check_can_run, make_run
 from redis_history._sync.subscription import Feed, NamespaceSubscription, Subscription
 from redis_history._sync.writing import Writing
@@ -116,7 +116,7 @@ class HistoryStore(Writing, Reading):
         self._capabilities: Capabilities | None = None
         self._unopened: list[Feed] = []
         self._jobs: dict[Feed, Job] = {}
-        self._runs = RunKeeper(self)
+        self._runs = RunKeepers(self)
         self._exclusive = False
 
     @property

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
@@ -19,6 +21,8 @@ from redis_history.errors import (
     BackendUnavailableError,
     ConfigurationError,
     OutcomeUnknownError,
+    RunBusyError,
+    RunLostError,
     UnsupportedServerError,
 )
 from redis_history.model import TextPart
@@ -141,8 +145,36 @@ async def test_a_slot_moves_during_a_run(cluster: RealCluster, namespace: str, f
         await store.delete_conversation("c")
 
 
-async def _waiters(store: Any, count: int) -> bool:
-    return len((await store.get_run("c")).waiting) == count
+@pytest.mark.proves("runs")
+@pytest.mark.full
+async def test_a_node_that_hangs_ends_no_run_on_another_node(namespace: str) -> None:
+    cluster = RealCluster(kind="plain", options=("--cluster-require-full-coverage", "no"))
+    try:
+        cluster.start()
+        names = {cluster.owner(_slot(namespace, name)).port: name for name in map(str, range(50))}
+        hanging, other = (names[node.port] for node in cluster.nodes[:2])
+        async with (
+            AsyncHistoryStore(cluster.url, namespace=namespace) as store,
+            AsyncHistoryStore(cluster.url, namespace=namespace) as waiting,
+            store.run(other) as run,
+        ):
+            with contextlib.suppress(RunLostError, BackendUnavailableError):
+                async with store.run(hanging):
+                    waiter = asyncio.create_task(waiting.run(other, wait=12).__aenter__())
+                    await until(lambda: _waiters(store, 1, other), "it to wait")
+                    os.kill(cluster.nodes[0].pid, signal.SIGSTOP)
+                    with pytest.raises(RunBusyError):
+                        await waiter
+                    await run.append(user("It goes on."))
+                    os.kill(cluster.nodes[0].pid, signal.SIGCONT)
+            assert [message.text for message in await waiting.get(other)] == ["It goes on."]
+    finally:
+        os.kill(cluster.nodes[0].pid, signal.SIGCONT)
+        cluster.close()
+
+
+async def _waiters(store: Any, count: int, name: str = "c") -> bool:
+    return len((await store.get_run(name)).waiting) == count
 
 
 @pytest.mark.proves("cluster")
