@@ -467,3 +467,24 @@ async def test_ag_ui(serve: Any, store: AsyncHistoryStore) -> None:
     assert (await client.post(f"/{PATH}/stop")).status_code == 204
     assert (await asking)[-1]["outcome"]["type"] == "cancelled"
     assert (await store.get(CHAT))[-1].status == "stopped"
+
+
+async def test_a_failed_answer_of_ag_ui_can_be_asked_for_again(serve: Any, store: AsyncHistoryStore) -> None:
+    calls: list[str] = []
+
+    async def answer(run: Any) -> None:
+        calls.append(run.run_id)
+        await run.append(assistant(f"answer {len(calls)}", id=f"a{len(calls)}"))
+        if len(calls) == 1:
+            raise ValueError("the model is away")
+
+    client = await serve(answer, protocol="ag-ui")
+    question = {"id": "u1", "role": "user", "content": "Hello"}
+    body = {"threadId": CHAT, "runId": "r1", "state": {}, "tools": [], "context": [], "forwardedProps": {}}
+    events = await ask(client, body | {"messages": [question]})
+    assert (events[-1]["type"], events[-1]["code"]) == ("RUN_ERROR", "failed")
+    assert "model is away" not in events[-1]["message"]
+    kept = {"id": "a1", "role": "assistant", "content": "answer 1"}
+    again = await ask(client, body | {"runId": "r2", "messages": [question, kept]})
+    assert again[-1]["type"] == "RUN_FINISHED"
+    assert [message.id for message in await store.get(CHAT)] == ["u1", "a2"]
