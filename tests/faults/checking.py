@@ -110,7 +110,7 @@ class _Timeline:
             if change.epoch == _NOTHING:
                 self._changes[at] = structs.replace(change, epoch=epoch)
         self._problems: list[str] = []
-        self._state = Conversation()
+        self._state = Conversation(lossy=bool(losses))
 
     def check(self, final: Final) -> list[str]:
         self._check_tokens()

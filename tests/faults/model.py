@@ -46,9 +46,11 @@ class Archive:
 
 
 class Conversation:
-    """One conversation. `apply` makes a change of it, and returns its problems."""
+    """One conversation. `apply` makes a change of it, and returns its problems. `lossy`: servers have lost writes, so
+    that a caller may know positions that others have now."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, lossy: bool = False) -> None:
+        self._lossy = lossy
         self.exists = False
         self.epoch = self.token = "0" * 16
         self.revision = 0
@@ -252,6 +254,8 @@ class Conversation:
         [entry] = call.arguments["entries"]
         before = self.live[: bisect_right(self.live, (through, "\U0010ffff"))]
         leaving = [name for _, name in before if not (self.stored[name].stays or self.stored[name].is_live)]
+        if self._lossy:
+            leaving = leaving[: change.count]
         if not leaving:
             problems.append("compacted nothing")
             return None
