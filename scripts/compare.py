@@ -414,6 +414,8 @@ def measure(distribution: str, package: Package, url: str | None, rounds: int) -
 def measure_adapter(adapter: Package, theirs: Package, url: str | None, rounds: int) -> list[str]:
     with server_for(url) as one, redis.Redis.from_url(one) as client:
         client.flushall()
+        bare = base(client)("spread").append
+        BASE_TIMES.append(medians(200, bare, bare)[1])
         with adapter(one) as ours, theirs(one) as other:
             return compare(ours, other, rounds, both)
 
@@ -451,25 +453,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=2000, help="appends of each package, at most (default 2000)")
     parser.add_argument("--url", help="a server to use instead of a private one; it is EMPTIED")
+    parser.add_argument("--adapters", action="store_true", help="only the adapters, beside the frameworks' own classes")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     if not options.url:
         load_json()
     table = Table("package", "version", "append p50", "load 600", "bulk 500", "bytes a message")
-    for row, (name, distribution, package) in enumerate(PACKAGES, 1):
+    for row, (name, distribution, package) in enumerate([] if options.adapters else PACKAGES, 1):
         print(f"{row} of {len(PACKAGES)}: {name} ...", file=sys.stderr, flush=True)
         table.add_row(name, *figures(5, measure, distribution, package, options.url, options.rounds))
     adapters = Table("adapter and the framework's own class, in ms", "append p50", "load 600", "bulk 500")
     for name, adapter, theirs in ADAPTERS:
         print(f"adapter: {name} ...", file=sys.stderr, flush=True)
         adapters.add_row(name, *figures(3, measure_adapter, adapter, theirs, options.url, options.rounds))
-    text = (
-        f"payload {len(member())} bytes; times in multiples of bare redis-py calls; a bare ZADD took "
-        f"{min(BASE_TIMES) * 1e6:.0f} to {max(BASE_TIMES) * 1e6:.0f} µs, a spread of "
-        f"{max(BASE_TIMES) / min(BASE_TIMES) - 1:.0%} between rows"
-    )
-    Console(width=120).print(table, text, adapters)
+    spread = f"a bare ZADD took {min(BASE_TIMES) * 1e6:.0f} to {max(BASE_TIMES) * 1e6:.0f} µs, by row"
+    text = f"payload {len(member())} bytes; times of packages in multiples of bare redis-py calls; {spread}"
+    Console(width=120).print(*([] if options.adapters else [table]), text, adapters)
 
 
 if __name__ == "__main__":
