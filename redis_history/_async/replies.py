@@ -209,7 +209,7 @@ class AsyncReply(Openable):
                     return
             # A slow server, or a busy event loop, gets more text at once, up to a quarter of a second's.
             took = time.monotonic() - started
-            await self._ending.wait(max(0.0, self._interval - took, min(4 * took, 0.25 - took)))
+            await self._ending.wait(max(0.0, self._interval - took, min(2 * took, 0.25 - took)))
 
     async def _flush(self) -> None:
         """Send what is pending, and renew the lease if it is time."""
