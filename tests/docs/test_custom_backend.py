@@ -60,7 +60,7 @@ class SQLiteStores:
     async def until_watched(self, conversation_id: str = "") -> None:
         """Watching is known immediately."""
 
-    until_all_watched = until_watched
+    until_all_watched = until_unwatched = until_watched
 
     async def aclose(self) -> None:
         for made in self._open:
