@@ -20,6 +20,7 @@ from redis_history.search.ranking import DEPTH, Matches
 from redis_history.search.redisearch import (
     NAMESPACE,
     Namespace,
+    asking_commands,
     authored_commands,
     count_at,
     count_command,
@@ -56,7 +57,7 @@ class SearchMatches(Struct, frozen=True):
     """The matches of each term of a query, by conversation id and generation, and of any of them (`together`). `size`:
     the number of searched messages (None: unknown); `nearest`: the similarity of the nearest vectors; `documents`: the
     number in the index of a namespace; `dated`: the messages from the times that the query names; `authored`: the
-    matches of all messages by writers that the query names."""
+    matches of all messages by writers that the query names; `questions`: the matches that are questions."""
 
     matches: list[Matches]
     together: Matches | None
@@ -65,6 +66,7 @@ class SearchMatches(Struct, frozen=True):
     documents: int = 0
     dated: Matches | None = None
     authored: Matches | None = None
+    questions: Matches | None = None
 
 
 class Search(Struct, Op[SearchMatches | None], frozen=True):
@@ -231,7 +233,8 @@ def _search_matches(names: list[str], found: list[Matches], size: int | None) ->
     authored = of.get("authored")
     if authored is not None:
         authored = authored._replace(total=of["authors"].total)
-    return SearchMatches(terms, of.get("together"), size, of.get("nearest"), dated=of.get("dated"), authored=authored)
+    others = {name: of.get(name) for name in ("nearest", "dated", "questions")}
+    return SearchMatches(terms, of.get("together"), size, **others, authored=authored)
 
 
 def _unscripted(op: Search, args: list[bytes], settings: Settings) -> Steps[list[Any]]:
@@ -347,6 +350,8 @@ def _commands(
     if terms:
         authored = authored_commands(name, scope, op.query, op.filters, language=searching.language)
         commands += zip(("authored", "authors"), authored, strict=False)
+        asking = asking_commands(name, scope, op.query, op.filters, language=searching.language)
+        commands += zip(("questions",), asking, strict=False)
         if op.query.periods:
             commands.append(("dated", dated_command(name, scope, op.query.periods, op.filters)))
     return commands
@@ -372,6 +377,7 @@ def _merged(found: list[SearchMatches]) -> SearchMatches:
         _joined([one.nearest for one in found]),
         dated=_joined([one.dated for one in found]),
         authored=_joined([one.authored for one in found]),
+        questions=_joined([one.questions for one in found]),
     )
 
 

@@ -284,14 +284,14 @@ class Searcher(Struct, frozen=True):
         listed = sum(one.listed for one in (*found.matches, found.nearest) if one is not None)
         ranked = yield from _work(partial(_rank, found, query), slow=listed > _FEW_MATCHES)
         totals = (one.total for one in (*found.matches, found.together) if one is not None)
-        hits = SearchHits((yield from self._fetched(ranked, asked)), max((len(ranked), *totals)))
-        return (yield from self._finished(hits, asked))
+        hits, gone = yield from self._fetched(ranked, asked)
+        return (yield from self._finished(SearchHits(hits, max((len(ranked), *totals)) - gone), asked))
 
-    def _fetched(self, ranked: list[Ranked], asked: Asked) -> Steps[list[SearchHit]]:
-        """The hits of a page. A message that was removed in the meantime, or is beyond a bound, makes room for the
-        next."""
+    def _fetched(self, ranked: list[Ranked], asked: Asked) -> Steps[tuple[list[SearchHit], int]]:
+        """The hits of a page, and how many messages were skipped. A message that was removed in the meantime, is beyond
+        a bound, or would follow the last question makes room for the next."""
         hits: list[SearchHit] = []
-        start = 0
+        start = gone = 0
         while start < len(ranked) and len(hits) < asked.end:
             # A second read is needed only if hits are gone; it reads more, so that a third is rarely needed.
             window = ranked[start : start + (_FETCHED if start else min(_FETCHED, asked.end))]
@@ -307,10 +307,11 @@ class Searcher(Struct, frozen=True):
                         found[((op.conversation_id, op.generation), sequence)] = fetched
             for one in window:
                 hit = found.get((one.conversation, one.sequence))
+                gone += hit is None
                 if hit is not None:
                     context = tuple(hit.before), tuple(hit.after)
                     hits.append(SearchHit(hit.message, one.score, one.conversation[0], (), *context, hit.archived))
-        return hits[asked.offset : asked.end]
+        return hits[asked.offset : asked.end], gone
 
     def _scanned(self, ids: Sequence[str] | None, asked: Asked, *, one: bool = False) -> Steps[SearchHits]:
         """The hits without an index: reads conversations (None: all, those that changed last first; `one`: a search of
@@ -462,7 +463,7 @@ def _conversation(ranked: Ranked) -> Any:
 
 def _rank(found: SearchMatches, query: Query) -> list[Ranked]:
     size = estimated_size(found.matches) if found.size is None else found.size
-    ranked = rank(query, found.matches, size=size, together=found.together)
+    ranked = rank(query, found.matches, size=size, together=found.together, questions=found.questions)
     if found.dated is not None and found.dated.total <= MAX_LISTED:  # else it says little
         ranked = favor(ranked, found.dated, size)
     if found.authored is not None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from redis_history.model import Message
 from redis_history.search.query import Query, Term
 from redis_history.search.text import MAX_CHARACTERS, searchable
-from redis_history.search.words import is_unspaced, load_stemmer, words
+from redis_history.search.words import forms, is_unspaced, load_stemmer, words
 from redis_history.tokens import CHARACTERS_PER_TOKEN, TokenCounter, message_tokens, text_tokens
 
 #: Characters of a fragment, and fragments of a message, at most.
@@ -169,15 +169,15 @@ def _begins_unspaced(letter: str) -> bool:
 
 def _matcher(term: Term, stem: Callable[[str], str] | None, language: str) -> Callable[[str], bool]:
     """Whether a word matches a term that is a word or a prefix."""
-    wanted = term.word
     if term.kind == "prefix":
-        return lambda word: word.startswith(wanted)
+        return lambda word: word.startswith(term.word)
+    wanted = frozenset(forms(term.word, language))
     if stem is not None:
-        root = stem(wanted)
-        return lambda word: word == wanted or stem(word) == root
-    if language != "english" or is_unspaced(wanted):
-        return lambda word: word == wanted
-    return lambda word: word == wanted or _akin(word, wanted)
+        roots = frozenset(map(stem, wanted))
+        return lambda word: word in wanted or stem(word) in roots
+    if language != "english" or is_unspaced(term.word):
+        return wanted.__contains__
+    return lambda word: word in wanted or any(_akin(word, one) for one in wanted)
 
 
 def _akin(word: str, other: str) -> bool:

@@ -25,8 +25,8 @@ from typing import Any, Final, NamedTuple
 from redis_history.model import Message
 from redis_history.model.filters import ANYTHING, Filters
 from redis_history.search.query import Query, Term
-from redis_history.search.text import author_words, index_lines
-from redis_history.search.words import SEPARATOR, load_stemmer
+from redis_history.search.text import author_words, index_lines, is_question
+from redis_history.search.words import SEPARATOR, forms, load_stemmer
 
 #: Messages of each term that are ranked, those that have it most often, if no more are asked for.
 DEPTH: Final = 1_000
@@ -80,9 +80,15 @@ def estimated_size(matches: Sequence[Matches]) -> int:
 
 
 def rank(
-    query: Query, matches: Sequence[Matches], *, size: int | None = None, together: Matches | None = None
+    query: Query,
+    matches: Sequence[Matches],
+    *,
+    size: int | None = None,
+    together: Matches | None = None,
+    questions: Matches | None = None,
 ) -> list[Ranked]:
-    """All messages that a term matches, best first; of equal score the newer one, by conversation and sequence.
+    """All messages that a term matches, best first; of equal score the newer one, by conversation and sequence. And the
+    message after each of the `questions`, which may answer it without repeating its words.
 
     `matches` are those of each term of the query; `size` is how many messages were searched (None: an estimate).
     `together` are the matches of any term: a message with many common terms may be among the best of none of them.
@@ -93,6 +99,11 @@ def rank(
     for found in matches:
         for conversation, listed in found.scores.items():
             scores.setdefault(conversation, {}).update(dict.fromkeys(listed, 0.0))
+    for conversation, asked in () if questions is None else questions.scores.items():
+        known = scores.get(conversation, {})
+        for sequence in asked:
+            if sequence in known and sequence > 0:  # a summary stands before the messages that follow it
+                known.setdefault(sequence + 1, 0.0)
     for term, found in zip(query.terms, matches, strict=True):
         # A phrase is as much evidence as its words.
         weight = len(term.words) * rareness(found.total, size)
@@ -225,15 +236,17 @@ class Scan:
         self._by_root: dict[str, frozenset[int]] = {}
         for at, term in enumerate(self._terms):
             if term.kind == "word":
-                root = self._root(term)
-                self._by_word[term.word] = frozenset((at,))
-                self._by_root[root] = self._by_root.get(root, _NONE) | {at}
+                for form in forms(term.word, query.language):
+                    root = form if self._stem is None else self._stem(form)
+                    self._by_word[form] = self._by_word.get(form, _NONE) | {at}
+                    self._by_root[root] = self._by_root.get(root, _NONE) | {at}
         self._dated: dict[Any, dict[int, float]] = {}
         #: By the id and the display name of the writer.
         self._written: dict[tuple[str, str | None], dict[Any, dict[int, float]]] = {}
         #: Messages that were added, whether they pass the filters or not.
         self.size = 0
-        #: The messages that match, by conversation and number.
+        self._questions: dict[Any, dict[int, float]] = {}
+        #: The messages that match, and others that may follow a question, by conversation and number.
         self.messages: dict[Any, dict[int, Message]] = {}
 
     def add(self, messages: Sequence[Message], numbers: Iterable[int] | None = None, conversation: Any = None) -> None:
@@ -256,9 +269,16 @@ class Scan:
         kept = self.messages.setdefault(conversation, {})
         if not messages:
             return
+        matching: set[int] = set()
         for at, found in self._matches(index_lines(messages)).items():
             self._found[at].setdefault(conversation, {}).update((numbers[n], 1.0) for n in found)
-            kept.update((numbers[n], messages[n]) for n in found)
+            matching |= found
+        kept.update((numbers[n], messages[n]) for n in matching)
+        if not self._filters.selects:
+            questions = [n for n in matching if is_question(messages[n])]
+            self._questions.setdefault(conversation, {}).update((numbers[n], 1.0) for n in questions)
+            # The message after the last one is the first one of another call.
+            kept.update((numbers[n], messages[n]) for n in (0, *(n + 1 for n in questions)) if n < len(messages))
 
     def ranked(self, *, one: bool = True) -> list[Ranked]:
         """All messages that match, best first. `one`: the search is of one conversation. Afterwards `query` has the
@@ -271,11 +291,24 @@ class Scan:
         self.query = query = query.rarest([found[term].total for term in query.terms])
         matches = [found[term] for term in query.terms]
         size = self.size if one else estimated_size(matches)
-        ranked = rank(query, matches, size=size)
+        ranked = rank(query, matches, size=size, questions=self._asked(query, found))
         dated = Matches(sum(map(len, self._dated.values())), self._dated)
         if dated.total <= MAX_LISTED:
             ranked = favor(ranked, dated, size)
         return favor(ranked, self._authored(frozenset(query.names)), size, AUTHORSHIP)
+
+    def _asked(self, query: Query, found: Mapping[Term, Matches]) -> Matches:
+        """The questions that a word matches, and that another message follows."""
+        by_word = [found[term].scores for term in query.terms if term.kind != "phrase"]
+        scores = {
+            where: {
+                n: 1.0
+                for n in asked
+                if n + 1 in self.messages[where] and any(n in each.get(where, ()) for each in by_word)
+            }
+            for where, asked in self._questions.items()
+        }
+        return Matches(sum(map(len, scores.values())), scores)
 
     def _authored(self, names: frozenset[str]) -> Matches:
         """The messages by writers with any of these names."""
@@ -328,9 +361,6 @@ class Scan:
                 if word.startswith(prefix):
                     found[word] = found.get(word, _NONE) | {at}
         return found
-
-    def _root(self, term: Term) -> str:
-        return term.word if self._stem is None else self._stem(term.word)
 
     def _is_dated(self, message: Message) -> bool:
         if not self.query.periods or message.position is None:

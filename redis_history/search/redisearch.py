@@ -30,8 +30,8 @@ from redis_history.model.filters import ANYTHING, Filters, tool_names_of
 from redis_history.search.dates import Period
 from redis_history.search.query import Query, Term
 from redis_history.search.ranking import DEPTH, MAX_LISTED, Matches
-from redis_history.search.text import author_words, index_words
-from redis_history.search.words import UNSTEMMED
+from redis_history.search.text import author_words, index_words, is_question
+from redis_history.search.words import UNSTEMMED, forms
 
 TEXT: Final = b"t"
 CONVERSATION: Final = b"c"
@@ -49,6 +49,8 @@ _SEPARATOR: Final = b","
 _SCORER: Final = b"DISMAX"
 #: For several conversations, where more messages match than are listed: rare terms and short messages come first.
 _SCORER_OF_MANY: Final = b"BM25STD"
+#: A value of the field of roles, for messages that end in a question mark.
+_QUESTION: Final = b"?"
 #: Before a word of a writer's name, so that it is no participant's id: `tag` makes no value that begins like this.
 _NAMED: Final = b"%:"
 
@@ -103,7 +105,10 @@ def create_arguments(
 
 def document(message: Message) -> list[bytes]:
     """The fields of a document that depend on its message only: names and values, alternating."""
-    fields = [TEXT, " ".join(index_words(message)).encode(), ROLE, message.role.encode()]
+    role = message.role.encode()
+    if is_question(message):
+        role += _SEPARATOR + _QUESTION
+    fields = [TEXT, " ".join(index_words(message)).encode(), ROLE, role]
     if message.participant is not None:
         writer = message.participant
         names = [_NAMED + tag(word) for word in sorted(author_words(writer.id, writer.display_name))]
@@ -161,22 +166,30 @@ class _Expression:
         self.parameters += [name, value]
         return b"$" + name
 
-    def term(self, term: Term) -> bytes:
-        names = [self.parameter(word.encode()) for word in term.words]
+    def term(self, term: Term, language: str) -> bytes:
+        words = forms(term.word, language) if term.kind == "word" else term.words
+        names = [self.parameter(word.encode()) for word in words]
         if term.kind == "prefix":
             return names[0] + b"*"
+        if term.kind == "word" and len(names) > 1:
+            return b"(%b)" % b"|".join(names)
         if len(names) == 1:
             return names[0]
         # Each in parentheses: RediSearch 8 reorders three or more bare parameters, and then finds nothing.
         return b"((%b)=>{$slop:0;$inorder:true})" % b" ".join(b"(%b)" % name for name in names)
 
     def search(self, index: bytes, terms: Sequence[Term], language: str, depth: int) -> list[bytes]:
-        each = [self.term(term) for term in terms]
+        each = [self.term(term, language) for term in terms]
         wanted = b"(%b)" % b"|".join(each)
         if len(each) > 1:
             # With a scope, the score of a|b is the score of a or b (RediSearch 2.10), and of optional terms the sum.
             wanted = b"(%b=>{$weight:0}) (%b)" % (wanted, b" ".join(b"~" + one for one in each))
         return self.ranked(index, wanted, "none" if terms[0].kind == "phrase" else language, depth)
+
+    def tagged(self, index: bytes, field: bytes, values: Iterable[bytes], query: Query, language: str) -> list[bytes]:
+        """The messages with any of these tags that match a word of the query."""
+        terms = b"|".join(self.term(term, language) for term in query.terms if term.kind != "phrase")
+        return self.ranked(index, b"(%b) (%b)" % (self.any_of(field, values), terms), language, MAX_LISTED)
 
     def ranked(self, index: bytes, wanted: bytes, language: str, depth: int) -> list[bytes]:
         text = b" ".join(filter(None, (self.within, wanted)))
@@ -240,13 +253,26 @@ def authored_commands(
     names = [_NAMED + tag(word) for word in query.names]
     if not names:
         return []
-    matching, every = _Expression(scope, filters), _Expression(scope, filters)
-    by_them = matching.any_of(PARTICIPANT, names)
-    terms = b"|".join(matching.term(term) for term in query.terms if term.kind != "phrase")
+    every = _Expression(scope, filters)
     return [
-        matching.ranked(index, b"(%b) (%b)" % (by_them, terms), language, MAX_LISTED),
+        _Expression(scope, filters).tagged(index, PARTICIPANT, names, query, language),
         every.ranked(index, b"(%b)" % every.any_of(PARTICIPANT, names), language, 0),
     ]
+
+
+def asking_commands(
+    index: bytes,
+    scope: Sequence[str] | Namespace,
+    query: Query,
+    filters: Filters = ANYTHING,
+    *,
+    language: str = "english",
+) -> list[list[bytes]]:
+    """FT.SEARCH for the questions that match a word. No command: the query has only phrases, or the messages after
+    the questions may not pass the filters."""
+    if filters.selects or all(term.kind == "phrase" for term in query.terms):
+        return []
+    return [_Expression(scope, filters).tagged(index, ROLE, [_QUESTION], query, language)]
 
 
 def scope_at(command: Sequence[bytes]) -> int:

@@ -69,6 +69,12 @@ def index_lines(messages: Sequence[Message]) -> list[str]:
     return cast(list[str], lines)
 
 
+def is_question(message: Message) -> bool:
+    """Whether the message ends in a question mark."""
+    last = message.parts[-1] if message.parts else None
+    return isinstance(last, TextPart) and last.text[-20:].rstrip().endswith(("?", "？", "؟"))
+
+
 def author_words(participant_id: str, display_name: str | None) -> frozenset[str]:
     """The words by which a question may name a writer: those of the id and the display name, without numbers."""
     named = (*words(participant_id), *words(display_name or ""))

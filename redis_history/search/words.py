@@ -139,6 +139,34 @@ _ENGLISH: Final = """
 _STOP_WORDS: Final = {"english": frozenset(_ENGLISH.split())}
 
 
+# Forms that no stemmer joins, of verbs and nouns that are not stop words.
+_IRREGULAR: Final = """
+    begin began begun, bite bit bitten, blow blew blown, break broke broken, bring brought, build built, buy bought,
+    catch caught, choose chose chosen, come came, deal dealt, draw drew drawn, drink drank drunk, drive drove driven,
+    eat ate eaten, fall fell fallen, feed fed, feel felt, fight fought, find found, fly flew flown,
+    forget forgot forgotten, forgive forgave forgiven, freeze froze frozen, get got gotten, give gave given,
+    go went gone, grow grew grown, hang hung, hear heard, hide hid hidden, hold held, keep kept, know knew known,
+    lead led, leave left, lend lent, lose lost, make made, mean meant, meet met, pay paid, ride rode ridden,
+    ring rang rung, rise rose risen, run ran, say said, see saw seen, seek sought, sell sold, send sent, shoot shot,
+    sing sang sung, sink sank sunk, sit sat, sleep slept, speak spoke spoken, spend spent, stand stood,
+    steal stole stolen, stick stuck, strike struck, swear swore sworn, swim swam swum, take took taken, teach taught,
+    tear tore torn, tell told, think thought, throw threw thrown, understand understood, wake woke woken,
+    wear wore worn, win won, write wrote written,
+    child children, foot feet, knife knives, life lives, man men, mouse mice, person people, tooth teeth,
+    wife wives, woman women
+"""
+_FORMS: Final = {word: group for each in _IRREGULAR.split(",") for group in (tuple(each.split()),) for word in group}
+
+
+def forms(word: str, language: str) -> tuple[str, ...]:
+    """A word and other forms of it that no stemmer finds: for "going" these are "go", "went" and "gone"."""
+    if language == "english":
+        for stem in (word, word.removesuffix("s"), word.removesuffix("ing"), word.removesuffix("ing") + "e"):
+            if stem in _FORMS:
+                return tuple(dict.fromkeys((word, *_FORMS[stem])))
+    return (word,)
+
+
 def check_language(language: str) -> str:
     """Raises ConfigurationError unless it is in LANGUAGES or "none"."""
     check_choice(language, "language", (*sorted(LANGUAGES), UNSTEMMED))
