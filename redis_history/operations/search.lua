@@ -3,7 +3,8 @@
 -- KEYS  1 state (hash)
 -- ARGV  1 '1' if the commands filter by archived   then for each command: how many arguments; which of them (from 1) is the
 --       conversation, replaced here by the generation; which of them says how many to find ('0': none), 'rest' if the command is
---       needed only after one that did not list all its matches; and the arguments. The first counts the conversation's documents
+--       needed only after one that did not list all its matches, 'some' if only right after one that has any; and the arguments.
+--       The first counts the conversation's documents
 --
 -- Returns {generation of the documents or '', messages (live and archived, without streaming replies), documents, then for
 -- each further command the number of matches, and sequence (of a summary with a minus) and score of the best, separated by
@@ -16,7 +17,7 @@ if ARGV[1] == '1' and known[4] then return {generation, count, -1} end
 local answer, at = {generation, count, 0}, 2
 -- Near vectors order the messages that have the words, so as many are needed. Their cost grows with their number.
 local LEAST_NEAR, MOST_NEAR = 50, 500
-local matches, unlisted = 0, false
+local matches, unlisted, last = 0, false, 1
 local prefix = 'rhd2' .. string.sub(KEYS[1], 4, -2) .. generation .. ':'
 
 -- Keys and scores as text, which the caller reads in a fifth of the time.
@@ -41,9 +42,10 @@ while at <= #ARGV do
   command[tonumber(ARGV[at + 1])] = generation
   at = at + ARGV[at] + 3
   local reply = {0}
-  if adapted ~= 'rest' or unlisted then
-    if adapted ~= 'rest' and adapted ~= '0' then
-      command[tonumber(adapted)] = math.max(LEAST_NEAR, math.min(matches, MOST_NEAR))
+  local count_at = tonumber(adapted)
+  if count_at or adapted == 'rest' and unlisted or adapted == 'some' and last > 0 then
+    if count_at and count_at > 0 then
+      command[count_at] = math.max(LEAST_NEAR, math.min(matches, MOST_NEAR))
     end
     reply = redis.pcall(unpack(command))
   end
@@ -55,7 +57,7 @@ while at <= #ARGV do
     answer[3] = reply[1]
     if reply[1] ~= count then break end
   else
-    matches = matches + reply[1]
+    matches, last = matches + reply[1], reply[1]
     unlisted = unlisted or reply[1] > (#reply - 1) / 2
     answer[#answer + 1] = reply[1]
     answer[#answer + 1] = short(reply)

@@ -190,6 +190,8 @@ def _search_calls(op: Search, settings: Settings, index: SearchIndex) -> tuple[l
                 adapted = b"%d" % (count_at(command) + 1)
             elif what == "together" and len(commands) <= _COMMANDS:
                 adapted = b"rest"
+            elif what == "authored":
+                adapted = b"some"
             args += (b"%d" % len(command), b"%d" % (scope_at(command) + 1), adapted, *command)
         calls.append(Call(SEARCH, keys, args, as_is))
     return calls, [name for name, _ in commands]
@@ -233,8 +235,15 @@ def _search_matches(names: list[str], found: list[Matches], size: int | None) ->
     authored = of.get("authored")
     if authored is not None:
         authored = authored._replace(total=of["authors"].total)
-    others = {name: of.get(name) for name in ("nearest", "dated", "questions")}
-    return SearchMatches(terms, of.get("together"), size, **others, authored=authored)
+    return SearchMatches(
+        terms,
+        of.get("together"),
+        size,
+        of.get("nearest"),
+        dated=of.get("dated"),
+        authored=authored,
+        questions=of.get("questions"),
+    )
 
 
 def _unscripted(op: Search, args: list[bytes], settings: Settings) -> Steps[list[Any]]:
@@ -349,7 +358,7 @@ def _commands(
         commands.append(("nearest", nearest_command(name, scope, op.vector, op.filters, count=near)))
     if terms:
         authored = authored_commands(name, scope, op.query, op.filters, language=searching.language)
-        commands += zip(("authored", "authors"), authored, strict=False)
+        commands += zip(("authors", "authored"), authored, strict=False)
         asking = asking_commands(name, scope, op.query, op.filters, language=searching.language)
         commands += zip(("questions",), asking, strict=False)
         if op.query.periods:

@@ -247,16 +247,15 @@ def authored_commands(
     *,
     language: str = "english",
 ) -> list[list[bytes]]:
-    """FT.SEARCH for the messages that match a term and were written by somebody that the query names, and a command
-    that
-    counts all messages of these. No command: the query has no word that can be a name."""
+    """FT.SEARCH that counts the messages by somebody whom the query names, and one for those of them that match a word.
+    No command: the query has no word that can be a name."""
     names = [_NAMED + tag(word) for word in query.names]
     if not names:
         return []
     every = _Expression(scope, filters)
     return [
-        _Expression(scope, filters).tagged(index, PARTICIPANT, names, query, language),
         every.ranked(index, b"(%b)" % every.any_of(PARTICIPANT, names), language, 0),
+        _Expression(scope, filters).tagged(index, PARTICIPANT, names, query, language),
     ]
 
 
