@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import sys
@@ -107,11 +108,27 @@ def check_choice(value: object, name: str, choices: Collection[object], error: _
 
 
 def check_function(
-    value: object, name: str, kind: str = "a function", *, optional: bool = True, error: _Error = ConfigurationError
+    value: object,
+    name: str,
+    kind: str = "a function",
+    *,
+    optional: bool = True,
+    plain: bool = False,
+    error: _Error = ConfigurationError,
 ) -> None:
-    """Raises `error` unless it can be called, or is None if `optional`."""
-    if not (value is None and optional) and not callable(value):
+    """Raises `error` unless it can be called (`plain`: and is no coroutine function), or is None if `optional`."""
+    if value is None and optional:
+        return
+    if not callable(value):
         refuse(value, name, f"{'None or ' * optional}{kind}", error)
+    if plain and is_coroutine_function(value):
+        raise error(f"{name} must be a plain function: {value!r} is a coroutine function, which nothing would await")
+
+
+def is_coroutine_function(function: object) -> bool:
+    """Whether a function or callable object is a coroutine function."""
+    call = type(function).__call__ if callable(function) else None
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 def check_names(value: object, name: str, error: _Error = ConfigurationError) -> tuple[str, ...]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from redis_history._validation import check_function
 from redis_history.errors import ConfigurationError
 
 __all__ = ["RetryDetails", "RetryPolicy"]
@@ -53,9 +53,7 @@ class RetryPolicy:
         numbers = all(isinstance(time, int | float) and math.isfinite(time) for time in times)
         if not numbers or self.deadline < 0 or not 0 < self.first_wait <= self.longest_wait:
             raise ConfigurationError(f"a retry policy needs 0 <= deadline and 0 < first_wait <= longest_wait: {self}")
-        hook = self.on_retry
-        if hook is not None and (not callable(hook) or inspect.iscoroutinefunction(hook)):
-            raise ConfigurationError(f"on_retry must be a plain function of one argument, not {hook!r}")
+        check_function(self.on_retry, "on_retry", plain=True)
 
     def notify(self, details: RetryDetails) -> None:
         """Call `on_retry`; log its errors."""

@@ -12,9 +12,8 @@ from redis.asyncio import ConnectionPool, Redis, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
-from redis.maint_notifications import MaintNotificationsConfig
 
-from redis_history._async._node import AsyncNode
+from redis_history._async._node import PROTOCOL, AsyncNode
 from redis_history._async._runtime import in_thread
 from redis_history._async.cluster_backend import AsyncClusterBackend, ClusterNodes
 from redis_history._async.redis_backend import AsyncRedisBackend
@@ -134,8 +133,8 @@ def _pool(url: str, patience: float) -> ConnectionPool:
             socket_connect_timeout=SOCKET_TIMEOUT,
             retry=Retry(NoBackoff(), 0),
             max_connections=MAX_CONNECTIONS,
+            protocol=PROTOCOL,
             driver_info=_driver(),
-            maint_notifications_config=MaintNotificationsConfig(enabled=False),  # calls are retried anyway
         )
         pool.connection_class(**pool.connection_kwargs)  # does not connect; checks its options
     except (ValueError, TypeError) as error:
@@ -177,7 +176,6 @@ def client_of_service(several: Several, pool: Any) -> Redis:
             several.service,
             sentinels,
             max_connections=pool.max_connections,
-            maint_notifications_config=MaintNotificationsConfig(enabled=False),
             **settings,
         )
     )

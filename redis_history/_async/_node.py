@@ -15,6 +15,9 @@ from redis_history.operations.failures import is_read_only, is_transient
 
 #: The error of calls whose connections are closed while they use them.
 CLOSED: Final = "the connections were closed"
+#: The version of RESP, unless a URL says otherwise. With 3, redis-py asks each new connection for notifications of
+#: maintenance, which calls that are retried anyway do not need.
+PROTOCOL: Final = 2
 
 
 class AsyncGuard:

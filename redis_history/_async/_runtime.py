@@ -10,8 +10,8 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, Final, Self, TypeVar
 
-from redis_history._validation import check_function, check_process
-from redis_history.compaction.summaries import is_coroutine_function, is_interrupt, summary_error, try_in_thread
+from redis_history._validation import check_function, check_process, is_coroutine_function
+from redis_history.compaction.summaries import is_interrupt, summary_error, try_in_thread
 from redis_history.errors import EventLoopError
 
 T = TypeVar("T")
@@ -262,9 +262,9 @@ def is_abandoned() -> bool:
     return False
 
 
-def check_callback(callback: object) -> None:
-    """Raises ConfigurationError unless it can be called."""
-    check_function(callback, "callback", optional=False)
+def check_callback(callback: object, name: str, *, optional: bool = True) -> None:
+    """Raises ConfigurationError unless it can be called, or is None if `optional`."""
+    check_function(callback, name, optional=optional)
 
 
 async def resolve(outcome: Any) -> Any:

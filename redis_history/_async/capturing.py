@@ -15,6 +15,7 @@ from redis_history._async._runtime import (
     Job,
     Lock,
     Signal,
+    check_callback,
     resolve,
     sleep,
     spawn,
@@ -65,6 +66,7 @@ class AsyncCapture:
         self.recorded = 0
         self.failed = 0
         self.last_error: Exception | None = None
+        check_callback(settings.on_error, "on_error")
         self._store = store
         self._settings = settings
         self._mutex = threading.Lock()

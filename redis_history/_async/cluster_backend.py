@@ -28,10 +28,9 @@ from redis.exceptions import (
     SlotNotCoveredError,
     TryAgainError,
 )
-from redis.maint_notifications import MaintNotificationsConfig
 
 from redis_history._async._doorbell import AsyncDoorbell, Topic, call_wake
-from redis_history._async._node import CLOSED, AsyncNode
+from redis_history._async._node import CLOSED, PROTOCOL, AsyncNode
 from redis_history._async._runtime import Job, Lock, Signal, close_cluster, is_cancelled, open_cluster, resolve, spawn
 from redis_history._async.redis_backend import AsyncRedisBackend
 from redis_history.engine.attempts import Attempt, raise_first
@@ -85,7 +84,7 @@ class ClusterNodes:
                 socket_timeout=pool.connection_kwargs["socket_timeout"],
                 socket_connect_timeout=pool.connection_kwargs["socket_connect_timeout"],
                 retry=Retry(NoBackoff(), 0),
-                maint_notifications_config=MaintNotificationsConfig(enabled=False),
+                protocol=PROTOCOL,
             )
 
         return cls(address, seeds, pool, make, owned=True)
@@ -202,11 +201,11 @@ class ClusterNodes:
 
     def _pool(self, address: Address) -> ConnectionPool:
         settings = connection_settings(self._settings.connection_kwargs)
-        settings |= {"host": address.host, "port": address.port, "retry": Retry(NoBackoff(), 0)}
+        protocol = settings.get("protocol") or PROTOCOL  # a user's client may leave it out
+        settings |= {"host": address.host, "port": address.port, "protocol": protocol, "retry": Retry(NoBackoff(), 0)}
         return ConnectionPool(
             connection_class=self._settings.connection_class,
             max_connections=self._settings.max_connections,
-            maint_notifications_config=MaintNotificationsConfig(enabled=False),
             **settings,
         )
 

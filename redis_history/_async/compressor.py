@@ -121,7 +121,7 @@ class AsyncCompressor:
         if not isinstance(store, AsyncHistoryStore):
             raise ConfigurationError(f"a compressor needs an {AsyncHistoryStore.__name__}, not {store!r}")
         check_summarizer(summarizer)
-        check_function(on_progress, "on_progress")
+        check_function(on_progress, "on_progress", plain=True)
         check_integer(concurrency, "concurrency", 1)
         self._policy = compressor_policy(max_tokens, max_messages, older_than, target, keep_recent)
         self._timing = Timing(timeout, lease, look_interval, sweep_interval, first_wait, longest_wait, grace)

@@ -10,7 +10,15 @@ from msgspec.structs import replace
 
 from redis_history import operations as ops
 from redis_history._async._steps import run_steps
-from redis_history._validation import check_batch, check_integer, check_limit, check_name, check_owner, check_range
+from redis_history._validation import (
+    check_batch,
+    check_function,
+    check_integer,
+    check_limit,
+    check_name,
+    check_owner,
+    check_range,
+)
 from redis_history.errors import CapabilityError, InvalidInputError
 from redis_history.events import Cursor, Event
 from redis_history.model import Conversation, Message, Role, Scope
@@ -321,6 +329,7 @@ class AsyncReading:
         many conversations are done, and of how many that are known. Raises CapabilityError without search on the
         server.
         """
+        check_function(on_progress, "on_progress", plain=True, error=InvalidInputError)
         return await self._run(Searcher(self._backend, self._options).reindex(on_progress))
 
     async def _run(self, steps: Steps[T]) -> T:

@@ -16,7 +16,7 @@ from redis_history._async.run_keeper import AsyncRunKeepers
 from redis_history._async.runs import AsyncRun, check_can_run, make_run
 from redis_history._async.subscription import AsyncFeed, AsyncNamespaceSubscription, AsyncSubscription
 from redis_history._async.writing import AsyncWriting
-from redis_history._validation import check_name, refuse
+from redis_history._validation import check_function, check_name, refuse
 from redis_history.capabilities import Capabilities
 from redis_history.errors import InvalidInputError
 from redis_history.events import Cursor, Event, cursors_of
@@ -103,6 +103,7 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
             log_length, poll_interval, ttl, max_messages, max_conversations, durability, durability_timeout,
             search, language, function, field, codec=codec,
         )  # fmt: skip
+        check_callback(function, "embedder")
         self.namespace = namespace
         self._poll_interval = poll_interval
         if backend is not None:
@@ -189,7 +190,8 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
         subscription: AsyncFeed,
         on_error: Callable[[Exception, Event | None], None] | None,
     ) -> Callable[[], Awaitable[None]]:
-        check_callback(callback)
+        check_callback(callback, "callback", optional=False)
+        check_function(on_error, "on_error", plain=True)
         await subscription.open()
 
         def report(error: Exception, event: Event | None) -> None:

@@ -238,7 +238,7 @@ class AsyncWriting:
         check_owner(user_id, "user_id")
         if user_id is None:
             refuse(user_id, "user_id", "an int or a str", InvalidInputError)
-        check_function(on_progress, "on_progress", error=InvalidInputError)
+        check_function(on_progress, "on_progress", plain=True, error=InvalidInputError)
         count = 0
         for _ in range(_ATTEMPTS):
             left: list[str] = []

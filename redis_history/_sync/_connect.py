@@ -10,11 +10,10 @@ from urllib.parse import urlsplit
 
 from redis import ConnectionPool, DriverInfo, Redis, RedisCluster
 from redis.backoff import NoBackoff
-from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
-from redis_history._sync._node import Node
+from redis_history._sync._node import PROTOCOL, Node
 from redis_history._sync._runtime import in_thread
 from redis_history._sync.cluster_backend import ClusterBackend, ClusterNodes
 from redis_history._sync.redis_backend import RedisBackend
@@ -134,8 +133,8 @@ def _pool(url: str, patience: float) -> ConnectionPool:
             socket_connect_timeout=SOCKET_TIMEOUT,
             retry=Retry(NoBackoff(), 0),
             max_connections=MAX_CONNECTIONS,
+            protocol=PROTOCOL,
             driver_info=_driver(),
-            maint_notifications_config=MaintNotificationsConfig(enabled=False),  # calls are retried anyway
         )
         pool.connection_class(**pool.connection_kwargs)  # does not connect; checks its options
     except (ValueError, TypeError) as error:
@@ -177,7 +176,6 @@ def client_of_service(several: Several, pool: Any) -> Redis:
             several.service,
             sentinels,
             max_connections=pool.max_connections,
-            maint_notifications_config=MaintNotificationsConfig(enabled=False),
             **settings,
         )
     )

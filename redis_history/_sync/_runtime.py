@@ -14,8 +14,8 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from redis_history._validation import check_function, check_process
-from redis_history.compaction.summaries import is_coroutine_function, summary_error
+from redis_history._validation import check_function, check_process, is_coroutine_function
+from redis_history.compaction.summaries import summary_error
 from redis_history.errors import ConfigurationError
 
 T = TypeVar("T")
@@ -268,12 +268,13 @@ def in_thread(function: Callable[[], T]) -> T:
     return function()
 
 
-def check_callback(callback: object) -> None:
-    """Raises ConfigurationError unless it can be called and is no coroutine function, which nothing would await."""
-    check_function(callback, "callback", optional=False)
+def check_callback(callback: object, name: str, *, optional: bool = True) -> None:
+    """Raises ConfigurationError unless it can be called, or is None if `optional`. A coroutine function is refused,
+    because nothing would await it."""
+    check_function(callback, name, optional=optional)
     if is_coroutine_function(callback):
         raise ConfigurationError(
-            f"callback must be a plain function, not the coroutine function {callback!r}: a synchronous store awaits "
+            f"{name} must be a plain function, not the coroutine function {callback!r}: a synchronous store awaits "
             "nothing; use an AsyncHistoryStore"
         )
 

@@ -16,6 +16,7 @@ from redis_history._sync._runtime import (
     Job,
     Lock,
     Signal,
+    check_callback,
     resolve,
     sleep,
     spawn,
@@ -66,6 +67,7 @@ class Capture:
         self.recorded = 0
         self.failed = 0
         self.last_error: Exception | None = None
+        check_callback(settings.on_error, "on_error")
         self._store = store
         self._settings = settings
         self._mutex = threading.Lock()

@@ -122,7 +122,7 @@ class Compressor:
         if not isinstance(store, HistoryStore):
             raise ConfigurationError(f"a compressor needs an {HistoryStore.__name__}, not {store!r}")
         check_summarizer(summarizer)
-        check_function(on_progress, "on_progress")
+        check_function(on_progress, "on_progress", plain=True)
         check_integer(concurrency, "concurrency", 1)
         self._policy = compressor_policy(max_tokens, max_messages, older_than, target, keep_recent)
         self._timing = Timing(timeout, lease, look_interval, sweep_interval, first_wait, longest_wait, grace)

@@ -17,7 +17,7 @@ from redis_history._sync.run_keeper import RunKeepers
 from redis_history._sync.runs import Run, check_can_run, make_run
 from redis_history._sync.subscription import Feed, NamespaceSubscription, Subscription
 from redis_history._sync.writing import Writing
-from redis_history._validation import check_name, refuse
+from redis_history._validation import check_function, check_name, refuse
 from redis_history.capabilities import Capabilities
 from redis_history.errors import InvalidInputError
 from redis_history.events import Cursor, Event, cursors_of
@@ -104,6 +104,7 @@ class HistoryStore(Writing, Reading):
             log_length, poll_interval, ttl, max_messages, max_conversations, durability, durability_timeout,
             search, language, function, field, codec=codec,
         )  # fmt: skip
+        check_callback(function, "embedder")
         self.namespace = namespace
         self._poll_interval = poll_interval
         if backend is not None:
@@ -190,7 +191,8 @@ class HistoryStore(Writing, Reading):
         subscription: Feed,
         on_error: Callable[[Exception, Event | None], None] | None,
     ) -> Callable[[], None]:
-        check_callback(callback)
+        check_callback(callback, "callback", optional=False)
+        check_function(on_error, "on_error", plain=True)
         subscription.open()
 
         def report(error: Exception, event: Event | None) -> None:

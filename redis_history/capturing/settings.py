@@ -36,7 +36,7 @@ class Settings(Struct, frozen=True):
     def __post_init__(self) -> None:
         if self.conversation_id is not None and not callable(self.conversation_id):
             check_conversation_id(self.conversation_id)
-        for name in ("inbound", "outbound", "on_error"):
+        for name in ("inbound", "outbound"):
             check_function(getattr(self, name), name)
         for name in ("background", "live"):
             check_choice(getattr(self, name), name, (True, False))

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
+from redis_history._validation import is_coroutine_function
 from redis_history.errors import ConfigurationError, SummaryError
 from redis_history.model import Message, TextPart
 from redis_history.tokens import TokenCounter, estimate_tokens, message_tokens
@@ -191,11 +192,6 @@ async def call_summarizer(summarizer: Summarizer, messages: Sequence[Message], p
     else:
         given = await in_thread(summarizer, messages, previous_summary)
     return await given if inspect.isawaitable(given) else given
-
-
-def is_coroutine_function(function: Any) -> bool:
-    """Whether a function or callable object is a coroutine function."""
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 async def in_thread(function: Callable[..., T], *arguments: Any) -> T:

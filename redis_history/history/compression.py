@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import asdict, replace
 
-from redis_history._validation import check_integer, check_seconds, check_share, refuse
+from redis_history._validation import check_integer, check_seconds, check_share, is_coroutine_function, refuse
 from redis_history.compaction.extractive import within
 from redis_history.compaction.policy import KEEP_RECENT, Policy, make_plan, wider
 from redis_history.compaction.summaries import (
@@ -19,7 +19,6 @@ from redis_history.compaction.summaries import (
     SummaryTooLongError,
     check_summarizer,
     expected_tokens,
-    is_coroutine_function,
     is_interrupt,
     read_summary,
     shortest_tokens,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import math
 import time
 from collections.abc import Awaitable, Callable
@@ -11,6 +10,7 @@ from typing import Any, Final, Literal
 
 from starlette.requests import Request
 
+from redis_history._validation import is_coroutine_function
 from redis_history.model import Participant
 
 #: "list": list conversations, or search in all of them; each result also needs "read". "read": read a conversation
@@ -42,8 +42,7 @@ async def holder(request: Request, conversation_id: str | None, action: Action) 
 
 async def call(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function of the application: a coroutine function, or a plain function, which runs in a thread."""
-    method = getattr(function, "__call__", None)  # noqa: B004 -- its `__call__` may be a coroutine function
-    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(method):
+    if is_coroutine_function(function):
         return await function(*arguments)
     result = await asyncio.to_thread(function, *arguments)
     return await result if isinstance(result, Awaitable) else result

@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from redis_history._async.runs import AsyncRun
 from redis_history._async.store import AsyncHistoryStore
-from redis_history._validation import check_choice, check_function, check_seconds, check_text
+from redis_history._validation import check_choice, check_function, check_seconds, check_text, is_coroutine_function
 from redis_history.errors import ConflictError, RedisHistoryError, RunStopped
 from redis_history.integrations._extras import check_store
 from redis_history.model import Message, Participant, Position, tool
@@ -327,9 +327,7 @@ class ChatEndpoints:
             async with run:
                 if replaced is not None:
                     await self._remove(run.conversation_id, *replaced)
-                if inspect.iscoroutinefunction(self._answer) or inspect.iscoroutinefunction(
-                    getattr(self._answer, "__call__", None)  # noqa: B004 -- its `__call__` may be a coroutine function
-                ):
+                if is_coroutine_function(self._answer):
                     await self._answer(run)  # type: ignore[misc]
                 else:
                     outcome = await asyncio.to_thread(self._answer, _Blocking(run, asyncio.get_running_loop()))

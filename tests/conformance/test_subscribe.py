@@ -12,14 +12,16 @@ import pytest
 
 from redis_history import (
     AsyncHistoryStore,
+    Compressor,
     ConversationDeleted,
     HistoryStore,
     MessagesAppended,
     MessagesDeleted,
     Reset,
+    capture,
     user,
 )
-from redis_history.errors import ConfigurationError
+from redis_history.errors import ConfigurationError, InvalidInputError
 from tests.conformance.conftest import SOON, take
 
 ONE_AND_ALL = pytest.mark.parametrize("every", [False, True], ids=["one", "all"])
@@ -370,12 +372,24 @@ async def test_callbacks_are_called_in_order_and_may_fail(stores: Any, every: bo
     await opening(callback)  # closing the store ends it
 
 
-def test_a_synchronous_store_rejects_a_coroutine_function_as_callback() -> None:
-    async def callback(event: Any) -> None: ...
+def test_a_synchronous_store_rejects_coroutine_functions() -> None:
+    async def callback(*_: Any) -> None: ...
 
+    refused = partial(pytest.raises, ConfigurationError)
     with HistoryStore("memory://") as store:
         for on_change in (partial(store.on_change, "c"), store.on_change_all):
-            with pytest.raises(ConfigurationError, match="coroutine function"):
+            with refused(match="callback must .* coroutine function .* AsyncHistoryStore"):
                 on_change(callback)
-            with pytest.raises(ConfigurationError, match="callback"):
+            with refused(match="on_error must .* coroutine function"):
+                on_change(print, on_error=callback)
+            with refused(match="callback"):
                 on_change(None)
+        with refused(match="on_error must .* coroutine function"):
+            capture(store, "c", on_error=callback)
+        for call in (partial(store.erase_user, "u"), store.reindex):
+            with pytest.raises(InvalidInputError, match=r"on_progress must .* coroutine function"):
+                call(on_progress=callback)
+        with refused(match="on_progress must .* coroutine function"):
+            Compressor(store, summarizer=callback, on_progress=callback)
+    with refused(match="embedder must .* coroutine function"):
+        HistoryStore("memory://", embedder=callback, vectors=2)

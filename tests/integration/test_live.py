@@ -37,6 +37,7 @@ from tests.integration.test_agent_loops import add, answer
 from tests.integration.test_google_adk import Model as AdkModel
 from tests.integration.test_google_adk import add as adk_add
 from tests.support.models import ModelServer
+from tests.support.servers import until
 
 SESSION = "s"
 
@@ -164,8 +165,7 @@ async def test_readers_see_an_answer_while_it_is_written(
     assert all(message.parts for message in stored)
     for call, result in ((1, 2), (5, 6)):
         assert [use.id for use in stored[call].tool_uses] == [one.tool_use_id for one in stored[result].tool_results]
-    while len([event for event in seen if isinstance(event, ReplyEnded)]) < 2:
-        await asyncio.sleep(0.01)
+    await until(lambda: sum(isinstance(event, ReplyEnded) for event in seen) == 2, "the ends of both answers")
     reader.cancel()
     begun = {
         one.id
@@ -185,11 +185,16 @@ async def test_what_ends_a_live_reply_early(
     turns = Turns(store, async_store, client)
     grown.set()
 
+    async def streaming() -> list[str]:
+        return [message.id for message in await async_store.get(SESSION) if message.status == "streaming"]
+
+    async def has_ended() -> bool:
+        return not await streaming()
+
     async def stop() -> None:
-        while not (found := [one for one in await async_store.get(SESSION) if one.status == "streaming"]):
-            await asyncio.sleep(0.01)
+        reply = await until(streaming, "a streaming reply")
         if failure == "erased":
-            await async_store.erase(SESSION, [found[0].id])
+            await async_store.erase(SESSION, reply)
         else:
             raise LookupError
 
@@ -200,6 +205,9 @@ async def test_what_ends_a_live_reply_early(
     with pytest.raises(LookupError):
         await turns.pydantic_ai("Hi", stop)
     gc.collect()
-    while (found := await async_store.get(SESSION))[-1].status == "streaming":
-        await asyncio.sleep(0.01)
-    assert [(message.role, message.status) for message in found] == [("user", "complete"), ("assistant", "interrupted")]
+    await until(has_ended, "the end of the reply")
+    stored = await async_store.get(SESSION)
+    assert [(message.role, message.status) for message in stored] == [
+        ("user", "complete"),
+        ("assistant", "interrupted"),
+    ]
