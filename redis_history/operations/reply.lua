@@ -6,6 +6,7 @@
 -- Returns for each {member, content, milliseconds until its writer counts as dead}, {member} if it has ended, {} if it was removed;
 -- or {'keys', ...}: see _live.lua.
 use_replies()
+use_places()
 local state, messages, found = KEYS[1], KEYS[2], {}
 local listed, time = redis.call('HGET', state, '~'), redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -13,7 +14,9 @@ local missing = ARGV[#ARGV] == 'c' and {'keys'} or nil
 for i = 1, #ARGV - 1, 2 do
   local sequence = tonumber(ARGV[i + 1])
   local member, reply = locate(messages, ARGV[i], sequence), reply_at(listed, sequence)
-  if not member then
+  -- A summary has the position of the last message that it replaced.
+  local replaced = member and not is_live(member) and redis.call('HGET', state, '^' .. (id_of(member) or ''))
+  if not member or replaced then
     found[#found + 1] = {}
   elseif not is_live(member) then
     found[#found + 1] = {member}

@@ -10,8 +10,10 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from typing import Any
 
 import pytest
+from redis.connection import AbstractConnection
 
 from redis_history import HistoryStore, ReplyEnded, ReplyGrew, Reset, RetryPolicy, assistant, user
 from redis_history.model import TextPart
@@ -334,3 +336,34 @@ def test_a_stream_longer_than_its_ttl(own_server: Start) -> None:
         assert store.get_message("c", "dead").text == "secret"
     with server.client() as client:
         wait_until(lambda: not [key for key in client.keys("*") if b":t:" in key or b":a:" in key], "the end", 15)
+
+
+@pytest.mark.proves("live")
+def test_a_summary_is_not_taken_for_the_reply_that_it_replaced(
+    server: RealServer, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader reads replies a moment after the other messages, and a summary has the position of the last message that
+    it replaced."""
+    with (
+        HistoryStore(server.url, namespace=namespace) as writer,
+        HistoryStore(server.url, namespace=namespace) as reader,
+    ):
+        writer.append_many("c", [user("1", id="1"), user("2", id="2")])
+        with writer.stream("c", id="r") as reply:
+            reply.write("text")
+            assert len(reader.get("c")) == 3  # loads the scripts
+            send, commands = AbstractConnection.send_packed_command, list[Any]()
+
+            def before(connection: Any, command: Any, *args: Any, **options: Any) -> Any:
+                if threading.current_thread() is threading.main_thread():
+                    commands.append(command)
+                if len(commands) == 2:
+                    monkeypatch.undo()
+                    reply.finish()
+                    writer.compact("c", through="r", summary="so far")
+                return send(connection, command, *args, **options)
+
+            monkeypatch.setattr(AbstractConnection, "send_packed_command", before)
+            found = reader.get("c")
+        assert [one.id for one in found] in (["1", "2"], ["1", "2", "r"])
+        assert [one.is_summary for one in reader.get("c")] == [True]

@@ -60,7 +60,7 @@ OWNERS = (None, 1, "1", "ann")
 RETRY = RetryPolicy(deadline=5.0, longest_wait=0.05)
 PATIENT = RetryPolicy(deadline=60.0, longest_wait=0.1)
 #: Seconds for a history or a watcher to see the end.
-SETTLE = 30.0
+SETTLE = 60.0
 
 
 class Settings(msgspec.Struct):

@@ -216,7 +216,7 @@ class Episode:
         self._wait_for_replies()
         (self._folder / "finish").touch()
         for client in self._clients:
-            assert client.process.wait(90) == 0, client.log.read_text()[-3000:]
+            assert client.process.wait(150) == 0, client.log.read_text()[-3000:]
         self._acknowledged()
         self._observer.settle()
 
