@@ -187,7 +187,7 @@ class CapabilityError(RedisHistoryError):
 
 
 class EventLoopError(RedisHistoryError, RuntimeError):
-    """An asynchronous store or subscription is used in another event loop than the one that used it first.
+    """An asynchronous store or subscription is used in a second event loop. It belongs to the loop that used it first.
     Create a store for each loop, or share a HistoryStore between threads."""
 
 

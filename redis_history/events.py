@@ -75,7 +75,7 @@ def cursors_of(after: Mapping[str, Cursor | str] | None) -> dict[str, Cursor] | 
 
 #: Before the first change of a conversation that does not exist yet.
 BEGINNING = Cursor("0" * 16, 0, "0" * 20)
-#: The same for a reader who does not need to know whether there was another conversation of this id before.
+#: The same for readers that need not know whether there was another conversation of this id before.
 ANEW = Cursor("0" * 16, 0, "")
 
 

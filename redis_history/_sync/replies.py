@@ -208,7 +208,7 @@ class Reply(Openable):
                 self._error = error
                 if isinstance(error, StoreClosedError):
                     return
-            # A slow server, or a busy event loop, gets more text at once, up to a quarter of a second's.
+            # A slow server, or a busy event loop, gets more text per call, up to a quarter of a second's.
             took = time.monotonic() - started
             self._ending.wait(max(0.0, self._interval - took, min(2 * took, 0.25 - took)))
 

@@ -64,10 +64,10 @@ _FINAL: Final = (
 
 
 class RedisHistory(History):
-    """A `History` that is loaded from a store and saved to it: by `load` and `save`, or by itself after `autosave`.
+    """A `History` that is loaded from a store and saved to it: by `load` and `save`, or automatically after `autosave`.
 
     `client_or_store` is a redis-py client, an HistoryStore, or a URL as a store takes it. The caller closes stores
-    and clients; `namespace` is for a client or a URL. While the history saves by itself, at most `max_unsaved`
+    and clients; `namespace` is for a client or a URL. While the history saves automatically, at most `max_unsaved`
     messages, and 64 MB, may wait for the server. Other options are those of `History`; `max_length` and `max_tokens`
     limit what is held here, and remove nothing from the store.
 
@@ -112,12 +112,12 @@ class RedisHistory(History):
 
     @property
     def unsaved(self) -> list[Message]:
-        """Added messages that the store has not acknowledged; all messages if the history was never saved."""
+        """Added messages that the store has not acknowledged, or all messages if the history was never saved."""
         return self._syncer.unsaved
 
     @property
     def autosaving(self) -> bool:
-        """Whether it saves and follows by itself."""
+        """Whether it saves and follows automatically."""
         return self._syncer.following
 
     def load(self, conversation_id: str) -> None:
@@ -174,7 +174,7 @@ class RedisHistory(History):
     def flush(self) -> None:
         """Return when the store has acknowledged all additions.
 
-        Raises the error that prevents this; the messages go on waiting. Also raises an error of autosave since the last
+        Raises the error that prevents this. The messages stay unsaved. Also raises an error of autosave since the last
         call that lost something.
         """
         if self.conversation_id is None:

@@ -32,7 +32,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.05
 _LOG_LINES, _LOG_BYTES = 12, 8192  # of the end of a log, in an error
 
 # Exit statuses of a server that others stopped or killed while it started: -15 (SIGTERM), -9 (SIGKILL), 0 (its
-# status after SIGTERM), and "" if its supervisor was killed. A server that fails by itself exits with 1. If it is
+# status after SIGTERM), and "" if its supervisor was killed. A server that fails on its own exits with 1. If it is
 # killed repeatedly, memory may be short.
 _ENDED_BY_OTHERS, _MOST_ATTEMPTS = ("", "0", "-15", "-9"), 3
 

@@ -203,7 +203,7 @@ def _log(text: str) -> None:
 
 if __name__ == "__main__":
     spec = json.loads(sys.argv[1])
-    # Whatever the process that asked for the server blocks or ignores: otherwise its server could not be stopped.
+    # Undo the signal mask of the process that asked for the server: otherwise the server could not be stopped.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if os.fork():  # the parent process must not wait for the supervisor

@@ -1,1 +1,1 @@
-"""What carries out operations: the memory of this process, and what concerns Redis servers."""
+"""The execution of operations: in the memory of this process, and details of Redis servers."""

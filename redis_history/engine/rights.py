@@ -123,7 +123,7 @@ def acl_line(keyspace: Keyspace, database: int, role: Role, *, cluster: bool) ->
     return " ".join(("user", role, "on >change-me resetkeys", *keys, "resetchannels", *channels, "-@all", *allowed))
 
 
-#: EVAL itself is allowed, because the check runs with it; so a refusal is one of the key.
+#: EVAL itself is allowed, because the check runs with it. So a refusal concerns the key.
 _EVAL_WITH_KEY: Final = (b"eval", b"0", b"1")
 _FOREIGN_KEY: Final = b"redis_history is not here"
 
@@ -192,7 +192,7 @@ def missing_rights(
 
 
 def missing_patterns(keyspace: Keyspace, database: int, replies: Sequence[Any], *, cluster: bool) -> list[str]:
-    """The missing patterns of keys and channels, as ACL rules; none if a server cannot check. Redis rejects patterns
+    """The missing patterns of keys and channels, as ACL rules. Empty if a server cannot check. Redis rejects patterns
     for a user with all keys or channels."""
     refused: set[tuple[str, str]] = set()
     for reply in replies:

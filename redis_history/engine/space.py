@@ -111,7 +111,7 @@ class Run:
 
 @dataclass(slots=True)
 class Runs:
-    """The runs of one conversation: the newest one, who waits with the end of each place, and the last ids."""
+    """The runs of one conversation: the newest run, the waiting agents with the end of each place, and the last ids."""
 
     run: Run | None = None
     queue: list[tuple[RunWaiter, float]] = field(default_factory=list)
@@ -329,7 +329,7 @@ class Space:
     runs: MutableMapping[tuple[str, LeaseKind], Runs] = field(default_factory=dict)
     #: The watchers of one run, by conversation and run id.
     run_watchers: dict[tuple[str, str], list[Wake]] = field(default_factory=dict)
-    #: What to call after the present operation.
+    #: Functions to call after the present operation.
     wakes: list[Callable[[], None]] = field(default_factory=list)
 
     @staticmethod
@@ -342,7 +342,7 @@ class Space:
         self.wakes += [partial(wake, conversation_id) for wake in self.watchers_of_all]
 
     def ring(self, conversation_id: str, run_id: str) -> None:
-        """Wake the holder of a run, or who waits for it, after the present operation."""
+        """Wake the holder of a run, or a waiting agent, after the present operation."""
         self.wakes += self.run_watchers.get((conversation_id, run_id), ())
 
     def find(self, conversation_id: str) -> ConversationState | None:

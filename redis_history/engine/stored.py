@@ -152,7 +152,8 @@ class StoredBackend(MemoryBackend):
 
 
 class _Shared(msgspec.Struct):
-    """What `Space` has beside conversations; the number of `changes`, and the conversations of the last ones."""
+    """The state of `Space` apart from conversations: the number of `changes`, and the conversations of the last
+    ones."""
 
     logs: dict[str, list[Change]] = {}
     deleted: dict[str, float] = {}

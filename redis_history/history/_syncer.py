@@ -5,7 +5,7 @@ leaves the outbox when its event arrives, so entries never jump back, in whateve
 the store confirms its writes (`durability`), the change must also be acknowledged, because an event only shows that the
 server has it.
 
-Methods only post events; the driver delivers them, without a lock.
+Methods only post events. The driver delivers them, without a lock.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Syncer:
         self.replica = Replica()
         self.outbox.clear()
         self._hidden: set[str] = set()  # removed by the limits of the history, and not stored yet
-        self._left_out: set[str] = set()  # left out by a reduction; the store keeps them
+        self._left_out: set[str] = set()  # left out by a reduction, although the store keeps them
         self._seen = 0  # up to this revision, own changes included, the entries are those of the store
         self._own: set[int] = set()  # revisions of own changes after `_seen`
 

@@ -53,8 +53,8 @@ class Plugin:
     async def reduce(self, entries: Sequence[Message], options: ReduceOptions) -> Sequence[Message]:
         """Return the entries that should stay; `entries` are as stored. May be a coroutine function.
 
-        Return unchanged entries themselves; give others new ids. Messages that are added meanwhile stay at the end. If
-        it raises, nothing changes, and the caller of `history.reduce` gets the error.
+        Return unchanged entries themselves; give others new ids. Messages that are added in the meantime stay at the
+        end. If it raises, nothing changes, and the caller of `history.reduce` gets the error.
         """
         return entries
 

@@ -45,7 +45,7 @@ def checked_id(conversation_id: str) -> str:
 
 
 def check_store(store: object, who: str, *kinds: type) -> None:
-    """Raises StoreTypeError unless `store` is of one of these kinds: HistoryStore, AsyncHistoryStore. The wrong one
+    """Raises StoreTypeError unless `store` is of one of these kinds: HistoryStore, AsyncHistoryStore. The wrong kind
     would lose data: a coroutine that nobody awaits writes nothing."""
     if isinstance(store, kinds):
         return

@@ -1,4 +1,4 @@
-"""What a framework streams, stored as it comes.
+"""Streams of frameworks, stored as they come.
 
 Frameworks give their stores whole messages, often long after these were streamed, and the user's message after the
 answer. So an adapter writes a live reply in the meantime, and then stores the whole message in its place.
@@ -75,7 +75,7 @@ class LiveStream:
         self._open: Any = None  # the last of them, while the model writes it
         self._stored: list[str] = []  # texts of messages that were stored before they were streamed
         self._skips = False  # until the end of this message
-        self._lock = asyncio.Lock()  # frameworks store messages in another task than the one that reads the stream
+        self._lock = asyncio.Lock()  # frameworks store messages in one task, and read the stream in another
 
     async def write(self, text: str) -> None:
         """Append text to the message that the model writes."""

@@ -221,7 +221,7 @@ def _json(value: Any) -> str:
 
 def to_ag_ui(messages: Iterable[Message]) -> list[Any]:
     """AG-UI messages for stored messages, with the ids that their events have. An assistant message with several texts
-    becomes several. What the protocol has no message for, such as sources, is left out."""
+    becomes several. Content without a message in the protocol, such as sources, is left out."""
     found: list[Any] = []
     for message in messages:
         who = message.participant

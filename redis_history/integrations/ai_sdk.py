@@ -136,7 +136,7 @@ class _Writer:
 
 
 class _Part:
-    """What was written of one part of a UI message."""
+    """The written text of one part of a UI message."""
 
     def __init__(self, id_: str) -> None:
         self._id = id_

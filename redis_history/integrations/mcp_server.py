@@ -148,7 +148,7 @@ class _Changes(InMemorySubscriptionBus):
 
     async def _follow(self) -> None:
         async with self._store.subscribe_all() as changes:
-            # Those that have just changed may have done so after the client was answered.
+            # Conversations that have just changed may have done so after the client was answered.
             for found in await self._scope.conversations(MOST, 0):
                 await self.publish(ResourceUpdated(uri=_uri(found.conversation_id)))
             async for event in changes:
@@ -228,7 +228,7 @@ def _message(message: Message) -> dict[str, Any]:
 
 
 def _input(value: Any) -> Any:
-    """The arguments of a call; a part of their JSON if that is long."""
+    """The arguments of a call, or a part of their JSON if that is long."""
     line = as_data(value)
     return value if len(line) <= SHOWN else _shown(line)
 

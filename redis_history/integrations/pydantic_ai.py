@@ -252,7 +252,7 @@ def _item(item: Any, meta: dict[str, Any] | None) -> Part:
 
 
 def _text(message: Message) -> list[dict[str, Any]] | None:
-    """What `_to_parts` gives for most messages, one text of Pydantic AI, in a fraction of the time."""
+    """The result of `_to_parts` for most messages, one text of Pydantic AI, in a fraction of the time."""
     if len(message.parts) != 1 or type(part := message.parts[0]) is not TextPart or not part.provider_meta:
         return None
     note = part.provider_meta.get(_FORM)

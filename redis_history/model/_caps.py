@@ -46,7 +46,7 @@ def check_caps(data: bytes, start: int = 0) -> None:
     if size > MAX_MESSAGE_BYTES + _FRAME_BYTES:
         raise CorruptDataError(f"{size:,} bytes are over the cap of {MAX_MESSAGE_BYTES:,} for one message")
     # No value has more items than bytes, and each level of nesting needs a byte that begins a list or map (text has
-    # such bytes too). Few values have so many of these that they must be counted.
+    # such bytes too). Few values have enough of these to be counted.
     if size > MAX_ITEMS or size - len(data.translate(None, BEGINNINGS)) > MAX_DEPTH:
         _count(data, start)
 

@@ -1,4 +1,4 @@
-"""Runs: which agent works on a conversation, and who waits for it. Pure."""
+"""Runs: the agent that works on a conversation, and the waiting agents. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RENEW_SECONDS: Final = 2.0
 #: Seconds for which a place in the queue is kept without a sign of life, and between two signs of life.
 PLACE_SECONDS: Final = 5.0
 POLL_SECONDS: Final = 1.5
-#: At most so many wait for one conversation.
+#: The maximum number of agents that wait for one conversation.
 MAX_WAITING: Final = 1000
 
 RunStatus = Literal["active", "stopping", "completed", "failed", "stopped", "interrupted"]
@@ -40,7 +40,7 @@ class RunInfo(Struct, frozen=True):
       raised an error), "stopped", or "interrupted" (its holder died, hung, or lost the server).
     - `started_at` and `ended_at` are times of the server's clock, in UTC; `ended_at` is None while the run is active.
     - `stop_reason`: the reason given to `stop_run`.
-    - `waiting`: who waits for the next run, in order of arrival.
+    - `waiting`: the agents that wait for the next run, in order of arrival.
     """
 
     run_id: str

@@ -28,7 +28,7 @@ _logger = logging.getLogger("redis_history")
 
 #: States read in one round trip.
 _CHUNK: Final = 500
-#: Members of one bucket read at once for a listing, and for a query of changes.
+#: Members of one bucket read together for a listing, and for a query of changes.
 _LISTED: Final = 256
 #: Messages to read from the start of a conversation to find a title.
 FIRST_MESSAGES: Final = 4

@@ -119,7 +119,7 @@ def rank(
 
 def favor(ranked: list[Ranked], wanted: Matches, size: int, times: float = 1.0) -> list[Ranked]:
     """The messages in order, with a higher score for the `wanted` ones, as if they had one more term, whose weight
-    counts so many `times`."""
+    counts this many `times`."""
     if not wanted.total:
         return ranked
     weight, of = times * rareness(wanted.total, size), wanted.scores

@@ -247,7 +247,7 @@ def authored_commands(
     *,
     language: str = "english",
 ) -> list[list[bytes]]:
-    """FT.SEARCH that counts the messages by somebody whom the query names, and one for those of them that match a word.
+    """FT.SEARCH that counts the messages by somebody that the query names, and one for those of them that match a word.
     No command: the query has no word that can be a name."""
     names = [_NAMED + tag(word) for word in query.names]
     if not names:

@@ -302,7 +302,7 @@ class ChatEndpoints:
 
     async def _remove(self, chat: str, after: Position, through: Position | None) -> None:
         """Remove the messages between two positions, and answers that were still being written there; messages that
-        users have sent meanwhile stay."""
+        users have sent in the meantime stay."""
 
         def is_replaced(one: Message) -> bool:
             old = through is not None and one.position is not None and one.position <= through
