@@ -108,7 +108,7 @@ def use_index(settings: Settings, *, lost: bool = False) -> Steps[None]:
     index = settings.index
     if index is None:
         return
-    found = yield from _ensure_all(index, anew=lost)
+    found = yield from _ensure_all(index, settings.database, anew=lost)
     if isinstance(found, str):
         if index.form.required:
             raise CapabilityError(
@@ -126,16 +126,16 @@ def fill_index(settings: Settings, seconds: float, *, anew: bool = False) -> Ste
     index = settings.index
     if index is None:
         return None
-    found = yield from _ensure_all(index, anew=anew)
+    found = yield from _ensure_all(index, settings.database, anew=anew)
     waited = 0.0
     while not isinstance(found, str) and not found.complete and waited < seconds:
         yield Pause(_CHECK_SECONDS)
         waited += _CHECK_SECONDS
-        found = yield from _ensure_all(index)
+        found = yield from _ensure_all(index, settings.database)
     return None if isinstance(found, str) else found
 
 
-def _ensure_all(index: SearchIndex, *, anew: bool = False) -> Steps[IndexState | str]:
+def _ensure_all(index: SearchIndex, database: int, *, anew: bool = False) -> Steps[IndexState | str]:
     """Create the missing parts of the index. Returns the state of all parts, or why this server cannot search.
 
     With `anew`, create also the parts that the server says it has. In a cluster of Redis 8, where one node answers for
@@ -143,6 +143,8 @@ def _ensure_all(index: SearchIndex, *, anew: bool = False) -> Steps[IndexState |
     """
     states: list[IndexState] = []
     settled = True
+    if database:  # RediSearch indexes database 0 alone, but shows its indexes in all
+        return f"the store uses database {database}"
     replies = yield [plain(b"FT.INFO", part.name, errors=True) for part in index.parts]
     for part, reply in zip(index.parts, replies, strict=True):
         name, command = create_index(part, index.form)

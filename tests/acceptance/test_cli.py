@@ -100,4 +100,5 @@ def test_reindex_indexes_messages_stored_without_search(server: RealServer, name
         assert on("reindex").stdout == "1 conversation, 30 documents written, 0 removed\n"
         assert len(store.search_all("suitcase", limit=50, token_cap=None)) == 30
     assert on("--json", "reindex").lines == [{"conversations": 1, "documents": 30, "removed": 0}]
-    assert run("--url", f"{server.url}?db=1", "reindex").returncode == 2, "no search there"
+    other = ("--url", f"{server.url}?db=1", "--namespace", namespace)
+    assert run(*other, "reindex").returncode == 2, "no search there, although database 0 has the index"

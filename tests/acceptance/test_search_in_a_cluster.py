@@ -174,7 +174,8 @@ def test_documents_are_counted_without_a_script(before: Any, documents: int, aft
     next(steps)
     steps.send(before)
     prefix = keyspace.documents_of("c", b"g")
-    steps.send([[documents], [documents, prefix + b"1", b"0.5", prefix + b"2", b"0.25"]])
+    # The documents, the matches of the word, and none of the questions.
+    steps.send([[documents], [documents, prefix + b"1", b"0.5", prefix + b"2", b"0.25"], [0]])
     with pytest.raises(StopIteration) as end:
         steps.send(after)
     found = end.value.value

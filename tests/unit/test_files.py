@@ -15,7 +15,7 @@ import pytest
 
 from redis_history import HistoryStore, _files, user
 from redis_history._files import replacing
-from redis_history.importers import export_messages, transfer
+from redis_history.importers import export_messages, exporting
 
 
 def names(folder: Path) -> list[str]:
@@ -62,7 +62,7 @@ def test_an_export_interrupted_at_any_step_leaves_the_old_file_or_the_new_one(na
     replaced = 0
     with HistoryStore("memory://") as store:
         store.append_many("c", [user("x") for _ in range(3)])
-        modules = (_files, transfer, contextlib)
+        modules = (_files, exporting, contextlib)
         for step in interrupted_everywhere(lambda: export_messages(store, path), *modules):
             assert names(tmp_path) == [name], f"after step {step}"
             replaced += path.read_bytes() != b"before"
