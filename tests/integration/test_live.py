@@ -165,7 +165,10 @@ async def test_readers_see_an_answer_while_it_is_written(
     assert all(message.parts for message in stored)
     for call, result in ((1, 2), (5, 6)):
         assert [use.id for use in stored[call].tool_uses] == [one.tool_use_id for one in stored[result].tool_results]
-    await until(lambda: sum(isinstance(event, ReplyEnded) for event in seen) == 2, "the ends of both answers")
+    answers = {stored[3].id, stored[7].id}
+    await until(
+        lambda: answers <= {event.message_id for event in seen if isinstance(event, ReplyEnded)}, "the ends of both"
+    )
     reader.cancel()
     begun = {
         one.id
@@ -174,7 +177,7 @@ async def test_readers_see_an_answer_while_it_is_written(
         for one in event.messages
         if one.status == "streaming"
     }
-    assert {stored[3].id, stored[7].id} <= begun
+    assert answers <= begun
 
 
 @pytest.mark.parametrize("failure", ["closed early", "erased"])
