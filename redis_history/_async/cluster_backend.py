@@ -53,7 +53,6 @@ class ClusterNodes:
     def __init__(
         self,
         address: str,
-        seeds: Sequence[tuple[str, int]],
         pool: Any,
         make: Callable[[], RedisCluster],
         *,
@@ -62,12 +61,12 @@ class ClusterNodes:
         """`pool` has the settings of connections. `make`: returns redis-py's client of the cluster."""
         self.address = address
         self.stale = True
-        self._seeds = seeds
         self._settings = pool
         self._make = make
         self._owned = owned
         self._cluster: RedisCluster | None = None
         self._opening = Lock()
+        self._former: list[RedisCluster] = []
         self._nodes: dict[Address, AsyncNode] = {}
         self._removed: list[AsyncNode] = []
         self._closed = False
@@ -87,7 +86,7 @@ class ClusterNodes:
                 protocol=PROTOCOL,
             )
 
-        return cls(address, seeds, pool, make, owned=True)
+        return cls(address, pool, make, owned=True)
 
     @classmethod
     def of_client(cls, client: RedisCluster) -> ClusterNodes:
@@ -96,7 +95,7 @@ class ClusterNodes:
         nodes = [*manager.nodes_cache.values(), *manager.startup_nodes.values()]
         # A synchronous node has a client with a pool, and an asynchronous node is a pool.
         pools = [getattr(getattr(node, "redis_connection", node), "connection_pool", node) for node in nodes]
-        return cls("the cluster of the given client", [], pools[0], lambda: client, owned=False)
+        return cls("the cluster of the given client", pools[0], lambda: client, owned=False)
 
     async def start(self) -> None:
         """Do nothing: no task is needed."""
@@ -153,14 +152,24 @@ class ClusterNodes:
         await self._drop_missing()
 
     async def _read_slots(self) -> None:
-        if self._cluster is not None:
-            await resolve(self._cluster.nodes_manager.initialize(additional_startup_nodes_info=[*self._seeds]))
-            return
+        known = self._cluster
+        if known is not None:
+            try:
+                await resolve(known.nodes_manager.initialize())
+                return
+            except Exception:
+                if self._closed or not self._owned:
+                    raise
+        # The first time, or no known node answers: a new client asks the nodes of the URL. (redis-py never closes its
+        # connections to `additional_startup_nodes_info`.)
         async with self._opening:
-            if self._cluster is None:
+            if self._cluster is known:
                 cluster = self._make()
                 await open_cluster(cluster)
                 self._cluster = cluster
+                if known is not None:
+                    self._former.append(known)
+                    await close_cluster(known)
 
     async def moved(self, error: MovedError, asked: Address) -> Address:
         """Take up a redirection; returns the node that serves the slot now."""
@@ -187,8 +196,10 @@ class ClusterNodes:
         await self._close_client()
 
     async def _close_client(self) -> None:
-        if self._owned and self._cluster is not None:
-            await close_cluster(self._cluster)
+        # Calls that were reading the slots of a former client may have connected it again.
+        for cluster in (self._cluster, *self._former) if self._owned else ():
+            if cluster is not None:
+                await close_cluster(cluster)
 
     async def _drop_missing(self) -> None:
         # A call may still use a node that left, so its connections are closed at the next refresh.

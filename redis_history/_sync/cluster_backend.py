@@ -54,7 +54,6 @@ class ClusterNodes:
     def __init__(
         self,
         address: str,
-        seeds: Sequence[tuple[str, int]],
         pool: Any,
         make: Callable[[], RedisCluster],
         *,
@@ -63,12 +62,12 @@ class ClusterNodes:
         """`pool` has the settings of connections. `make`: returns redis-py's client of the cluster."""
         self.address = address
         self.stale = True
-        self._seeds = seeds
         self._settings = pool
         self._make = make
         self._owned = owned
         self._cluster: RedisCluster | None = None
         self._opening = Lock()
+        self._former: list[RedisCluster] = []
         self._nodes: dict[Address, Node] = {}
         self._removed: list[Node] = []
         self._closed = False
@@ -88,7 +87,7 @@ class ClusterNodes:
                 protocol=PROTOCOL,
             )
 
-        return cls(address, seeds, pool, make, owned=True)
+        return cls(address, pool, make, owned=True)
 
     @classmethod
     def of_client(cls, client: RedisCluster) -> ClusterNodes:
@@ -97,7 +96,7 @@ class ClusterNodes:
         nodes = [*manager.nodes_cache.values(), *manager.startup_nodes.values()]
         # A synchronous node has a client with a pool, and an asynchronous node is a pool.
         pools = [getattr(getattr(node, "redis_connection", node), "connection_pool", node) for node in nodes]
-        return cls("the cluster of the given client", [], pools[0], lambda: client, owned=False)
+        return cls("the cluster of the given client", pools[0], lambda: client, owned=False)
 
     def start(self) -> None:
         """Do nothing: no task is needed."""
@@ -154,14 +153,24 @@ class ClusterNodes:
         self._drop_missing()
 
     def _read_slots(self) -> None:
-        if self._cluster is not None:
-            resolve(self._cluster.nodes_manager.initialize(additional_startup_nodes_info=[*self._seeds]))
-            return
+        known = self._cluster
+        if known is not None:
+            try:
+                resolve(known.nodes_manager.initialize())
+                return
+            except Exception:
+                if self._closed or not self._owned:
+                    raise
+        # The first time, or no known node answers: a new client asks the nodes of the URL. (redis-py never closes its
+        # connections to `additional_startup_nodes_info`.)
         with self._opening:
-            if self._cluster is None:
+            if self._cluster is known:
                 cluster = self._make()
                 open_cluster(cluster)
                 self._cluster = cluster
+                if known is not None:
+                    self._former.append(known)
+                    close_cluster(known)
 
     def moved(self, error: MovedError, asked: Address) -> Address:
         """Take up a redirection; returns the node that serves the slot now."""
@@ -188,8 +197,10 @@ class ClusterNodes:
         self._close_client()
 
     def _close_client(self) -> None:
-        if self._owned and self._cluster is not None:
-            close_cluster(self._cluster)
+        # Calls that were reading the slots of a former client may have connected it again.
+        for cluster in (self._cluster, *self._former) if self._owned else ():
+            if cluster is not None:
+                close_cluster(cluster)
 
     def _drop_missing(self) -> None:
         # A call may still use a node that left, so its connections are closed at the next refresh.
