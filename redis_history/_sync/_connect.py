@@ -51,6 +51,10 @@ class Server:
         self._embedded = embedded
         pool = client.connection_pool
         self.sentinel = isinstance(pool, SentinelConnectionPool)
+        #: Clients of the Sentinels, which redis-py does not close together with the pool.
+        self._sentinels: list[Redis] = []
+        if owned and isinstance(pool, SentinelConnectionPool):
+            self._sentinels = pool.sentinel_manager.sentinels
         self.database = int(pool.connection_kwargs.get("db") or 0)
 
     def start(self) -> None:
@@ -59,6 +63,8 @@ class Server:
 
     def close(self) -> None:
         self.node.close()
+        for sentinel in self._sentinels:
+            sentinel.close()
         if self._embedded is not None:
             in_thread(self._embedded.close)
 

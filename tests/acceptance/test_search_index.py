@@ -540,7 +540,10 @@ def test_servers_without_search(own_server: Callable[..., RealServer], server: R
         with pytest.raises(CapabilityError):
             store.reindex()
         store.delete_conversation("c")
-    with HistoryStore(f"{server.url}?db=1", search="require") as store, pytest.raises(CapabilityError, match="db"):
+    with (
+        HistoryStore(f"{server.url}?db=1", search="require") as store,
+        pytest.raises(CapabilityError, match="database 1"),
+    ):
         store.get("c")
 
 
