@@ -286,7 +286,8 @@ async def test_an_answer_is_replaced_or_given_in_a_fork(web: Any, redis: RealSer
     await tab.page.wait_for_function("location.hash !== '#c'")
     fork = tab.page.url.partition("#")[2]
     await expect(tab.answer).to_have_text(ANSWER, timeout=60_000)
-    assert stored(redis, fork) == stored(redis) == EXPECTED
+    await until(lambda: stored(redis, fork) == EXPECTED, "the end of the answer in the fork")
+    assert stored(redis) == EXPECTED
     assert (ids(redis), ids(redis, fork)[0]) == ([question, second], question)
 
 
