@@ -149,8 +149,8 @@ def plain(*command: bytes, decode: Callable[[Any], Any] = as_is, errors: bool = 
     return Call(None, (), [*command], decode, errors=errors)
 
 
-#: Errors of decoders for replies that contain damaged data.
-_UNREADABLE: Final = (ValueError, LookupError, ArithmeticError, TypeError, RecursionError, msgspec.MsgspecError)
+#: Errors of decoders for damaged data.
+UNREADABLE: Final = (ValueError, LookupError, ArithmeticError, TypeError, RecursionError, msgspec.MsgspecError)
 
 
 def decoded(call: Call, reply: Any) -> Any:
@@ -159,7 +159,7 @@ def decoded(call: Call, reply: Any) -> Any:
         return call.decode(reply)
     except RedisHistoryError:
         raise
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise CorruptDataError(f"stored data is unreadable: {error}") from error
 
 

@@ -16,7 +16,17 @@ from redis_history.model import Message, Position
 from redis_history.model.replies import Progress
 from redis_history.model.runs import RunInfo
 from redis_history.model.wire import decode_member
-from redis_history.operations.base import PLACES, Call, OnConversation, Op, Steps, load_script, read, readable
+from redis_history.operations.base import (
+    PLACES,
+    UNREADABLE,
+    Call,
+    OnConversation,
+    Op,
+    Steps,
+    load_script,
+    read,
+    readable,
+)
 from redis_history.operations.changelog import Changes, Kind, LiveReply, LogEntry, events_of, is_gone, recover
 from redis_history.operations.keys import pack_keys
 from redis_history.operations.page import Page, page_of_members
@@ -241,7 +251,7 @@ def _log_entry(revision: int, raw: bytes, content: list[Any]) -> LogEntry:
         if kind == Kind.EXPANDED:
             summary_id, count = decode_value(rest)
             return LogEntry(revision, token, kind, ids=(summary_id,), count=count)
-    except (msgspec.MsgspecError, TypeError, ValueError, IndexError, RecursionError):
+    except UNREADABLE:
         return LogEntry(revision, token, 0)
     return LogEntry(revision, token, kind, messages, gone)
 

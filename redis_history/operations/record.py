@@ -14,7 +14,17 @@ from redis_history.errors import CorruptDataError, InvalidInputError
 from redis_history.model import Conversation
 from redis_history.model.ids import check_conversation_id
 from redis_history.model.times import from_microseconds
-from redis_history.operations.base import WRITING, Call, Precondition, Read, Revised, Steps, load_script, plain
+from redis_history.operations.base import (
+    UNREADABLE,
+    WRITING,
+    Call,
+    Precondition,
+    Read,
+    Revised,
+    Steps,
+    load_script,
+    plain,
+)
 from redis_history.operations.changelog import Kind
 from redis_history.operations.settings import Settings
 
@@ -132,7 +142,7 @@ def conversation_of(conversation_id: str, values: list[bytes | None]) -> Convers
             },
             type=Conversation,
         )
-    except (ValueError, IndexError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+    except UNREADABLE as error:
         raise CorruptDataError(f"the record of conversation {conversation_id[:80]!r} is unreadable: {error}") from error
 
 

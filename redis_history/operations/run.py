@@ -14,7 +14,17 @@ from msgspec import Struct
 from redis_history.errors import CorruptDataError
 from redis_history.model.runs import MAX_WAITING, PLACE_SECONDS, RUN_SECONDS, RunInfo, RunStatus, RunWaiter
 from redis_history.model.times import from_microseconds
-from redis_history.operations.base import FIELDS, Call, LeaseKind, OnConversation, Op, RunFence, Steps, load_script
+from redis_history.operations.base import (
+    FIELDS,
+    UNREADABLE,
+    Call,
+    LeaseKind,
+    OnConversation,
+    Op,
+    RunFence,
+    Steps,
+    load_script,
+)
 from redis_history.operations.keys import pack_keys
 from redis_history.operations.settings import Settings
 
@@ -285,7 +295,7 @@ def read_run(
             run_id, conversation_id, agent or None, status, _time(started), _time(ended) if ended else None,
             reason or None, tuple(waiting),
         )  # fmt: skip
-    except (msgspec.MsgspecError, TypeError, ValueError, IndexError) as error:
+    except UNREADABLE as error:
         raise CorruptDataError(f"the run of conversation {conversation_id[:80]!r} is unreadable: {error}") from error
     left = 1.0 if expired else (expires - now) / 1000
     return info, left if info.is_active else None
@@ -293,7 +303,7 @@ def read_run(
 
 def is_active(run: bytes) -> bool:
     """Whether the run in the field R of the state has not ended, although it may have expired."""
-    with suppress(msgspec.MsgspecError, TypeError, IndexError):
+    with suppress(*UNREADABLE):
         return _decode(run)[3] in ("active", "stopping")
     return False
 
