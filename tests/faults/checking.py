@@ -63,7 +63,7 @@ def check(recorded: Recorded) -> list[str]:
                 seen[name].append(event)
         for name in recorded.follows.get(watcher, tuple(timelines)):
             if name in timelines and recorded.changes.get(name):
-                feed = _Feed(timelines[name], lossy=bool(recorded.losses))
+                feed = _Feed(timelines[name], recorded.losses)
                 problems += [f"{watcher}: {name}: {problem}" for problem in feed.check(seen[name])]
     made = {token for one in timelines.values() for token in one.made}
     return problems + _check_histories(recorded, made) + _check_search(recorded)
@@ -326,7 +326,7 @@ def _difference(wanted: list[Any], found: list[Any]) -> str:
 class _Feed:
     """Checks the events that one subscriber has received of one conversation."""
 
-    def __init__(self, timeline: _Timeline, *, lossy: bool) -> None:
+    def __init__(self, timeline: _Timeline, losses: list[tuple[float, float]]) -> None:
         self._name = timeline._name
         self._state = timeline._state
         changes = timeline._changes
@@ -334,7 +334,8 @@ class _Feed:
         self._before = dict(zip(self._changes, [_NOTHING, *self._changes], strict=False))
         self._makers = dict(zip(self._changes, timeline._makers, strict=False))
         self._last = changes[-1]
-        self._lossy = lossy
+        self._lossy = bool(losses)
+        self._lost = [call for call in timeline._calls if call.token not in timeline.made and _is_lost(call, losses)]
         self._texts: dict[str, str] = {}
 
     def check(self, seen: list[Seen]) -> list[str]:
@@ -419,11 +420,25 @@ class _Feed:
             if name in forms and forms[name] not in fitting:
                 return f"the message {forms[name]}, which never was so"
             gone = [at for at in self._state.removals[key, name] if at > event.revision]
-            if name not in forms and not gone and name not in event.removed:  # by a cap, with its call
+            # A cap removes a message together with its call. A removal that was lost may have been seen before.
+            lost = any(_may_remove(call, name) for call in self._lost)
+            if name not in forms and not gone and name not in event.removed and not lost:
                 return f"no message {name}, which was not removed"
         if more := forms.keys() - set(wanted):
             return f"messages {more}, which are of other changes"
         return ""
+
+
+def _is_lost(call: Call, losses: list[tuple[float, float]]) -> bool:
+    """Whether a call may have made a change that a server lost."""
+    return call.status == "unknown" and any(call.invoked < end and call.responded > begin for begin, end in losses)
+
+
+def _may_remove(call: Call, name: str) -> bool:
+    """Whether a change by this call may remove a message."""
+    if call.kind in ("DeleteMessages", "EraseMessages"):  # an erasure takes summaries with it
+        return name in call.arguments["ids"] or call.kind == "EraseMessages"
+    return call.kind in ("Clear", "Restore", "Compact", "DeleteConversation") or bool(call.arguments.get("cap"))
 
 
 def is_of_reply(text: str) -> bool:

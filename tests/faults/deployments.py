@@ -190,7 +190,9 @@ class OneServer(Deployment):
         primary, replica = self._servers[-2:]
         [proxy] = self._proxies
         if self._random.random() < 0.5:
+            # A new replica is sent nothing for up to a second, so what is written before the cut may be lost, too.
             begin = time.monotonic_ns()
+            wait_until_replicated(primary, replica)
             with replica.client() as client:
                 client.config_set("masterauth", "wrong")
                 client.config_set("masteruser", "nobody")

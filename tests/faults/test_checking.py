@@ -192,6 +192,20 @@ def test_a_lost_append_is_allowed_after_a_server_loss_unless_durable(good: Recor
     assert len(check(good)) == 1
 
 
+def test_a_removal_that_a_server_lost_may_have_been_seen(good: Recorded) -> None:
+    """The subscriber read the messages of an event after the removal, and was stopped before it got that one."""
+    show(1, forms=good.events["s"][1].forms[:1])(good)
+    good.losses.append((55.0, 80.0))
+    assert len(check(good)) == 1
+    lost = Call("w", C, "DeleteMessages", "lost", {"ids": ["d"]}, 56.0)
+    good.calls.append(lost)
+    assert check(good) == []
+    good.calls[-1] = structs.replace(lost, arguments={"ids": ["e"]})
+    assert len(check(good)) == 1
+    good.calls[-1] = structs.replace(lost, invoked=90.0)
+    assert len(check(good)) == 1
+
+
 def test_a_write_applied_twice_that_undoes_a_write() -> None:
     """The update arrives again, after a later acknowledged one."""
     run = Run()
