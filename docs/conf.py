@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,8 @@ def _read(_app: Any, page: str, source: list[str]) -> None:
     elif page == "reference":
         pages = re.findall(r"\]\((reference/\w+)\.md\)", source[0])
         source[0] += "\n".join(["\n```{toctree}", ":hidden:", "", *pages, "```"])
+    elif page == "how-to/command-line":  # like the rest of the reference, from what the code says
+        source[0] += "\n## All commands and options\n\n" + runpy.run_path(str(_ROOT / "scripts" / "help"))["options"]()
     elif page == "changelog":  # which is in the repository's root, where tools look for it
         source[0] = (_ROOT / "CHANGELOG.md").read_text(encoding="utf-8").replace("](docs/", "](")
 

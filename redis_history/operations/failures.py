@@ -114,7 +114,7 @@ def _reason(error: BaseException, text: str) -> str:
     if any(isinstance(one, socket.gaierror) for one in kinds):
         return "its host name cannot be found"
     if isinstance(error, TimeoutError | builtins.TimeoutError):
-        return "it is silent"
+        return "it did not answer in time"
     if "closed by server" in text or any(isinstance(one, ConnectionResetError | BrokenPipeError) for one in kinds):
         return "it closed the connection"
     return _CONNECTING.sub("", text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import re
@@ -12,7 +13,7 @@ import pytest
 
 import redis_history
 from redis_history import errors, types
-from tests.docs.pages import DOCS
+from tests.docs.pages import DOCS, sections
 
 _DIRECTIVE = re.compile(r"^\.\. (currentmodule|auto\w+):: (\S+)$", re.MULTILINE)
 
@@ -123,6 +124,20 @@ def test_both_kinds_are_the_same(sync: type, async_: type) -> None:
 def test_every_error_is_exported() -> None:
     kinds = {name for name, kind in vars(errors).items() if inspect.isclass(kind) and issubclass(kind, Exception)}
     assert {name for name in kinds if name[0] != "_"} == set(errors.__all__)
+
+
+def test_the_texts_of_troubleshooting_are_in_the_source() -> None:
+    texts = []
+    for path in (DOCS.parent / "redis_history").rglob("*.py"):
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        constants = (node for node in nodes if isinstance(node, ast.Constant) and id(node) not in docstrings)
+        texts += [node.value for node in constants if isinstance(node.value, str)]
+    source = "\n".join(texts)
+    section = sections(DOCS / "troubleshooting.md")["By the text of an error or a log line"]
+    quoted = re.findall(r"\*\*`([^`]+)`\*\*", section)
+    assert len(quoted) > 10
+    assert [text for text in quoted if text not in source] == []
 
 
 def test_pages_that_docstrings_name_exist() -> None:
