@@ -1,4 +1,4 @@
-"""In a cluster, each script declares every key that it uses: see `operations/lua/_change.lua`.
+"""In a cluster, each script declares every key that it uses, as docs/data-model.md says: see "Declared keys".
 
 The nodes tell what they execute (MONITOR): the keys that a script declares, and those of each command in it."""
 
@@ -19,7 +19,7 @@ from redis_history.errors import MessageNotFoundError
 from redis_history.operations.base import SCRIPTS
 from redis_history.operations.keys import Keyspace
 from tests.conftest import Servers
-from tests.docs.pages import rows
+from tests.docs.pages import DOCS, rows, sections
 from tests.support.cluster import RealCluster
 from tests.support.servers import wait_until
 
@@ -36,37 +36,6 @@ KINDS: Final = {
     "content": r"[^:]+:t:\w+",
     "draft": r"[^:]+:d:\w+(:\d+)?",
 }
-#: The kinds of keys of each script: declared by every call, declared when needed, and used without declaration. A key
-#: that often does not exist is declared only when needed, because calls that declare it wait while a slot moves.
-DECLARED: Final = """
-| script | declares always | when needed | without declaration |
-|---|---|---|---|
-| `append` | state, messages, log, registry | list, archive, content, copy | content, document, work |
-| `clear` | state, messages, log, registry | list, archive, content, copy | document, work |
-| `compact` | state, messages, log, registry | list, archive, copy | document, work |
-| `delete` | state, messages, log, registry | list, archive, content, copy | document |
-| `delete_conversation` | state, messages, log, registry | list, archive, content, copy | document, work |
-| `documents` | state, messages, log, registry | | document |
-| `expand` | state, messages, log, registry | list, archive, copy | document, work |
-| `record` | state, messages, log, registry | list | document |
-| `trim` | state, messages, log, registry | list, archive, content, copy | document |
-| `update` | state, messages, log, registry | list, archive, content, copy | document |
-| `publish` | state, messages, log, registry, draft | list, archive | |
-| `draft` | draft | | |
-| `copy` | state, copy | messages, archive | |
-| `grow` | content, state, log | | |
-| `renew` | state, messages, log, registry, content | list, archive, copy | document |
-| `run` | state | log, registry | |
-| `page` | messages | | |
-| `page_archived`, `find` | state, messages | archive | |
-| `archives`, `search` | state | | |
-| `head`, `changes` | state, messages, log | archive, content | content |
-| `reply` | state, messages | content | content |
-| `fetch` | state, messages, document | archive | |
-| `mark` | state, messages, work | archive, document | |
-| `purge` | work | | document |
-| `forget` | state | registry, list | |
-"""
 #: How many arguments of a command are keys, from the first on. Other commands take one key.
 KEYS_OF: Final = {"UNLINK": 9999, "EXISTS": 9999, "RENAME": 2, "ZRANGESTORE": 2}
 WITHOUT_KEYS: Final = {"TIME", "INFO", "PUBLISH", "PUBSUB", "FT.SEARCH", "FT.AGGREGATE"}
@@ -209,7 +178,7 @@ def test_scripts_use_the_keys_that_they_declare(server_of: Servers, namespace: s
         _work(cluster, namespace)
     table = {
         name: [set(filter(None, cell.split(", "))) for cell in cells]
-        for script, *cells in rows(DECLARED)
+        for script, *cells in rows(sections(DOCS / "data-model.md")["Declared keys"])
         for name in re.findall(r"`(\w+)`", script)
     }
     assert found.declared.keys() == table.keys(), "all scripts were executed, and have a row"
