@@ -118,8 +118,25 @@ def test_watch_and_say(private_home: Path) -> None:
     assert seen == shown.content
 
 
+def test_the_follower_has_what_is_stored(store: HistoryStore) -> None:
+    store.append_many("c", [user(str(number), id=str(number)) for number in range(5)])
+    live = import_module("follower").states(store, "c")
+    assert list(next(live)) == ["0", "1", "2", "3", "4"]
+    for change in (
+        lambda: store.append("c", user("5", id="5")),
+        lambda: store.update_message("c", user("six", id="5")),
+        lambda: store.delete_messages("c", ["5"]),
+        lambda: store.compact("c", through="2", summary="They counted."),
+        lambda: store.clear("c"),
+    ):
+        change()
+        known = {message.id: message for message in store.get("c")}
+        assert next(live) == known
+    live.close()
+
+
 def test_the_follower_knows_every_event() -> None:
     """Except changes of the record."""
-    [follower] = [block.content for block in blocks(DOCS / "tutorial.md") if "def states" in block.content]
+    follower = (DOCS / "examples" / "follower.py").read_text(encoding="utf-8")
     wanted = {kind.__name__ for kind in get_args(Event)} - {"ConversationUpdated"}
     assert {name for name in wanted if len(re.findall(rf"\b{name}\b", follower)) < 2} == set(), "imported, and used"
