@@ -18,6 +18,8 @@ class LossyProxy:
     """Forwards loopback connections to a port. `faults` are the probabilities of each fault, for each piece of bytes;
     `loss` is that of a lost reply, `delay` the most seconds that one fault delays them.
 
+    Replication is not harmed: a large dataset would never arrive whole.
+
     `request_late`: the client gets no answer, and the bytes reach the server up to `latest` seconds later, mostly when
     the client has repeated them. `request_repeated`: they reach the server immediately, and once more later. One in
     twenty of both is as late as `latest`, the others come within a tenth of it.
@@ -44,6 +46,7 @@ class LossyProxy:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
         self.port: int = self._listener.getsockname()[1]
         self._sockets: set[socket.socket] = set()
+        self._of_replicas: set[socket.socket] = set()
         self._late: set[threading.Thread] = set()
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
@@ -98,8 +101,10 @@ class LossyProxy:
         server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return server
 
-    def _fault(self, kinds: tuple[str, ...]) -> str:
+    def _fault(self, kinds: tuple[str, ...], server: socket.socket) -> str:
         """The fault of the next piece of bytes, or ''."""
+        if server in self._of_replicas:
+            return ""
         chance = self._random.random()
         for kind in kinds:
             chance -= self.faults.get(kind, 0.0)
@@ -111,7 +116,9 @@ class LossyProxy:
     def _requests(self, client: socket.socket, server: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := client.recv(1 << 20):
-                fault = self._fault(REQUEST_FAULTS)
+                if data.startswith(b"*") and b"REPLCONF" in data[:40]:
+                    self._of_replicas.add(server)
+                fault = self._fault(REQUEST_FAULTS, server)
                 if fault == "request_late":
                     self._sockets.discard(server)
                     self._send_late(data, server)
@@ -134,7 +141,7 @@ class LossyProxy:
     def _replies(self, client: socket.socket, server: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := server.recv(1 << 20):
-                fault = self._fault(REPLY_FAULTS)
+                fault = self._fault(REPLY_FAULTS, server)
                 if server not in self._sockets:  # the request was held: nobody waits for its reply
                     return
                 if fault == "reply_lost":
@@ -184,6 +191,7 @@ class LossyProxy:
                 one.shutdown(socket.SHUT_RDWR)
             one.close()
             self._sockets.discard(one)
+            self._of_replicas.discard(one)
 
     def close(self) -> None:
         self._closed.set()
