@@ -10,7 +10,7 @@ from redis_history._async.capturing import AsyncAppends, AsyncCapture
 from redis_history._sync.capturing import Appends, Capture
 from redis_history.capturing.mapping import as_participant
 from redis_history.capturing.settings import IdOrFunction, OnError, Settings
-from redis_history.errors import ConfigurationError, InvalidInputError
+from redis_history.errors import InvalidInputError
 from redis_history.model import Participant
 
 
@@ -20,8 +20,6 @@ class _Options(TypedDict, total=False):
     inbound: Callable[..., Any] | None
     outbound: Callable[[Any], Any] | None
     on_error: OnError | None
-    background: bool
-    max_pending: int
     live: bool
 
 
@@ -39,19 +37,13 @@ def capture(store: Any, conversation_id: IdOrFunction = None, **options: Any) ->
     value, or the list of its streamed chunks, to its output. Both may return a Message, text, a chat dict (`role` and
     `content`), or a list of these.
     `live`: store the chunks of an agent as they come, with `store.stream`. Chunks are stored as one message at the end
-    if this is False, with `background` or `outbound`, and on a backend without streams.
-    `background`: append messages in the background, with at most `max_pending` (1,000) waiting messages. Not for an
-    exclusive store, because the run may have ended before.
+    if this is False, with `outbound`, and on a backend without streams.
     `on_error`: called for each turn that was not recorded; without it the error is logged.
 
     Errors of recording never reach the agent. Raises InvalidInputError or ConfigurationError for invalid options.
     """
     if not hasattr(store, "append") or not hasattr(store, "append_many"):
         raise InvalidInputError(f"store must be a HistoryStore or AsyncHistoryStore, not {type(store).__name__}")
-    if options.get("background") and getattr(store, "_exclusive", False):
-        raise ConfigurationError(
-            "background=True writes after the run may have ended: leave it out for store.exclusive()"
-        )
     people = {kind: as_participant(options.get(kind), kind) for kind in ("agent", "user")}
     kind = AsyncCapture if inspect.iscoroutinefunction(store.append) else Capture
     return kind(store, Settings(conversation_id, **{**options, **people}))

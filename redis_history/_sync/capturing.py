@@ -5,36 +5,20 @@ from __future__ import annotations
 
 import inspect
 import logging
-import os
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Protocol
 
-from redis_history._sync._runtime import (
-    Job,
-    Lock,
-    Signal,
-    check_callback,
-    resolve,
-    sleep,
-    spawn,
-    uninterrupted,
-    wait_for_unfinished,
-)
+from redis_history._sync._runtime import Lock, check_callback, resolve, uninterrupted, wait_for_unfinished
 from redis_history._sync.replies import Reply
-from redis_history._validation import check_process
 from redis_history.capturing.mapping import answering, read_chunk
 from redis_history.capturing.settings import Settings
 from redis_history.capturing.wrapping import F, wrap
-from redis_history.errors import BackendUnavailableError, CapabilityError, RedisHistoryError, StoreClosedError
+from redis_history.errors import BackendUnavailableError, CapabilityError, RedisHistoryError
 from redis_history.model import Message, assistant
 
 _logger = logging.getLogger("redis_history")
-
-#: Seconds between two attempts of the background worker, in addition to the retries of the store.
-_PAUSE = 0.1
 
 
 class Appends(Protocol):
@@ -57,7 +41,7 @@ class _Turnstile:
 
 
 class Capture:
-    """A decorator for agents, made by `capture`, and a context manager that closes it.
+    """A decorator for agents, made by `capture`.
 
     `recorded` and `failed` count messages; `last_error` is the reason of the last failure. All methods may be called
     concurrently; messages of one conversation are written in the order in which they came.
@@ -73,13 +57,6 @@ class Capture:
         self._mutex = threading.Lock()
         self._turnstiles: dict[str, _Turnstile] = {}
         self._unfinished: set[Any] = set()
-        self._queue: deque[tuple[str, list[Message]]] = deque()
-        self._pending = 0
-        self._wake: Signal | None = None
-        self._idle: Signal | None = None
-        self._worker: Job | None = None
-        self._closed = False
-        self._process = os.getpid()
 
     def __call__(self, function: F) -> F:
         """Wrap the agent. Raises ConfigurationError for an object that is not a function."""
@@ -92,11 +69,6 @@ class Capture:
         except (TypeError, ValueError):  # some built-in functions have no signature
             signature = None
         return wrap(function, turn_of, asynchronous=inspect.iscoroutinefunction(self.flush))
-
-    @property
-    def pending(self) -> int:
-        """The number of messages that wait to be recorded in the background."""
-        return self._pending
 
     def turn(self, message: Any = None, *, conversation_id: str | None = None) -> Turn:
         """One turn, for `with`: entering it records `message`. `conversation_id` is that of this turn, if the capture
@@ -114,10 +86,7 @@ class Capture:
         if not messages:
             return
         try:
-            if self._settings.background:
-                self._enqueue(conversation_id, messages)
-            else:
-                uninterrupted(lambda: self._append_in_order(conversation_id, messages), self._unfinished)
+            uninterrupted(lambda: self._append_in_order(conversation_id, messages), self._unfinished)
         except Exception as error:  # noqa: BLE001 -- such as a system without free threads
             self._report(error, conversation_id, messages)
 
@@ -138,32 +107,8 @@ class Capture:
             _logger.exception("the on_error of a capture failed")
 
     def flush(self) -> None:
-        """Wait until all earlier messages are recorded or reported."""
-        check_process(self._process)  # the parent writes what was pending
+        """Wait until the messages of cancelled agents are recorded or reported."""
         wait_for_unfinished(self._unfinished)
-        while self._pending and self._idle is not None:
-            self._idle.wait(_PAUSE)
-
-    def close(self) -> None:
-        """Record the pending messages, and stop. If the backend is unavailable, they are reported instead. The store
-        stays open."""
-        check_process(self._process)
-        wait_for_unfinished(self._unfinished)
-        self._closed = True
-        worker, self._worker = self._worker, None
-        if worker is not None and self._wake is not None:
-            self._wake.set()
-            while self._pending and self._idle is not None:
-                self._idle.wait(_PAUSE)
-            worker.stop()
-
-    def __enter__(self) -> Capture:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _append_in_order(self, conversation_id: str, messages: list[Message]) -> None:
         with self._mutex:
@@ -191,50 +136,6 @@ class Capture:
         with self._mutex:
             self.recorded += len(messages)
         return None
-
-    def _enqueue(self, conversation_id: str, messages: list[Message]) -> None:
-        error: Exception | None = None
-        with self._mutex:
-            if self._closed:
-                error = StoreClosedError("the capture was closed")
-            elif self._pending + len(messages) > self._settings.max_pending:
-                error = BackendUnavailableError(
-                    f"{self._pending:,} messages are pending, and max_pending is {self._settings.max_pending:,}"
-                )
-            else:
-                self._pending += len(messages)
-                self._queue.append((conversation_id, messages))
-                if self._worker is None:
-                    self._wake, self._idle = Signal(), Signal()
-                    self._worker = spawn(self._work, "redis_history-capture")
-                if self._wake is not None and self._idle is not None:
-                    self._idle.clear()
-                    self._wake.set()
-        if error is not None:
-            self._report(error, conversation_id, messages)
-
-    def _work(self) -> None:
-        wake, idle = self._wake, self._idle
-        while wake is not None and idle is not None:
-            if not self._queue:
-                idle.set()
-                if self._closed:
-                    return
-                wake.wait(60)
-                wake.clear()
-                continue
-            idle.clear()
-            error = self._append(*self._queue[0])
-            unavailable = isinstance(error, BackendUnavailableError)
-            if unavailable and not self._closed:
-                sleep(_PAUSE)  # then the same messages, with the same ids
-                continue
-            for _ in range(len(self._queue) if unavailable else 1):  # closing gives up all that is pending
-                conversation_id, messages = self._queue.popleft()
-                if error is not None:
-                    self._report(error, conversation_id, messages)
-                with self._mutex:
-                    self._pending -= len(messages)
 
 
 class Turn:

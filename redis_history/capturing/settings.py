@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from redis_history._validation import check_choice, check_function, check_integer
+from redis_history._validation import check_choice, check_function
 from redis_history.capturing.mapping import from_chunks, from_inbound, from_outbound
 from redis_history.errors import InvalidInputError
 from redis_history.model import Message, Participant
@@ -16,7 +16,6 @@ from redis_history.model.ids import check_conversation_id
 
 #: Called with the error, the conversation id (None if unknown) and the messages that were not recorded.
 OnError = Callable[[Exception, str | None, list[Message]], object]
-MAX_PENDING = 1000
 IdOrFunction = str | Callable[..., str] | None
 
 
@@ -29,8 +28,6 @@ class Settings(Struct, frozen=True):
     inbound: Callable[..., Any] | None = None
     outbound: Callable[[Any], Any] | None = None
     on_error: OnError | None = None
-    background: bool = False
-    max_pending: int = MAX_PENDING
     live: bool = True
 
     def __post_init__(self) -> None:
@@ -38,14 +35,12 @@ class Settings(Struct, frozen=True):
             check_conversation_id(self.conversation_id)
         for name in ("inbound", "outbound"):
             check_function(getattr(self, name), name)
-        for name in ("background", "live"):
-            check_choice(getattr(self, name), name, (True, False))
-        check_integer(self.max_pending, "max_pending", 1)
+        check_choice(self.live, "live", (True, False))
 
     @property
     def shows_chunks(self) -> bool:
         """Whether an answer is shown while the agent streams it."""
-        return self.live and not self.background and self.outbound is None
+        return self.live and self.outbound is None
 
     def read_call(
         self, signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -28,7 +28,7 @@ from redis_history import (
     user,
 )
 from redis_history.engine.memory import MemoryBackend
-from redis_history.errors import ConfigurationError, RunLostError
+from redis_history.errors import RunLostError
 from tests.support.captures import ANN, BOT, EXPECTED, roles_and_texts
 from tests.support.servers import until
 
@@ -67,7 +67,7 @@ async def test_functions_methods_and_objects(async_store: AsyncHistoryStore, sto
     agent = Agent()
     assert (Agent.answer.__doc__, inspect.iscoroutinefunction(Agent.answer)) == ("It shouts.", True)
     assert await agent.answer("hi") == "HI"
-    assert (record.recorded, record.failed, record.last_error, record.pending) == (2, 0, None, 0)
+    assert (record.recorded, record.failed, record.last_error) == (2, 0, None)
     assert [message.participant for message in store.get("c")] == [None, BOT]
     assert capture(store, "c", agent="bot", user=ANN)(str.upper)("hi") == "HI"
     assert [message.participant for message in store.get("c")[2:]] == [ANN, Participant("agent", "bot")]
@@ -220,7 +220,7 @@ async def test_a_cancelled_stream_leaves_no_open_answer(async_store: AsyncHistor
             await begun.wait()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-    await record.aclose()
+    await record.flush()
     stored = await async_store.get("c")
     assert (record.recorded, record.failed) == (len(stored), 0)
     answers = [message for message in stored if message.role == "assistant"]
@@ -246,7 +246,7 @@ async def test_a_cancelled_agent_leaves_whole_messages(async_store: AsyncHistory
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     assert await agent("last") == "said"
-    await record.aclose()
+    await record.flush()
     stored = await async_store.get("c")
     assert record.failed == 0
     assert record.recorded == len(stored)
@@ -287,29 +287,29 @@ def test_the_same_message_again_is_stored_once(store: HistoryStore) -> None:
 
 
 async def test_turns_by_hand(async_store: AsyncHistoryStore, store: HistoryStore) -> None:
-    with capture(store, "c", agent=BOT) as record:
-        with record.turn("hi") as turn:
-            turn.reply("HI")
-        with record.turn("hi", conversation_id="other") as turn:
-            turn.add("H")
-            turn.add("I")
-        with contextlib.suppress(ZeroDivisionError), record.turn() as turn:
-            turn.add("half")
-            raise ZeroDivisionError
-    async with capture(async_store, "c") as async_record, async_record.turn("hi") as async_turn:
+    record = capture(store, "c", agent=BOT)
+    with record.turn("hi") as turn:
+        turn.reply("HI")
+    with record.turn("hi", conversation_id="other") as turn:
+        turn.add("H")
+        turn.add("I")
+    with contextlib.suppress(ZeroDivisionError), record.turn() as turn:
+        turn.add("half")
+        raise ZeroDivisionError
+    async with capture(async_store, "c").turn("hi") as async_turn:
         await async_turn.reply("HI")
     assert roles_and_texts(store.get("c")) == [*EXPECTED, ("assistant", "half"), *EXPECTED]
     assert roles_and_texts(store.get("other")) == EXPECTED
 
 
-@pytest.mark.parametrize("options", [{"live": False}, {"outbound": "".join}, {"background": True}, {"streams": False}])
+@pytest.mark.parametrize("options", [{"live": False}, {"outbound": "".join}, {"streams": False}])
 def test_a_streamed_answer_is_stored_at_the_end(options: dict[str, Any]) -> None:
     class Backend(MemoryBackend):
         streams = options.pop("streams", True)
 
     with HistoryStore(backend=Backend()) as store, store.subscribe("c") as events:
-        with capture(store, "c", **options) as record:
-            assert list(record(lambda message: iter(message))("hi")) == ["h", "i"]
+        record = capture(store, "c", **options)
+        assert list(record(lambda message: iter(message))("hi")) == ["h", "i"]
         [asked, answered] = [events.get(timeout=10), events.get(timeout=10)]
         assert (record.recorded, record.failed) == (2, 0)
     assert isinstance(asked, MessagesAppended)
@@ -399,5 +399,3 @@ def test_an_exclusive_store_records_in_runs_only(store: HistoryStore) -> None:
     agent = capture(store.exclusive(), "c", on_error=lambda error, *_: lost.append(error))(str.upper)
     assert agent("hi") == "HI"
     assert [type(error) for error in lost] == [RunLostError] * 2
-    with pytest.raises(ConfigurationError, match="exclusive"):
-        capture(store.exclusive(), "c", background=True)

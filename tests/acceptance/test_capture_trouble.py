@@ -1,10 +1,9 @@
-"""Recording with failures, with concurrent calls and in the background."""
+"""Recording with failures and with concurrent calls."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -17,9 +16,7 @@ from redis_history.errors import (
     ConfigurationError,
     InvalidConversationIdError,
     InvalidInputError,
-    StoreClosedError,
 )
-from tests.support.captures import upper
 from tests.support.servers import RealServer, wait_until
 
 
@@ -130,8 +127,7 @@ def test_unreadable_calls_are_reported(store: HistoryStore) -> None:
         (InvalidConversationIdError, {"conversation_id": ""}),
         (InvalidInputError, {"agent": 7}),
         (ConfigurationError, {"inbound": "text"}),
-        (ConfigurationError, {"background": 1}),
-        (ConfigurationError, {"max_pending": 0}),
+        (ConfigurationError, {"live": 1}),
         (InvalidInputError, {"store": "redis://localhost"}),
         (ConfigurationError, {"function": 7}),
         (ConfigurationError, {"store": AsyncHistoryStore("memory://")}),
@@ -167,88 +163,12 @@ async def test_concurrent_calls_keep_their_order(async_store: AsyncHistoryStore)
             assert texts.index(str(number)) < texts.index(f"re {number}")
 
 
-@pytest.mark.parametrize("background", [False, True])
-def test_threads_keep_their_order(store: HistoryStore, background: bool) -> None:
-    with capture(store, "c", background=background) as record, ThreadPoolExecutor(8) as pool:
-        agent = record(lambda message: f"re {message}")
+def test_threads_keep_their_order(store: HistoryStore) -> None:
+    agent = capture(store, "c")(lambda message: f"re {message}")
+    with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(agent, (f"{thread}" for thread in range(200))))
-        record.flush()
-        assert record.pending == 0
     assert answers == [f"re {n}" for n in range(200)]
     texts = [message.text for message in store.get("c")]
     assert sorted(texts) == sorted([*answers, *(str(n) for n in range(200))])
     for number in range(200):
         assert texts.index(str(number)) < texts.index(f"re {number}")
-
-
-# In the background
-
-
-async def test_a_closed_capture_reports_what_comes_late(async_store: AsyncHistoryStore) -> None:
-    async with capture(async_store, "c", background=True) as record:
-        agent = record(upper)
-        await asyncio.gather(*(agent(f"m{n}") for n in range(50)))
-        await record.flush()
-        assert record.recorded == 100
-        await agent("last")
-    assert record.recorded == len(await async_store.get("c")) == 102
-    await agent("late")
-    assert isinstance(record.last_error, StoreClosedError)
-    await record.aclose()
-
-
-@pytest.mark.proves("background-capture")
-def test_the_background_survives_an_outage(own_server: Callable[..., RealServer]) -> None:
-    server = own_server()
-    tries: list[str] = []
-
-    class Watched:
-        """A store that says what is tried."""
-
-        def append(self, conversation_id: str, message: Message) -> Any:
-            tries.append(message.id)
-            return store.append(conversation_id, message)
-
-        append_many = None
-
-    with (
-        HistoryStore(server.url, retry=RetryPolicy(deadline=0.0)) as store,
-        capture(Watched(), "c", background=True) as record,  # type: ignore[call-overload]
-    ):
-        agent = record(str.upper)
-        agent("before")
-        record.flush()
-        server.kill()
-        for n in range(20):
-            assert agent(f"m{n}") == f"M{n}"
-        wait_until(lambda: len(tries) > 5, "failed attempts")
-        assert record.pending == 40
-        assert len(set(tries[2:])) == 1, "the same message, with the same id"
-        server.start()
-        record.flush()
-        assert (record.failed, record.pending) == (0, 0)
-        texts = [message.text for message in store.get("c") if "m" in message.text.lower()]
-    assert texts == [one for n in range(20) for one in (f"m{n}", f"M{n}")]
-
-
-def test_a_full_queue_is_reported_and_closing_without_a_server_ends(own_server: Callable[..., RealServer]) -> None:
-    server = own_server()
-    lost: list[str] = []
-    with HistoryStore(server.url, retry=RetryPolicy(deadline=0.05)) as store:
-        store.append("c", user("first"))
-        server.close()
-        record = capture(
-            store,
-            "c",
-            background=True,
-            max_pending=10,
-            on_error=lambda error, where, messages: lost.extend(message.text for message in messages),
-        )
-        agent = record(str.upper)
-        for n in range(8):
-            assert agent(f"m{n}") == f"M{n}"
-        wait_until(lambda: len(lost) == 6, "reports of messages that do not fit")
-        record.close()
-    assert (record.recorded, record.failed, record.pending) == (0, 16, 0)
-    assert sorted(lost) == sorted(one for n in range(8) for one in (f"m{n}", f"M{n}"))
-    assert not [thread for thread in threading.enumerate() if thread.name == "redis_history-capture"]

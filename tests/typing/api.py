@@ -267,7 +267,7 @@ async def captures(store: rh.HistoryStore, async_store: rh.AsyncHistoryStore) ->
 
     record = rh.capture(store, "c", agent="bot", user=rh.Participant("user", "ann"), on_error=on_error)
     assert_type(record, types.Capture)
-    async_record = rh.capture(async_store, lambda request: str(request), inbound=str, outbound=str, background=True)
+    async_record = rh.capture(async_store, lambda request: str(request), inbound=str, outbound=str)
     assert_type(async_record, types.AsyncCapture)
 
     @record
@@ -281,13 +281,12 @@ async def captures(store: rh.HistoryStore, async_store: rh.AsyncHistoryStore) ->
     assert_type(agent("x", loud=True), int)
     agent(7)  # type: ignore[arg-type]
     assert_type(async_agent("x"), AsyncIterator[str])
-    with record as same, same.turn("x", conversation_id="c") as turn:
-        assert_type(same, types.Capture)
+    with record.turn("x", conversation_id="c") as turn:
         turn.reply("y")
-    async with async_record as async_same, async_same.turn("x") as async_turn:
+    async with async_record.turn("x") as async_turn:
         await async_turn.reply("y")
         await async_turn.add("z")
-        await async_same.flush()
+    await async_record.flush()
 
 
 # Histories
