@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import os
 import signal
 import sys
 
@@ -17,7 +15,6 @@ def main() -> None:
     found. 2: wrong arguments or settings, or the server lacks a capability. 3: the server cannot be reached, or
     refuses. 130: interrupted. 141: the reader of the output closed it. 143: ended by SIGTERM.
     """
-    _fill_standard_streams()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that cleanup code runs
     try:
         from redis_history.cli.commands import cli
@@ -30,19 +27,3 @@ def main() -> None:
         sys.exit(2)
     except KeyboardInterrupt:  # during the import
         sys.exit(130)
-
-
-def _fill_standard_streams() -> None:
-    """Open closed standard streams (as after 2>&-) on /dev/null.
-
-    Otherwise the next file or connection would get the number of the closed stream, and its output."""
-    number = 0
-    while number <= 2:
-        number = os.open(os.devnull, os.O_RDWR)
-    os.close(number)
-    if sys.stderr is None:
-        sys.stderr = os.fdopen(2, "w", closefd=False)
-    # With PYTHONUNBUFFERED=1, a write that a signal interrupts is not continued, so the line would be cut.
-    if isinstance(getattr(sys.stdout, "buffer", None), io.RawIOBase):
-        coded, errors = sys.stdout.encoding, sys.stdout.errors
-        sys.stdout = os.fdopen(sys.stdout.fileno(), "w", 1, encoding=coded, errors=errors, closefd=False)

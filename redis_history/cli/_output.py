@@ -7,7 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 
 import click
@@ -156,18 +156,13 @@ class _ToStderr(logging.Handler):
 
 
 @contextmanager
-def logging_to(handler: logging.Handler) -> Iterator[None]:
-    """Let a handler receive what the library logs."""
-    logger = logging.getLogger("redis_history")
+def warnings_to_stderr() -> Iterator[None]:
+    logger, handler = logging.getLogger("redis_history"), _ToStderr()
     logger.addHandler(handler)
     try:
         yield
     finally:
         logger.removeHandler(handler)
-
-
-def warnings_to_stderr() -> AbstractContextManager[None]:
-    return logging_to(_ToStderr())
 
 
 @contextmanager

@@ -44,15 +44,6 @@ _LOGGED = 1000
 _HEADINGS = ("ID", "TITLE", "MESSAGES", "TOKENS", "CHANGED", "USER", "AGENT")
 _NARROW = 60  # characters
 _AGES = ((60, "s", 1), (3600, "min", 60), (86_400, "h", 3600), (7 * 86_400, "d", 86_400))
-_NEVER = datetime.fromtimestamp(0, UTC)
-#: For each order its key, and whether the largest comes first.
-_SORTS: dict[str, tuple[Callable[[Conversation], Any], bool]] = {
-    "changed": (lambda one: one.updated_at or _NEVER, True),
-    "created": (lambda one: one.created_at or _NEVER, True),
-    "messages": (lambda one: one.message_count, True),
-    "tokens": (lambda one: one.tokens, True),
-    "title": (lambda one: (one.title or "").casefold(), False),
-}
 _NO_SEARCH = """\
 Name one conversation with --conversation, which works on any server. Or use a server with search, such as Redis 8:
 see `redis-history doctor`"""
@@ -64,31 +55,16 @@ _SHOWN = 200  # characters of a message next to a hit
 @_options.offset
 @click.option("--all", "everything", is_flag=True, help="Show all conversations.")
 @_options.owners
-@click.option("--title", help="Only conversations with this text in the title, in any case.")
-@click.option("--since", type=_options.time,
-              help="Only conversations that changed after a time, such as 2026-01-31T12:00 or 2h.")  # fmt: skip
-@click.option("--sort", type=click.Choice(tuple(_SORTS)), default="changed",
-              help="Sort by this: the newest or largest first, titles in alphabetical order.")  # fmt: skip
-def ls_command(
-    context: Context, limit: int, offset: int, everything: bool, title: str | None, since: datetime | None, sort: str,
-    **owner: Any,
-) -> None:  # fmt: skip
+def ls_command(context: Context, limit: int, offset: int, everything: bool, **owner: Any) -> None:
     """List conversations, the last changed first.
 
     Prints a table on a terminal. Elsewhere, prints a line for each conversation, with tabs between id, title, number of
     messages, number of tokens (estimated), time of the last change, owner and agent.
     """
     limit = _ALL if everything else limit
-    sorts = title or since or sort != "changed"  # the server keeps only the order of the last change
     with open_store(context) as store:
-        page: dict[str, Any] = {"limit": _ALL} if sorts else {"limit": limit + 1, "offset": offset}
-        found = store.list_conversations(**owner, **page)
+        found = store.list_conversations(**owner, limit=limit + 1, offset=offset)
         others = "" if found or context.json else other_namespaces(store)
-    if sorts:
-        key, reverse = _SORTS[sort]
-        chosen = (one for one in found if (title or "").casefold() in (one.title or "").casefold())
-        chosen = (one for one in chosen if since is None or (one.updated_at or _NEVER) > since)
-        found = sorted(chosen, key=key, reverse=reverse)[offset : offset + limit + 1]
     screen = console()
     if context.json:
         for one in found[:limit]:
@@ -101,7 +77,7 @@ def ls_command(
     if len(found) > limit:
         click.echo(f"There are more: --offset {offset + limit}, or --all", err=True)
     elif not found and not context.json:
-        kind = "such conversations" if sorts or offset or any(owner.values()) else "conversations"
+        kind = "such conversations" if offset or any(owner.values()) else "conversations"
         click.echo(f"There are no {kind} in the namespace '{name(context.namespace)}'. {others}".rstrip(), err=True)
 
 
@@ -299,13 +275,12 @@ def _change(event: Event) -> str:
               help="Only calls and results of this tool. Repeatable.")  # fmt: skip
 @click.option("--archived/--no-archived", default=True,
               help="Also search archived messages, which summaries replaced.")  # fmt: skip
-@click.option("--only-archived", is_flag=True, help="Search only archived messages.")
 @click.option("--context", "neighbors", type=Number(0, 100), default=0,
               help="Also show N messages before and after each match.")  # fmt: skip
 @_options.language
 def search_command(
     context: Context, query: str, conversation: str | None, user_id: int | str | None, agent_name: str | None,
-    limit: int, offset: int, archived: bool, only_archived: bool, neighbors: int, language: str | None,
+    limit: int, offset: int, archived: bool, neighbors: int, language: str | None,
     **filters: Any,
 ) -> None:  # fmt: skip
     """Search messages by their text, best matches first.
@@ -313,13 +288,11 @@ def search_command(
     Finds messages with any of the words. "Words in quotes" match as a phrase, and begin* matches all words with this
     beginning. Exit status 1 if no message matches.
     """
-    if only_archived and not archived:
-        raise click.UsageError("--only-archived and --no-archived exclude each other")
     if conversation is not None and (user_id is not None or agent_name is not None):
         raise click.UsageError("--conversation excludes --user and --agent")
     options: dict[str, Any] = {option: value or None for option, value in filters.items()}
     options |= {"limit": limit, "offset": offset, "context": neighbors, "token_cap": None, "highlight": True}
-    options["archived"] = True if only_archived else None if archived else False
+    options["archived"] = None if archived else False
     with open_store(context, searches=language) as store:
         if conversation is None:
             try:

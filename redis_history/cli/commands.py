@@ -142,8 +142,7 @@ class _Commands(click.Group):
         try:
             with warnings_to_stderr():
                 outcome = super().invoke(ctx)
-                if sys.stdout is not None:  # as after >&-
-                    sys.stdout.flush()
+                sys.stdout.flush()
                 return outcome
         except RedisHistoryError as error:
             ctx.exit(report(error))
@@ -164,19 +163,13 @@ def _output_failed(error: OSError) -> int:
     """Report that the output cannot be written, and return the exit status. Reraises other errors."""
     if error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EDQUOT):
         raise error
-    discard_output()
+    with contextlib.suppress(OSError, ValueError):  # discard the rest
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if error.errno == errno.EPIPE:
         return NO_READER
     with contextlib.suppress(OSError):  # standard error may have the same problem
         click.echo(f"redis-history: the output cannot be written: {error.strerror}", err=True)
     return FAILED
-
-
-def discard_output() -> None:
-    """Discard the rest of standard output."""
-    if sys.stdout is not None:
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @click.group(

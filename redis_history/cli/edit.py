@@ -30,7 +30,7 @@ def say_command(
 
     Without TEXT, or with -, the text is read from standard input. A conversation that does not exist is created.
     """
-    if (text is None or text == "-") and sys.stdin is not None:
+    if text is None or text == "-":
         text = sys.stdin.buffer.read().decode(errors="replace").rstrip("\n")
     if not text:
         raise click.UsageError("the message is empty: give TEXT or standard input")
@@ -116,7 +116,7 @@ def delete_command(context: Context, conversations: tuple[str, ...], yes: bool) 
 def _confirm(yes: bool, question: str) -> None:
     if yes:
         return
-    if sys.stdin is None or not sys.stdin.isatty():
+    if not sys.stdin.isatty():
         raise click.UsageError("cannot ask for confirmation without a terminal: give --yes")
     click.confirm(question, abort=True, err=True)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
+import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +30,6 @@ from redis_history.importers import (
     Exported,
     FrameworkSource,
     Imported,
-    ImportLimits,
     ImportProblem,
     OnError,
     export_messages,
@@ -40,28 +39,8 @@ from redis_history.importers import (
 
 #: Has the URL of --from if no FILE is given.
 _FROM_URL = "REDIS_HISTORY_FROM_URL"
-_CHUNK = 1 << 16  # bytes
 _PATH = click.Path(allow_dash=True, exists=True)
-_LONGEST_NAME = 255  # bytes of the name of a file
 _MAX_PROBLEMS = 20  # to print; further ones are only counted
-
-#: Help texts by field of ImportLimits.
-_LIMITS = {
-    "max_bytes": "Unpacked bytes of a file.",
-    "max_ratio": "Ratio of unpacked to packed bytes, after the first 16 MiB.",
-    "max_record_bytes": "Bytes of a record: a line, or a file with one JSON document.",
-    "max_values": "Numbers, strings, lists and objects in a record.",
-    "max_depth": "Nesting depth of lists and objects, at most 250.",
-    "max_conversation_bytes": "Bytes of the lines that make up one conversation.",
-}
-
-
-def _limits(command: Callable[..., Any]) -> Callable[..., Any]:
-    """An option for each field of ImportLimits."""
-    for field, text in reversed(_LIMITS.items()):
-        flag, default = f"--{field.replace('_', '-')}", getattr(ImportLimits(), field)
-        command = click.option(flag, type=Number(1), default=default, help=text)(command)
-    return command
 
 
 @define("import")
@@ -72,29 +51,25 @@ def _limits(command: Callable[..., Any]) -> Callable[..., Any]:
               help="With --from: what the framework's keys begin with.  [default: that of the framework]")  # fmt: skip
 @click.option("--format", type=click.Choice(("auto", *FORMATS)), default="auto",
               help="The format of the files. auto: detect it from the first records.")  # fmt: skip
-@click.option("--name", "stdin_name", default="stdin", metavar="NAME",
-              help="The file name to use for - (standard input). Ids are derived from it.")  # fmt: skip
 @click.option("--batch", type=Number(1, 1000), default=200, help="How many messages to store at once.")
-@_limits
 @_options.language
 @click.option("--dry-run", is_flag=True, help="Read the files and report their content, but store nothing.")
 @_options.quiet
 def import_command(
     context: Context, files: tuple[str, ...], framework: str | None, key_prefix: str | None, format: str,
-    stdin_name: str, batch: int, language: str | None, dry_run: bool, quiet: bool, **limits: int,
+    batch: int, language: str | None, dry_run: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Import conversations from files, or from the keys of an agent framework.
 
     Reads exports of this package and lists of messages of OpenAI, Anthropic and LangChain, as JSON or JSONL, also
-    gzipped, and detects their format. FILE may be a pipe, or - for standard input. A repeated import adds only new
-    messages. If a file cannot be read at all, nothing is imported. Skipped records are reported, and make the exit
-    status 1.
+    gzipped, and detects their format. The FILE - is standard input. A repeated import adds only new messages. If a file
+    cannot be read at all, nothing is imported. Skipped records are reported, and make the exit status 1.
 
     With --from, FILE is the URL of the framework's server. Put a URL with a password into the variable
     REDIS_HISTORY_FROM_URL and leave out FILE, because other users of the machine see the arguments of a command.
     """
     check_url(context)
-    work = _Import(context, format, batch, language, ImportLimits(**limits), dry_run, quiet)
+    work = _Import(context, format, batch, language, dry_run, quiet)
     if framework is not None and not files:
         files = tuple(filter(None, [os.environ.get(_FROM_URL)]))
     if not files:
@@ -111,13 +86,13 @@ def import_command(
             if "://" in file:
                 raise click.UsageError(f"{name(file)!r} is a URL: name the framework that wrote there with --from")
             _PATH.convert(file, None, click.get_current_context())
-        counts = work.files(files, stdin_name)
+        counts = work.files(files)
     if counts.problems:
         raise SystemExit(FAILED)
 
 
 class _Source(NamedTuple):
-    """`name`: as given; `path`: the file to read, which for a pipe is a copy."""
+    """`name`: as given; `path`: the file to read, for standard input a copy."""
 
     name: str
     path: Path
@@ -131,13 +106,12 @@ class _Import:
     format: str
     batch: int
     language: str | None
-    limits: ImportLimits
     dry_run: bool
     quiet: bool
     problems: int = 0
 
-    def files(self, files: Sequence[str], stdin_name: str) -> Imported:
-        with _opened(files, stdin_name, self.limits) as sources:
+    def files(self, files: Sequence[str]) -> Imported:
+        with _opened(files) as sources:
             # Read the start of all files before storing anything.
             with progress("reading", self.context, quiet=self.quiet) as update:
                 done = [self._read(source, update) for source in sources]
@@ -151,7 +125,7 @@ class _Import:
 
                     for index, source in enumerate(sources):
                         counts = import_messages(
-                            source.path, store, format=self.format, batch=self.batch, limits=self.limits,
+                            source.path, store, format=self.format, batch=self.batch,
                             on_error=self._on_error(source), on_progress=show,
                         )  # fmt: skip
                         earlier = _sum((earlier, counts))
@@ -209,7 +183,7 @@ class _Import:
         format, counts, before = None, Imported(), self.problems
         on_error = self._on_error(source) if self.dry_run else lambda problem: None
         try:
-            transcripts = read_transcripts(source.path, format=self.format, on_error=on_error, limits=self.limits)
+            transcripts = read_transcripts(source.path, format=self.format, on_error=on_error)
         except InvalidInputError as error:
             raise InvalidInputError(str(error).replace(str(source.path), source.name)) from error
         for transcript in transcripts:
@@ -253,40 +227,16 @@ def _sum(counts: Iterable[Imported]) -> Imported:
 
 
 @contextmanager
-def _opened(files: Sequence[str], stdin_name: str, limits: ImportLimits) -> Iterator[list[_Source]]:
-    """The files to read. Copies pipes and standard input, which cannot be read twice, to temporary files."""
-    is_name = stdin_name not in ("", ".", "..") and not {"/", "\0"} & set(stdin_name)
-    if files.count("-") > 1 or not is_name or len(os.fsencode(stdin_name)) > _LONGEST_NAME:
-        raise click.UsageError("- may be given only once, and --name must be a file name without a folder")
-    if "-" in files and sys.stdin is None:  # as after <&-
-        raise click.UsageError("standard input is closed")
-    with ExitStack() as stack:
-        sources = []
-        for file in files:
-            path = Path(file)
-            if file == "-" or not (path.is_file() or path.is_dir()):
-                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="redis-history-"))
-                path = Path(folder) / (stdin_name if file == "-" else path.name)
-                _copy(file, path, limits)
-            sources.append(_Source(file, path))
-        yield sources
-
-
-def _copy(file: str, path: Path, limits: ImportLimits) -> None:
-    try:
-        with ExitStack() as stack:
-            source = sys.stdin.buffer if file == "-" else stack.enter_context(Path(file).open("rb"))
-            mode = 0 if file == "-" else Path(file).stat().st_mode
-            if stat.S_ISBLK(mode) or (stat.S_ISCHR(mode) and not source.isatty()):
-                raise InvalidInputError(f"{file} cannot be read: it is a device")
-            target, left = stack.enter_context(path.open("wb")), limits.max_bytes
-            while data := source.read(min(_CHUNK, left + 1)):
-                left -= len(data)
-                if left < 0:
-                    raise InvalidInputError(f"{file} cannot be read: {limits.refusal('max_bytes', 'what it gives')}")
-                target.write(data)
-    except OSError as error:
-        raise InvalidInputError(f"{file} cannot be read: {error.strerror or error}") from error
+def _opened(files: Sequence[str]) -> Iterator[list[_Source]]:
+    """The files to read. Standard input is copied to a temporary file, because an import reads files twice."""
+    if files.count("-") > 1:
+        raise click.UsageError("- may be given only once")
+    with tempfile.TemporaryDirectory(prefix="redis-history-") as folder:
+        copy = Path(folder, "stdin")
+        if "-" in files:
+            with copy.open("wb") as stream:
+                shutil.copyfileobj(sys.stdin.buffer, stream)
+        yield [_Source(file, copy if file == "-" else Path(file)) for file in files]
 
 
 @define("export")
@@ -315,8 +265,6 @@ def export_command(
     """
     if output == "/dev/stdout":  # opening it by name would truncate a file that it is redirected to
         output = "-"
-    if output == "-" and sys.stdout is None:  # as after >&-
-        raise click.UsageError("standard output is closed: name a file with --output")
     if output == "-" and sys.stdout.isatty():
         raise click.UsageError("the export would go to your terminal: name a file with --output, or use a pipe")
     with open_store(context, lasting=True) as store:

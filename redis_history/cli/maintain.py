@@ -11,14 +11,12 @@ from typing import Any
 
 import click
 from msgspec import structs
-from rich.table import Table
-from rich.text import Text
 
 from redis_history._async.compressor import AsyncCompressor
 from redis_history._async.store import AsyncHistoryStore
 from redis_history.cli import _options
 from redis_history.cli._options import Number, duration
-from redis_history.cli._output import console, counted, name, one_line, progress
+from redis_history.cli._output import counted, name, one_line, progress
 from redis_history.cli._stores import connect, open_store, search_options
 from redis_history.cli.commands import FAILED, Context, define
 from redis_history.compaction.extractive import extractive_summarizer
@@ -148,17 +146,11 @@ def _report(context: Context, quiet: bool, progress: CompressionProgress) -> Non
 
 
 def _print_plan(context: Context, plan: list[CompressionProgress]) -> None:
-    if context.json:
-        for progress in plan:
-            context.emit(structs.asdict(progress))
-        return
-    table = Table(title=f"{counted(len(plan), 'conversation')} would be compressed")
-    table.add_column("conversation", overflow="fold")
-    table.add_column("messages", justify="right")
-    table.add_column("tokens", justify="right")
     for progress in plan:
-        table.add_row(Text(name(progress.conversation_id)), f"{progress.messages:,}", f"{progress.tokens_before:,}")
-    console().print(table)
+        size = f"{counted(progress.messages, 'message')}, {counted(progress.tokens_before, 'token')}"
+        context.say(f"{name(progress.conversation_id)}: {size}", **structs.asdict(progress))
+    if not context.json:
+        click.echo(f"{counted(len(plan), 'conversation')} would be compressed")
 
 
 @define("reindex")

@@ -62,7 +62,6 @@ def serve_command(
     try:
         import uvicorn
 
-        from redis_history.cli._connection_limit import BACKLOG, ConnectionLimit
         from redis_history.web import Limits, LiveView
         from redis_history.web.access import holder
         from redis_history.web.application import Invitation, application, check_token
@@ -101,22 +100,8 @@ def serve_command(
             address = parse_url(context.url).address
             invitation = Invitation() if show else None
             view = LiveView(store, authorize=holder, read_only=not allow_writes, address=address, limits=limits)
-            limited = ConnectionLimit(
-                application(view, token=token, hosts=(host, *hosts), secure=secure_cookie, invitation=invitation)
-            )
-            config: Any = uvicorn.Config(
-                limited,
-                http=limited.protocol,
-                backlog=BACKLOG,
-                log_level="warning",
-                access_log=False,  # URLs may contain tokens
-                proxy_headers=False,  # a direct client could forge its address
-                server_header=False,
-                lifespan="off",
-                ws="none",
-                timeout_graceful_shutdown=2 * _GRACE,
-            )
-            server = Server(config)
+            app = application(view, token=token, hosts=(host, *hosts), secure=secure_cookie, invitation=invitation)
+            server = Server(_limited(app, lifespan="off", timeout_graceful_shutdown=2 * _GRACE))
             server.view = view
             for number in (signal.SIGTERM, signal.SIGINT):
                 asyncio.get_running_loop().add_signal_handler(number, server.stop)
@@ -130,6 +115,26 @@ def serve_command(
 
     with connect(context) as first:  # reports an unreachable server immediately, and keeps the index
         asyncio.run(work(search_options(first)))
+
+
+def _limited(app: Any, **options: Any) -> Any:
+    """The settings of a uvicorn server for `app`, behind limits of its connections."""
+    import uvicorn
+
+    from redis_history.cli._connection_limit import BACKLOG, ConnectionLimit
+
+    limited = ConnectionLimit(app)
+    return uvicorn.Config(
+        limited,
+        http=limited.protocol,
+        backlog=BACKLOG,
+        log_level="warning",
+        access_log=False,  # URLs may contain tokens
+        proxy_headers=False,  # a direct client could forge its address
+        server_header=False,
+        ws="none",
+        **options,
+    )
 
 
 def _missing(text: str) -> NoReturn:
@@ -240,24 +245,12 @@ def mcp_command(
 async def _serve_mcp(context: Context, app: Any, port: int) -> None:
     import uvicorn
 
-    from redis_history.cli._connection_limit import BACKLOG, ConnectionLimit
     from redis_history.web.application import Gate, check_token
 
     token = os.environ.get("REDIS_HISTORY_TOKEN")
     if not token:
         raise ConfigurationError("--http needs a token in REDIS_HISTORY_TOKEN, which clients send as a bearer token")
-    limited = ConnectionLimit(Gate(app, token=check_token(token), hosts=()))
-    config: Any = uvicorn.Config(
-        limited,
-        http=limited.protocol,
-        backlog=BACKLOG,
-        log_level="warning",
-        access_log=False,
-        proxy_headers=False,  # a direct client could forge its address
-        server_header=False,
-        lifespan="on",
-        ws="none",
-    )
+    config = _limited(Gate(app, token=check_token(token), hosts=()), lifespan="on")
     with _listening("127.0.0.1", port) as listener:
         url = f"{_url(listener)}mcp"
         context.say(url, url=url)

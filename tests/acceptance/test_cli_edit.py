@@ -1,4 +1,4 @@
-"""`redis-history say`, `rename`, `fork`, `log`, `delete` and `erase`, filters of `ls`, and refused connections."""
+"""`redis-history say`, `rename`, `fork`, `log`, `delete` and `erase`, and refused connections."""
 
 from __future__ import annotations
 
@@ -96,19 +96,6 @@ def test_log_shows_what_changed(store: HistoryStore, on: Any) -> None:
     ]
     assert "edited" in on("show", "c").stdout
     assert on("log", "missing").returncode == 1
-
-
-def test_ls_filters_and_sorts(store: HistoryStore, on: Any) -> None:
-    for name, title, count in (("a", "Zebra", 1), ("b", "apple pie", 3), ("c", None, 2)):
-        store.create_conversation(Conversation(name, title=title))
-        store.append_many(name, [user("x") for _ in range(count)])
-
-    for options, listed in {
-        "--sort messages": "bca", "--sort messages --limit 1 --offset 1": "c", "--sort title": "cba",
-        "--sort created": "cba", "--title APPLE": "b", "--since 1h": "cba", "--since 0s": "",
-    }.items():  # fmt: skip
-        assert "".join(one["conversation_id"] for one in on("--json", "ls", *options.split()).lines) == listed, options
-    assert on("ls", "--since", "5.3").returncode == 2
 
 
 def test_a_refused_connection_is_reported_at_once() -> None:

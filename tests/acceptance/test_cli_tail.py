@@ -127,7 +127,7 @@ def test_it_shows_who_works_and_who_waits(store: HistoryStore, where: tuple[str,
 
 
 @pytest.mark.proves("tail")
-def test_it_survives_a_restart_and_resumes(own_server: Start, tmp_path: Path, follow: Any) -> None:
+def test_it_survives_a_restart_and_resumes(own_server: Start, follow: Any) -> None:
     server = own_server()
     where = ("--url", server.url, "--json", "tail", "c")
     with HistoryStore(server.url) as store:
@@ -144,20 +144,16 @@ def test_it_survives_a_restart_and_resumes(own_server: Start, tmp_path: Path, fo
         second = tail.event()
         assert (second["event"], second["revision"]) == ("messages_appended", 2)
         assert [message["text"] for message in second["messages"]] == ["after"]
-        wait_until(lambda: "answers again" in tail.errors, "it to say so")
         assert tail.end() == 0
-        # Resumed, in another process, after a cursor, and after the written output.
+        # Resumed, in another process.
         store.append("c", user("meanwhile"))
         (third,) = run(*where, "--after", second["cursor"]).lines
         assert third["messages"][0]["text"] == "meanwhile"
-        written = tmp_path / "log.jsonl"
-        written.write_text("\n".join(map(json.dumps, (first, second))) + '\n{"conversation_id": "c", "cur')
-        assert run(*where, "--resume", str(written)).lines == [third]
         assert run(*where, "--after", third["cursor"]).lines == []
 
 
 def test_a_signal_ends_it_at_once_while_the_server_is_away(own_server: Start, follow: Any) -> None:
-    """As fast as while the server is there: not after the two seconds of a look at it."""
+    """As fast as while the server is there."""
     server = own_server()
     with HistoryStore(server.url) as store:
         store.append("c", user("before"))
@@ -173,13 +169,10 @@ def test_a_signal_ends_it_at_once_while_the_server_is_away(own_server: Start, fo
     usually = time_to_end(usual)
     server.kill()
     wait_until(lambda: "waits for the server" in tail.errors, "the follower to notice")
-    time.sleep(0.5)  # until it looks for the server
     assert time_to_end(tail) < usually + 1.2
 
 
-def test_all_present_and_future_conversations(
-    store: HistoryStore, where: tuple[str, ...], tmp_path: Path, follow: Any
-) -> None:
+def test_all_present_and_future_conversations(store: HistoryStore, where: tuple[str, ...], follow: Any) -> None:
     store.append("old", user("not shown"))
     shown, tail = follow(*where, "tail", "--all", "-f"), follow(*where, "--json", "tail", "--all", "-f")
 
@@ -195,13 +188,6 @@ def test_all_present_and_future_conversations(
     while not {event["conversation_id"] for event in events} >= {"old", "new"}:  # in any order
         events.append(tail.event())
     assert tail.end() == 0
-    log = tmp_path / "log.jsonl"
-    log.write_text("\n".join(map(json.dumps, events)))
-    store.append("new", user("three"))
-    store.append("newer", user("four"))
-    resumed = run(*where, "--json", "tail", "--all", "--resume", str(log)).lines
-    texts = {one["conversation_id"]: one["messages"][0]["text"] for one in resumed if one["messages"]}
-    assert {name: text for name, text in texts.items() if name != "warm"} == {"new": "three", "newer": "four"}
 
 
 def test_replies_grow(store: HistoryStore, where: tuple[str, ...], follow: Any) -> None:
@@ -278,9 +264,8 @@ def test_it_ends_with_its_reader(store: HistoryStore, where: tuple[str, ...]) ->
         ("", "--all"),
         ("c --all", "--all"),
         ("--all", "--follow"),
-        ("c --after x --resume /dev/null", "--resume"),
+        ("--all --follow --after x", "--after"),
         ("c --after x", "cursor"),
-        ("c --resume /no/such/file", "/no/such/file"),
         ("c -n -1", "-1"),
     ],
 )
@@ -294,7 +279,7 @@ def test_a_signal_does_not_cut_a_line(store: HistoryStore, where: tuple[str, ...
     """The line is longer than a pipe holds. If nobody reads it, a second signal ends the command."""
     store.append("c", user("x" * 900_000))
     argv = command(*where, "--json", "tail", "c", "--follow")
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, env=environment()) as process:
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, env=environment(PYTHONUNBUFFERED="")) as process:
         assert process.stdout is not None
         assert select.select([process.stdout], [], [], SECONDS)[0], "no output"
         process.terminate()

@@ -71,17 +71,14 @@ def test_a_dry_run_needs_no_server(tmp_path: Path) -> None:
     assert done.stdout == f"{path} (openai_chat): 2 conversations, 2 messages; 1 problem\n"
 
 
-def test_standard_input_has_a_name_of_its_own(store: Any, on: Any) -> None:
+def test_standard_input(store: Any, on: Any) -> None:
     lines = f"{LINE}\n{LINE}\n".encode()
     assert on("import", "-", stdin=lines).stdout.startswith("- (openai_chat): 2 conversations")
-    assert on("import", "-", "--name", "monday", stdin=gzip.compress(lines)).returncode == 0
-    assert ids(store) == {f"openai_chat:{name}:{number}" for name in ("stdin", "monday") for number in (1, 2)}
+    assert on("import", "-", stdin=gzip.compress(lines)).returncode == 0
+    assert ids(store) == {f"openai_chat:stdin:{number}" for number in (1, 2)}
     bad = on("import", "-", stdin=lines + b"{")
     assert bad.stderr.startswith("-:3: skipped:"), "not the name of a temporary file"
     assert on("import", "-", "-", stdin=lines).returncode == 2
-    for name in ("a/b", "", "..", "x" * 300):
-        done = on("import", "-", "--name", name, stdin=lines)
-        assert (done.returncode, "--name must be a file name" in done.stderr) == (2, True)
     empty = on("import", "-", stdin=b"")
     assert empty.returncode == 2
     assert empty.stderr.startswith("redis-history: - holds no JSON records")
@@ -94,41 +91,18 @@ def shell(script: str) -> Done:
     return Done(done.returncode, done.stdout, done.stderr)
 
 
-def test_pipes_are_read_like_standard_input(store: Any, server: RealServer, tmp_path: Path) -> None:
-    here = f"--url {server.url} --namespace {store.namespace} import"
-    done = shell(f"""
-        it {here} <(echo '{LINE}') || exit 11
-        mkfifo '{tmp_path}/chats'; echo '{LINE}' > '{tmp_path}/chats' & it {here} '{tmp_path}/chats' || exit 13
-        wait
-    """)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "openai_chat:chats:1" in ids(store)
-    assert len(ids(store)) == 2
-
-
 @pytest.mark.parametrize(
     ("script", "status", "error"),
     [
-        ("it import - <&-", 2, "standard input is closed"),
-        ("it export >&-", 2, "standard output is closed"),
         ("it --help >/dev/full", 1, "redis-history: the output cannot be written: No space left on device\n"),
         ("it --help | true; exit ${PIPESTATUS[0]}", None, ""),
     ],
 )
-def test_standard_streams_that_are_closed_or_full(script: str, status: int | None, error: str) -> None:
+def test_an_output_that_is_closed_or_full(script: str, status: int | None, error: str) -> None:
     done = shell(script)
     assert status is None or done.returncode == status
     assert error in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_standard_error_may_be_closed(store: Any, server: RealServer, tmp_path: Path) -> None:
-    path = chats(tmp_path / "chats.jsonl", 2, broken=True)
-    here = f"--url {server.url} --namespace {store.namespace}"
-    done = shell(f"it {here} import '{path}' 2>&-")
-    assert (done.returncode, done.stdout.endswith("2 new, 0 known; 1 problem\n")) == (1, True)
-    done = shell(f"it {here} export 2>&-")
-    assert (done.returncode, len(done.lines)) == (0, 4)
 
 
 def test_if_a_file_cannot_be_read_nothing_is_imported(store: Any, on: Any, tmp_path: Path) -> None:
