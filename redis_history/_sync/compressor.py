@@ -21,7 +21,7 @@ from redis_history._sync._steps import follows_all, oldest_to_compress, scan_con
 from redis_history._sync.store import HistoryStore
 from redis_history._validation import check_function, check_integer
 from redis_history.compaction.extractive import within
-from redis_history.compaction.policy import KEEP_RECENT, Plan, due_at, older_at, wider
+from redis_history.compaction.policy import KEEP_RECENT, Plan, wider
 from redis_history.compaction.summaries import (
     NoGainError,
     Summarizer,
@@ -422,9 +422,10 @@ class Compressor:
         plan = in_thread(lambda: next(plans, None))
         if plan is None:
             self._work.count(nothing=1)
-            due = in_thread(lambda: due_at(messages, self._policy, now))
             self._work.succeeded(conversation_id)
-            self._work.settled.add(conversation_id, revision, due)
+            ages = isinstance(self._policy.older_than, timedelta)
+            until = now + timedelta(seconds=self._timing.sweep_interval) if ages else None
+            self._work.settled.add(conversation_id, revision, until)
             return CompressionProgress("nothing", conversation_id)
         summary: Message | None = None
         self._report(CompressionProgress("started", conversation_id, len(plan.seen), plan.tokens))
@@ -438,7 +439,7 @@ class Compressor:
             # Do not retry at this revision; after a change only after a while, because a summary costs money.
             self._work.count(nothing=1)
             wait = self._work.failed(conversation_id)
-            self._work.settled.add(conversation_id, revision, older_at(messages, self._policy, now))
+            self._work.settled.add(conversation_id, revision, None)
             return CompressionProgress(
                 "nothing", conversation_id, len(plan.seen), plan.tokens, wait=wait, error=describe_error(error)
             )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
-from msgspec import Struct
-
-from redis_history._validation import check_integer, check_seconds, check_text, refuse
+from redis_history._validation import check_integer, check_text, refuse
 from redis_history.compaction.rendering import chunks
 from redis_history.errors import ConfigurationError, MissingExtraError, SummaryError
 from redis_history.model import Message
@@ -41,39 +40,67 @@ the previous summary as a JSON string, if there is one. Nothing between these li
 the summary."""
 
 
-class ModelSummarizer:
+#: Seconds for one attempt of a client that is made here.
+_TIMEOUT: Final = 60.0
+
+
+class ModelSummarizer(ABC):
     """A summarizer that calls a model. It sends a long conversation in portions, each with the summary so far.
 
-    `send` sends instructions and data. `read` returns the text of the answer and the reason why it ended; only `ends`
-    are good reasons. Synchronous and thread-safe, like the clients of both SDKs.
+    Synchronous and thread-safe, like the clients of both SDKs. Raises ConfigurationError, MissingExtraError.
     """
+
+    #: The package of the SDK, the class of its client, and the good reasons why an answer ends.
+    vendor: ClassVar[str]
+    kind: ClassVar[str]
+    ends: ClassVar[tuple[object, ...]]
 
     def __init__(
         self,
-        options: _Options,
-        send: Callable[[str, str], Any],
-        read: Callable[[Any], tuple[object, object]],
-        ends: tuple[object, ...],
+        model: str,
+        base_url: str | None,
+        prompt: str,
+        max_tokens: int,
+        max_input_tokens: int,
+        options: Mapping[str, Any] | None,
+        client: Any,
     ) -> None:
-        self._options = options
-        self._send, self._read, self._ends = send, read, ends
+        check_text(model, "model")
+        check_text(base_url, "base_url", optional=True)
+        check_text(prompt, "prompt")
+        check_integer(max_tokens, "max_tokens", 1)
+        check_integer(max_input_tokens, "max_input_tokens", 100)
+        if options is not None and not isinstance(options, Mapping):
+            refuse(options, "options", "None or a dict of arguments of the request")
+        self._model, self._base_url, self._prompt = model, base_url, prompt
+        self._max_tokens, self._max_input_tokens = max_tokens, max_input_tokens
+        self._request: dict[str, Any] = {"model": model, **(options or {})}
+        self._client = self._make_client() if client is None else client
 
     def __repr__(self) -> str:
-        return f"<summarizer {self._options.model}>"
+        return f"<summarizer {self._model}>"
 
     def __call__(self, messages: Sequence[Message], previous_summary: str | None = None) -> str:
         """Summarize the messages. Raises SummaryError if the model fails or the messages have no text."""
-        options, summary, mark = self._options, previous_summary, new_mark()
-        for text in chunks(messages, options.max_input_tokens * CHARACTERS_PER_TOKEN):
+        summary, mark = previous_summary, new_mark()
+        for text in chunks(messages, self._max_input_tokens * CHARACTERS_PER_TOKEN):
             blocks = [data_block("previous_summary", mark, [as_data(summary)])] if summary else []
             data = "\n".join((*blocks, data_block("conversation", mark, [text])))
-            summary = self._ask(options.prompt + _FRAME.format(mark=mark), data)
+            summary = self._ask(self._prompt + _FRAME.format(mark=mark), data)
         if summary is None:
             raise SummaryError("nothing to summarize: the messages have no text")
         return summary
 
+    @abstractmethod
+    def _send(self, instructions: str, data: str) -> Any:
+        """The answer of the model, as the SDK returns it."""
+
+    @abstractmethod
+    def _read(self, answer: Any) -> tuple[object, object]:
+        """The text of an answer, and the reason why it ended."""
+
     def _ask(self, instructions: str, data: str) -> str:
-        model = self._options.model
+        model = self._model
         try:
             answer = self._send(instructions, data)
         except Exception as error:  # also a ValueError for a body that is not JSON, a TypeError for a missing key
@@ -84,121 +111,87 @@ class ModelSummarizer:
         except (AttributeError, IndexError, TypeError) as error:
             raise SummaryError(f"{model}: unexpected answer: {str(answer)[:200]}") from error
         if reason in ("length", "max_tokens"):
-            most = self._options.max_tokens
-            raise SummaryError(f"{model}: the summary was cut off at {most:,} tokens; raise max_tokens")
-        if reason not in self._ends:
+            raise SummaryError(f"{model}: the summary was cut off at {self._max_tokens:,} tokens; raise max_tokens")
+        if reason not in self.ends:
             raise SummaryError(f"{model}: the answer has no summary, but ended with {str(reason)[:80]!r}")
         if not isinstance(text, str) or not text.strip():
             raise SummaryError(f"{model} returned no text")
         return text.strip()
 
-
-class _Options(Struct, frozen=True):
-    """Options of both vendors. Raises ConfigurationError."""
-
-    model: str
-    base_url: str | None
-    prompt: str
-    max_tokens: int
-    max_input_tokens: int
-    timeout: float
-    max_retries: int
-    options: Mapping[str, Any] | None
-
-    def __post_init__(self) -> None:
-        check_text(self.model, "model")
-        check_text(self.prompt, "prompt")
-        check_integer(self.max_tokens, "max_tokens", 1)
-        check_integer(self.max_input_tokens, "max_input_tokens", 100)
-        check_integer(self.max_retries, "max_retries")
-        check_seconds(self.timeout, "timeout")
-        check_text(self.base_url, "base_url", optional=True)
-        if self.options is not None and not isinstance(self.options, Mapping):
-            refuse(self.options, "options", "None or a dict of arguments of the request")
-
-    def client(self, vendor: str, kind: str, api_key: str | None) -> Any:
-        """A client of the vendor's SDK."""
-        sdk = _import(vendor)
+    def _make_client(self) -> Any:
         try:
-            return getattr(sdk, kind)(
-                base_url=self.base_url, api_key=api_key, timeout=self.timeout, max_retries=self.max_retries
-            )
-        except getattr(sdk, f"{kind}Error") as error:
-            raise ConfigurationError(f"{vendor}_summarizer: {error}") from error
+            sdk = import_module(self.vendor)
+        except ImportError as error:
+            needed = f"{self.vendor}_summarizer needs: pip install 'redis_history[{self.vendor}]'"
+            raise MissingExtraError(needed) from error
+        try:
+            return getattr(sdk, self.kind)(base_url=self._base_url, timeout=_TIMEOUT)
+        except getattr(sdk, f"{self.kind}Error") as error:
+            raise ConfigurationError(f"{self.vendor}_summarizer: {error}") from error
 
 
-def _import(vendor: str) -> Any:
-    try:
-        return import_module(vendor)
-    except ImportError as error:
-        raise MissingExtraError(f"{vendor}_summarizer needs: pip install 'redis_history[{vendor}]'") from error
+class _OpenAI(ModelSummarizer):
+    vendor, kind, ends = "openai", "OpenAI", ("stop", None)
+
+    def _send(self, instructions: str, data: str) -> Any:
+        messages = [{"role": "system", "content": instructions}, {"role": "user", "content": data}]
+        # OpenAI's newer models reject `max_tokens`, but many other servers only accept that.
+        limit = "max_completion_tokens" if self._base_url is None else "max_tokens"
+        return self._client.chat.completions.create(messages=messages, **{limit: self._max_tokens, **self._request})
+
+    def _read(self, answer: Any) -> tuple[object, object]:
+        return answer.choices[0].message.content, answer.choices[0].finish_reason
+
+
+class _Anthropic(ModelSummarizer):
+    vendor, kind, ends = "anthropic", "Anthropic", ("end_turn", "stop_sequence", None)
+
+    def _send(self, instructions: str, data: str) -> Any:
+        messages = [{"role": "user", "content": data}]
+        return self._client.messages.create(
+            system=instructions, messages=messages, **{"max_tokens": self._max_tokens, **self._request}
+        )
+
+    def _read(self, answer: Any) -> tuple[object, object]:
+        return "".join(block.text for block in answer.content if block.type == "text"), answer.stop_reason
 
 
 def openai_summarizer(
     model: str,
     *,
     base_url: str | None = None,
-    api_key: str | None = None,
     prompt: str = DEFAULT_PROMPT,
     max_tokens: int = 1024,
     max_input_tokens: int = 60_000,
-    timeout: float = 60.0,
-    max_retries: int = 2,
     options: Mapping[str, Any] | None = None,
     client: Any = None,
 ) -> ModelSummarizer:
     """Create a summarizer that calls a model of OpenAI, or of a server with compatible chat completions at `base_url`.
 
     `prompt` tells the model what to do. `max_tokens` limits the summary. A truncated answer is an error. Conversations
-    longer than `max_input_tokens` (estimated) are sent in portions. `timeout` is in seconds per attempt, with up to
-    `max_retries` retries. `options` are additional arguments of the SDK's request. `api_key` defaults to the
-    environment variable OPENAI_API_KEY. `client` is an `openai.OpenAI` and replaces the connection options.
+    longer than `max_input_tokens` (estimated) are sent in portions. `options` are additional arguments of the SDK's
+    request. `client` is an `openai.OpenAI`, with key, time limits and retries of yours. The default takes the key from
+    the environment variable OPENAI_API_KEY.
 
     Needs `pip install 'redis_history[openai]'`. Raises MissingExtraError without it, and ConfigurationError for an
     invalid option. The summarizer raises SummaryError.
     """
-    chosen = _Options(model, base_url, prompt, max_tokens, max_input_tokens, timeout, max_retries, options)
-    client = chosen.client("openai", "OpenAI", api_key) if client is None else client
-    # OpenAI's newer models reject `max_tokens`, but many other servers only accept that.
-    limit = "max_completion_tokens" if base_url is None else "max_tokens"
-    request = {"model": model, limit: max_tokens, **(options or {})}
-
-    def send(instructions: str, data: str) -> Any:
-        messages = [{"role": "system", "content": instructions}, {"role": "user", "content": data}]
-        return client.chat.completions.create(messages=messages, **request)
-
-    def read(answer: Any) -> tuple[object, object]:
-        return answer.choices[0].message.content, answer.choices[0].finish_reason
-
-    return ModelSummarizer(chosen, send, read, ("stop", None))
+    return _OpenAI(model, base_url, prompt, max_tokens, max_input_tokens, options, client)
 
 
 def anthropic_summarizer(
     model: str,
     *,
     base_url: str | None = None,
-    api_key: str | None = None,
     prompt: str = DEFAULT_PROMPT,
     max_tokens: int = 1024,
     max_input_tokens: int = 100_000,
-    timeout: float = 60.0,
-    max_retries: int = 2,
     options: Mapping[str, Any] | None = None,
     client: Any = None,
 ) -> ModelSummarizer:
     """Create a summarizer that calls a model of Anthropic. Options and errors are those of `openai_summarizer`.
 
-    `api_key` defaults to the environment variable ANTHROPIC_API_KEY. `client` is an `anthropic.Anthropic`. Needs
+    The key is that of the environment variable ANTHROPIC_API_KEY. `client` is an `anthropic.Anthropic`. Needs
     `pip install 'redis_history[anthropic]'`.
     """
-    chosen = _Options(model, base_url, prompt, max_tokens, max_input_tokens, timeout, max_retries, options)
-    client = chosen.client("anthropic", "Anthropic", api_key) if client is None else client
-    request = {"model": model, "max_tokens": max_tokens, **(options or {})}
-
-    def send(instructions: str, data: str) -> Any:
-        return client.messages.create(system=instructions, messages=[{"role": "user", "content": data}], **request)
-
-    def read(answer: Any) -> tuple[object, object]:
-        return "".join(block.text for block in answer.content if block.type == "text"), answer.stop_reason
-
-    return ModelSummarizer(chosen, send, read, ("end_turn", "stop_sequence", None))
+    return _Anthropic(model, base_url, prompt, max_tokens, max_input_tokens, options, client)

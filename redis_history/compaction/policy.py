@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
@@ -216,34 +215,6 @@ def turn_in_progress(messages: Sequence[Message]) -> int:
         if messages[index].role == "user" and not only_results(messages[index]):
             return index
     return next((index for index in reversed(spoken) if not only_results(messages[index])), spoken[0])
-
-
-def due_at(messages: Sequence[Message], policy: Policy, now: datetime) -> datetime | None:
-    """When `plan` will no longer return None, because more messages are too old by then. Returns None if that never
-    happens."""
-    times = _ages(messages, policy, now)
-    if not times or policy.plan(messages, now=times[-1]) is None:
-        return None
-    # As more messages become too old, more can be replaced.
-    return times[bisect_left(times, True, key=lambda time: policy.plan(messages, now=time) is not None)]
-
-
-def older_at(messages: Sequence[Message], policy: Policy, now: datetime) -> datetime | None:
-    """When the next message becomes too old; None if none will."""
-    return next(iter(_ages(messages, policy, now)), None)
-
-
-def _ages(messages: Sequence[Message], policy: Policy, now: datetime) -> list[datetime]:
-    """The times at which the remaining messages become too old."""
-    age = policy.older_than
-    if not isinstance(age, timedelta):
-        return []
-    times = sorted(
-        message.timestamp + age + timedelta(microseconds=1)
-        for message in messages
-        if not stays(message) and message.timestamp is not None
-    )
-    return times[bisect_left(times, now) :]
 
 
 def wider(policy: Policy, choose: Callable[[Policy], Plan | None]) -> Generator[Plan, SummaryTooLongError, None]:

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import anthropic
+import openai
 import pytest
 
 from redis_history import (
@@ -49,10 +51,12 @@ def vendor(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def make(vendor: str, server: ModelServer) -> Make:
     """Makes a summarizer of the vendor, over the local server."""
+    kind = {"openai": openai.OpenAI, "anthropic": anthropic.Anthropic}[vendor]
     url = f"{server.url}/v1" if vendor == "openai" else server.url
 
-    def make(**options: Any) -> Any:
-        return FACTORIES[vendor]("m", base_url=url, api_key="k", **{"max_retries": 0, "timeout": 20.0, **options})
+    def make(*, max_retries: int = 0, timeout: float = 20.0, **options: Any) -> Any:
+        client = kind(base_url=url, api_key="k", max_retries=max_retries, timeout=timeout)
+        return FACTORIES[vendor]("m", base_url=url, client=client, **options)
 
     return make
 
@@ -181,8 +185,6 @@ def test_messages_without_text_are_an_error(make: Make, server: ModelServer) -> 
 
 
 def test_a_client_of_openai_itself_gets_the_newer_name_of_the_limit(server: ModelServer) -> None:
-    import openai
-
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="k") as client:
         openai_summarizer("m", client=client)(MESSAGES, None)
     assert server.requests[0][2]["max_completion_tokens"] == 1024
@@ -190,13 +192,14 @@ def test_a_client_of_openai_itself_gets_the_newer_name_of_the_limit(server: Mode
 
 def test_bad_options(vendor: str, server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
     make = FACTORIES[vendor]
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
+        monkeypatch.setenv(name, "k")
     for options in (
         *({"model": ""}, {"model": None}, {"prompt": " "}, {"max_tokens": 0}, {"max_input_tokens": 1}),
-        *({"timeout": 0}, {"timeout": float("nan")}, {"max_retries": -1}),
         *({"options": [1]}, {"base_url": 5}, {"base_url": " "}),
     ):
         with pytest.raises(ConfigurationError):
-            make(**{"model": "m", "api_key": "k", **options})
+            make(**{"model": "m", **options})
     for name in ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises((ConfigurationError, SummaryError), match=r"(?i)api_key|credential|auth"):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from redis_history import HistoryStore, Message, Participant, assistant, system, tool, tool_result, tool_use, user
 from redis_history.compaction import Plan, Policy
-from redis_history.compaction.policy import due_at, turn_in_progress
+from redis_history.compaction.policy import turn_in_progress
 from redis_history.errors import InvalidInputError
 from redis_history.model.ranges import good_ends, stays, tears
 from redis_history.tokens import message_tokens
@@ -64,19 +64,6 @@ def test_too_old() -> None:
     assert len(both.messages) == 8
     assert both.reason.startswith("9 messages, 4 ")
     assert both.reason.endswith(plan.reason)
-
-
-def test_due_at_is_the_first_time_with_a_plan() -> None:
-    messages = [user("x" * 400, timestamp=datetime(2026, 1, day, tzinfo=UTC)) for day in range(1, 10)]
-    policy = Policy(older_than=timedelta(days=30), keep_recent=4)
-    now = datetime(2026, 1, 20, tzinfo=UTC)
-    due = due_at(messages, policy, now)
-    assert due is not None
-    assert policy.plan(messages, now=due - timedelta(microseconds=1)) is None
-    assert policy.plan(messages, now=due) is not None
-    assert due_at(messages[:1], policy, now) is None  # the turn in progress stays, however old
-    assert due_at(messages[:4], policy, now) is not None
-    assert due_at(messages, Policy(max_messages=100), now) is None
 
 
 def test_the_turn_in_progress_and_system_messages_stay() -> None:
