@@ -55,7 +55,7 @@ def openai_agents(url: str) -> None:
         async def _pop_item_with_validation(self, validate: object = None) -> Any:  # EncryptedSession calls it
             return await self.pop_item()
 
-        def close(self) -> None:  # type: ignore[override]
+        def close(self) -> None:
             pass
 
     put("SQLiteSession", SQLiteSession, agents, agents.memory, agents.memory.sqlite_session)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from copy import copy
 from functools import partial
-from typing import Any, Unpack, cast
+from typing import Any, TypeVar, Unpack, cast
 
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._sync.store import HistoryStore
@@ -21,6 +21,10 @@ from redis_history.tools import (
     conversation_search_tool,
 )
 
+T = TypeVar("T")
+
+#: Messages in one atomic change.
+BATCH = 500
 _PAGE = 1000
 
 
@@ -42,6 +46,11 @@ def checked_id(conversation_id: str) -> str:
     """Raises InvalidConversationIdError immediately, not at the first message."""
     check_conversation_id(conversation_id)
     return conversation_id
+
+
+def batches(items: list[T]) -> Iterator[list[T]]:
+    """The items in lists of at most BATCH."""
+    return (items[at : at + BATCH] for at in range(0, len(items), BATCH))
 
 
 def check_store(store: object, who: str, *kinds: type) -> None:

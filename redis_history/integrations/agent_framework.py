@@ -19,7 +19,7 @@ from redis_history.formats._notes import (
     rebuild,
     write_block,
 )
-from redis_history.integrations._extras import asynchronous, checked_id, missing, search_runner
+from redis_history.integrations._extras import asynchronous, batches, checked_id, missing, search_runner
 from redis_history.integrations._live import LiveReplies
 from redis_history.model import (
     AttachmentPart,
@@ -44,7 +44,6 @@ except ImportError as error:
 __all__ = ["AgentFrameworkHistory", "from_agent_framework", "search_tool", "to_agent_framework"]
 
 _FORM = "agent_framework"
-_BATCH = 500  # messages in one atomic change
 _ROLES: Mapping[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "tool": "tool"}
 
 
@@ -96,8 +95,8 @@ class AgentFrameworkHistory(HistoryProvider):
         newest = await self._store.get(checked_id(session_id), limit=len(messages) + 1)
         new = from_agent_framework(_new(to_agent_framework(newest), messages))
         new = await self._live.settle(session_id, new)
-        for at in range(0, len(new), _BATCH):
-            await self._store.append_many(session_id, new[at : at + _BATCH])
+        for batch in batches(new):
+            await self._store.append_many(session_id, batch)
 
     async def live(
         self, session_id: str, updates: AsyncIterable[AgentResponseUpdate]

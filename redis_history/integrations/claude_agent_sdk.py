@@ -28,7 +28,7 @@ from redis_history.errors import (
 )
 from redis_history.formats import from_anthropic, to_anthropic
 from redis_history.formats._notes import foreign_block, opaque, stored_value
-from redis_history.integrations._extras import all_conversations, asynchronous, checked_id, missing
+from redis_history.integrations._extras import all_conversations, asynchronous, batches, checked_id, missing
 from redis_history.model.ids import check_message_id, new_id
 from redis_history.model.times import from_microseconds, to_microseconds
 
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 __all__ = ["ClaudeSessionStore"]
 
 _FORM = "claude_agent_sdk"  # of metadata and of provider_meta
-_BATCH = 500  # messages in one atomic change
 _TITLES = ("summary", "aiTitle", "customTitle")  # fields of entries, the best last
 
 
@@ -73,9 +72,8 @@ class ClaudeSessionStore(SessionStore):
             # Entries without a time stay behind those before them.
             time = message.timestamp or time
             messages.setdefault(message.id, replace(message, timestamp=time))
-        added = list(messages.values())
-        for at in range(0, len(added), _BATCH):
-            await self._append(record, added[at : at + _BATCH])
+        for batch in batches(list(messages.values())):
+            await self._append(record, batch)
         if entries and "subpath" not in key:
             await self._summarize(record, key, entries)
 

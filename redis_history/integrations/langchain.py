@@ -17,7 +17,7 @@ from redis_history import AsyncHistoryStore, HistoryStore, Message, TextPart
 from redis_history.errors import ConfigurationError, MessageConflictError, MessageNotFoundError, RedisHistoryError
 from redis_history.formats import OnLoss, from_langchain, to_langchain
 from redis_history.formats._notes import plain_text
-from redis_history.integrations._extras import check_store, check_stores, checked_id, missing, search_runner
+from redis_history.integrations._extras import BATCH, check_store, check_stores, checked_id, missing, search_runner
 from redis_history.model.ids import MAX_ID_BYTES
 from redis_history.model.pairs import without_lone_results
 from redis_history.tools import SearchOptions
@@ -41,7 +41,6 @@ except ImportError as error:
 
 __all__ = ["LangChainHistory", "live_replies", "search_tool"]
 
-_BATCH = 500  # messages in one atomic change
 _ALL = "__remove_all__"  # LangGraph's REMOVE_ALL_MESSAGES
 _ROLES: dict[type[BaseMessage], Role] = {HumanMessage: "user", AIMessage: "assistant", SystemMessage: "system"}
 _CLASSES = {role: kind for kind, role in _ROLES.items()}
@@ -135,13 +134,6 @@ class LangChainHistory(BaseChatMessageHistory):
             await super().aclear()
         else:
             await self._async_store.clear(self.session_id)
-
-    def __len__(self) -> int:
-        record = self._sync().get_conversation(self.session_id)
-        return 0 if record is None else record.message_count
-
-    def __bool__(self) -> bool:
-        return True  # `__len__` must not make an empty history false
 
     def _converted(self, messages: list[Message]) -> list[BaseMessage]:
         kept = messages if self.limit is None else without_lone_results(messages)
@@ -265,7 +257,7 @@ def _changes(messages: Sequence[BaseMessage]) -> Iterator[list[BaseMessage] | st
         removes = isinstance(message, RemoveMessage)
         if not removes:
             batch[message.id or index] = message  # the last message of an id, in the place of the first
-        if batch and (removes or len(batch) == _BATCH):
+        if batch and (removes or len(batch) == BATCH):
             yield list(batch.values())
             batch = {}
         if removes:

@@ -26,7 +26,7 @@ from redis_history.formats import OnLoss
 from redis_history.formats._content import parsed
 from redis_history.formats._losses import Losses
 from redis_history.formats._notes import foreign_block, note_of, opaque, plain_text, stored_value, with_note
-from redis_history.integrations._extras import check_store, missing, plain_or, search_runner
+from redis_history.integrations._extras import batches, check_store, missing, plain_or, search_runner
 from redis_history.integrations._live import LiveReplies
 from redis_history.tools import SearchOptions
 from redis_history.types import ConversationSearchTool, Part, Role
@@ -45,8 +45,6 @@ except ImportError as error:
 __all__ = ["LlamaIndexChatStore", "LlamaIndexMemoryStore", "search_tool"]
 
 _FORM = "llama_index"
-_PAGE = 200
-_BATCH = 500
 _ARCHIVED = "llama_index_archived"  # key of provider_meta
 _ROLES: dict[str, Role] = {
     "system": "system", "developer": "system", "assistant": "assistant", "chatbot": "assistant", "model": "assistant",
@@ -102,7 +100,7 @@ class LlamaIndexChatStore(BaseChatStore):
         return self._removed(key, newest[0]) if newest else None
 
     def get_keys(self) -> list[str]:
-        return list(_keys(self._store))
+        return _keys(self._store)
 
     def _removed(self, key: str, message: Message) -> ChatMessage | None:
         if not self._store.delete_messages(key, [message.id]):
@@ -156,8 +154,8 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
     ) -> None:
         """Append messages in this order, in atomic batches of 500."""
         converted = await self._live.settle(key, _with_status(messages, status))
-        for at in range(0, len(converted), _BATCH):
-            await asyncio.to_thread(self._store.append_many, key, converted[at : at + _BATCH])
+        for batch in batches(converted):
+            await asyncio.to_thread(self._store.append_many, key, batch)
 
     async def live(self, key: str, events: AsyncIterator[Event]) -> AsyncIterator[Event]:
         """Yields the events of an agent's `handler.stream_events()`, and stores what the model writes as it comes, with
@@ -200,7 +198,7 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
         return await asyncio.to_thread(self._take_oldest, key, n, archive=True)
 
     async def get_keys(self) -> list[str]:
-        return await asyncio.to_thread(lambda: list(_keys(self._store)))
+        return await asyncio.to_thread(_keys, self._store)
 
     def _read(self, key: str, status: MessageStatus | None) -> list[Message]:
         archived = {MessageStatus.ACTIVE: False, MessageStatus.ARCHIVED: True}
@@ -250,14 +248,8 @@ def search_tool(
     )
 
 
-def _keys(store: HistoryStore) -> Iterator[str]:
-    seen: set[str] = set()
-    while page := store.list_conversations(limit=_PAGE, offset=len(seen)):
-        new = [one for one in page if one.conversation_id not in seen]
-        seen.update(one.conversation_id for one in new)
-        yield from (one.conversation_id for one in new if one.message_count)
-        if not new:
-            return
+def _keys(store: HistoryStore) -> list[str]:
+    return [one.conversation_id for one in store.iter_conversations() if one.message_count]
 
 
 def _is_archived(message: Message) -> bool:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Unpack
 
 from msgspec.structs import replace
 
 from redis_history import AsyncHistoryStore, HistoryStore, Message
-from redis_history._validation import check_choice, refuse
-from redis_history.errors import BatchTooLargeError, ConfigurationError, RevisionConflictError
+from redis_history._validation import refuse
+from redis_history.errors import BatchTooLargeError, RevisionConflictError
 from redis_history.formats import OnLoss, from_openai_responses, to_openai_responses
-from redis_history.integrations._extras import asynchronous, checked_id, missing, search_runner
+from redis_history.integrations._extras import asynchronous, batches, checked_id, missing, search_runner
 from redis_history.integrations._live import LiveReplies
 from redis_history.model.pairs import OpenCalls
 from redis_history.tools import SearchOptions
@@ -29,22 +28,21 @@ if TYPE_CHECKING:
 
 __all__ = ["AgentsSession", "search_tool"]
 
-_BATCH = 500  # messages in one atomic change
-_MOST_REPLACED = 1000  # the same, for a replacement of all
+_MOST_REPLACED = 1000  # messages that one atomic change can replace
 _NO_ID = "__fake_id__"  # the SDK's id of items from chat completions
 
 
 class AgentsSession(Session):
-    """The items of the conversation `session_id`. The caller must close the store, unless `from_url` created it.
+    """The items of the conversation `session_id`. The caller must close the store.
 
     An AsyncHistoryStore belongs to one event loop. A HistoryStore is used in threads, and so in any number of loops.
 
     All items of a reply are stored as one message. Messages of other frameworks are converted to items; `on_loss` is
     called with each `Loss`, content that items cannot represent. Without it a warning is logged.
 
-    `session_settings`: a `SessionSettings`, or a dict of its fields. Items without type and role, such as those of the
-    SDK's `EncryptedSession`, are stored and returned unchanged. A subclass can use the context of a run: the methods
-    get it as `wrapper`.
+    `session_settings` has the default limit of `get_items`. Items without type and role, such as those of the SDK's
+    `EncryptedSession`, are stored and returned unchanged. A subclass can use the context of a run: the methods get it
+    as `wrapper`.
     """
 
     def __init__(
@@ -52,32 +50,16 @@ class AgentsSession(Session):
         session_id: str,
         store: AsyncHistoryStore | HistoryStore,
         *,
-        session_settings: SessionSettings | dict[str, Any] | None = None,
+        session_settings: SessionSettings | None = None,
         on_loss: OnLoss | None = None,
     ) -> None:
         self._store = asynchronous(store, type(self).__name__)
         self.session_id = checked_id(session_id)
-        self.session_settings = _settings(session_settings)
+        if not isinstance(session_settings, SessionSettings | None):
+            refuse(session_settings, "session_settings", "None or a SessionSettings")
+        self.session_settings = session_settings or SessionSettings()
         self._on_loss = on_loss
         self._live = LiveReplies(store)
-        self._owned = False
-
-    @classmethod
-    def from_url(
-        cls,
-        session_id: str,
-        url: str,
-        *,
-        session_settings: SessionSettings | dict[str, Any] | None = None,
-        on_loss: OnLoss | None = None,
-        **options: Any,
-    ) -> AgentsSession:
-        """Create a session and its store. `url` and `options` are those of the store; `close` closes it. Otherwise
-        as `AgentsSession`."""
-        store = AsyncHistoryStore(url, **options)
-        session = cls(session_id, store, session_settings=session_settings, on_loss=on_loss)
-        session._owned = True
-        return session
 
     async def get_items(
         self, limit: int | None = None, *, wrapper: RunContextWrapper[Any] | None = None
@@ -87,8 +69,8 @@ class AgentsSession(Session):
         The API rejects a tool output without its call, and a call without the reasoning before it. So items whose call
         or reasoning is not among the newest `limit` are left out.
         """
-        if limit is None:
-            limit = _settings(self.session_settings).limit
+        if limit is None and self.session_settings is not None:
+            limit = self.session_settings.limit
         if limit is None:
             return self._items(await self._store.get(self.session_id))
         if limit <= 0:
@@ -107,8 +89,8 @@ class AgentsSession(Session):
         """Append items in this order, in atomic batches of 500 messages."""
         messages = from_openai_responses([dict(item) for item in items])
         messages = await self._live.settle(self.session_id, messages)
-        for at in range(0, len(messages), _BATCH):
-            await self._store.append_many(self.session_id, messages[at : at + _BATCH])
+        for batch in batches(messages):
+            await self._store.append_many(self.session_id, batch)
 
     async def pop_item(self, *, wrapper: RunContextWrapper[Any] | None = None) -> TResponseInputItem | None:
         """Remove and return the newest item; None if there is none. Concurrent calls each return a different item."""
@@ -189,11 +171,6 @@ class AgentsSession(Session):
     def _items(self, messages: list[Message]) -> list[TResponseInputItem]:
         return to_openai_responses(messages, shape="original", on_loss=self._on_loss)  # type: ignore[return-value]
 
-    async def close(self) -> None:
-        """Close the store if `from_url` created it."""
-        if self._owned:
-            await self._store.aclose()
-
 
 def search_tool(
     store: HistoryStore | AsyncHistoryStore, conversation_id: str, **options: Unpack[SearchOptions]
@@ -214,20 +191,6 @@ def search_tool(
         on_invoke_tool=invoke,
         strict_json_schema=False,  # strict mode requires every parameter
     )
-
-
-def _settings(settings: SessionSettings | dict[str, Any] | None) -> SessionSettings:
-    if isinstance(settings, dict):
-        known = [field.name for field in fields(SessionSettings)]
-        for name in settings:
-            check_choice(name, "a name in session_settings", known)
-        try:
-            return SessionSettings(**settings)
-        except ValueError as error:
-            raise ConfigurationError(f"session_settings cannot be read: {error}") from error
-    if settings is not None and not isinstance(settings, SessionSettings):
-        refuse(settings, "session_settings", "None, a SessionSettings or a dict of its fields")
-    return settings or SessionSettings()
 
 
 def _whole_pairs(messages: list[list[TResponseInputItem]], limit: int) -> list[TResponseInputItem]:

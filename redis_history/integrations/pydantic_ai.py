@@ -27,7 +27,15 @@ from redis_history.formats import OnLoss
 from redis_history.formats._content import parsed, split_data_url
 from redis_history.formats._losses import Losses
 from redis_history.formats._notes import foreign_block, note_of, opaque, stored_value, with_note
-from redis_history.integrations._extras import asynchronous, check_store, checked_id, missing, plain_or, search_runner
+from redis_history.integrations._extras import (
+    asynchronous,
+    batches,
+    check_store,
+    checked_id,
+    missing,
+    plain_or,
+    search_runner,
+)
 from redis_history.integrations._live import LiveReplies
 from redis_history.model.pairs import without_lone_results
 from redis_history.tools import SearchOptions
@@ -45,7 +53,6 @@ if TYPE_CHECKING:
 __all__ = ["PydanticAIHistory", "from_pydantic_ai", "search_tool", "to_pydantic_ai"]
 
 _FORM = "pydantic_ai"
-_BATCH = 500
 #: From Pydantic AI's provider names to the format whose provider signed the thinking.
 _SIGNED_BY = {"anthropic": "anthropic", "openai": "openai_responses", "mistral": "mistral", "google": "gemini"}
 _MODEL_PARTS = ("text", "thinking", "tool-call")
@@ -92,7 +99,7 @@ class PydanticAIHistory:
             await self._append(await self._live.settle(self.conversation_id, new))
 
     async def _append(self, messages: list[Message]) -> None:
-        for batch in _batches(messages):
+        for batch in batches(messages):
             await self._any.append_many(self.conversation_id, batch)
 
     def load_sync(self, *, limit: int | None = None) -> list[ModelMessage]:
@@ -102,7 +109,7 @@ class PydanticAIHistory:
     def append_sync(self, messages: Iterable[ModelMessage]) -> None:
         """Like `append`, for synchronous code with a HistoryStore. Raises StoreTypeError for an AsyncHistoryStore."""
         store = self._sync()
-        for batch in _batches(from_pydantic_ai(messages)):
+        for batch in batches(from_pydantic_ai(messages)):
             store.append_many(self.conversation_id, batch)
 
     def _sync(self) -> HistoryStore:
@@ -126,11 +133,6 @@ def search_tool(
         return await run(arguments)
 
     return Tool.from_schema(search, tool.name, tool.description, tool.parameters)
-
-
-def _batches(messages: list[Message]) -> Iterator[list[Message]]:
-    for at in range(0, len(messages), _BATCH):
-        yield messages[at : at + _BATCH]
 
 
 def from_pydantic_ai(messages: Iterable[ModelMessage]) -> list[Message]:
