@@ -146,9 +146,9 @@ def _report(context: Context, quiet: bool, progress: CompressionProgress) -> Non
 
 
 def _print_plan(context: Context, plan: list[CompressionProgress]) -> None:
-    for progress in plan:
-        size = f"{counted(progress.messages, 'message')}, {counted(progress.tokens_before, 'token')}"
-        context.say(f"{name(progress.conversation_id)}: {size}", **structs.asdict(progress))
+    for planned in plan:
+        size = f"{counted(planned.messages, 'message')}, {counted(planned.tokens_before, 'token')}"
+        context.say(f"{name(planned.conversation_id)}: {size}", **structs.asdict(planned))
     if not context.json:
         click.echo(f"{counted(len(plan), 'conversation')} would be compressed")
 

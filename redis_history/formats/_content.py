@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from redis_history.formats._notes import FORMS, Json, Rendered, is_foreign, note_of, storable, with_note
+from redis_history.formats._notes import FORMS, Json, Rendered, note_of, storable, with_note
 from redis_history.model import AttachmentPart, Modality, Part, TextPart
 
 NOT_USABLE = "a file that is not inline, not a URL and not uploaded to this provider"
@@ -93,8 +93,8 @@ def anthropic_file(kind: Modality, source: Mapping[str, Any], name: Any = None) 
 def file_id(part: AttachmentPart, form: str) -> str | None:
     """The id of the file at the provider of `form`; None if it was not uploaded there."""
     reference = part.reference
-    if reference is None:  # version 0.1.0 stored the ids of imported files in `id`
-        return None if is_foreign(part, form) else part.id or None
+    if reference is None:
+        return None
     for name in {*FORMS, form}:
         note = note_of(part, name)
         if note.get("file_id") == reference:

@@ -63,7 +63,6 @@ def _conversation(source: Source, line: int, record: Any, form: _Form | None) ->
         on_bad_line=source.problem,
         title=scalar(outer.get("title")),
         metadata=rest(outer, "messages", "title"),
-        form=None if form == "langchain" else form,
     )
 
 
@@ -79,8 +78,7 @@ def _lines(source: Source, form: _Form | None) -> Iterator[Transcript]:
             turns.extend(turn._replace(line=line) for turn in _turns([record], form, None))
         except InvalidInputError as error:
             source.problem(line, str(error))
-    provider = None if form == "langchain" else form
-    yield build(turns, format=form, key=source.name, on_bad_line=source.problem, form=provider)
+    yield build(turns, format=form, key=source.name, on_bad_line=source.problem)
 
 
 def _turns(messages: list[Any], form: _Form, system: Any) -> list[Turn]:
@@ -97,7 +95,7 @@ def _turns(messages: list[Any], form: _Form, system: Any) -> list[Turn]:
     for raw, message in zip(messages, converted[extra:], strict=True):
         time = next((raw[name] for name in _TIMES if raw.get(name) is not None), None)
         id_ = raw["id"] if isinstance(raw.get("id"), str) else None
-        turns.append(Turn(message, id=id_, time=time, at=time, original=raw))
+        turns.append(Turn(message, id=id_, time=time, at=time))
     return turns
 
 

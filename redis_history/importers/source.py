@@ -62,8 +62,7 @@ class ImportLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     def refusal(self, name: str, subject: str) -> str:
         """An error message: `subject` exceeds the limit `name`, and how to raise the limit."""
-        option = "--" + name.replace("_", "-")
-        return f"{subject} exceeds {name}={getattr(self, name)}: raise it with ImportLimits({name}=...) or {option}"
+        return f"{subject} exceeds {name}={getattr(self, name)}: raise it with ImportLimits({name}=...)"
 
 
 class _LimitReachedError(Exception):

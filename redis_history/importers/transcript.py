@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -53,8 +53,7 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     timestamps if the source has one for each message, in ascending order. The source's own text for the time is always
     in `metadata["time"]`.
 
-    `exported`: what only an export of redis_history has. `form`: the provider format of the messages, if there is one.
-    `originals`: the provider's own dicts; `to_openai_chat` or `to_anthropic` restore them with `shape="original"`.
+    `exported`: what only an export of redis_history has.
     """
 
     conversation_id: str
@@ -64,22 +63,18 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     user_id: str | None = None
     agent_name: str | None = None
     metadata: dict[str, Any] = msgspec.field(default_factory=dict)
-    form: Literal["openai_chat", "anthropic"] | None = None
-    originals: tuple[Mapping[str, Any], ...] = ()
     exported: Original | None = None
 
 
 class Turn(NamedTuple):
     """A message for `build`. `id`: the id in the source. `time`: the time as the source writes it. `at`: the same as an
-    instant, if possible. `line`: set if an invalid `message` is skipped without rejecting the conversation. `original`:
-    the provider's own dict."""
+    instant, if possible. `line`: set if an invalid `message` is skipped without rejecting the conversation."""
 
     message: Message
     id: str | None = None
     time: Any = None
     at: Instant | None = None
     line: int | None = None
-    original: Mapping[str, Any] | None = None
 
 
 def build(
@@ -90,10 +85,9 @@ def build(
     on_bad_line: Callable[[int, str], None],
     title: str | None = None,
     metadata: Mapping[str, Any] | None = None,
-    form: Literal["openai_chat", "anthropic"] | None = None,
 ) -> Transcript:
-    """Build a transcript from turns. `key` identifies the conversation within its `format`. `title`, `metadata` and the
-    provider `form` of the originals are those of the `Transcript`.
+    """Build a transcript from turns. `key` identifies the conversation within its `format`. `title` and `metadata` are
+    those of the `Transcript`.
 
     Raises InvalidMessageError for a message that cannot be stored. If its turn has a `line`, the message is reported to
     `on_bad_line` and skipped instead.
@@ -120,15 +114,12 @@ def build(
         message if at is None else msgspec.structs.replace(message, timestamp=at)
         for (_, message), at in zip(kept, times, strict=True)
     )
-    originals = tuple(turn.original for turn, _ in kept if turn.original is not None) if form else ()
     return Transcript(
         conversation_id=conversation_id,
         format=format,
         messages=messages,
         title=title or title_of(messages),
         metadata=dict(metadata or {}),
-        form=form,
-        originals=originals,
     )
 
 

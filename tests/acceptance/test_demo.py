@@ -59,11 +59,12 @@ def test_the_conversations_are_there_afterwards(server: RealServer, url: str) ->
     policy = Policy(max_messages=MAX_MESSAGES, keep_recent=3)
     namespace = commands[0][commands[0].index("--namespace") + 1]
     with HistoryStore(server.url, namespace=namespace, search="off") as store, server.client() as client:
-        for transcript in transcripts:
+        lines = SAMPLE.read_text().splitlines()
+        for line, transcript in zip(lines, transcripts, strict=True):
             live = store.get(transcript.conversation_id)
             every = store.get(transcript.conversation_id, include_archived=True)
             sent = [message for message in every if not message.is_summary]
-            assert to_openai_chat(sent, shape="original") == list(transcript.originals)
+            assert to_openai_chat(sent, shape="original") == json.loads(line)["messages"]
             assert len(live) <= MAX_MESSAGES or policy.plan(live) is None
             assert sum(message.is_summary for message in live) == 1
         reports = store.get(SHARED, include_archived=True)

@@ -65,7 +65,7 @@ def chats(format: str, key: str, name: Callable[[Any, Any], tuple[Any, Any]], *w
         turns = []
         for raw, message in zip(messages, from_openai_chat(messages), strict=True):
             time = raw["extra"].get("timestamp") if has(raw, extra=dict) else None
-            turns.append(Turn(message, time=time, at=time, original=raw))
+            turns.append(Turn(message, time=time, at=time))
         id_, title = name(record, run)
         return build(
             turns,
@@ -74,7 +74,6 @@ def chats(format: str, key: str, name: Callable[[Any, Any], tuple[Any, Any]], *w
             on_bad_line=source.problem,
             title=title,
             metadata=rest(run, key, *without),
-            form="openai_chat",
         )
 
     return partial(each, convert=convert)

@@ -367,13 +367,6 @@ def test_file_ids_in_tool_results_stay_with_their_provider():
     assert len(losses) == 1
 
 
-def test_file_ids_stored_by_0_1_0_are_sent():
-    old = AttachmentPart(id="file-1", modality="document")
-    for to in (to_anthropic, to_mistral, to_openai_chat, to_openai_responses):
-        assert "file-1" in str(to([user(old)]))
-        assert to([user(AttachmentPart(id=""))], on_loss=lambda loss: None) == []
-
-
 def test_langchain_accepts_file_ids():
     part = AttachmentPart(modality="document", reference="file-1")
     items = to_langchain([user("see", part)])

@@ -106,7 +106,7 @@ def test_a_given_format_overrides_detection(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text(record(1))
     (transcript,), _ = read(path, format="anthropic")
-    assert transcript.form == "anthropic"
+    assert transcript.format == "anthropic"
     with pytest.raises(InvalidInputError, match="openai_chat"):
         read_transcripts(path, format="word")
 
