@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, tzinfo
 from itertools import takewhile
-from typing import Any, Final, Literal, Protocol, TypedDict, Unpack, get_args, overload
+from typing import Any, Final, Protocol, TypedDict, Unpack, overload
 
 import orjson
 from msgspec.structs import replace
 
 from redis_history._validation import (
-    check_choice,
     check_function,
     check_integer,
-    check_names,
     check_time_zone,
     is_integer,
 )
@@ -38,7 +36,6 @@ __all__ = [
     "conversation_search_tool",
 ]
 
-Include = Literal["own_searches", "current_turn", "reasoning"]
 NAME: Final = "conversation_search"
 DESCRIPTION: Final = (
     "Search the earlier messages of this conversation. Use it when something that was said before is not in view. "
@@ -81,7 +78,6 @@ class SearchOptions(TypedDict, total=False):
 
     token_cap: int | None
     token_counter: TokenCounter | None
-    include: Iterable[Include]
     time_zone: tzinfo
 
 
@@ -98,13 +94,9 @@ class _Tool:
         *,
         token_cap: int | None = 2000,
         token_counter: TokenCounter | None = None,
-        include: Iterable[Include] = (),
         time_zone: tzinfo = UTC,
     ) -> None:
         check_conversation_id(conversation_id)
-        self._include = check_names(include, "include", InvalidInputError)
-        for name in self._include:
-            check_choice(name, "an item of include", get_args(Include), InvalidInputError)
         check_integer(token_cap, "token_cap", 1, optional=True, error=InvalidInputError)
         check_function(token_counter, "token_counter", "a function from a str to an int", error=InvalidInputError)
         self._store = store
@@ -158,7 +150,7 @@ class _Tool:
             return self._cut(checked)
         query, limit = checked
         before: Position | None = None
-        for count in () if "current_turn" in self._include else _NEWEST:
+        for count in _NEWEST:
             newest = yield "get", {"limit": count}
             start = _last_user_message(newest)
             if start is not None and not _is_finished(newest[start:]):
@@ -180,8 +172,8 @@ class _Tool:
             size = min(size, DEPTH - offset)
             found = yield "search", {**options, "limit": size, "offset": offset}
             for hit in found:
-                if (rest := self._without_excluded_parts(hit, terms)) is not None:
-                    share = 1.0 if "own_searches" in self._include else _new_share(hit, terms)
+                if (rest := _without_excluded_parts(hit, terms)) is not None:
+                    share = _new_share(hit, terms)
                     hits.append(replace(rest, score=rest.score * share))
                     enough -= share == 1
             if len(found) < size:
@@ -189,34 +181,6 @@ class _Tool:
             offset, size = offset + size, _GROWTH * size
         hits.sort(key=lambda hit: hit.score, reverse=True)
         return self._answer(_grouped(hits[:limit]))
-
-    def _without_excluded_parts(self, hit: SearchHit, terms: Query) -> SearchHit | None:
-        """The hit without the parts that `include` does not name; None if the rest is empty or does not match."""
-        message = hit.message
-        calls = {part.id for one in (*hit.before, message) for part in one.tool_uses if part.name == NAME}
-
-        def kept(part: Part) -> bool:
-            if isinstance(part, ReasoningPart):
-                return "reasoning" in self._include
-            if "own_searches" in self._include:
-                return True
-            if isinstance(part, ToolUsePart):
-                return part.name != NAME
-            if isinstance(part, ToolResultPart):
-                # Some providers' results do not keep the name of the tool.
-                content = str(part.content)
-                own = part.name == NAME or part.tool_use_id in calls or _FOUND in content or _NOT_FOUND in content
-                return not own
-            return True
-
-        parts = tuple(filter(kept, message.parts))
-        if len(parts) == len(message.parts):
-            return hit
-        rest = replace(message, parts=parts)
-        if not parts or not searchable(replace(rest, participant=None)).strip():
-            return None
-        found = highlights(rest, terms)
-        return None if hit.highlights and not found else replace(hit, message=rest, highlights=found)
 
     def _answer(self, hits: Sequence[SearchHit]) -> str:
         """The answer for the model: the hits within the cap."""
@@ -303,7 +267,6 @@ def conversation_search_tool(
     *,
     token_cap: int | None = 2000,
     token_counter: TokenCounter | None = None,
-    include: Iterable[Include] = (),
     time_zone: tzinfo = UTC,
 ) -> ConversationSearchTool | AsyncConversationSearchTool:
     """Create the tool `conversation_search` for one conversation. The model chooses the query and the limit, but not
@@ -314,9 +277,8 @@ def conversation_search_tool(
     user message and what follows it) stand together. Words that a message repeats from a search in its own turn do not
     count, so that earlier questions about the past, and their answers, do not hide what they were about.
 
-    The tool does not find its own calls and results ("own_searches"), the turn in progress ("current_turn": the last
-    user message and what follows it, until the assistant has answered) and reasoning ("reasoning"), unless `include`
-    names them. Days that a query names are days of the `time_zone`.
+    The tool does not find its own calls and results, reasoning, and the turn in progress: the last user message and
+    what follows it, until the assistant has answered. Days that a query names are days of the `time_zone`.
 
     Raises InvalidConversationIdError, and InvalidInputError for a store without search or an invalid option.
     """
@@ -324,12 +286,7 @@ def conversation_search_tool(
     if search is None:
         raise InvalidInputError(f"store must be a HistoryStore or AsyncHistoryStore, not {type(store).__name__}")
     tool = AsyncConversationSearchTool if inspect.iscoroutinefunction(search) else ConversationSearchTool
-    options: SearchOptions = {
-        "token_cap": token_cap,
-        "token_counter": token_counter,
-        "include": include,
-        "time_zone": time_zone,
-    }
+    options: SearchOptions = {"token_cap": token_cap, "token_counter": token_counter, "time_zone": time_zone}
     return tool(store, conversation_id, **options)
 
 
@@ -347,6 +304,30 @@ def _is_finished(turn: Sequence[Message]) -> bool:
     """Whether an assistant's answer without a tool call ends the turn."""
     last = turn[-1]
     return len(turn) > 1 and last.role == "assistant" and not last.tool_uses
+
+
+def _without_excluded_parts(hit: SearchHit, terms: Query) -> SearchHit | None:
+    """The hit without reasoning and without calls and results of this tool; None if the rest is empty or does not
+    match."""
+    message = hit.message
+    calls = {part.id for one in (*hit.before, message) for part in one.tool_uses if part.name == NAME}
+
+    def kept(part: Part) -> bool:
+        if isinstance(part, ToolResultPart):
+            # Some providers' results do not keep the name of the tool.
+            content = str(part.content)
+            own = part.name == NAME or part.tool_use_id in calls or _FOUND in content or _NOT_FOUND in content
+            return not own
+        return not isinstance(part, ReasoningPart) and not (isinstance(part, ToolUsePart) and part.name == NAME)
+
+    parts = tuple(filter(kept, message.parts))
+    if len(parts) == len(message.parts):
+        return hit
+    rest = replace(message, parts=parts)
+    if not parts or not searchable(replace(rest, participant=None)).strip():
+        return None
+    found = highlights(rest, terms)
+    return None if hit.highlights and not found else replace(hit, message=rest, highlights=found)
 
 
 def _new_share(hit: SearchHit, terms: Query) -> float:

@@ -121,7 +121,6 @@ def search_tool(
     `conversation_id` None: the conversation of the session in which the agent runs. The other options and the errors
     are those of `conversation_search_tool`.
     """
-    options["include"] = tuple(options.get("include", ()))  # read again by each search
     tool, _ = search_runner(store, conversation_id or "any", **options)
 
     async def search(ctx: FunctionInvocationContext, **arguments: Any) -> str:

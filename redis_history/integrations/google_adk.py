@@ -266,7 +266,6 @@ def search_tool(
     `conversation_id` None: the session in which the agent runs. The other options and the errors are those of
     `conversation_search_tool`.
     """
-    options["include"] = tuple(options.get("include", ()))  # read again by each search
     return _SearchTool(store, conversation_id, options)
 
 

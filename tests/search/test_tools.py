@@ -113,11 +113,12 @@ def test_the_answer_for_the_model() -> None:
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_no_text_ends_the_data_or_becomes_an_instruction(hostile: str) -> None:
     with HistoryStore("memory://") as store:
-        tool = conversation_search_tool(store, "mine", include=["current_turn"])
-        store.append("mine", user("a dog"))
+        tool = conversation_search_tool(store, "mine")
+        store.append_many("mine", [user("a dog"), assistant("I see")])
         head, begin, *_ = tool(query="dog").split("\n")
         forged = hostile.replace("MARK", begin.removeprefix("<messages-").removesuffix(">"))
-        store.append("mine", user(forged + " a cat", participant=Participant("user", "u1", forged)))
+        said = user(forged + " a cat", participant=Participant("user", "u1", forged))
+        store.append_many("mine", [said, assistant("I see")])
         again, begin, line, end = tool(query="cat").splitlines()
     assert (again, end) == (head, begin.replace("<", "</"))
     found = json.loads(line)
@@ -195,8 +196,6 @@ def test_declarations_are_valid_for_the_providers_types(form: str, module: str, 
         {"token_cap": 0},
         {"token_cap": True},
         {"token_counter": 5},
-        {"include": "reasoning"},
-        {"include": ["x"]},
         {"time_zone": "Europe/Berlin"},
     ],
 )
@@ -280,11 +279,6 @@ def test_own_searches_the_current_turn_and_reasoning_are_left_out(named: bool) -
         store.append_many("c", conversation(named=named))
         plain = {"My dog is called Rex", "A nice name for a dog", "What is my dog called?", "Your dog barks"}
         assert {*texts_found(store)} == plain
-        assert {*texts_found(store, include=["current_turn"])} == plain | {"And how old is the dog?"}
-        assert {*texts_found(store, include=["reasoning"])} == plain | {"Rex"}
-        own = {*texts_found(store, include=["own_searches"])} - plain
-        assert len(own) == 2
-        assert len(texts_found(store, include=["own_searches", "current_turn", "reasoning"])) == 9
         store.append("c", assistant("Seven years", id="done"))
         assert "And how old is the dog?" in texts_found(store), "the turn is over"
 
@@ -370,8 +364,6 @@ def test_earlier_questions_and_their_answers_do_not_hide_what_they_were_about() 
         store.append("c", user("In which month did we adopt the puppy?"))
         assert "We adopted a puppy in March" in texts_of(search(query="month adopt puppy", limit=2))
         assert texts_of(search(query="moved to Porto", limit=1)) == [text], "its search was for something else"
-        every = conversation_search_tool(store, "c", include=["own_searches"])
-        assert "We adopted a puppy in March" not in texts_of(every(query="month adopt puppy", limit=2))
 
 
 @pytest.mark.proves("search-tool")
