@@ -68,10 +68,14 @@ def test_promises_hold_under_faults(tmp_path: Path, name: str, full: bool) -> No
 @pytest.mark.parametrize("name", LONG_DEPLOYMENTS)
 def test_promises_hold_for_long(tmp_path: Path, name: str) -> None:
     operations = OPERATIONS // 2 if "cluster" in name else OPERATIONS
-    problems, episode = attack(tmp_path, name, latest=3.0, operations=operations, seconds=1e6)
+    moves = "cluster of" in name
+    pause = 0.25 if moves else 0.5
+    problems, episode = attack(tmp_path, name, latest=3.0, operations=operations, seconds=1e6, pause=pause)
     print(f"\n{name}: {dict(episode.counts)}")
     assert not problems, shown(problems)
-    assert episode.counts["acknowledged"] >= operations
+    counts = episode.counts
+    assert counts["acknowledged"] >= operations
+    assert not moves or (counts["move_slot"] >= operations // 250 and counts["fail_over"] >= operations // 2500)
 
 
 #: For each: words of the checker's complaint, the deployment, then edits: the file, what is replaced, the replacement.
