@@ -47,6 +47,24 @@ _COMMANDS = {
     "doctor": ("servers", "Check the server and this machine, and suggest fixes."),
     "embedded": ("servers", "Manage the private server of this user."),
 }
+#: What `--help` shows at its end, without `redis-history`.
+_EXAMPLES = {
+    "demo": ("demo --serve",),
+    "ls": ("ls --sort messages --since 7d", "ls --user 1 --all"),
+    "show": ("show order-42 --since 2h --no-tools",),
+    "tail": ("tail order-42 --follow", "--json tail --all --follow --resume changes.jsonl >> changes.jsonl"),
+    "search": ("search 'green suitcase'", "search '\"green suitcase\"' --conversation order-42 --context 2"),
+    "say": ("say order-42 'It has arrived.' --role assistant --as desk",),
+    "fork": ("fork order-42 order-42-again",),
+    "erase": ("erase --user 1",),
+    "import": ("import --dry-run chats.jsonl", "import --from langchain redis://localhost:6379/0"),
+    "export": ("export --output backup.jsonl.gz", "export order-42 | redis-history --namespace copy import -"),
+    "compress": ("compress --max-tokens 8000", "compress --max-messages 500 --once --dry-run"),
+    "serve": ("serve --open", "serve --allow-writes --port 0"),
+    "mcp": ("mcp --user 1",),
+    "doctor": ("doctor", "--namespace support doctor --acl reader"),
+    "embedded": ("embedded start", "embedded status"),
+}
 
 
 class Context(NamedTuple):
@@ -130,6 +148,9 @@ class _Commands(click.Group):
             return None
         module = import_module(f"redis_history.cli.{_COMMANDS[cmd_name][0]}")
         found: click.Command = getattr(module, f"{cmd_name}_command")
+        if cmd_name in _EXAMPLES:
+            lines = (f"  redis-history {example}" for example in _EXAMPLES[cmd_name])
+            found.epilog = "\n".join(("\b", "Examples:", *lines))
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

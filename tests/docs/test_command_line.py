@@ -20,6 +20,8 @@ from tests.support.servers import RealServer
 PAGE = DOCS / "how-to" / "command-line.md"
 SCRIPT: dict[str, Any] = runpy.run_path(str(ROOT / "scripts" / "help"))
 #: Lines of shell in the documentation that call the command.
+EXAMPLES = [line for _, command in SCRIPT["commands"](commands.cli, "redis-history")
+            for line in (command.epilog or "").splitlines() if "redis-history" in line]  # fmt: skip
 TYPED = [(block, line) for page in PAGES for block in blocks(page) if block.language == "sh"
          for line in block.content.splitlines() if re.search(r"(^|[|(] ?|&& )redis-history ", line)]  # fmt: skip
 
@@ -34,6 +36,15 @@ def test_every_command_and_option_has_a_help_text() -> None:
 
 @pytest.mark.parametrize(("block", "line"), TYPED, ids=lambda one: name(one.page) if isinstance(one, Block) else None)
 def test_typed_commands_are_valid(block: Block, line: str) -> None:
+    _check(line)
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_examples_of_the_help_are_valid(example: str) -> None:
+    _check(example)
+
+
+def _check(line: str) -> None:
     inner = re.findall(r"\$\(([^)]*)\)", line)
     outer = re.sub(r"\$\([^)]*\)", "x", line.partition("  #")[0])
     for call in re.findall(r"redis-history [^|]*", "|".join((outer, *inner))):
