@@ -50,9 +50,9 @@ _COMMANDS = {
 #: What `--help` shows at its end, without `redis-history`.
 _EXAMPLES = {
     "demo": ("demo --serve",),
-    "ls": ("ls --sort messages --since 7d", "ls --user 1 --all"),
+    "ls": ("ls --user 1 --all", "--json ls | jq -r .title"),
     "show": ("show order-42 --since 2h --no-tools",),
-    "tail": ("tail order-42 --follow", "--json tail --all --follow --resume changes.jsonl >> changes.jsonl"),
+    "tail": ("tail order-42 --follow", "--json tail --all --follow >> changes.jsonl"),
     "search": ("search 'green suitcase'", "search '\"green suitcase\"' --conversation order-42 --context 2"),
     "say": ("say order-42 'It has arrived.' --role assistant --as desk",),
     "fork": ("fork order-42 order-42-again",),

@@ -57,7 +57,7 @@ def _check(line: str) -> None:
         while isinstance(command, click.Group):
             _, command, rest = command.resolve_command(context, rest)
         assert command is not None
-        command.make_context("", rest, parent=context, resilient_parsing=True)
+        command.make_parser(click.Context(command)).parse_args(rest)  # raises for an unknown option
 
 
 def _documented(heading: str) -> set[str]:
