@@ -6,7 +6,7 @@ complete. So it can be followed from its start at any time, by any number of rea
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime
 from typing import Final
 
@@ -38,11 +38,13 @@ _ROLES: Final = ("assistant", "tool")
 
 class Answer(Struct):
     """An answer as it is now: the messages of role assistant and tool since its start, ascending. `run` is None before
-    it begins. `done`: nothing follows."""
+    it begins. `done`: nothing follows. `precedes(message)`: whether another message of the conversation belongs to it
+    without being part of the answer, or of a former one that this answer replaces."""
 
     messages: list[Message]
     run: RunInfo | None
     done: bool
+    precedes: Callable[[Message], bool]
 
 
 async def follow_answer(
@@ -94,7 +96,7 @@ class _Follower:
     @property
     def answer(self) -> Answer:
         messages = sorted(self._known.values(), key=lambda one: one.position or Position(0, 0))
-        return Answer(messages, self._run, self.done)
+        return Answer(messages, self._run, self.done, self._precedes)
 
     async def begin(self, run: RunInfo) -> None:
         """The run has begun."""
@@ -107,12 +109,16 @@ class _Follower:
         snapshot = await self._store.snapshot(self._conversation_id, limit=_MOST)
         self._known = {one.id: one for one in snapshot.messages if self._belongs(one)}
 
-    def _belongs(self, message: Message) -> bool:
+    def _precedes(self, message: Message) -> bool:
         if message.role not in _ROLES or message.position is None or message.is_summary:
-            return False
-        if self._after is not None and message.position <= self._after:
-            return False
-        return self._since is None or message.timestamp is None or message.timestamp >= self._since
+            return True
+        return message.position <= self._after if self._after is not None else self._is_older(message)
+
+    def _is_older(self, message: Message) -> bool:
+        return self._since is not None and message.timestamp is not None and message.timestamp < self._since
+
+    def _belongs(self, message: Message) -> bool:
+        return not self._precedes(message) and not self._is_older(message)
 
     async def apply(self, event: Event) -> None:
         match event:

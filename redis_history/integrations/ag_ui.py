@@ -87,8 +87,8 @@ async def events(
     `run_id`: the answer of this run, also if it still waits for its turn; None: of the active run, without one nothing
     at all. `after`: the position of the message that it answers. `protocol_run_id`: the id of the run in the events, by
     default that of the store's run. `snapshot`: for a client that reconnects: RUN_STARTED is followed by the messages
-    of the conversation, without this answer, which follows from its start. Raises ConfigurationError for another store
-    than an AsyncHistoryStore.
+    of the conversation, with the answer so far, and then by the rest of it; also if there is no run. Raises
+    ConfigurationError for another store than an AsyncHistoryStore.
     """
     check_store(store, "events", AsyncHistoryStore)
     async for found in events_of(
@@ -118,12 +118,18 @@ async def events_of(
             writer = _Writer(conversation_id, shown)
             found.append(RunStartedEvent(thread_id=conversation_id, run_id=shown))
             if snapshot:
-                own = {message.id for message in answer.messages}
                 stored = await store.get(conversation_id, limit=_MOST)
-                found.append(MessagesSnapshotEvent(messages=to_ag_ui(one for one in stored if one.id not in own)))
+                own = {message.id: message for message in answer.messages}
+                known = [own.get(one.id, one) for one in stored if one.id in own or answer.precedes(one)]
+                found.append(MessagesSnapshotEvent(messages=to_ag_ui(known)))
+                writer.skip(answer)
         if writer is not None:
             found += writer.events(answer)
         yield found
+    if writer is None and snapshot:
+        run: dict[str, Any] = {"thread_id": conversation_id, "run_id": protocol_run_id or ""}
+        messages = to_ag_ui(await store.get(conversation_id, limit=_MOST))
+        yield [RunStartedEvent(**run), MessagesSnapshotEvent(messages=messages), RunFinishedEvent(**run)]
 
 
 class _Writer:
@@ -131,28 +137,43 @@ class _Writer:
 
     def __init__(self, conversation_id: str, run_id: str) -> None:
         self._conversation_id, self._run_id = conversation_id, run_id
-        self._lengths: dict[tuple[str, int], int] = {}  # of the texts that were begun
+        self._lengths: dict[tuple[str, int], int] = {}  # of the texts, as far as the client has them
+        self._begun: set[tuple[str, int]] = set()  # texts
         self._ended: set[tuple[str, int]] = set()  # parts that are complete
 
+    def skip(self, answer: Answer) -> None:
+        """The client has this much of the answer from a snapshot."""
+        for message, index, part, complete in self._parts(answer):
+            if complete or not isinstance(part, TextPart | ReasoningPart):
+                self._ended.add((message.id, index))
+            else:
+                self._lengths[message.id, index] = len(part.text)
+
     def events(self, answer: Answer) -> Iterator[BaseEvent]:
+        for message, index, part, complete in self._parts(answer):
+            if (message.id, index) not in self._ended:
+                yield from self._part(message, index, part, complete)
+        if answer.done:
+            yield self._end(answer.run)
+
+    def _parts(self, answer: Answer) -> Iterator[tuple[Message, int, Any, bool]]:
+        """The parts of an answer, and whether each is complete."""
         for message in answer.messages:
             complete = answer.done or message.status != "streaming"
             for index, part in enumerate(message.parts):
-                if (message.id, index) not in self._ended:
-                    yield from self._part(message, index, part, complete or index < len(message.parts) - 1)
-        if answer.done:
-            yield self._end(answer.run)
+                yield message, index, part, complete or index < len(message.parts) - 1
 
     def _part(self, message: Message, index: int, part: Any, complete: bool) -> Iterator[BaseEvent]:
         key, name = (message.id, index), _part_id(message, index)
         match part:
             case TextPart(text=text) | ReasoningPart(text=text):
                 start, content, end = _TEXT if isinstance(part, TextPart) else _REASONING
-                if key not in self._lengths:
-                    self._lengths[key] = 0
+                known = self._lengths.get(key, 0)
+                if key not in self._begun:
+                    self._begun.add(key)
                     yield from start(name)
-                if len(text) > self._lengths[key]:  # an empty delta is no valid event
-                    yield content(message_id=name, delta=text[self._lengths[key] :])
+                if len(text) > known:  # an empty delta is no valid event
+                    yield content(message_id=name, delta=text[known:])
                     self._lengths[key] = len(text)
                 if complete:
                     yield from end(name)

@@ -66,7 +66,8 @@ class ChatEndpoints:
 
     `protocol`: "ai-sdk" for `useChat` of the AI SDK with `DefaultChatTransport`, "ag-ui" for `HttpAgent` of AG-UI. Both
     have `POST /` (send a message, stream the answer), `GET /{id}/stream` (the answer that is being written, from its
-    start, or a failed one with its error; 204 without one), `POST /{id}/stop` and `GET /{id}/messages`.
+    start, or a failed one with its error; without one 204, or with AG-UI the messages), `POST /{id}/stop` and
+    `GET /{id}/messages`.
 
     `authorize(request, conversation_id, action)`, plain or async, returns whether the request may do the action:
     "read", "append", "fork" or "stop"; see `Action`. `participant(request)` returns the signed-in user, the author of
@@ -228,10 +229,12 @@ class ChatEndpoints:
     async def _resume(self, http: Request, chat: str) -> Response:
         await self._check(http, chat, "read")
         run = await self._store.get_run(chat)
+        run_id = None
         # An answer that has failed is sent too, because its stream ends with an error: nobody else tells the client.
-        if run is None or not (run.is_active or run.waiting or run.status in ("interrupted", "failed")):
+        if run is not None and (run.is_active or run.waiting or run.status in ("interrupted", "failed")):
+            run_id = run.waiting[0].run_id if run.waiting and not run.is_active else run.run_id
+        elif not self._protocol.has_snapshots:
             return Response(status_code=204)
-        run_id = run.waiting[0].run_id if run.waiting and not run.is_active else run.run_id
         return self._stream(Asked(chat), run_id, None, resumed=True)
 
     async def _stop(self, http: Request, chat: str) -> Response:
@@ -243,7 +246,7 @@ class ChatEndpoints:
         await self._check(http, chat, "read")
         return answer(self._protocol.write(await self._store.get(chat, limit=_LISTED)))
 
-    def _stream(self, asked: Asked, run_id: str, after: Position | None, *, resumed: bool = False) -> Response:
+    def _stream(self, asked: Asked, run_id: str | None, after: Position | None, *, resumed: bool = False) -> Response:
         key = (asked.conversation_id, run_id, resumed, asked.run_id)
         feed = self._feeds.get(key)
         if feed is None or feed.is_cut:

@@ -35,6 +35,8 @@ class Protocol(abc.ABC):
     """The form of requests and answers."""
 
     headers: ClassVar[Mapping[str, str]] = {}
+    #: Whether a client that reconnects gets the conversation, also if no answer is being written.
+    has_snapshots: ClassVar[bool] = False
 
     def __init__(self, store: AsyncHistoryStore) -> None:
         self._store = store
@@ -49,7 +51,7 @@ class Protocol(abc.ABC):
 
     @abc.abstractmethod
     def stream(
-        self, asked: Asked, run_id: str, after: Position | None, *, resumed: bool
+        self, asked: Asked, run_id: str | None, after: Position | None, *, resumed: bool
     ) -> AsyncGenerator[bytes, None]:
         """The server-sent events of the answer of a run, from its start: those that are known at the same time
         together, and b"" while nothing happens."""
@@ -99,7 +101,7 @@ class AiSdk(Protocol):
         return to_vercel_ai(messages, on_loss=lambda loss: None)
 
     async def stream(
-        self, asked: Asked, run_id: str, after: Position | None, *, resumed: bool
+        self, asked: Asked, run_id: str | None, after: Position | None, *, resumed: bool
     ) -> AsyncGenerator[bytes, None]:
         async for chunks in ai_sdk.chunks_of(self._store, asked.conversation_id, run_id=run_id, after=after):
             yield b"".join(map(ai_sdk.frame, chunks))
@@ -110,6 +112,7 @@ class AgUi(Protocol):
     """The request of `HttpAgent`: a `RunAgentInput` with all messages of the client."""
 
     headers: ClassVar[Mapping[str, str]] = {"cache-control": "no-cache"}
+    has_snapshots = True
 
     def __init__(self, store: AsyncHistoryStore) -> None:
         super().__init__(store)
@@ -137,7 +140,7 @@ class AgUi(Protocol):
         return [one.model_dump(mode="json", by_alias=True, exclude_none=True) for one in self._form.to_ag_ui(messages)]
 
     async def stream(
-        self, asked: Asked, run_id: str, after: Position | None, *, resumed: bool
+        self, asked: Asked, run_id: str | None, after: Position | None, *, resumed: bool
     ) -> AsyncGenerator[bytes, None]:
         async for events in self._form.events_of(
             self._store,
@@ -145,7 +148,7 @@ class AgUi(Protocol):
             run_id=run_id,
             after=after,
             protocol_run_id=asked.run_id,
-            snapshot=resumed,
+            snapshot=resumed or asked.replaces is not None,  # the client may have what is replaced
         ):
             encoded = (event.model_dump_json(by_alias=True, exclude_none=True).encode() for event in events)
             yield b"".join(b"data: " + event + b"\n\n" for event in encoded)

@@ -19,7 +19,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import BrowserContext, Page, expect
 
-from redis_history import AsyncHistoryStore, HistoryStore
+from redis_history import HistoryStore
 from tests.docs.pages import DOCS
 from tests.support.servers import DEADLINE, RealServer, free_port, until
 from tests.web.browsing import Network, Windows, check_axe
@@ -29,20 +29,45 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.full]
 #: Words of an answer, of which the example writes ten a second.
 WORDS = [f"word{number}" for number in range(40)]
 ANSWER = "".join(f"{word} " for word in WORDS)
+#: Asks, or connects if there is no text, connects again after errors, and asks again for an interrupted answer.
 AG_UI = """
-import { HttpAgent } from "@ag-ui/client";
-const [, , url, threadId, text, way] = process.argv;
+import { setTimeout } from "node:timers/promises";
+import { HttpAgent, runHttpRequest, transformHttpEventStream } from "@ag-ui/client";
+const [, , url, threadId, word, text] = process.argv;
+process.on("unhandledRejection", () => {});  // ag-ui-protocol/ag-ui#2510
 class Agent extends HttpAgent {
-  requestInit(input) {
-    return way === "resume" ? { method: "GET" } : super.requestInit(input);
+  connect() {
+    return transformHttpEventStream(runHttpRequest(() => this.fetch(`${url}/${threadId}/stream`, {})));
   }
 }
-const agent = new Agent({ url: way === "resume" ? `${url}/${threadId}/stream` : url, threadId });
+const agent = new Agent({ url, threadId });
+const kinds = [], shown = [];
+let code = "", begun = false;
+agent.subscribe({
+  onEvent: ({ event }) => { kinds.push(event.type); },
+  onRunErrorEvent: ({ event }) => { code = event.code; },
+  onMessagesChanged: ({ messages }) => {
+    shown.push(messages.filter((one) => one.role === "assistant").map((one) => one.content));
+    if (!begun && shown.at(-1).join().includes(word)) {
+      begun = true;
+      console.log("begun");
+    }
+  },
+});
 if (text) agent.addMessage({ id: "u1", role: "user", content: text });
-const kinds = new Set();
-await agent.runAgent({}, { onEvent: ({ event }) => { kinds.add(event.type); } });
+let act = text ? "runAgent" : "connectAgent";
+while (act) {
+  code = "";
+  try {
+    await agent[act]();
+    act = code === "interrupted" ? "runAgent" : "";
+  } catch {
+    await setTimeout(100);
+    act = "connectAgent";
+  }
+}
 const messages = agent.messages.map(({ role, content }) => [role, content]);
-console.log(JSON.stringify({ kinds: [...kinds], messages }));
+console.log(JSON.stringify({ kinds, shown, messages }));
 """
 
 #: What a UI message carries, in all states of calls.
@@ -119,6 +144,8 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _npm(folder, "install", "--no-audit", "--no-fund", "--prefer-offline", ".", "@ag-ui/client@^1.0.0")
     _npm(folder, "run", "build")
     (folder / "agent.mjs").write_text(AG_UI)
+    code = (folder / "app.py").read_text()
+    (folder / "ag_ui_app.py").write_text(code.replace("allow_all)", 'allow_all, protocol="ag-ui")'))
     return folder
 
 
@@ -386,26 +413,73 @@ async def test_clients_have_all_that_the_formats_carry(web: Any, redis: RealServ
     ]  # fmt: skip
 
 
-async def test_ag_ui(web: Any, redis: RealServer, example: Path) -> None:
-    code = (example / "app.py").read_text()
-    (example / "ag_ui_app.py").write_text(code.replace("allow_all)", 'allow_all, protocol="ag-ui")'))
-    served = await web(redis.url, app="ag_ui_app:app")
+class Agent:
+    """A program with `HttpAgent`, which has shown the first words of the answer."""
 
-    async def agent(text: str, way: str = "run") -> Any:
-        argv = ["node", "agent.mjs", served.base, "c", text, way]
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @classmethod
+    async def begun(cls, example: Path, port: int, text: str = "") -> Agent:
+        """It asks, or connects to the answer."""
+        argv = ["node", "agent.mjs", f"http://127.0.0.1:{port}/api/chat", "c", WORDS[3], text]
         process = await asyncio.create_subprocess_exec(*argv, cwd=example, stdout=asyncio.subprocess.PIPE)
-        output, _ = await asyncio.wait_for(process.communicate(), 60)
-        return json.loads(output)
+        assert process.stdout is not None
+        async with asyncio.timeout(60):
+            assert await process.stdout.readline() == b"begun\n"
+        return cls(process)
 
-    running = asyncio.create_task(agent(" ".join(WORDS)))
-    async with AsyncHistoryStore(redis.url, namespace="chat") as store:
+    async def events(self) -> list[str]:
+        """The types of all events, when it has the whole answer. It must never have shown more than a beginning."""
+        output, _ = await asyncio.wait_for(self._process.communicate(), 60)
+        found = json.loads(output)
+        assert found["messages"] == [["user", " ".join(WORDS)], ["assistant", ANSWER]]
+        assert [one for one in found["shown"] if len(one) > 1 or not ANSWER.startswith("".join(one))] == []
+        kinds: list[str] = found["kinds"]
+        return kinds
 
-        async def is_written() -> bool:
-            return WORDS[3] in "".join(one.text for one in await store.get("c", limit=1))
 
-        await until(is_written)
-    again, first = await asyncio.gather(agent("", "resume"), running)
-    for one in (first, again):
-        assert one["messages"] == [["user", " ".join(WORDS)], ["assistant", ANSWER]]
-    assert "MESSAGES_SNAPSHOT" in again["kinds"]
+async def test_clients_of_ag_ui_connect_to_an_answer(web: Any, redis: RealServer, example: Path) -> None:
+    port = (await web(redis.url, app="ag_ui_app:app")).port
+    writer = await Agent.begun(example, port, " ".join(WORDS))
+    reader = await Agent.begun(example, port)
+    assert "MESSAGES_SNAPSHOT" not in await writer.events()
+    assert (await reader.events()).count("MESSAGES_SNAPSHOT") == 1
+    late = await Agent.begun(example, port)
+    assert await late.events() == ["RUN_STARTED", "MESSAGES_SNAPSHOT", "RUN_FINISHED"]
+    assert stored(redis) == EXPECTED
+
+
+@pytest.mark.proves("chat")
+async def test_ag_ui_after_the_death_of_the_web_process(web: Any, redis: RealServer, example: Path) -> None:
+    served = await web(redis.url, app="ag_ui_app:app")
+    agent = await Agent.begun(example, served.port, " ".join(WORDS))
+    served.end(signal.SIGKILL)
+    await web(redis.url, port=served.port, app="ag_ui_app:app")
+    assert "RUN_ERROR" in await agent.events()
+    assert stored(redis) == EXPECTED
+
+
+@pytest.mark.proves("chat")
+async def test_ag_ui_while_redis_restarts(web: Any, redis: RealServer, example: Path) -> None:
+    agent = await Agent.begun(example, (await web(redis.url, app="ag_ui_app:app")).port, " ".join(WORDS))
+    redis.kill()
+    redis.start()
+    assert "RUN_ERROR" not in await agent.events()
+    assert stored(redis) == EXPECTED
+
+
+@pytest.mark.proves("chat")
+async def test_ag_ui_without_network(web: Any, redis: RealServer, example: Path) -> None:
+    port = (await web(redis.url, app="ag_ui_app:app")).port
+    async with Network(port) as cut, Network(port) as frozen:
+        asking = await Agent.begun(example, cut.port, " ".join(WORDS))
+        reading = await Agent.begun(example, frozen.port)
+        cut.cut()
+        frozen.freeze()
+        await asyncio.sleep(20)
+        cut.mend()
+        frozen.mend()
+        assert "MESSAGES_SNAPSHOT" in await asking.events()
+        await reading.events()
     assert stored(redis) == EXPECTED
