@@ -4,9 +4,8 @@ It listens to keyspace notifications, and to the channels to which scripts publi
 the server's setting for notifications. A message only makes subscribers read their change logs. The confirmation of a
 subscription does so too, because earlier changes may have been missed.
 
-The doorbell's task alone uses the connection: others change the wanted channels, and it looks for such changes
-many times a second, because redis-py cannot interrupt a wait for messages. After any error it takes a new connection
-and subscribes again.
+The doorbell's task alone uses the connection: others change the wanted channels, and interrupt its wait for messages.
+After any error it takes a new connection and subscribes again.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from redis.exceptions import ConnectionError, NoPermissionError, ResponseError
 
 from redis_history._async._node import AsyncNode
-from redis_history._async._runtime import Job, is_cancelled, sleep, spawn
+from redis_history._async._runtime import Job, Receiver, is_cancelled, sleep, spawn
 from redis_history.operations.failures import is_transient
 from redis_history.operations.keys import Keyspace
 
@@ -29,8 +28,6 @@ _logger = logging.getLogger("redis_history")
 
 #: A channel without messages. Its confirmation, the last one, says that all others are subscribed.
 _IDLE: Final = b"rh2:doorbell"
-#: Seconds to wait for a message before the doorbell looks whether its topics have changed, or it should end.
-_CHECK: Final = 0.05
 #: Seconds of silence after which the server must answer, and seconds for its answer.
 _QUIET: Final = 5.0
 _ANSWER: Final = 5.0
@@ -81,6 +78,7 @@ class AsyncDoorbell:
         self._forbidden = False  # this user may not subscribe to the channels that scripts publish to
         self._confirmed = False  # the server has confirmed the subscriptions of this connection
         self._job: Job | None = None
+        self._receiver = Receiver()
         self._warned: set[str] = set()
         self._closed = False
 
@@ -96,7 +94,7 @@ class AsyncDoorbell:
             if self._closed:
                 return
             self._watchers.setdefault(topic, []).append(wake)
-            self._changed = True
+            self._change()
             if self._job is None or self._job.ended:  # or somebody cancelled all tasks of the loop
                 self._job = spawn(self._run, "redis_history-doorbell")
 
@@ -108,11 +106,16 @@ class AsyncDoorbell:
                 wakes.remove(wake)
             if not wakes:
                 self._watchers.pop(topic, None)
-                self._changed = True
+                self._change()
 
     def hear_published(self) -> None:
         """Listen to published messages from now on."""
-        self.hears_published = self._changed = True
+        self.hears_published = True
+        self._change()
+
+    def _change(self) -> None:
+        self._changed = True
+        self._receiver.interrupt()
 
     async def aclose(self) -> None:
         with self._guard:
@@ -159,21 +162,21 @@ class AsyncDoorbell:
         await pubsub.ping()  # connects
         subscribed = await self._subscribe(pubsub, set())
         await pubsub.subscribe(_IDLE)
-        heard_at = time.monotonic()
-        asked_at: float | None = heard_at
+        asked, due = True, time.monotonic() + _ANSWER
         while not self._should_end():
             if self._changed:
                 subscribed = await self._subscribe(pubsub, subscribed)
-            message = await pubsub.get_message(timeout=_CHECK)
+                continue
+            message = await self._receiver.get(pubsub, max(0.0, due - time.monotonic()))
             now = time.monotonic()
             if message is not None:
-                heard_at, asked_at = now, None
+                asked, due = False, now + _QUIET
                 self._handle(message)
-            elif asked_at is None and now - heard_at >= _QUIET:
-                asked_at = now
+            elif now >= due:
+                if asked:
+                    raise ConnectionError(f"no answer for {_ANSWER:g} seconds")
+                asked, due = True, now + _ANSWER
                 await pubsub.ping()
-            elif asked_at is not None and now - asked_at >= _ANSWER:
-                raise ConnectionError(f"no answer for {_ANSWER:g} seconds")
 
     async def _subscribe(self, pubsub: Any, subscribed: set[Channel]) -> set[Channel]:
         """Subscribe to what is watched, and unsubscribe from the rest. Returns the channels that are subscribed now."""

@@ -121,6 +121,29 @@ class Signal:
         return self._event.is_set()
 
 
+class Receiver:
+    """Waits for the messages of redis-py's `PubSub`. `interrupt` ends the wait."""
+
+    def __init__(self) -> None:
+        self._wait: asyncio.Timeout | None = None
+
+    async def get(self, pubsub: Any, seconds: float) -> Any:
+        """The next message; None after this many seconds, or after an interrupt."""
+        try:
+            # redis-py ends a wait in the same way, so that no message is lost.
+            async with asyncio.timeout(None) as self._wait:
+                return await pubsub.get_message(timeout=seconds)
+        except TimeoutError:
+            return None
+        finally:
+            self._wait = None
+
+    def interrupt(self) -> None:
+        if self._wait is not None:
+            self._wait.reschedule(0)
+            self._wait = None
+
+
 class Job:
     """Work in the background, until it ends or is stopped."""
 

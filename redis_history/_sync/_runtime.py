@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from redis_history._validation import check_function, check_process, is_coroutine_function
 from redis_history.compaction.summaries import summary_error
@@ -23,6 +23,9 @@ Work = Callable[[], None]
 
 Lock = threading.Lock
 sleep = time.sleep
+
+#: Seconds after which a new subscription is sent to the server, and a store is closed, at the latest.
+_SHORT_WAIT: Final = 0.05
 
 
 def turns() -> contextlib.nullcontext[None]:
@@ -95,6 +98,17 @@ class Signal:
         if found:
             self.set()  # it stays set, for others who wait, until it is cleared
         return found
+
+
+class Receiver:
+    """Waits for the messages of redis-py's `PubSub`. redis-py cannot interrupt a wait in a thread, so all are short."""
+
+    def get(self, pubsub: Any, seconds: float) -> Any:
+        """The next message, or None after a moment."""
+        return pubsub.get_message(timeout=min(seconds, _SHORT_WAIT))
+
+    def interrupt(self) -> None:
+        """Nothing to do."""
 
 
 class Job:

@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
@@ -292,11 +293,23 @@ class _Rounds:
         self.close()
 
 
+@FACES
+async def test_a_new_subscription_interrupts_the_wait_for_messages(own_server: Start, face: str) -> None:
+    began = time.monotonic()
+    async with open_store(face, own_server().url, poll_interval=NEVER) as store:
+        for number in range(4):  # an idle doorbell waits for 5 seconds
+            changes = store.subscribe(f"c{number}")
+            assert await changes.get(timeout=0) is None
+            await store.append(f"c{number}", user("Hello"))
+            assert await changes.get(timeout=SOON)
+    assert time.monotonic() - began < SOON
+
+
 @pytest.mark.proves("get-in-time")
 @FACES
 async def test_the_mode_is_poll_during_outages(own_server: Start, face: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that hangs keeps its connections, but sends nothing. Then it is killed and started again, twice."""
-    for name in ("_CHECK", "_QUIET", "_ANSWER"):
+    for name in ("_QUIET", "_ANSWER"):
         monkeypatch.setattr(f"redis_history._{face}._doorbell.{name}", 0.3)
     server = own_server()
     async with open_store(face, server.url, poll_interval=NEVER) as store:
