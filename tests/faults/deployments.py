@@ -272,7 +272,7 @@ class Cluster(Deployment):
 
     def faults(self) -> dict[Callable[[], None], float]:
         found = {**super().faults(), self.move_slot: 20}
-        return {**found, self.fail_over: 2} if self._replicas else found
+        return {**found, self.fail_over: 3} if self._replicas else found
 
     def move_slot(self) -> None:
         """Move a slot with conversations, its keys some at a time."""

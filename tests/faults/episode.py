@@ -12,8 +12,10 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -95,9 +97,9 @@ class Observer:
 
 
 class Episode:
-    """It ends after `operations` acknowledged calls, or after `seconds`. `package` is the folder that has
-    `redis_history` for the writers and watchers. `streamers` write ten replies each. `kills`: also those of processes
-    with live replies, which are over only when their leases are."""
+    """It ends after `operations` acknowledged calls and the `least` number of each fault, or after `seconds`.
+    `package` is the folder that has `redis_history` for the writers and watchers. `streamers` write ten replies each.
+    `kills`: also those of processes with live replies, which are over only when their leases are."""
 
     def __init__(
         self,
@@ -114,6 +116,7 @@ class Episode:
         kills: bool = True,
         seed: int = 1,
         package: Path = ROOT,
+        least: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self._folder = folder
         self._deployment = deployment
@@ -127,6 +130,7 @@ class Episode:
         self._kills = kills
         self._random = random.Random(seed)
         self._package = package
+        self._least = least
         self._clients: list[Client] = []
         self._stack = contextlib.ExitStack()
         self._read: dict[Path, int] = {}
@@ -180,7 +184,7 @@ class Episode:
             self._start()
             wait_until(lambda: self._acknowledged() > 20, "the writers to begin", 60)
             end = time.monotonic() + self._seconds
-            while self._acknowledged() < self._operations:
+            while self._acknowledged() < self._operations or not Counter(self._least) <= self.counts:
                 late = time.monotonic() - end
                 if (late > 0 and self.counts["acknowledged"] > ENOUGH) or late > 120:
                     break
