@@ -81,7 +81,7 @@ def open_backend(url: str | None, client: Any, namespace: str, options: Options,
     keyspace = Keyspace(namespace)
     if options.search != "off":
         searching = Searching(options.language, options.vectors, options.search == "require")
-        index = SearchIndex(searching, keyspace.index_parts(cluster=cluster))
+        index = SearchIndex(searching, keyspace, cluster=cluster)
     settings = Settings(
         keyspace,
         options.log_length,

@@ -17,6 +17,7 @@ from redis.asyncio import ConnectionPool, Redis, RedisCluster
 from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.crc import key_slot
 from redis.exceptions import (
     AskError,
     ClusterDownError,
@@ -381,7 +382,18 @@ class AsyncClusterBackend(AsyncRedisBackend):
             for index, reply in zip(indexes, answers, strict=True):
                 unknown = isinstance(reply, NoScriptError)
                 replies[index] = await self._reply(calls[index]) if unknown else reply
+                if isinstance(reply, MovedError):
+                    await nodes.moved(reply, address)
         return replies
+
+    async def _by_node(self, keys: list[bytes]) -> list[list[bytes]]:
+        nodes = self._server
+        if nodes.stale:
+            await nodes.refresh()
+        by_node: dict[Address, list[bytes]] = {}
+        for key in sorted(keys, key=key_slot, reverse=True):
+            by_node.setdefault(nodes.owner(key), []).append(key)
+        return [by_node[address] for address in sorted(by_node)]
 
     async def _retry_call(self, method: Any, arguments: tuple[Any, ...], error: Exception) -> Any:
         async def again(*arguments: Any) -> Any:

@@ -37,7 +37,7 @@ from redis_history.errors import (
 )
 from redis_history.operations import Op
 from redis_history.operations.backend import ChangedHeads, ChangeQuery, SearchedBy, Wake, WakeAll
-from redis_history.operations.base import Call, Pause, Steps, Upkeep, as_map, decoded
+from redis_history.operations.base import ByNode, Call, Pause, Steps, Upkeep, as_map, decoded
 from redis_history.operations.documents import finish_work
 from redis_history.operations.failures import FullJitter, is_transient, may_have_arrived, translate
 from redis_history.operations.index import use_index
@@ -217,6 +217,8 @@ class AsyncRedisBackend:
             return await self._maintain(work)
         if type(work) is Pause:
             return await sleep(work.seconds)
+        if type(work) is ByNode:
+            return await self._with_retries(self._by_node, work.keys)
         replies = await self.carry_out(work)
         return [decoded(call, reply) for call, reply in zip(work, replies, strict=True)]
 
@@ -402,6 +404,9 @@ class AsyncRedisBackend:
 
     async def _ask(self, commands: Sequence[Sequence[bytes]]) -> list[list[Any]]:
         return [await primary.pipeline(commands) for primary in await self._primaries()]
+
+    async def _by_node(self, keys: list[bytes]) -> list[list[bytes]]:
+        return [keys]
 
     async def _require_confirmation(self, confirm: Confirmation, node: AsyncNode) -> None:
         """Raises CapabilityError if the server cannot confirm writes."""

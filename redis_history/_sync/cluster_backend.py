@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 from redis import ConnectionPool, Redis, RedisCluster
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode
+from redis.crc import key_slot
 from redis.exceptions import (
     AskError,
     ClusterDownError,
@@ -380,7 +381,18 @@ class ClusterBackend(RedisBackend):
             for index, reply in zip(indexes, answers, strict=True):
                 unknown = isinstance(reply, NoScriptError)
                 replies[index] = self._reply(calls[index]) if unknown else reply
+                if isinstance(reply, MovedError):
+                    nodes.moved(reply, address)
         return replies
+
+    def _by_node(self, keys: list[bytes]) -> list[list[bytes]]:
+        nodes = self._server
+        if nodes.stale:
+            nodes.refresh()
+        by_node: dict[Address, list[bytes]] = {}
+        for key in sorted(keys, key=key_slot, reverse=True):
+            by_node.setdefault(nodes.owner(key), []).append(key)
+        return [by_node[address] for address in sorted(by_node)]
 
     def _retry_call(self, method: Any, arguments: tuple[Any, ...], error: Exception) -> Any:
         def again(*arguments: Any) -> Any:

@@ -318,7 +318,7 @@ class Reading:
         filters = make_filters(roles, participant_ids, scope, since, before, tool_names, archived)
         asked = Asked(query, filters, limit, offset, token_cap, token_counter, context, highlight, time_zone)
         within = make_within(user_id, agent_name, conversation_ids)
-        return self._run(Searcher(self._backend, self._options).search_all(within, asked))
+        return self._run(Searcher(self._backend, self._options).search(within, asked))
 
     def reindex(self, *, on_progress: Callable[[int, int], object] | None = None) -> Reindexed:
         """Write the search documents of all conversations of the namespace anew, and remove those of no message.

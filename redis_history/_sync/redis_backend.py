@@ -38,7 +38,7 @@ from redis_history.errors import (
 )
 from redis_history.operations import Op
 from redis_history.operations.backend import ChangedHeads, ChangeQuery, SearchedBy, Wake, WakeAll
-from redis_history.operations.base import Call, Pause, Steps, Upkeep, as_map, decoded
+from redis_history.operations.base import ByNode, Call, Pause, Steps, Upkeep, as_map, decoded
 from redis_history.operations.documents import finish_work
 from redis_history.operations.failures import FullJitter, is_transient, may_have_arrived, translate
 from redis_history.operations.index import use_index
@@ -218,6 +218,8 @@ class RedisBackend:
             return self._maintain(work)
         if type(work) is Pause:
             return sleep(work.seconds)
+        if type(work) is ByNode:
+            return self._with_retries(self._by_node, work.keys)
         replies = self.carry_out(work)
         return [decoded(call, reply) for call, reply in zip(work, replies, strict=True)]
 
@@ -403,6 +405,9 @@ class RedisBackend:
 
     def _ask(self, commands: Sequence[Sequence[bytes]]) -> list[list[Any]]:
         return [primary.pipeline(commands) for primary in self._primaries()]
+
+    def _by_node(self, keys: list[bytes]) -> list[list[bytes]]:
+        return [keys]
 
     def _require_confirmation(self, confirm: Confirmation, node: Node) -> None:
         """Raises CapabilityError if the server cannot confirm writes."""

@@ -58,11 +58,11 @@ def search_options(store: HistoryStore, language: str | None = None) -> dict[str
 
     A store with another language, or without the vectors, would replace the index."""
     backend: Any = store.backend
-    [part] = Keyspace(store.namespace).index_parts(cluster=False)
-    replies = backend.ask([[b"FT.INFO", part.name]])
+    keyspace = Keyspace(store.namespace)
+    replies = backend.ask([[b"FT.INFO", keyspace.index]])
     if len(replies) > 1 or isinstance(replies[0][0], Exception):  # a cluster; no index, or no search
         return {} if language is None else {"language": language}
-    form = read_index_form(part, replies[0][0])
+    form = read_index_form(keyspace, replies[0][0])
     if form is None:
         complain("the search index of this namespace belongs to another version of redis_history; it is not used")
         return {"search": "off"}

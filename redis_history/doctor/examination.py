@@ -59,7 +59,7 @@ def examine(store: HistoryStore, url: str) -> Iterator[Finding]:
             [b"CONFIG", b"SET", b"notify-keyspace-events", _NO_FLAG],
             [b"ACL", b"WHOAMI"],
             rights_question(keyspace, where.database, cluster=where.several),
-            *([b"FT.INFO", part.name] for part in keyspace.index_parts(cluster=where.several)),
+            *([b"FT.INFO", name] for name in _index_names(keyspace, where.several)),
         ]
     )
     answers = read_answers(keyspace, where.database, replies, cluster=where.several)
@@ -72,13 +72,12 @@ def read_answers(keyspace: Keyspace, database: int, nodes: Sequence[Sequence[Any
     """Parses the replies of all nodes. `nodes`: for each node, its replies in the order of `examine`."""
     infos, settings, users, rights, *indexes = (list(replies) for replies in zip(*nodes, strict=True))
     states, form, failures = [], None, 0
-    for part, replies in zip(keyspace.index_parts(cluster=cluster), indexes, strict=True):
-        reply = next((one for one in replies if not isinstance(one, Exception)), None)  # of a cluster, one node has it
-        if reply is None:
-            continue
+    known = [[one for one in replies if not isinstance(one, Exception)] for replies in indexes]
+    # Of one index, any node tells about all.
+    for reply in known[0][:1] or [one for replies in known for one in replies]:
         with suppress(CorruptDataError):
             states.append(read_index_info(reply))
-        form = form or read_index_form(part, reply)
+        form = form or read_index_form(keyspace, reply)
         info = reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
         failures += int(info.get(b"hash_indexing_failures", 0))
     missing = missing_rights(keyspace, database, rights, cluster=cluster)
@@ -95,6 +94,11 @@ def read_answers(keyspace: Keyspace, database: int, nodes: Sequence[Sequence[Any
         form=form,
         failures=failures,
     )
+
+
+def _index_names(keyspace: Keyspace, cluster: bool) -> list[bytes]:
+    """The names that the index of all, or that of a node, may have."""
+    return [keyspace.index, *(keyspace.index_names(cluster=True) if cluster else ())]
 
 
 def _info(reply: Any) -> dict[str, str]:

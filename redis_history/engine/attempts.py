@@ -81,13 +81,13 @@ def is_late(reply: Any) -> bool:
 
 
 def raise_first(calls: list[Call], replies: list[Any]) -> list[Any]:
-    """The replies. Raises the first error, except NoScriptError, and except permanent errors and TRYAGAIN of calls with
-    `errors`."""
+    """The replies. Raises the first error, except NoScriptError, and except permanent errors, redirections and TRYAGAIN
+    of calls with `errors`."""
     for call, reply in zip(calls, replies, strict=True):
         if not isinstance(reply, ResponseError) or isinstance(reply, NoScriptError):
             continue
-        if call.errors and isinstance(reply, TryAgainError):
+        if call.errors and isinstance(reply, TryAgainError | MovedError):
             continue
-        if not call.errors or isinstance(reply, MovedError) or is_transient(reply):
+        if not call.errors or is_transient(reply):
             raise reply
     return replies

@@ -73,7 +73,7 @@ class Filters(Struct, frozen=True):
         """Whether no message at all can pass: a list is empty, or no position is between the bounds."""
         if self.before is not None and (first := self.first) is not None and first >= self.before:
             return True
-        return any(names is not None and not names for names in (self.roles, self.participant_ids, self.tool_names))
+        return frozenset() in (self.roles, self.participant_ids, self.tool_names)
 
     def wants(self, message: Message) -> bool:
         """Whether a stored message passes."""

@@ -28,7 +28,7 @@ from redis_history.model.pairs import marks
 from redis_history.model.times import to_microseconds
 from redis_history.model.wire import COMPRESSED, FREE_FORM, compress_body, decode_member, encode, placed
 from redis_history.operations import refusals
-from redis_history.operations.keys import ConversationKeys, extend_keys, is_list
+from redis_history.operations.keys import ConversationKeys, extend_keys, is_list, pack_keys
 from redis_history.operations.settings import Settings
 from redis_history.tokens import count_characters, estimate_tokens
 
@@ -92,9 +92,9 @@ PLACES: Final = ("_locate", "_archived")
 # Calls and steps
 
 #: The steps of an operation: a generator without I/O. It yields a `Call`, a list of repeatable calls (one round trip),
-#: an `Upkeep` or a `Pause`. It receives the outcome, the list of outcomes, whether the upkeep was done, or None. Errors
-#: of redis_history.errors are raised at the `yield`. It returns the operation's outcome. What takes several operations,
-#: such as a search or a fork, yields these instead, and a store executes them.
+#: an `Upkeep`, a `Pause` or a `ByNode`. It receives the outcome, the list of outcomes, whether the upkeep was done, or
+#: None. Errors of redis_history.errors are raised at the `yield`. It returns the operation's outcome. What takes
+#: several operations, such as a search or a fork, yields these instead, and a store executes them.
 Steps = Generator[Any, Any, T]
 
 #: The argument of writing scripts for the time when the call was first sent.
@@ -105,9 +105,9 @@ class Call(Struct, frozen=True):
     """A command for the server; `decode` reads its reply.
 
     With a script, `keys` are the number of its KEYS and these, and `args` its ARGV; without, `args` is the whole
-    command. `sent_at`: for calls that must not run twice, the argument for the time when the call was first sent.
-    `confirm`: sends a confirming command right after; `decode` then takes both replies. `errors`: in a list of calls, a
-    permanent error, a redirection and TRYAGAIN are outcomes.
+    command, and `keys` only say which node executes it. `sent_at`: for calls that must not run twice, the argument for
+    the time when the call was first sent. `confirm`: sends a confirming command right after; `decode` then takes both
+    replies. `errors`: in a list of calls, a permanent error, a redirection and TRYAGAIN are outcomes.
     """
 
     script: Script | None
@@ -144,9 +144,11 @@ def as_map(reply: Any) -> Mapping[Any, Any]:
     return reply if isinstance(reply, Mapping) else dict(zip(reply[::2], reply[1::2], strict=True))
 
 
-def plain(*command: bytes, decode: Callable[[Any], Any] = as_is, errors: bool = False) -> Call:
-    """A command without a script."""
-    return Call(None, (), [*command], decode, errors=errors)
+def plain(
+    *command: bytes, decode: Callable[[Any], Any] = as_is, errors: bool = False, beside: bytes | None = None
+) -> Call:
+    """A command without a script. `beside`: a key, if the command goes to the node of this key."""
+    return Call(None, () if beside is None else pack_keys(beside), [*command], decode, errors=errors)
 
 
 #: Errors of decoders for damaged data.
@@ -189,6 +191,13 @@ class Pause(Struct, frozen=True):
     """Wait this many seconds."""
 
     seconds: float
+
+
+class ByNode(Struct, frozen=True):
+    """Group keys by the node of a cluster that serves them, as far as is known. The outcome is a list of lists, each
+    with the keys of the highest slots first, because the lowest slots usually move first."""
+
+    keys: list[bytes]
 
 
 def read(call: Call, settings: Settings) -> Steps[Any]:

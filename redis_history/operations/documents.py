@@ -9,11 +9,21 @@ from msgspec import Struct, field
 
 from redis_history.model import Message
 from redis_history.model.ids import new_token
-from redis_history.operations.base import PLACES, WRITING, Call, Op, Steps, as_is, change_header, load_script, plain
+from redis_history.operations.base import (
+    PLACES,
+    WRITING,
+    ByNode,
+    Call,
+    Op,
+    Steps,
+    as_is,
+    change_header,
+    load_script,
+    plain,
+)
 from redis_history.operations.fetch import Fetch
 from redis_history.operations.keys import ConversationKeys, Keyspace, field_of, pack_keys
 from redis_history.operations.settings import DocumentOf, Settings
-from redis_history.search.redisearch import page_command, read_found
 
 DOCUMENTS: Final = load_script("documents", *WRITING, *PLACES)
 MARK: Final = load_script("mark", "_member", "_archive", "_locate")
@@ -120,23 +130,27 @@ class WriteDocuments(Struct, Op[int | None], frozen=True):
         return written
 
 
-class SweepDocuments(Struct, Op[tuple[int, int] | None], frozen=True):
-    """Remove the documents without a message among some, from `cursor` (0: the first) on. The outcome is the next
-    cursor (0: that was all) and the number of removed ones."""
+class SweepDocuments(Struct, Op[int | None], frozen=True):
+    """Remove the documents without a message. The outcome is their number."""
 
-    cursor: int = 0
-
-    def steps(self, settings: Settings) -> Steps[tuple[int, int] | None]:
+    def steps(self, settings: Settings) -> Steps[int | None]:
         if settings.index is None or not settings.index.works:
             return None
-        count = len(settings.index.parts)
-        start, at = divmod(max(self.cursor - 1, 0), count)
-        if count == 1:
-            pattern = settings.keyspace.documents + b"*"
-            next_cursor, keys = yield plain(b"SCAN", b"%d" % self.cursor, b"MATCH", pattern, b"COUNT", b"%d" % _SWEPT)
-        else:  # SCAN reads one node only
-            listed = yield plain(*page_command(settings.index.parts[at].name, start, _SWEPT))
-            keys = [key for key, _ in read_found(listed).documents]
+        removed = 0
+        for [key, *_] in (yield ByNode(settings.keyspace.registries())):
+            cursor = b"0"
+            while True:
+                pattern = settings.keyspace.documents + b"*"
+                count = b"%d" % _SWEPT
+                cursor, keys = yield plain(b"SCAN", cursor, b"MATCH", pattern, b"COUNT", count, beside=key)
+                for gone in (yield from self._without_message(keys, settings)):
+                    yield plain(b"UNLINK", gone)
+                    removed += 1
+                if cursor == b"0":
+                    break
+        return removed
+
+    def _without_message(self, keys: list[bytes], settings: Settings) -> Steps[list[bytes]]:
         generations: dict[tuple[str, bytes], list[tuple[int, bytes]]] = {}
         gone = []
         for key in keys:
@@ -149,10 +163,4 @@ class SweepDocuments(Struct, Op[tuple[int, int] | None], frozen=True):
             sequences = tuple(sequence for sequence, _ in documents)
             messages = yield from Fetch(conversation_id, generation, sequences).steps(settings)
             gone += [key for (_, key), message in zip(documents, messages, strict=True) if message is None]
-        for key in gone:
-            yield plain(b"UNLINK", key)
-        if count == 1:
-            return int(next_cursor), len(gone)
-        if len(keys) == _SWEPT:
-            return (start + _SWEPT - len(gone)) * count + at + 1, len(gone)
-        return (at + 2) % (count + 1), len(gone)
+        return gone

@@ -7,9 +7,8 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from redis_history.errors import CorruptDataError
 from redis_history.model import Message
-from redis_history.model.wire import decode_member
+from redis_history.model.wire import decode_members
 from redis_history.operations.base import Call, Read, load_script
 from redis_history.operations.keys import pack_keys
 from redis_history.operations.settings import Settings
@@ -38,21 +37,27 @@ class Fetch(Struct, Read[list[Fetched | None]], frozen=True):
     def call(self, settings: Settings) -> Call:
         keys = settings.keyspace.conversation(self.conversation_id)
         prefix = settings.keyspace.documents_of(self.conversation_id, self.generation)
-        packed = pack_keys(keys.state, keys.messages, *(b"%b%d" % (prefix, sequence) for sequence in self.sequences))
-        args = [self.generation, b"%d" % self.around, *(b"%d" % sequence for sequence in self.sequences)]
-        return Call(FETCH, packed, args, self._decode)
+        numbers = [b"%d" % sequence for sequence in self.sequences]
+        packed = pack_keys(keys.state, keys.messages, *[prefix + number for number in numbers])
+        return Call(FETCH, packed, [self.generation, b"%d" % self.around, *numbers], self._decode)
 
     def _decode(self, reply: list[Any]) -> list[Fetched | None]:
+        every, errors = decode_members([member for item in reply if item for member in item[0]])
         found: list[Fetched | None] = []
+        start = 0
         for item in reply:
-            try:
-                if not item:
+            if not item:
+                found.append(None)
+                continue
+            members, at, archived = item
+            messages = every[start : start + len(members)]
+            start += len(members)
+            if errors:  # some are missing in `every`
+                messages, unreadable = decode_members(members)
+                if unreadable:
+                    name = self.conversation_id[:80]
+                    _logger.error("skipped an unreadable message of conversation %r: %s", name, unreadable[0])
                     found.append(None)
                     continue
-                messages = [decode_member(member) for member in item[0]]
-                at = item[1]
-                found.append(Fetched(messages[at], messages[:at], messages[at + 1 :], bool(item[2])))
-            except CorruptDataError as error:
-                _logger.error("skipped an unreadable message of conversation %r: %s", self.conversation_id[:80], error)
-                found.append(None)
+            found.append(Fetched(messages[at], messages[:at], messages[at + 1 :], bool(archived)))
         return found

@@ -5,7 +5,6 @@ alias moves to it when the server has filled it. Until then the former index ans
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
@@ -13,16 +12,13 @@ from typing import Any, Final, NamedTuple
 from msgspec import Struct
 
 from redis_history.errors import BackendError, CapabilityError, CorruptDataError
-from redis_history.operations.base import Op, Pause, Steps, as_map, plain
-from redis_history.operations.keys import IndexPart
+from redis_history.operations.base import ByNode, Op, Pause, Steps, as_map, plain
+from redis_history.operations.keys import Keyspace
 from redis_history.operations.settings import SearchIndex, Searching, Settings
-from redis_history.search.redisearch import VECTOR, create_arguments
+from redis_history.search.redisearch import VECTOR
 from redis_history.search.words import LANGUAGES, UNSTEMMED
 
 _logger = logging.getLogger("redis_history")
-
-#: Raised when the fields of documents change: the index then has another name, and documents are written again.
-DOCUMENT_VERSION: Final = 1
 
 #: Seconds between checks of an index that the server is still filling.
 _CHECK_SECONDS: Final = 0.05
@@ -40,27 +36,18 @@ class MakeIndex(Struct, Op[float | None], frozen=True):
 
 
 class IndexState(NamedTuple):
-    """`share`: of documents in the index, 0 to 1; `complete`: all are. `each`: the documents of each part."""
+    """`share`: of documents in the index, 0 to 1; `complete`: all are."""
 
     name: bytes
     documents: int
     share: float
     complete: bool
-    each: tuple[int, ...] = ()
 
 
 def together(states: Sequence[IndexState]) -> IndexState:
-    each, share = tuple(state.documents for state in states), min(state.share for state in states)
-    return IndexState(states[0].name, sum(each), share, all(state.complete for state in states), each)
-
-
-def create_index(part: IndexPart, searching: Searching) -> tuple[bytes, list[bytes]]:
-    """The name of the index with this form, and the command that creates it."""
-    command = create_arguments(b"", [part.documents], language=searching.language, vectors=searching.vectors)
-    form = hashlib.sha256(b"\0".join(command)).hexdigest()[:8].encode()
-    name = b"%b:%d:%b" % (part.name, DOCUMENT_VERSION, form)
-    command[1] = name
-    return name, command
+    """The indexes of several nodes as one."""
+    documents, share = sum(state.documents for state in states), min(state.share for state in states)
+    return IndexState(states[0].name, documents, share, all(state.complete for state in states))
 
 
 def read_index_info(reply: Any) -> IndexState:
@@ -74,16 +61,16 @@ def read_index_info(reply: Any) -> IndexState:
         raise CorruptDataError(f"unreadable reply to FT.INFO: {str(reply)[:200]}") from error
 
 
-def read_index_form(part: IndexPart, reply: Any) -> Searching | None:
+def read_index_form(keyspace: Keyspace, reply: Any) -> Searching | None:
     """The form of an index, from the reply to FT.INFO; None for an index of another version."""
     info = as_map(reply)
-    name, vectors = info.get(b"index_name"), None
+    name, vectors = info.get(b"index_name", b""), None
     for attribute in info.get(b"attributes", ()):
         field = as_map([*attribute, b""] if isinstance(attribute, list) and len(attribute) % 2 else attribute)
         if field.get(b"attribute") == VECTOR and field.get(b"type") == b"VECTOR":
             vectors = int(field[b"dim"])
     every = (Searching(language, vectors) for language in (*sorted(LANGUAGES), UNSTEMMED))
-    return next((one for one in every if create_index(part, one)[0] == name), None)
+    return next((one for one in every if name.endswith(one.index(keyspace)[0])), None)
 
 
 def is_refusal(error: Exception) -> bool:
@@ -100,6 +87,13 @@ def is_moving(error: object) -> bool:
     from redis.exceptions import AskError, TryAgainError
 
     return isinstance(error, AskError | TryAgainError)
+
+
+def has_moved(reply: object) -> bool:
+    """Whether it is the error that another node of the cluster has the slot."""
+    from redis.exceptions import MovedError
+
+    return isinstance(reply, MovedError)
 
 
 def use_index(settings: Settings, *, lost: bool = False) -> Steps[None]:
@@ -136,24 +130,28 @@ def fill_index(settings: Settings, seconds: float, *, anew: bool = False) -> Ste
 
 
 def _ensure_all(index: SearchIndex, database: int, *, anew: bool = False) -> Steps[IndexState | str]:
-    """Create the missing parts of the index. Returns the state of all parts, or why this server cannot search.
+    """Create the index where it is missing. Returns the state of all nodes, or why this server cannot search.
 
-    With `anew`, create also the parts that the server says it has. In a cluster of Redis 8, where one node answers for
-    all, a node that has joined since has no index, and FT.INFO does not tell.
+    With `anew`, create it also where the server says that there is one. In a cluster of Redis 8, where one node answers
+    for all, a node that has joined since has no index, and FT.INFO does not tell.
     """
     states: list[IndexState] = []
     settled = True
     if database:  # RediSearch indexes database 0 alone, but shows its indexes in all
         return f"the store uses database {database}"
-    replies = yield [plain(b"FT.INFO", part.name, errors=True) for part in index.parts]
-    for part, reply in zip(index.parts, replies, strict=True):
-        name, command = create_index(part, index.form)
+    if anew:
+        index.nodes = None
+    aliases = yield from find_indexes(index)
+    replies = yield [plain(b"FT.INFO", alias, errors=True) for alias in aliases]
+    for alias, reply in zip(aliases, replies, strict=True):
+        name = alias + index.ending
         if is_moving(reply):
+            index.nodes = None
             states.append(IndexState(name, 0, 0.0, False))
             continue
         state = None if isinstance(reply, Exception) else read_index_info(reply)
         if anew or state is None or state.name != name:
-            found = yield from _ensure(part.name, name, command)
+            found = yield from _ensure(alias, name, [index.create[0], name, *index.create[2:]])
             if not isinstance(found, str):
                 state = found
             elif state is None or state.name != name:  # else this user may only search
@@ -162,6 +160,34 @@ def _ensure_all(index: SearchIndex, database: int, *, anew: bool = False) -> Ste
         states.append(state)
     index.settled = settled
     return together(states)
+
+
+def find_indexes(index: SearchIndex) -> Steps[list[bytes]]:
+    """The alias of each index. Without a coordinator (Redis before 8), each node of a cluster has its own, and commands
+    must name it in a slot of this node. So it is named after one of the node's buckets, and found by trying all."""
+    if len(index.names) == 1:
+        return index.names
+    if index.nodes is None:
+        keys = yield [plain(b"COMMAND", b"GETKEYS", b"FT.SEARCH", index.names[0], b"*", errors=True)]
+        if "no key" in str(keys[0]):  # a coordinator: the node that is asked asks the others
+            index.use_any_node()
+            return index.names
+    nodes = yield ByNode(index.names)
+    if nodes != index.nodes:
+        replies = yield [plain(b"FT.INFO", name, errors=True) for name in index.names]
+        there = {name: one for name, one in zip(index.names, replies, strict=True) if not _is_absent(one)}
+        for names in nodes:
+            alias, *others = [name for name in names if name in there] or names[:1]
+            index.aliases.update(dict.fromkeys(names, alias))
+            for other in others:  # nodes have exchanged slots; one index of a node suffices
+                if not isinstance(there[other], Exception):
+                    yield [plain(b"FT.DROPINDEX", read_index_info(there[other]).name, errors=True)]
+        index.nodes = nodes
+    return [*dict.fromkeys(index.aliases.values())]
+
+
+def _is_absent(reply: Any) -> bool:
+    return isinstance(reply, Exception) and not is_moving(reply)
 
 
 def _ensure(alias: bytes, name: bytes, command: list[bytes]) -> Steps[IndexState | str]:

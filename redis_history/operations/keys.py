@@ -98,13 +98,6 @@ class ConversationKeys(NamedTuple):
         return b"%ba:%d" % (self.state[:-1], revision)
 
 
-class IndexPart(NamedTuple):
-    """A search index: its alias, and the prefix of its documents' keys."""
-
-    name: bytes
-    documents: bytes
-
-
 class MessagePlace(NamedTuple):
     """Where a search found a message; `generation` is that of its document. The sequence of a summary has a minus,
     because a message that it replaced has the same."""
@@ -180,12 +173,10 @@ class Keyspace:
         """The alias of this namespace's search index."""
         return b"rh2:" + quote(self.namespace, safe="").encode()
 
-    def index_parts(self, *, cluster: bool) -> list[IndexPart]:
-        """The search index; in a cluster one for each bucket, on the node of its documents."""
-        if not cluster:
-            return [IndexPart(self.index, self.documents)]
-        tags = (b"%b%02x}" % (self._prefix, bucket) for bucket in range(BUCKETS))
-        return [IndexPart(tag, b"rhd2%b:" % tag[3:]) for tag in tags]
+    def index_names(self, *, cluster: bool) -> list[bytes]:
+        """The alias of the search index. In a cluster each node has an index, and its alias is in a slot of the node:
+        that of one of its buckets."""
+        return [key[:-2] for key in self.registries()] if cluster else [self.index]
 
     def documents_of(self, conversation_id: str, generation: bytes) -> bytes:
         """The prefix of the search documents of one generation of a conversation."""
@@ -203,6 +194,11 @@ class Keyspace:
             return message if key == expected else None
         except (ValueError, InvalidInputError):
             return None
+
+    def place_of_document(self, key: bytes) -> tuple[tuple[str, bytes], int] | None:
+        """The conversation id with the generation, and the sequence, of a search document; None for other keys."""
+        found = self.document_of(key)
+        return None if found is None else ((found.conversation_id, found.generation), found.sequence)
 
     @property
     def patterns(self) -> tuple[bytes, bytes]:

@@ -1,10 +1,10 @@
 -- Searches one conversation.
 --
 -- KEYS  1 state (hash)
--- ARGV  1 '1' if the commands filter by archived   then for each command: how many arguments; which of them (from 1) is the
---       conversation, replaced here by the generation; which of them says how many to find ('0': none), 'rest' if the command is
---       needed only after one that did not list all its matches, 'some' if only right after one that has any; and the arguments.
---       The first counts the conversation's documents
+-- ARGV  1 '1' if the commands filter by archived   then for each command: how many arguments; which of them (from 1) says how
+--       many to find ('0': none), 'rest' if the command is needed only after one that did not list all its matches, 'some' if
+--       only right after one that has any; and the arguments, of which the seventh is the conversation, replaced here by the
+--       generation. The first command counts the conversation's documents
 --
 -- Returns {generation of the documents or '', messages (live and archived, without streaming replies), documents, then for
 -- each further command the number of matches, and sequence (of a summary with a minus) and score of the best, separated by
@@ -35,12 +35,10 @@ local function short(reply)
 end
 
 while at <= #ARGV do
-  local command, first, adapted = {}, at == 2, ARGV[at + 2]
-  for i = at + 3, at + 2 + ARGV[at] do
-    command[#command + 1] = ARGV[i]
-  end
-  command[tonumber(ARGV[at + 1])] = generation
-  at = at + ARGV[at] + 3
+  local first, adapted, to = at == 2, ARGV[at + 1], at + 1 + ARGV[at]
+  local command = {unpack(ARGV, at + 2, to)}
+  command[7] = generation
+  at = to + 1
   local reply = {0}
   local count_at = tonumber(adapted)
   if count_at or adapted == 'rest' and unlisted or adapted == 'some' and last > 0 then

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from datetime import UTC, tzinfo
 from functools import partial
-from itertools import compress, groupby, islice
+from itertools import compress, islice
 from typing import Any, Final, NamedTuple, TypeVar
 
 from msgspec import Struct
@@ -18,7 +18,7 @@ from redis_history._validation import check_function, check_integer, check_limit
 from redis_history.errors import CapabilityError, InvalidInputError, RedisHistoryError
 from redis_history.events import Cursor
 from redis_history.model import Message
-from redis_history.model.filters import Filters, Within
+from redis_history.model.filters import ANYTHING, Filters, Within
 from redis_history.operations.backend import AsyncBackend, Backend, features
 from redis_history.operations.base import Steps
 from redis_history.operations.documents import SweepDocuments, WriteDocuments
@@ -81,7 +81,7 @@ class Embed(Struct, frozen=True):
 
 
 class Asked(Struct, frozen=True):
-    """The arguments of a search, checked, and what they become: `terms` and `vector`. Raises InvalidInputError."""
+    """The arguments of a search, checked. Raises InvalidInputError."""
 
     query: str
     filters: Filters
@@ -92,8 +92,6 @@ class Asked(Struct, frozen=True):
     context: int
     highlight: bool
     time_zone: tzinfo = UTC
-    terms: Query = Query(())
-    vector: bytes | None = None
 
     def __post_init__(self) -> None:
         check_range(self.limit, self.offset)
@@ -103,17 +101,9 @@ class Asked(Struct, frozen=True):
         check_time_zone(self.time_zone)
 
     @property
-    def end(self) -> int:
-        return self.offset + self.limit
-
-    @property
     def depth(self) -> int:
         """Matches of each term that are ranked."""
-        return max(DEPTH, self.end)
-
-    @property
-    def can_match(self) -> bool:
-        return bool(self.limit and (self.terms or self.vector) and not self.filters.impossible)
+        return max(DEPTH, self.offset + self.limit)
 
 
 class _Searched(NamedTuple):
@@ -152,26 +142,23 @@ class Searcher(Struct, frozen=True):
     backend: AsyncBackend | Backend
     options: Options
 
-    def search(self, conversation_id: str, asked: Asked) -> Steps[SearchHits]:
-        asked = yield from self._parsed(asked)
-        if not asked.can_match:
+    def search(self, where: str | Within, asked: Asked) -> Steps[SearchHits]:
+        """Search the conversation of this id, or many."""
+        parse = partial(parse_query, asked.query, self.options.language, asked.time_zone)
+        query = yield from _work(parse, slow=isinstance(asked.query, str) and len(asked.query) > _SHORT_QUERY)
+        vector = yield from self._vector(asked)
+        if not asked.limit or not (query or vector) or asked.filters.impossible:
             return SearchHits()
-        op = Search(conversation_id, asked.terms, asked.filters, asked.vector, asked.depth)
+        ids: Sequence[str] | None
+        if isinstance(where, str):
+            ids = (where,)
+            op: _SearchOp = Search(where, query, asked.filters, vector, asked.depth)
+        else:
+            ids = yield from _conversations_within(where)
+            op = SearchAll(query, asked.filters, vector, asked.depth, self.options.search_wait, ids)
         found = yield from self._matches(op)
         if found is None:
-            return (yield from self._scanned([conversation_id], asked, one=True))
-        return (yield from self._ranked(*found, asked))
-
-    def search_all(self, within: Within, asked: Asked) -> Steps[SearchHits]:
-        asked = yield from self._parsed(asked)
-        if not asked.can_match:
-            return SearchHits()
-        ids = yield from _conversations_within(within)
-        wait = self.options.search_wait
-        op = SearchAll(asked.terms, asked.filters, asked.vector, asked.depth, wait, ids)
-        found = yield from self._matches(op)
-        if found is None:
-            return (yield from self._scanned(ids, asked))
+            return (yield from self._scanned(ids, asked, query, one=isinstance(where, str)))
         return (yield from self._ranked(*found, asked))
 
     def reindex(self, on_progress: Callable[[int, int], object] | None) -> Steps[Reindexed]:
@@ -193,13 +180,8 @@ class Searcher(Struct, frozen=True):
                 done += 1
                 if on_progress is not None:
                     on_progress(done, len(seen))
-        removed = at = 0
-        while (swept := (yield from self._ask_server(SweepDocuments(at)))) is not None:
-            at = swept[0]
-            removed += swept[1]
-            if at == 0:
-                break
-        return Reindexed(len(seen), documents, removed)
+        removed = yield from self._ask_server(SweepDocuments())
+        return Reindexed(len(seen), documents, removed or 0)
 
     def document_all(self, conversation_id: str) -> Steps[int]:
         """Write the search documents of all messages of a conversation. Returns their number."""
@@ -248,17 +230,16 @@ class Searcher(Struct, frozen=True):
     def _ask_server(self, op: ops.Op[T]) -> Steps[T | None]:
         return (yield op) if self._server_may_search else None
 
-    def _parsed(self, asked: Asked) -> Steps[Asked]:
-        query = asked.query
-        parse = partial(parse_query, query, self.options.language, asked.time_zone)
-        terms = yield from _work(parse, slow=isinstance(query, str) and len(query) > _SHORT_QUERY)
-        vector = None
-        if self.options.embedder is not None and self._server_may_search and query.strip() and asked.limit:
-            try:
-                vector = (yield from self._embed([query]))[0]
-            except Exception as error:  # noqa: BLE001 -- an embedder may raise anything
-                _logger.error("the embedder failed; searching by words alone: %s", error)
-        return replace(asked, terms=terms, vector=vector)
+    def _vector(self, asked: Asked) -> Steps[bytes | None]:
+        """The vector of the query, if there is an embedder, and the server can search by it."""
+        if self.options.embedder is None or not self._server_may_search or not asked.query.strip() or not asked.limit:
+            return None
+        try:
+            [vector] = yield from self._embed([asked.query])
+            return vector
+        except Exception as error:  # noqa: BLE001 -- an embedder may raise anything
+            _logger.error("the embedder failed; searching by words alone: %s", error)
+            return None
 
     def _matches(self, op: _SearchOp) -> Steps[tuple[Query, SearchMatches] | None]:
         """The matches of the server, and the last query: phrases without a match are replaced by
@@ -280,46 +261,43 @@ class Searcher(Struct, frozen=True):
                 return op.query, found
 
     def _ranked(self, query: Query, found: SearchMatches, asked: Asked) -> Steps[SearchHits]:
-        asked = replace(asked, terms=query)
-        listed = sum(one.listed for one in (*found.matches, found.nearest) if one is not None)
-        ranked = yield from _work(partial(_rank, found, query), slow=listed > _FEW_MATCHES)
-        totals = (one.total for one in (*found.matches, found.together) if one is not None)
+        totals = [one.total for one in (*found.matches, found.together) if one is not None]
+        ranked = yield from _work(partial(_rank, found, query), slow=sum(totals) > _FEW_MATCHES)
         hits, gone = yield from self._fetched(ranked, asked)
-        return (yield from self._finished(SearchHits(hits, max((len(ranked), *totals)) - gone), asked))
+        return (yield from self._finished(SearchHits(hits, max(len(ranked), *totals) - gone), asked, query))
 
     def _fetched(self, ranked: list[Ranked], asked: Asked) -> Steps[tuple[list[SearchHit], int]]:
         """The hits of a page, and how many messages were skipped. A message that was removed in the meantime, is beyond
         a bound, or would follow the last question makes room for the next."""
         hits: list[SearchHit] = []
         start = gone = 0
-        while start < len(ranked) and len(hits) < asked.end:
+        end, filtered = asked.offset + asked.limit, asked.filters is not ANYTHING
+        while start < len(ranked) and len(hits) < end:
             # A second read is needed only if hits are gone; it reads more, so that a third is rarely needed.
-            window = ranked[start : start + (_FETCHED if start else min(_FETCHED, asked.end))]
+            window = ranked[start : start + (_FETCHED if start else min(_FETCHED, end))]
             start += len(window)
-            fetches = tuple(
-                Fetch(key[0], key[1], tuple(one.sequence for one in group), asked.context)
-                for key, group in groupby(sorted(window, key=_conversation), key=_conversation)
-            )
-            found: dict[tuple[Any, int], Fetched] = {}
-            for op, outcomes in zip(fetches, (yield ops.ReadTogether(fetches)), strict=True):
-                for sequence, fetched in zip(op.sequences, outcomes, strict=True):
-                    if fetched is not None and _passes(asked.filters, fetched.message, fetched.archived):
-                        found[((op.conversation_id, op.generation), sequence)] = fetched
+            sequences: dict[Any, list[int]] = {}
             for one in window:
-                hit = found.get((one.conversation, one.sequence))
-                gone += hit is None
-                if hit is not None:
-                    context = tuple(hit.before), tuple(hit.after)
-                    hits.append(SearchHit(hit.message, one.score, one.conversation[0], (), *context, hit.archived))
-        return hits[asked.offset : asked.end], gone
+                sequences.setdefault(one.conversation, []).append(one.sequence)
+            fetches = [Fetch(where[0], where[1], tuple(those), asked.context) for where, those in sequences.items()]
+            outcomes = yield ops.ReadTogether(tuple(fetches))
+            found = {where: iter(listed) for where, listed in zip(sequences, outcomes, strict=True)}
+            for one in window:
+                hit: Fetched | None = next(found[one.conversation])
+                if hit is None or (filtered and not _passes(asked.filters, hit)):
+                    gone += 1
+                    continue
+                context = tuple(hit.before), tuple(hit.after)
+                hits.append(SearchHit(hit.message, one.score, one.conversation[0], (), *context, hit.archived))
+        return hits[asked.offset : end], gone
 
-    def _scanned(self, ids: Sequence[str] | None, asked: Asked, *, one: bool = False) -> Steps[SearchHits]:
+    def _scanned(self, ids: Sequence[str] | None, asked: Asked, query: Query, *, one: bool) -> Steps[SearchHits]:
         """The hits without an index: reads conversations (None: all, those that changed last first; `one`: a search of
         one conversation), the newest messages of each first, and ranks their messages."""
         if ids is None:
             listed = yield ops.ListConversations(limit=MOST_OWNED + 1)
             ids = [each.conversation_id for each in listed]
-        scan = Scan(asked.terms, asked.filters, language=self.options.language)
+        scan = Scan(query, asked.filters, language=self.options.language)
         room = _Room(MAX_SCANNED, MAX_SCANNED_CHARACTERS)
         archived: set[tuple[str, int]] = set()
         cut = read = 0
@@ -329,14 +307,13 @@ class Searcher(Struct, frozen=True):
             read += 1
             cut += yield from self._scan(conversation_id, asked, scan, room, archived, document=one)
         ranked = yield Work(partial(scan.ranked, one=one))
-        asked = replace(asked, terms=scan.query)
         hits = SearchHits((), len(ranked), _left_out(cut, len(ids) - read, scan.size))
-        for found in ranked[asked.offset : asked.end]:
+        for found in ranked[asked.offset : asked.offset + asked.limit]:
             conversation_id, number = found.conversation, found.sequence
             message, is_archived = scan.messages[conversation_id][number], (conversation_id, number) in archived
             context = yield from self._neighbors(conversation_id, message, asked.context, is_archived)
             hits.append(SearchHit(message, found.score, conversation_id, (), *context, is_archived))
-        return (yield from self._finished(hits, asked))
+        return (yield from self._finished(hits, asked, scan.query))
 
     def _scan(
         self,
@@ -408,8 +385,8 @@ class Searcher(Struct, frozen=True):
             start += len(chunk)
         return written
 
-    def _finished(self, hits: SearchHits, asked: Asked) -> Steps[SearchHits]:
-        finish = partial(_cut_and_highlighted, hits, asked, self.options.language)
+    def _finished(self, hits: SearchHits, asked: Asked, query: Query) -> Steps[SearchHits]:
+        finish = partial(_cut_and_highlighted, hits, asked, query, self.options.language)
         shown = yield from _work(finish, slow=asked.highlight or len(hits) > _FETCHED)
         return SearchHits(shown, hits.total, hits.incomplete)
 
@@ -453,12 +430,8 @@ def _searched(page: ops.Page) -> list[_Searched]:
     return found
 
 
-def _passes(filters: Filters, message: Message, archived: bool) -> bool:
-    return filters.archived in (None, archived) and filters.wants(message)
-
-
-def _conversation(ranked: Ranked) -> Any:
-    return ranked.conversation
+def _passes(filters: Filters, hit: Fetched) -> bool:
+    return filters.archived in (None, hit.archived) and filters.wants(hit.message)
 
 
 def _rank(found: SearchMatches, query: Query) -> list[Ranked]:
@@ -478,10 +451,10 @@ def _left_out(cut: int, unread: int, size: int) -> str | None:
     return f"without an index only {size:,} messages were searched, not {' and '.join(filter(None, left))}"
 
 
-def _cut_and_highlighted(hits: list[SearchHit], asked: Asked, language: str) -> list[SearchHit]:
-    hits = cut_to_tokens(hits, asked.token_cap, asked.terms, language=language, counter=asked.token_counter)
+def _cut_and_highlighted(hits: list[SearchHit], asked: Asked, query: Query, language: str) -> list[SearchHit]:
+    hits = cut_to_tokens(hits, asked.token_cap, query, language=language, counter=asked.token_counter)
     if not asked.highlight:
         return hits
     shown = [hit.message if hit.excerpt is None else hit.excerpt for hit in hits]
-    marks = [highlights(text, asked.terms, language=language) for text in shown]
+    marks = [highlights(text, query, language=language) for text in shown]
     return [replace(hit, highlights=mark) for hit, mark in zip(hits, marks, strict=True)]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from redis_history.model import Message
-from redis_history.operations.keys import IndexPart, Keyspace
-from redis_history.search.redisearch import VECTOR, document
+from redis_history.operations.keys import Keyspace
+from redis_history.search.redisearch import VECTOR, create_arguments, document
 
 if TYPE_CHECKING:
     from redis_history.engine.durability import Confirmation
@@ -31,13 +32,30 @@ class Searching:
         fields = document(message)
         return [*fields, VECTOR, vector] if vector else fields
 
+    def index(self, keyspace: Keyspace) -> tuple[bytes, list[bytes]]:
+        """The end of the name of an index of this form, behind its alias, and the command that creates the index,
+        without the name."""
+        command = create_arguments(b"", [keyspace.documents], language=self.language, vectors=self.vectors)
+        form = hashlib.sha256(b"\0".join(command)).hexdigest()[:8].encode()
+        return b":%d:%b" % (DOCUMENT_VERSION, form), command
+
+
+#: Raised when the fields of documents change: the index then has another name, and documents are written again.
+DOCUMENT_VERSION: Final = 1
+
 
 class SearchIndex:
-    """A backend's index. `form`: the wanted form; `parts`: one, or in a cluster one for each bucket."""
+    """A backend's index. `form`: the wanted form; `names`: the aliases that it may have, one for each bucket if each
+    node of a cluster has its own index, else one."""
 
-    def __init__(self, form: Searching, parts: list[IndexPart]) -> None:
+    def __init__(self, form: Searching, keyspace: Keyspace, *, cluster: bool) -> None:
         self.form = form
-        self.parts = parts
+        self._whole = keyspace.index
+        self.names = keyspace.index_names(cluster=cluster)
+        self.ending, self.create = form.index(keyspace)
+        #: The names of the buckets by node, as far as is known, and for each name the alias of the index on its node.
+        self.nodes: list[list[bytes]] | None = None
+        self.aliases = {name: name for name in self.names}
         #: Whether the server searches; None before the first call.
         self.works: bool | None = None
         #: Whether searches use the index of this form; until it is filled, they use the former one.
@@ -45,12 +63,14 @@ class SearchIndex:
         #: Whether scripts can search. In clusters of Redis 8, where one node searches for all, they cannot.
         self.scripts = True
 
-    def part(self, conversation_id: str) -> IndexPart:
-        """The part with the documents of a conversation."""
-        return self.parts[self.part_number(conversation_id)]
+    def use_any_node(self) -> None:
+        """There is one index, and each node of the cluster answers for all."""
+        self.names, self.scripts = [self._whole], False
+        self.aliases = {self._whole: self._whole}
 
-    def part_number(self, conversation_id: str) -> int:
-        return Keyspace.bucket_of(conversation_id) % len(self.parts)
+    def alias(self, conversation_id: str) -> bytes:
+        """The alias of the index with the documents of a conversation."""
+        return self.aliases[self.names[Keyspace.bucket_of(conversation_id) % len(self.names)]]
 
 
 class Outage:

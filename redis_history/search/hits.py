@@ -271,8 +271,9 @@ def cut_to_tokens(
     kept: list[SearchHit] = []
     left = token_cap
     for index, hit in enumerate(hits if token_cap else ()):
-        alone = message_tokens(hit.message, counter)
-        neighbors = sum(message_tokens(one, counter) for one in (*hit.before, *hit.after))
+        alone, neighbors = message_tokens(hit.message, counter), 0
+        if hit.before or hit.after:
+            neighbors = sum(message_tokens(one, counter) for one in (*hit.before, *hit.after))
         if alone + neighbors <= left:
             kept.append(hit)
             left -= alone + neighbors

@@ -8,7 +8,7 @@ A term holds only letters, digits and marks. An open quote, a lone star and oper
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, tzinfo
 from typing import Final, Literal
 
@@ -34,6 +34,8 @@ _MIN_PREFIX: Final = 2
 _QUOTED: Final = re.compile(r'"([^"]*)"|“([^“”]*)”|„([^„“”]*)[“”]')
 #: Words without a blank between them, such as a path, a code or a date: also a phrase. Not those with an apostrophe.
 _COMPOUND: Final = re.compile(r"[^\s'’ʼ\"“”„*]++(?!\*)")
+#: Of these, those with a single word, as most are.
+_PLAIN: Final = re.compile(r"[^\w\s]*[A-Z]?[a-z]*[^\w\s]*")
 _STAR: Final = re.compile(r"(?<![*\s])\*+(?!\w)")
 
 
@@ -95,8 +97,8 @@ def parse_query(query: str, language: str = "english", zone: tzinfo = UTC) -> Qu
 
 
 def _names(terms: Iterable[Term]) -> tuple[str, ...]:
-    found = (term.word for term in terms if term.kind == "word")
-    return tuple(word for word in found if len(word) > 1 and word.isalpha())[:MAX_TERMS]
+    found = [term.words[0] for term in terms if term.kind == "word"]
+    return tuple([word for word in found if len(word) > 1 and word.isalpha()][:MAX_TERMS])
 
 
 def _without_stop_words(found: Iterable[Term], language: str) -> tuple[Term, ...]:
@@ -104,22 +106,24 @@ def _without_stop_words(found: Iterable[Term], language: str) -> tuple[Term, ...
     terms: dict[Term, None] = {}
     stopped: dict[Term, None] = {}
     for term in found:
-        (stopped if term.kind == "word" and term.word in stop else terms)[term] = None
+        (stopped if term.kind == "word" and term.words[0] in stop else terms)[term] = None
         if len(terms) == MAX_CANDIDATES:
             break
     return tuple(terms or stopped)[:MAX_CANDIDATES]
 
 
-def _terms(query: str) -> Iterator[Term]:
+def _terms(query: str) -> list[Term]:
+    terms: list[Term] = []
     end = 0
     for quoted in _QUOTED.finditer(query):
-        yield from _free(query[end : quoted.start()])
-        yield from _phrase(next(filter(None, quoted.groups()), ""))
+        terms += _free(query[end : quoted.start()])
+        terms += _phrase(next(filter(None, quoted.groups()), ""))
         end = quoted.end()
-    yield from _free(query[end:])
+    return [*terms, *_free(query[end:])]
 
 
-def _free(text: str) -> Iterator[Term]:
+def _free(text: str) -> list[Term]:
+    terms: list[Term] = []
     end = 0
     for star in _STAR.finditer(text):
         found = words(text[end : star.start()])
@@ -127,32 +131,37 @@ def _free(text: str) -> Iterator[Term]:
         # The word before the star. "**bold**" is emphasis by a model, not a prefix.
         prefix = re.search(r"(?<!\*)\b\w+$", text[max(0, star.start() - 200) : star.start()])
         if prefix and found and len(found[-1]) >= _MIN_PREFIX and not is_unspaced(found[-1]):
-            yield from _words(found[:-1])
-            yield Term("prefix", (found[-1],))
+            terms += [*_words(found[:-1]), Term("prefix", (found[-1],))]
         else:
-            yield from _words(found)
-    yield from _words(words(text[end:]))
+            terms += _words(found)
+    terms += _words(words(text[end:]))
     for compound in _COMPOUND.findall(text):
+        if _PLAIN.fullmatch(compound):
+            continue
         found = words(compound)
         if len(found) > 1 and not any(map(is_unspaced, found)):
-            yield Term("phrase", tuple(found[:MAX_PHRASE]))
+            terms.append(Term("phrase", tuple(found[:MAX_PHRASE])))
+    return terms
 
 
-def _words(found: list[str]) -> Iterator[Term]:
+def _words(found: list[str]) -> list[Term]:
+    terms: list[Term] = []
     before = ""
     for word in found:
-        if not is_unspaced(word) or len(word) == 2:
-            yield Term("word", (word,))
+        if word.isascii() or len(word) == 2 or not is_unspaced(word):
+            terms.append(Term("word", (word,)))
         elif len(before) != 2 or not is_unspaced(before):  # else its last pair contains it
-            yield Term("prefix", (word,))
+            terms.append(Term("prefix", (word,)))
         before = word
+    return terms
 
 
-def _phrase(text: str) -> Iterator[Term]:
+def _phrase(text: str) -> list[Term]:
     found = words(text)
     if len(found) > 1 and len(found[-1]) == 1 and len(found[-2]) == 2 and is_unspaced(found[-2] + found[-1]):
         del found[-1]  # the run may be longer in the text
+    if not found:
+        return []
     if len(found) == 1 and is_unspaced(found[0]) and len(found[0]) == 1:
-        yield Term("prefix", (found[0],))
-    elif found:
-        yield Term("phrase", tuple(found[:MAX_PHRASE]))
+        return [Term("prefix", (found[0],))]
+    return [Term("phrase", tuple(found[:MAX_PHRASE]))]

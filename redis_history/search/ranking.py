@@ -20,6 +20,7 @@ import math
 from bisect import bisect
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, compress
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from redis_history.model import Message
@@ -112,8 +113,7 @@ def rank(
     if together is not None and any(found.total > found.listed for found in matches):
         _complete(scores, together)
     ranked = [Ranked(where, n, score) for where, those in scores.items() for n, score in those.items()]
-    ranked.sort(key=lambda one: (one.conversation, one.sequence), reverse=True)
-    ranked.sort(key=lambda one: one.score, reverse=True)
+    ranked.sort(key=attrgetter("score", "conversation", "sequence"), reverse=True)
     return ranked
 
 
@@ -124,7 +124,7 @@ def favor(ranked: list[Ranked], wanted: Matches, size: int, times: float = 1.0) 
         return ranked
     weight, of = times * rareness(wanted.total, size), wanted.scores
     found = [one._replace(score=one.score + weight * (one.sequence in of.get(one.conversation, ()))) for one in ranked]
-    return sorted(found, key=lambda one: one.score, reverse=True)
+    return sorted(found, key=attrgetter("score"), reverse=True)
 
 
 def fuse(ranked: Sequence[Ranked], nearest: Matches, size: int) -> list[Ranked]:

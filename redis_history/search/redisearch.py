@@ -20,7 +20,7 @@ encoded (`tag`) or words.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
@@ -122,97 +122,6 @@ def document(message: Message) -> list[bytes]:
     return fields
 
 
-class _Expression:
-    """The text of a query and its parameters, put together."""
-
-    def __init__(self, scope: Sequence[str] | Namespace, filters: Filters) -> None:
-        if filters.impossible:
-            raise InvalidInputError("no message can pass these filters: do not search")
-        self.parameters: list[bytes] = []
-        self._scorer = _SCORER_OF_MANY if isinstance(scope, Namespace) or len(scope) > 1 else _SCORER
-        self._clauses: list[bytes] = []
-        if not isinstance(scope, Namespace):
-            if isinstance(scope, str) or not scope:
-                raise InvalidInputError("a search needs a list of at least one conversation id")
-            self._tags(CONVERSATION, map(tag, scope))
-        for field, names in (
-            (ROLE, filters.roles),
-            (PARTICIPANT, filters.participant_ids),
-            (TOOLS, filters.tool_names),
-            (SCOPE, None if filters.scope is None else (filters.scope,)),
-        ):
-            if names is not None:
-                self._tags(field, sorted(map(tag, names)))
-        if filters.since is not None or filters.before is not None:
-            # To the microsecond. `Filters.wants` compares the positions within one.
-            first = filters.first
-            since = b"-inf" if first is None else self.parameter(b"%d" % first.timestamp)
-            before = b"+inf" if filters.before is None else self.parameter(b"%d" % filters.before.timestamp)
-            if filters.before is not None and filters.before.sequence <= 0:
-                before = b"(" + before
-            self._clauses.append(b"@%b:[%b %b]" % (TIME, since, before))
-        if filters.archived is True:
-            self._tags(ARCHIVED, (b"1",))
-        elif filters.archived is False:
-            self._clauses.append(b"-@%b:{1}" % ARCHIVED)
-
-    @property
-    def within(self) -> bytes:
-        """The scope and the filters; nothing for everything."""
-        return b" ".join(b"(%b)" % clause for clause in self._clauses)
-
-    def parameter(self, value: bytes) -> bytes:
-        name = b"p%d" % (len(self.parameters) // 2)
-        self.parameters += [name, value]
-        return b"$" + name
-
-    def term(self, term: Term, language: str) -> bytes:
-        words = forms(term.word, language) if term.kind == "word" else term.words
-        names = [self.parameter(word.encode()) for word in words]
-        if term.kind == "prefix":
-            return names[0] + b"*"
-        if term.kind == "word" and len(names) > 1:
-            return b"(%b)" % b"|".join(names)
-        if len(names) == 1:
-            return names[0]
-        # Each in parentheses: RediSearch 8 reorders three or more bare parameters, and then finds nothing.
-        return b"((%b)=>{$slop:0;$inorder:true})" % b" ".join(b"(%b)" % name for name in names)
-
-    def search(self, index: bytes, terms: Sequence[Term], language: str, depth: int) -> list[bytes]:
-        each = [self.term(term, language) for term in terms]
-        wanted = b"(%b)" % b"|".join(each)
-        if len(each) > 1:
-            # With a scope, the score of a|b is the score of a or b (RediSearch 2.10), and of optional terms the sum.
-            wanted = b"(%b=>{$weight:0}) (%b)" % (wanted, b" ".join(b"~" + one for one in each))
-        return self.ranked(index, wanted, "none" if terms[0].kind == "phrase" else language, depth)
-
-    def tagged(self, index: bytes, field: bytes, values: Iterable[bytes], query: Query, language: str) -> list[bytes]:
-        """The messages with any of these tags that match a word of the query."""
-        terms = b"|".join(self.term(term, language) for term in query.terms if term.kind != "phrase")
-        return self.ranked(index, b"(%b) (%b)" % (self.any_of(field, values), terms), language, MAX_LISTED)
-
-    def ranked(self, index: bytes, wanted: bytes, language: str, depth: int) -> list[bytes]:
-        text = b" ".join(filter(None, (self.within, wanted)))
-        forms = [b"VERBATIM"] if language == UNSTEMMED else [b"LANGUAGE", language.encode()]
-        end = self._end(depth)
-        return [b"FT.SEARCH", index, text, b"NOCONTENT", b"WITHSCORES", *forms, b"SCORER", self._scorer, *end]
-
-    def _tags(self, field: bytes, values: Iterable[bytes]) -> None:
-        self._clauses.append(self.any_of(field, values))
-
-    def any_of(self, field: bytes, values: Iterable[bytes]) -> bytes:
-        names = list(map(self.parameter, values))
-        # A single tag is scored like a word, whatever its weight (RediSearch 2.10). A union obeys its weight.
-        return b"(@%b:{%b})=>{$weight:0}" % (field, b"|".join(names * 2 if len(names) == 1 else names))
-
-    def _end(self, depth: int) -> list[bytes]:
-        # No timeout: after it the server returns a part of the results, and over RESP2 it does not say so.
-        end = [b"LIMIT", b"0", b"%d" % depth, b"TIMEOUT", b"0"]
-        if self.parameters:
-            end += [b"PARAMS", b"%d" % len(self.parameters), *self.parameters]
-        return [*end, b"DIALECT", b"2"]
-
-
 def search_commands(
     index: bytes,
     scope: Sequence[str] | Namespace,
@@ -221,115 +130,181 @@ def search_commands(
     *,
     language: str = "english",
     depth: int = DEPTH,
-) -> list[list[bytes]]:
-    """FT.SEARCH for each term, then, if there are several words, one for any of them. No command: nothing can match.
+    vector: bytes | None = None,
+    near: int = DEPTH,
+) -> list[tuple[str, list[bytes]]]:
+    """FT.SEARCH commands, each with what it finds; none if nothing can match. `scope` has the ids of conversations, at
+    least one, or is NAMESPACE. With a `depth` of 0 they only count the matches of the terms.
 
-    `scope` has the ids of conversations, at least one, or is NAMESPACE. Raises InvalidInputError for an empty scope,
-    and for a depth that no server supports."""
+    - "term": the best `depth` messages of each term, in order;
+    - "together": the best for any of the words, if there are several;
+    - "nearest": the `near` nearest to the `vector` (see `text.pack`), if there is one;
+    - "authors": how many messages are by somebody that the query names, and "authored": those that match a word;
+    - "questions": the questions that match a word, unless the filters may keep out the messages after them;
+    - "dated": the messages from the times that the query names.
+
+    Raises InvalidInputError for an empty scope, and for a depth that no server supports.
+    """
     if depth > _DEEPEST:
         raise InvalidInputError(
             f"a search gives at most {_DEEPEST:,} messages: limit and offset together are {depth:,}"
         )
     if filters.impossible:
         return []
-    one_by_one = [_Expression(scope, filters).search(index, (term,), language, depth) for term in query.terms]
-    together = [term for term in query.terms if term.kind != "phrase"]
-    if len(one_by_one) > 1 and len(together) > 1:
-        one_by_one.append(_Expression(scope, filters).search(index, together, language, depth))
-    return one_by_one
-
-
-def authored_commands(
-    index: bytes,
-    scope: Sequence[str] | Namespace,
-    query: Query,
-    filters: Filters = ANYTHING,
-    *,
-    language: str = "english",
-) -> list[list[bytes]]:
-    """FT.SEARCH that counts the messages by somebody that the query names, and one for those of them that match a word.
-    No command: the query has no word that can be a name."""
-    names = [_NAMED + tag(word) for word in query.names]
-    if not names:
-        return []
-    every = _Expression(scope, filters)
-    return [
-        every.ranked(index, b"(%b)" % every.any_of(PARTICIPANT, names), language, 0),
-        _Expression(scope, filters).tagged(index, PARTICIPANT, names, query, language),
-    ]
-
-
-def asking_commands(
-    index: bytes,
-    scope: Sequence[str] | Namespace,
-    query: Query,
-    filters: Filters = ANYTHING,
-    *,
-    language: str = "english",
-) -> list[list[bytes]]:
-    """FT.SEARCH for the questions that match a word. No command: the query has only phrases, or the messages after
-    the questions may not pass the filters."""
-    if filters.selects or all(term.kind == "phrase" for term in query.terms):
-        return []
-    return [_Expression(scope, filters).tagged(index, ROLE, [_QUESTION], query, language)]
-
-
-def scope_at(command: Sequence[bytes]) -> int:
-    """The index of the first conversation's tag in a command: the parameters of the scope come first."""
-    return command.index(b"PARAMS") + 3  # how many parameters, the name of the first, its value
-
-
-def count_at(command: Sequence[bytes]) -> int:
-    """The index of the count in a command by `nearest_command`: its last parameter."""
-    return len(command) - 3  # before DIALECT and its number
+    make = _Commands(index, scope, filters, language)
+    commands = []
+    for term in query.terms:
+        words, values = make.words([term])
+        commands.append(("term", make.of_words(words, values, depth, stemmed=term.kind != "phrase")))
+    if not depth:
+        return commands
+    if vector is not None:
+        commands.append(("nearest", make.nearest(vector, near)))
+    if query.terms and query.periods:
+        commands.append(("dated", make.dated(query.periods)))
+    words, values = make.words([term for term in query.terms if term.kind != "phrase"])
+    if not words:
+        return commands
+    if len(words) > 1:
+        commands.append(("together", make.of_words(words, values, depth)))
+    if query.names:
+        names = [_NAMED + tag(word) for word in query.names]
+        commands.append(("authors", make.tagged(PARTICIPANT, names, (), make.shared, 0)))
+        commands.append(("authored", make.tagged(PARTICIPANT, names, words, values, MAX_LISTED)))
+    if not filters.selects:
+        commands.append(("questions", make.tagged(ROLE, [_QUESTION], words, values, MAX_LISTED)))
+    return commands
 
 
 def count_command(index: bytes, scope: Sequence[str] | Namespace, filters: Filters = ANYTHING) -> list[bytes]:
     """FT.SEARCH that only counts (`Found.total`) the documents of a scope. Its cost grows with their number. Raises
     InvalidInputError for an empty scope, and for filters that nothing can pass."""
-    expression = _Expression(scope, filters)
-    return [b"FT.SEARCH", index, expression.within or b"*", b"NOCONTENT", *expression._end(0)]
+    make = _Commands(index, scope, filters, UNSTEMMED)
+    return make.command(make.within or b"*", make.shared, (b"NOCONTENT",), 0)
 
 
-def page_command(index: bytes, offset: int, count: int) -> list[bytes]:
-    """FT.SEARCH that lists documents, in the order in which they came into the index."""
-    page = [b"%d" % offset, b"%d" % count]
-    return [b"FT.SEARCH", index, b"*", b"NOCONTENT", b"WITHSCORES", b"LIMIT", *page, b"TIMEOUT", b"0", b"DIALECT", b"2"]
+#: The index of the tag of the first conversation in a command.
+SCOPE_AT: Final = 6
 
 
-def nearest_command(
-    index: bytes,
-    scope: Sequence[str] | Namespace,
-    vector: bytes,
-    filters: Filters = ANYTHING,
-    *,
-    count: int = DEPTH,
-) -> list[bytes]:
-    """FT.SEARCH for the documents of a scope with the nearest vectors, nearest first, and their distances; `vector` as
-    from `text.pack`.
-
-    Raises InvalidInputError for an empty scope, and for filters that nothing can pass.
-    """
-    expression = _Expression(scope, filters)
-    within = expression.within
-    near = expression.parameter(vector)
-    # The last parameter: see `count_at`.
-    text = b"(%b)=>[KNN %b @%b %b AS d]" % (within or b"*", expression.parameter(b"%d" % count), VECTOR, near)
-    return [b"FT.SEARCH", index, text, b"RETURN", b"1", b"d", b"SORTBY", b"d", *expression._end(count)]
+def count_at(command: Sequence[bytes]) -> int:
+    """The index of the count in the command "nearest": its last parameter."""
+    return 4 + int(command[4])
 
 
-def dated_command(
-    index: bytes, scope: Sequence[str] | Namespace, periods: Sequence[Period], filters: Filters = ANYTHING
-) -> list[bytes]:
-    """FT.SEARCH for the documents of a scope from these times.
+class _Commands:
+    """Makes the commands of a search. The scope and the filters (`within`), which are not scored, begin each query, and
+    their parameters (`shared`) come first."""
 
-    Raises InvalidInputError for an empty scope, and for filters that nothing can pass.
-    """
-    expression = _Expression(scope, filters)
-    spans = [[expression.parameter(b"%d" % time) for time in period] for period in periods]
-    times = b"|".join(b"@%b:[%b (%b]" % (TIME, *span) for span in spans)
-    text = b" ".join(filter(None, (expression.within, b"(%b)" % times)))
-    return [b"FT.SEARCH", index, text, b"NOCONTENT", b"WITHSCORES", *expression._end(MAX_LISTED)]
+    def __init__(self, index: bytes, scope: Sequence[str] | Namespace, filters: Filters, language: str) -> None:
+        if filters.impossible:
+            raise InvalidInputError("no message can pass these filters: do not search")
+        if not isinstance(scope, Namespace) and (isinstance(scope, str) or not scope):
+            raise InvalidInputError("a search needs a list of at least one conversation id")
+        self._index = index
+        self._language = language
+        scorer = _SCORER_OF_MANY if isinstance(scope, Namespace) or len(scope) > 1 else _SCORER
+        self._scored = (b"NOCONTENT", b"WITHSCORES", b"SCORER", scorer)
+        self.shared: list[bytes] = []
+        clauses = [] if isinstance(scope, Namespace) else [_any_tag(CONVERSATION, map(tag, scope), self.shared)]
+        if filters is not ANYTHING:
+            clauses += _filtered(filters, self.shared)
+        self.within = b" ".join([b"(%b)" % clause for clause in clauses])
+
+    def words(self, terms: Iterable[Term]) -> tuple[list[bytes], list[bytes]]:
+        """The terms in the language of queries, and the values of all parameters."""
+        found, values = [], [*self.shared]
+        for term in terms:
+            names = []
+            for word in forms(term.words[0], self._language) if term.kind == "word" else term.words:
+                names.append(b"$p%d" % len(values))
+                values.append(word.encode())
+            if term.kind == "prefix":
+                found.append(names[0] + b"*")
+            elif len(names) == 1:
+                found.append(names[0])
+            elif term.kind == "word":
+                found.append(b"(%b)" % b"|".join(names))
+            else:
+                # Each in parentheses: RediSearch 8 reorders three or more bare parameters, and then finds nothing.
+                found.append(b"((%b)=>{$slop:0;$inorder:true})" % b" ".join([b"(%b)" % name for name in names]))
+        return found, values
+
+    def of_words(self, words: Sequence[bytes], values: list[bytes], depth: int, *, stemmed: bool = True) -> list[bytes]:
+        wanted = b"(%b)" % b"|".join(words)
+        if len(words) > 1:
+            # With a scope, the score of a|b is the score of a or b (RediSearch 2.10), and of optional terms the sum.
+            wanted = b"(%b=>{$weight:0}) (%b)" % (wanted, b" ".join([b"~" + one for one in words]))
+        return self._ranked(wanted, values, depth, stemmed=stemmed)
+
+    def tagged(
+        self, field: bytes, tags: Iterable[bytes], words: Sequence[bytes], values: list[bytes], depth: int
+    ) -> list[bytes]:
+        """The messages with any of these tags that match any of the words, if there are any."""
+        values = [*values]
+        wanted = b"(%b)" % b"|".join(words) if words else b""
+        return self._ranked(b"(%b) %b" % (_any_tag(field, tags, values), wanted), values, depth)
+
+    def dated(self, periods: Sequence[Period]) -> list[bytes]:
+        values = [*self.shared]
+        spans = [[_parameter(values, b"%d" % time) for time in period] for period in periods]
+        times = b"|".join([b"@%b:[%b (%b]" % (TIME, *span) for span in spans])
+        return self.command(b"%b (%b)" % (self.within, times), values, (b"NOCONTENT", b"WITHSCORES"), MAX_LISTED)
+
+    def nearest(self, vector: bytes, count: int) -> list[bytes]:
+        values = [*self.shared]
+        near = VECTOR, _parameter(values, vector), _parameter(values, b"%d" % count)
+        text = b"(%b)=>[KNN %b @%b %b AS d]" % (self.within or b"*", near[2], near[0], near[1])
+        return self.command(text, values, (b"RETURN", b"1", b"d", b"SORTBY", b"d"), count)
+
+    def _ranked(self, wanted: bytes, values: list[bytes], depth: int, *, stemmed: bool = True) -> list[bytes]:
+        stems = stemmed and self._language != UNSTEMMED
+        stemming = (b"LANGUAGE", self._language.encode()) if stems else (b"VERBATIM",)
+        return self.command(b"%b %b" % (self.within, wanted), values, (*self._scored, *stemming), depth)
+
+    def command(self, text: bytes, values: Sequence[bytes], options: Sequence[bytes], depth: int) -> list[bytes]:
+        command = [b"FT.SEARCH", self._index, text]
+        if values:
+            command += (b"PARAMS", b"%d" % (2 * len(values)))
+            for at, value in enumerate(values):
+                command += (b"p%d" % at, value)
+        # No timeout: after it the server returns a part of the results, and over RESP2 it does not say so.
+        return [*command, *options, b"LIMIT", b"0", b"%d" % depth, b"TIMEOUT", b"0", b"DIALECT", b"2"]
+
+
+def _filtered(filters: Filters, values: list[bytes]) -> Iterator[bytes]:
+    for field, names in (
+        (ROLE, filters.roles),
+        (PARTICIPANT, filters.participant_ids),
+        (TOOLS, filters.tool_names),
+        (SCOPE, None if filters.scope is None else (filters.scope,)),
+    ):
+        if names is not None:
+            yield _any_tag(field, sorted(map(tag, names)), values)
+    if filters.since is not None or filters.before is not None:
+        # To the microsecond. `Filters.wants` compares the positions within one.
+        first = filters.first
+        since = b"-inf" if first is None else _parameter(values, b"%d" % first.timestamp)
+        before = b"+inf" if filters.before is None else _parameter(values, b"%d" % filters.before.timestamp)
+        if filters.before is not None and filters.before.sequence <= 0:
+            before = b"(" + before
+        yield b"@%b:[%b %b]" % (TIME, since, before)
+    if filters.archived is True:
+        yield _any_tag(ARCHIVED, (b"1",), values)
+    elif filters.archived is False:
+        yield b"-@%b:{1}" % ARCHIVED
+
+
+def _any_tag(field: bytes, tags: Iterable[bytes], values: list[bytes]) -> bytes:
+    names = [_parameter(values, one) for one in tags]
+    # A single tag is scored like a word, whatever its weight (RediSearch 2.10). A union obeys its weight.
+    return b"(@%b:{%b})=>{$weight:0}" % (field, b"|".join(names * 2 if len(names) == 1 else names))
+
+
+def _parameter(values: list[bytes], value: bytes) -> bytes:
+    """Add the value of a parameter. Returns its name."""
+    values.append(value)
+    return b"$p%d" % (len(values) - 1)
 
 
 class Found(NamedTuple):

@@ -168,7 +168,7 @@ ANSWERS = {
 def test_documents_are_counted_without_a_script(before: Any, documents: int, after: Any, times: int | None) -> None:
     """As in a cluster of Redis 8, after a slot has moved or while another process writes."""
     keyspace = Keyspace("n")
-    index = SearchIndex(Searching(), keyspace.index_parts(cluster=True))
+    index = SearchIndex(Searching(), keyspace, cluster=True)
     index.works, index.settled, index.scripts = True, True, False
     steps = Search("c", parse_query("word1", "english")).steps(Settings(keyspace, 1000, index=index))
     next(steps)
