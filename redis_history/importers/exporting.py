@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gzip
 import os
+import shutil
 import stat
-import zlib
 from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -23,9 +23,6 @@ from redis_history.importers._faces import answer_of, run_at_once
 from redis_history.importers._lossless import RECORD_START, message_line, record_line
 from redis_history.operations import fork as forks
 from redis_history.operations.backend import features
-
-#: Bytes of a member of a gzipped export before packing.
-_MEMBER_BYTES = 1 << 20
 
 
 class Exported(msgspec.Struct, frozen=True):
@@ -52,8 +49,8 @@ def export_messages(
 
     `target` is a path or a binary file. A file at the path is replaced only when the export is complete, and keeps its
     mode. A link is followed. Devices and named pipes are written directly. If the path ends in .gz, the output is
-    gzipped. With `resume`, an interrupted export to the path leaves `<path>.partial`, and the next one continues it,
-    without the conversations that it has.
+    gzipped. With `resume`, an interrupted export to the path leaves `<path>.partial`, which is not gzipped, and the
+    next one continues it, without the conversations that it has.
 
     Raises InvalidInputError for an unknown conversation id, and for `resume` without the path of a file.
     """
@@ -115,30 +112,6 @@ async def _ids(store: Any, following: Callable[..., Any], given: Iterable[str] |
         yield one.conversation_id
 
 
-class _Members:
-    """Packs conversations in members of a gzip file, which end with a conversation, so that a file that breaks off can
-    be continued."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
-        self._size = 0
-        self._member: gzip.GzipFile | None = None
-
-    def write(self, data: bytes) -> None:
-        if self._member is None:
-            self._member = gzip.GzipFile("", "wb", fileobj=self._stream, mtime=0)
-        self._member.write(data)
-        self._size += len(data)
-        if self._size >= _MEMBER_BYTES:
-            self.close()
-
-    def close(self) -> None:
-        if self._member is not None:
-            self._member.close()
-            self._stream.flush()
-        self._member, self._size = None, 0
-
-
 @contextmanager
 def _opened(target: str | PathLike[str] | IO[bytes], resume: bool) -> Iterator[tuple[Any, Container[str]]]:
     """A stream to `target`, and the ids that it has already. A file is replaced when all is written. A device or pipe
@@ -150,77 +123,58 @@ def _opened(target: str | PathLike[str] | IO[bytes], resume: bool) -> Iterator[t
         return
     path = Path(target)
     mode = path.stat().st_mode if path.exists() else None
-    known: Container[str] = ()
     # A new file is private, because it holds conversations.
     new_mode = 0o600 if mode is None else stat.S_IMODE(mode)
     if mode is not None and not stat.S_ISREG(mode):
         if resume:
             raise InvalidInputError(f"resume needs a file as target, and {str(path)!r} is none")
-        opened: Any = path.open("wb")  # raises for a folder
+        opened: Any = _packing(path.open("wb"), path)  # raises for a folder
     elif resume:
-        path = Path(os.path.realpath(path))
-        part = path.with_name(f"{path.name}.partial")
-        known = _recovered(part, packed=path.suffix == ".gz")
-        opened = _continuing(part, path, new_mode)
+        opened = _continuing(Path(os.path.realpath(path)), new_mode)
     else:
-        opened = replacing(Path(os.path.realpath(path)), new_mode)
-    with opened as stream:
-        if path.suffix == ".gz":
-            members = _Members(stream)
-            yield members, known
-            members.close()
-        else:
-            yield stream, known
+        opened = _packing(replacing(Path(os.path.realpath(path)), new_mode), path)
+    with opened as found:
+        yield found if resume else (found, ())
 
 
 @contextmanager
-def _continuing(part: Path, path: Path, mode: int) -> Iterator[IO[bytes]]:
-    with open(part, "ab", opener=lambda name, flags: os.open(name, flags, mode)) as stream:
-        yield stream
-    part.replace(path)
-
-
-def _recovered(part: Path, *, packed: bool) -> Container[str]:
-    """The ids of the complete conversations of an interrupted export. Cuts off what is not complete."""
-    if not part.exists():
-        return ()
-    ids: set[str] = set()
-    end = 0
-    with part.open("r+b") as file:
-        if packed:
-            for at, text in _members_of(file):
-                end = at
-                ids.update(filter(None, map(_id_in, text.splitlines())))
+def _packing(opened: AbstractContextManager[IO[bytes]], path: Path) -> Iterator[Any]:
+    """The stream, gzipped if the path ends in .gz."""
+    with opened as stream:
+        if path.suffix == ".gz":
+            with gzip.GzipFile("", "wb", fileobj=stream, mtime=0) as packed:
+                yield packed
         else:
-            last, file_at = None, 0
+            yield stream
+
+
+@contextmanager
+def _continuing(path: Path, mode: int) -> Iterator[tuple[IO[bytes], Container[str]]]:
+    """A stream to `<path>.partial`, which becomes `path` at the end, and the ids of its complete conversations."""
+    part = path.with_name(f"{path.name}.partial")
+    known = _recovered(part)
+    with open(part, "ab", opener=lambda name, flags: os.open(name, flags, mode)) as stream:
+        yield stream, known
+    if path.suffix == ".gz":
+        with part.open("rb") as plain, _packing(replacing(path, mode), path) as packed:
+            shutil.copyfileobj(plain, packed)
+        part.unlink()
+    else:
+        part.replace(path)
+
+
+def _recovered(part: Path) -> Container[str]:
+    """The ids of the complete conversations of an interrupted export. Cuts off the last one, which may lack
+    messages."""
+    ids: list[str] = []
+    start = end = 0
+    if part.exists():
+        with part.open("r+b") as file:
             for line in file:
-                if (found := _id_in(line)) is not None:
-                    ids.update([last] if last is not None else [])
-                    last, end = found, file_at
-                file_at = file_at + len(line)
-        file.truncate(end)
-    return ids
-
-
-def _members_of(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    """The complete members of a gzip file: where each ends, and its content."""
-    at = 0
-    unpack, found, rest = zlib.decompressobj(wbits=31), [], b""
-    with suppress(zlib.error):
-        while data := rest or file.read(_MEMBER_BYTES):
-            found.append(unpack.decompress(data))
-            rest = unpack.unused_data
-            at += len(data) - len(rest)
-            if unpack.eof:
-                yield at, b"".join(found)
-                unpack, found = zlib.decompressobj(wbits=31), []
-
-
-def _id_in(line: bytes) -> str | None:
-    """The id in the line of a conversation's record."""
-    if not line.startswith(RECORD_START):
-        return None
-    try:
-        return str(orjson.loads(line)["conversation"]["conversation_id"])
-    except (ValueError, KeyError, TypeError):
-        return None
+                if line.startswith(RECORD_START):
+                    with suppress(ValueError, LookupError, TypeError):  # it breaks off
+                        ids.append(orjson.loads(line)["conversation"]["conversation_id"])
+                        end = start
+                start += len(line)
+            file.truncate(end)
+    return set(ids[:-1])
