@@ -87,54 +87,12 @@ class _Rejected(NamedTuple):
     is_json: bool = False  # valid, but beyond a limit
 
 
-class _Text:
-    """Collects the pieces of a text, and keeps at most `limit` bytes."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit, self._pieces, self._size = limit, list[bytes](), 0
-
-    def add(self, piece: bytes) -> bool:
-        """Add a piece; return whether the text is still short enough."""
-        self._size += len(piece)
-        fits = self._size <= self._limit
-        if fits:
-            self._pieces.append(piece)
-        else:
-            self._pieces.clear()
-        return fits
-
-    @property
-    def size(self) -> int:
-        """Bytes that were added since the last `take`."""
-        return self._size
-
-    def take(self) -> bytes | None:
-        """The pieces since the last call; None if they were too long."""
-        text = b"".join(self._pieces) if self._size <= self._limit else None
-        self._pieces, self._size = [], 0
-        return text
-
-
 def report(problem: ImportProblem, on_error: OnError | None) -> None:
     """Pass a problem to `on_error`, or log a warning."""
     if on_error is not None:
         on_error(problem)
     else:
         _log.warning("%s", problem)
-
-
-class _CountedStream:
-    """Calls `count` with the position after each read."""
-
-    def __init__(self, stream: Any, count: Callable[[int], None]) -> None:
-        self._stream, self._count, self._position = stream, count, 0
-
-    def read(self, size: int, /) -> bytes:
-        """Read at least one byte, except at the end. Returns all bytes before a damaged place before it raises."""
-        data = cast("bytes", self._stream.read1(size))
-        self._position += len(data)
-        self._count(self._position)
-        return data
 
 
 class Source:
@@ -146,8 +104,8 @@ class Source:
         self.size = 0  # bytes of the last record
         self._on_error = on_error
         try:
-            with self._open() as stream:
-                stream.read(1)
+            with self._open() as (stream, _):
+                stream.read1(1)
         except FileNotFoundError as error:
             raise InvalidInputError(f"there is no file {path}") from error
         except _BROKEN as error:
@@ -257,59 +215,66 @@ class Source:
 
     def _whole(self) -> Iterator[tuple[int, bytes | None]]:
         """All bytes, up to where the file breaks off; None if they exceed `max_record_bytes`."""
-        text = _Text(self.limits.max_record_bytes)
+        text = bytearray()
         try:
             for chunk in self._chunks():
-                if not text.add(chunk):
+                text += chunk
+                if len(text) > self.limits.max_record_bytes:
                     break
         except _BreaksOffError:
-            yield 1, text.take()
+            yield 1, self._record_in(text)
             raise
-        yield 1, text.take()
+        yield 1, self._record_in(text)
 
     def _lines(self) -> Iterator[tuple[int, bytes | None]]:
         """The lines that are not blank, with their numbers; None for a line that is too long."""
-        number, text = 1, _Text(self.limits.max_record_bytes)
+        number, line = 1, bytearray()
         for chunk in chain(self._chunks(), [b"\n"]):
-            if not text.size and not chunk.strip(b"\n"):  # only blank lines, of which a small file can unpack to many
+            if not line and not chunk.strip(b"\n"):  # only blank lines, of which a small file can unpack to many
                 number += len(chunk)
                 continue
-            piece, *others = chunk.split(b"\n")
-            text.add(piece)
-            for piece in others:
-                line = text.take()
-                if line is None or line.strip():
-                    yield number, line
-                number += 1
-                text.add(piece)
+            *ends, rest = chunk.split(b"\n")
+            for end in ends:
+                line += end
+                if line.strip():
+                    yield number, self._record_in(line)
+                number, line = number + 1, bytearray()
+            line += rest
+            del line[self.limits.max_record_bytes + 1 :]  # it is too long anyway
+
+    def _record_in(self, text: bytearray) -> bytes | None:
+        return bytes(text) if len(text) <= self.limits.max_record_bytes else None
 
     def _chunks(self) -> Iterator[bytes]:
-        """The content without its byte order mark. Raises _BreaksOffError."""
-        lines = 1
+        """The content without its byte order mark, all of it before a damaged place. Raises _BreaksOffError."""
+        lines, size = 1, 0
         try:
-            with self._open() as stream:
-                chunk = stream.read(_CHUNK).removeprefix(b"\xef\xbb\xbf")
-                while chunk:
+            with self._open() as (stream, packed):
+                while chunk := stream.read1(_CHUNK):
+                    size += len(chunk)
+                    self._check_size(size, packed)
+                    if size == len(chunk):
+                        chunk = chunk.removeprefix(b"\xef\xbb\xbf")
                     lines += chunk.count(b"\n")
                     yield chunk
-                    chunk = stream.read(_CHUNK)
         except _BROKEN as error:
             raise _BreaksOffError(lines, error) from error
 
     @contextmanager
-    def _open(self) -> Iterator[_CountedStream]:
-        """The unpacked content. O_NONBLOCK: opening a named pipe must not wait for its writer."""
+    def _open(self) -> Iterator[tuple[Any, int | None]]:
+        """The unpacked content, and the size of the file if it is packed."""
+        # O_NONBLOCK: opening a named pipe must not wait for its writer.
         with open(self.path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise OSError("it is not a regular file")
             if file.peek(2)[:2] == b"\x1f\x8b":
                 with gzip.GzipFile(fileobj=cast("IO[bytes]", file), mode="rb") as unpacked:
-                    yield _CountedStream(unpacked, lambda position: self._check_size(position, status.st_size))
+                    yield unpacked, status.st_size
             else:
-                yield _CountedStream(file, self._check_size)
+                yield file, None
 
-    def _check_size(self, unpacked: int, packed: int | None = None) -> None:
+    def _check_size(self, unpacked: int, packed: int | None) -> None:
         if unpacked > self.limits.max_bytes:
             raise _LimitReachedError(self.limits.refusal("max_bytes", "the unpacked size of the file"))
         if packed is not None and unpacked > max(_RATIO_FREE, packed * self.limits.max_ratio):
