@@ -84,21 +84,11 @@ class Settings(Struct, frozen=True):
 
 
 def _given(signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments by name. Wrong arguments are ignored here, because the call of the agent raises the error."""
-    if signature is None:
-        return {**{str(index): value for index, value in enumerate(args)}, **kwargs}
-    try:
-        bound = signature.bind(*args, **kwargs).arguments
-    except TypeError:
-        return dict(kwargs)
-    named: dict[str, Any] = {}
-    for name, value in bound.items():
-        kind = signature.parameters[name].kind
-        if kind is inspect.Parameter.VAR_POSITIONAL:
-            named |= {f"{name}[{index}]": one for index, one in enumerate(value)}
-        else:
-            named |= value if kind is inspect.Parameter.VAR_KEYWORD else {name: value}
-    return named
+    """The arguments by the names of their parameters. Wrong arguments are ignored here, because the call of the agent
+    raises the error."""
+    names = [] if signature is None else [*signature.parameters]
+    numbers = map(str, range(len(names), len(args)))
+    return dict(zip([*names, *numbers], args, strict=False)) | kwargs
 
 
 def _first_message(given: dict[str, Any]) -> Any:

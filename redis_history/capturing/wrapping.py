@@ -49,30 +49,19 @@ def _async_calling(turn_of: _TurnOf, function: Callable[..., Any]) -> Callable[.
     return calling
 
 
-def _async_streaming(turn_of: _TurnOf, function: Callable[..., Any]) -> Callable[..., AsyncGenerator[Any, Any]]:
-    """Wrap the agent's generator, and add each item to the turn."""
+def _async_streaming(turn_of: _TurnOf, function: Callable[..., Any]) -> Callable[..., AsyncGenerator[Any, None]]:
+    """Wrap a function that returns an iterator, and add each item to the turn."""
 
-    async def streaming(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-        inner = function(*args, **kwargs)
+    async def streaming(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
+        items = function(*args, **kwargs)
         async with turn_of(args, kwargs) as turn:
             try:
-                item = await anext(inner)
-                while True:
+                async for item in items:
                     await turn.add(item)
-                    try:
-                        sent = yield item
-                    except GeneratorExit:
-                        if hasattr(inner, "aclose"):
-                            await inner.aclose()
-                        raise
-                    except BaseException as error:
-                        if not hasattr(inner, "athrow"):
-                            raise
-                        item = await inner.athrow(error)
-                    else:
-                        item = await (anext(inner) if sent is None else inner.asend(sent))
-            except StopAsyncIteration:
-                pass
+                    yield item
+            finally:
+                if hasattr(items, "aclose"):
+                    await items.aclose()
 
     return streaming
 
@@ -89,28 +78,17 @@ def _calling(turn_of: _TurnOf, function: Callable[..., Any]) -> Callable[..., An
     return calling
 
 
-def _streaming(turn_of: _TurnOf, function: Callable[..., Any]) -> Callable[..., Generator[Any, Any, Any]]:
-    def streaming(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-        inner = function(*args, **kwargs)
+def _streaming(turn_of: _TurnOf, function: Callable[..., Any]) -> Callable[..., Generator[Any, None, None]]:
+    def streaming(*args: Any, **kwargs: Any) -> Generator[Any, None, None]:
+        items = function(*args, **kwargs)
         with turn_of(args, kwargs) as turn:
             try:
-                item = next(inner)
-                while True:
+                for item in items:
                     turn.add(item)
-                    try:
-                        sent = yield item
-                    except GeneratorExit:
-                        if hasattr(inner, "close"):
-                            inner.close()
-                        raise
-                    except BaseException as error:
-                        if not hasattr(inner, "throw"):
-                            raise
-                        item = inner.throw(error)
-                    else:
-                        item = next(inner) if sent is None else inner.send(sent)
-            except StopIteration as stop:
-                return stop.value
+                    yield item
+            finally:
+                if hasattr(items, "close"):
+                    items.close()
 
     return streaming
 

@@ -76,23 +76,6 @@ async def test_functions_methods_and_objects(async_store: AsyncHistoryStore, sto
     assert roles_and_texts(store.get("c")) == EXPECTED * 5
 
 
-def test_a_generator_keeps_its_protocol(store: HistoryStore) -> None:
-    @capture(store, "c")
-    def generator(message: str) -> Any:
-        got = yield "H"
-        yield got
-        return "the end"
-
-    assert inspect.isgeneratorfunction(generator)
-    running = generator("hi")
-    assert next(running) == "H"
-    assert running.send("I") == "I"
-    with pytest.raises(StopIteration) as stopped:
-        next(running)
-    assert stopped.value.value == "the end"
-    assert roles_and_texts(store.get("c")) == EXPECTED
-
-
 async def test_a_returned_stream_is_one_message(async_store: AsyncHistoryStore, store: HistoryStore) -> None:
     async def letters() -> AsyncIterator[str]:
         for letter in ("H", "I", ""):
