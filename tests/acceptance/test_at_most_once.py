@@ -6,8 +6,6 @@ The bytes of a call are kept and sent again over a connection of the test, as a 
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -15,15 +13,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import structs
-from redis.cluster import RedisCluster
-from redis.exceptions import ConnectionError
 
-from redis_history import AsyncHistoryStore, Conversation, HistoryStore, RetryPolicy, user
-from redis_history.engine.attempts import Attempt
+from redis_history import Conversation, HistoryStore, user
 from redis_history.engine.memory import MemoryBackend
 from redis_history.errors import (
-    BackendUnavailableError,
     ConversationExistsError,
     MessageConflictError,
     OutcomeUnknownError,
@@ -31,97 +24,20 @@ from redis_history.errors import (
 )
 from redis_history.events import MessagesAppended, Reset
 from redis_history.operations import (
-    Append,
     Clear,
     DeleteConversation,
     DeleteMessages,
     EraseMessages,
     Precondition,
-    Restore,
-    UpdateMessage,
     WriteRecord,
 )
-from redis_history.operations.keys import extend_keys
 from tests.conftest import Servers
-from tests.support.faults import lose_replies
-from tests.support.proxy import LossyProxy
-from tests.support.servers import RealServer, Start, wait_until
-from tests.support.steps import first_call, outcome
-
-SECOND = 1_000_000
-
-
-def _append(*messages: Any, **options: Any) -> Append:
-    options = {"expected_revision": None, "must_exist": False, "must_not_exist": False} | options
-    return Append.batch("c", messages, **options).op
-
-
-def _update(message: Any) -> UpdateMessage:
-    return UpdateMessage("c", _append(message).entries[0])
-
-
-def _restore(*messages: Any) -> Restore:
-    return Restore("c", _append(*messages).entries)
-
-
-class Wire:
-    """Sends the bytes of operations as often and as late as a test wants."""
-
-    def __init__(self, store: HistoryStore, server: Any) -> None:
-        self.store = store
-        self._backend: Any = store._backend
-        self.client = server.client()
-        store.get("other")  # the store knows its server
-
-    def _owner(self) -> Any:
-        """A client of the node that has the conversation."""
-        if isinstance(self.client, RedisCluster):
-            key = self.keys.state.decode()
-            return self.client.get_redis_connection(self.client.get_node_from_key(key))
-        return self.client
-
-    @property
-    def keys(self) -> Any:
-        return self._backend._settings.keyspace.conversation("c")
-
-    def now(self) -> int:
-        seconds, microseconds = self._owner().time()
-        return int(seconds) * SECOND + int(microseconds)
-
-    def copy(self, op: Any, *, sent: int | None = None, repeated: bool = False) -> Callable[[], Any]:
-        """A copy of a call on its way. Calling it delivers it, and returns the outcome."""
-        attempt = Attempt()
-        attempt.sent = self.now() if sent is None else sent
-        attempt.uncertain = repeated
-        settings = self._backend._settings
-        call = first_call(op, settings)
-
-        def reply_to(call: Any) -> Any:
-            words = call.words(with_source=True, sent=attempt.argument)
-            return self._owner().execute_command(*words, NEVER_DECODE=True)
-
-        def deliver() -> Any:
-            reply = reply_to(call)
-            if type(reply) is list and reply[0] == b"keys":  # in a cluster; not executed, so the copy goes on with them
-                reply = reply_to(structs.replace(call, keys=extend_keys(call.keys, reply[1:])))
-            return reply if type(reply) is list and reply[0] == b"late" else outcome(op, settings, reply)
-
-        return deliver
-
-    def texts(self) -> list[str]:
-        return [message.text for message in self.store.get("c")]
-
-    def close(self) -> None:
-        self.client.close()
+from tests.support.servers import wait_until
+from tests.support.wire import SECOND, Wire, append_of, restore_of, update_of
 
 
 @pytest.fixture(
-    params=[
-        "redis",
-        "cluster",
-        pytest.param("plain", marks=pytest.mark.full),
-        pytest.param("valkey", marks=pytest.mark.full),
-    ]
+    params=["redis", *(pytest.param(one, marks=pytest.mark.full) for one in ("cluster", "plain", "valkey"))]
 )
 def wire(request: pytest.FixtureRequest, server_of: Servers, namespace: str) -> Iterator[Wire]:
     server = server_of(request.param)
@@ -133,14 +49,14 @@ def wire(request: pytest.FixtureRequest, server_of: Servers, namespace: str) -> 
 
 #: A destructive call on a conversation of "a" and "b", and its expected outcome.
 DESTRUCTIVE = {
-    "update": (lambda: _update(user("edited", id="a")), lambda outcome: outcome.message.text == "edited"),
+    "update": (lambda: update_of(user("edited", id="a")), lambda outcome: outcome.message.text == "edited"),
     "delete": (lambda: DeleteMessages("c", ("a",)), lambda outcome: outcome == 1),
     "erase": (lambda: EraseMessages("c", ("a",)), lambda outcome: outcome == 1),
     "delete an unknown message": (lambda: DeleteMessages("c", ("z",)), lambda outcome: outcome == 0),
-    "update an unknown message": (lambda: _update(user("z", id="z")), lambda outcome: outcome is None),
+    "update an unknown message": (lambda: update_of(user("z", id="z")), lambda outcome: outcome is None),
     "clear": (lambda: Clear("c"), lambda outcome: outcome == 3),
-    "restore": (lambda: _restore(user("r", id="r")), lambda outcome: outcome == 3),
-    "restore nothing": (lambda: _restore(), lambda outcome: outcome == 3),
+    "restore": (lambda: restore_of(user("r", id="r")), lambda outcome: outcome == 3),
+    "restore nothing": (lambda: restore_of(), lambda outcome: outcome == 3),
     "write a record": (lambda: WriteRecord("c", {"title": "old"}), lambda outcome: outcome == 3),
     "delete a conversation": (lambda: DeleteConversation("c"), lambda outcome: outcome is True),
 }
@@ -217,7 +133,7 @@ AFTERWARDS = {
 def test_a_late_append_does_not_restore_removed_messages(wire: Wire, name: str) -> None:
     then, left = AFTERWARDS[name]
     wire.store.append("c", user("0", id="0"))
-    op, sent = _append(user("m", id="m")), wire.now()
+    op, sent = append_of(user("m", id="m")), wire.now()
     first = wire.copy(op, sent=sent)()
     then(wire.store)
     assert wire.texts() == left
@@ -231,7 +147,7 @@ def test_a_late_append_does_not_restore_what_left_after_many_others(wire: Wire) 
     for turn in range(2):
         wire.store.append_many("c", [user("x", id=f"{turn} {number}") for number in range(1000)])
         wire.store.clear("c")
-    op, sent = _append(user("m", id="m")), wire.now()
+    op, sent = append_of(user("m", id="m")), wire.now()
     first = wire.copy(op, sent=sent)()
     wire.store.delete_messages("c", ["m"])
     wire.store.append("c", user("0", id="0"))
@@ -245,7 +161,7 @@ def test_a_late_append_does_not_restore_what_a_cap_removed(server_of: Servers, n
     server = server_of("plain")
     with HistoryStore(server.url, namespace=namespace, max_messages=3) as store:
         wire = Wire(store, server)
-        op, sent = _append(user("m", id="m")), wire.now()
+        op, sent = append_of(user("m", id="m")), wire.now()
         [first] = wire.copy(op, sent=sent)()
         for number in range(5):
             store.append("c", user(str(number)))
@@ -257,10 +173,10 @@ def test_a_late_append_does_not_restore_what_a_cap_removed(server_of: Servers, n
 
 def test_a_refused_append_stays_refused(wire: Wire) -> None:
     wire.store.append("c", user("other", id="m"))
-    op, sent = _append(user("m", id="m")), wire.now()
+    op, sent = append_of(user("m", id="m")), wire.now()
     with pytest.raises(MessageConflictError):
         wire.copy(op, sent=sent)()
-    fresh, at = _append(user("f", id="f"), must_not_exist=True), wire.now()
+    fresh, at = append_of(user("f", id="f"), must_not_exist=True), wire.now()
     with pytest.raises(ConversationExistsError):
         wire.copy(fresh, sent=at)()
     wire.store.delete_messages("c", ["m"])
@@ -277,7 +193,7 @@ def test_the_same_message_of_another_call_is_stored_again(wire: Wire) -> None:
     wire.store.append("c", user("m", id="m"))
     sent = wire.now()
     wire.store.delete_messages("c", ["m"])
-    [stored] = wire.copy(_append(user("m", id="m")), sent=sent)()
+    [stored] = wire.copy(append_of(user("m", id="m")), sent=sent)()
     assert not stored.duplicate
     assert wire.texts() == ["m"]
 
@@ -298,11 +214,11 @@ def test_a_call_older_than_the_journal_is_refused(wire: Wire, name: str) -> None
 def test_an_old_append_is_refused_only_after_a_removal(wire: Wire) -> None:
     wire.store.append("c", user("0", id="0"))
     old = wire.now() - 121 * SECOND
-    assert not wire.copy(_append(user("1", id="1")), sent=old)()[0].duplicate
+    assert not wire.copy(append_of(user("1", id="1")), sent=old)()[0].duplicate
     wire.store.delete_messages("c", ["0"])
-    assert wire.copy(_append(user("2", id="2")), sent=old)()[0] == b"late"
+    assert wire.copy(append_of(user("2", id="2")), sent=old)()[0] == b"late"
     wire.store.delete_conversation("c")
-    assert wire.copy(_append(user("3", id="3")), sent=old)()[0] == b"late"
+    assert wire.copy(append_of(user("3", id="3")), sent=old)()[0] == b"late"
     assert wire.texts() == []
 
 
@@ -310,7 +226,7 @@ def test_a_late_append_to_an_expired_conversation_is_refused(server_of: Servers,
     server = server_of("plain")
     with HistoryStore(server.url, namespace=namespace, ttl=1.0) as store:
         wire = Wire(store, server)
-        op, sent = _append(user("m", id="m")), wire.now()
+        op, sent = append_of(user("m", id="m")), wire.now()
         wire.copy(op, sent=sent)()
         wait_until(lambda: store.get_conversation("c") is None, "the conversation to expire")
         assert wire.copy(op, sent=sent)()[0] == b"late"
@@ -343,7 +259,7 @@ def test_a_late_append_is_refused_after_the_conversation_expired_by_the_ttl_of_a
         HistoryStore(server.url, namespace=namespace, ttl=1.0) as brief,
     ):
         wire = Wire(store, server)
-        op, sent = _append(user("m", id="m")), wire.now()
+        op, sent = append_of(user("m", id="m")), wire.now()
         wire.copy(op, sent=sent)()
         brief.append("c", user("bye"))
         wait_until(lambda: store.get_conversation("c") is None, "the conversation to expire")
@@ -393,7 +309,7 @@ def test_a_late_batch_with_a_full_journal_stores_nothing(wire: Wire) -> None:
     """The journal is full: the server no longer knows four messages of the batch."""
     for _ in range(17):
         wire.store.restore("c", [user("0", id="0")])
-    op, sent = _append(*(user(str(n), id=f"b{n}") for n in range(5))), wire.now()
+    op, sent = append_of(*(user(str(n), id=f"b{n}") for n in range(5))), wire.now()
     first = wire.copy(op, sent=sent)()
     wire.store.update_message("c", user("edited", id="b4"))
     wire.store.delete_conversation("c")
@@ -417,37 +333,6 @@ def test_the_journal_expires_and_has_no_content(wire: Wire) -> None:
         assert b"secret" not in wire.client.dump(key)
 
 
-@pytest.mark.proves("unknown-outcome")
-def test_a_late_retry_raises_outcome_unknown(
-    server: RealServer, namespace: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with HistoryStore(server.url, namespace=namespace) as store:
-        store.append("c", user("a", id="a"))
-        backend: Any = store._backend
-        node = backend._server.node
-        monkeypatch.setattr(node, "time", lambda: int(time.time() * SECOND) - 200 * SECOND)
-        store.delete_messages("c", ["z"])  # its only copy was refused as late, and is sent with a later time
-        execute = node.execute
-
-        def lost(words: Any) -> None:
-            node.execute = execute
-            raise ConnectionError("nobody knows how much of it was sent")
-
-        node.execute = lost
-        with pytest.raises(OutcomeUnknownError):
-            store.delete_messages("c", ["a"])
-        assert [message.id for message in store.get("c")] == ["a"]
-
-
-def test_a_write_that_was_never_sent_raises_backend_unavailable(own_server: Start) -> None:
-    server = own_server(tcp=True)
-    with HistoryStore(server.url, search="off", retry=RetryPolicy(deadline=0.3)) as store:
-        server.kill()
-        with pytest.raises(BackendUnavailableError) as caught:
-            store.clear("c")
-        assert not isinstance(caught.value, OutcomeUnknownError)
-
-
 def test_a_log_ahead_of_its_conversation_gives_a_reset(wire: Wire) -> None:
     """For example when one key of a conversation was restored from a backup, or half of a change was lost."""
     store, client = wire.store, wire.client
@@ -469,12 +354,12 @@ def test_a_log_ahead_of_its_conversation_gives_a_reset(wire: Wire) -> None:
 
 
 OPERATIONS = st.one_of(
-    st.builds(lambda n, text: _append(user(text, id=f"m{n}")), st.integers(0, 3), st.sampled_from("xy")),
-    st.builds(lambda text: _append(user(text, id="m0"), user(text, id="m4")), st.sampled_from("xy")),
-    st.builds(lambda n, text: _update(user(text, id=f"m{n}")), st.integers(0, 3), st.sampled_from("xyz")),
+    st.builds(lambda n, text: append_of(user(text, id=f"m{n}")), st.integers(0, 3), st.sampled_from("xy")),
+    st.builds(lambda text: append_of(user(text, id="m0"), user(text, id="m4")), st.sampled_from("xy")),
+    st.builds(lambda n, text: update_of(user(text, id=f"m{n}")), st.integers(0, 3), st.sampled_from("xyz")),
     st.builds(lambda n: DeleteMessages("c", (f"m{n}", "m0")), st.integers(1, 3)),
     st.builds(lambda: Clear("c")),
-    st.builds(lambda n: _restore(user("r", id=f"m{n}")), st.integers(0, 3)),
+    st.builds(lambda n: restore_of(user("r", id=f"m{n}")), st.integers(0, 3)),
     st.builds(lambda title: WriteRecord("c", {"title": title}), st.sampled_from("tu")),
     st.builds(lambda: DeleteConversation("c")),
 )
@@ -517,69 +402,14 @@ def _outcome(run: Callable[[], Any]) -> Any:
 
 def test_memory_recognizes_a_repeated_operation() -> None:
     backend = MemoryBackend()
-    backend.execute(_append(user("a", id="a")))
+    backend.execute(append_of(user("a", id="a")))
     delete = DeleteMessages("c", ("a",))
     assert backend.execute(delete) == 1
-    backend.execute(_append(user("again", id="a")))
+    backend.execute(append_of(user("again", id="a")))
     assert backend.execute(delete) == 1
-    append = _append(user("b", id="b"))
+    append = append_of(user("b", id="b"))
     [first] = backend.execute(append)
     backend.execute(Clear("c"))
     assert backend.execute(append) == [first]
     with HistoryStore(backend=backend) as store:
         assert store.get("c") == []
-
-
-def test_a_repeated_operation_is_recognized_after_its_message_was_deleted(server: RealServer, namespace: str) -> None:
-    """As a history does after a failed save. The message was stored, and another store has deleted it since."""
-    with (
-        HistoryStore(server.url, namespace=namespace, retry=RetryPolicy(deadline=0)) as store,
-        HistoryStore(server.url, namespace=namespace) as other,
-    ):
-        store.append("c", user("0", id="0"))
-        backend: Any = store._backend
-        op = _append(user("m", id="m"))
-        away = [True]
-        lose_replies(store, lambda: bool(away))
-        with pytest.raises(OutcomeUnknownError):
-            backend.execute(op)
-        away.clear()
-        assert other.delete_messages("c", ["m"]) == 1
-        [stored] = backend.execute(op)
-        assert not stored.duplicate
-        assert [message.id for message in other.get("c")] == ["0"]
-
-
-@pytest.mark.proves("stored-once")
-def test_one_reply_in_five_is_lost_and_each_message_is_stored_once(own_server: Start, full: bool) -> None:
-    count = 1000 if full else 300
-    server = own_server(tcp=True)
-    proxy = LossyProxy(server.port, loss=0.2)
-    patient = RetryPolicy(deadline=30.0, first_wait=0.001, longest_wait=0.01)
-    with HistoryStore(f"redis://127.0.0.1:{proxy.port}/0", retry=patient) as store:
-        appended = [store.append("c", user(str(number))) for number in range(count)]
-    proxy.close()
-    assert proxy.dropped > count / 6
-    assert not any(item.duplicate for item in appended), "an earlier try of the same call is not a duplicate"
-    with HistoryStore(server.url) as store:
-        stored = store.get("c")
-        assert stored == [item.message for item in appended]
-        assert [message.sequence for message in stored] == list(range(1, count + 1))
-        assert [message.text for message in stored] == [str(number) for number in range(count)]
-        assert store.snapshot("c").cursor.revision == count
-
-
-@pytest.mark.proves("threads")
-async def test_a_cancelled_append_leaves_the_connection_in_order(server: RealServer, namespace: str) -> None:
-    """The reply of a cancelled call must not be taken for that of the next one."""
-    async with AsyncHistoryStore(server.url, namespace=namespace) as store:
-        await store.append("c", user("0"))
-        for number in range(200):
-            task = asyncio.create_task(store.append("c", user(f"cancelled {number}", id=f"m{number}")))
-            for _ in range(number % 7):
-                await asyncio.sleep(0)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            kept = await store.append("c", user(f"cancelled {number}", id=f"m{number}"))
-            assert kept.message.id == f"m{number}"
-        assert [message.id for message in (await store.get("c"))[1:]] == [f"m{number}" for number in range(200)]

@@ -16,7 +16,7 @@ import redis
 from redis_history import AsyncHistoryStore, HistoryStore, MessagesAppended, Reset, RetryPolicy, user
 from redis_history._sync._runtime import _idle
 from redis_history.errors import BackendRefusedError
-from tests.support.faces import open_store
+from tests.support.faces import FACES, open_store
 from tests.support.servers import RealServer, Start, until, wait_until
 
 QUICK = RetryPolicy(deadline=20.0, longest_wait=0.05)
@@ -69,7 +69,7 @@ async def test_a_flushed_server_gives_a_reset(own_server: Start) -> None:
 @pytest.mark.proves("get-in-time")
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.full)], ids=["one", "all"])
 @pytest.mark.parametrize("outage", ["hangs", "away"])
-@pytest.mark.parametrize("face", ["sync", "async"])
+@FACES
 async def test_get_returns_in_time_during_an_outage(own_server: Start, face: str, outage: str, every: bool) -> None:
     """It does not wait for the deadline of retries. Afterwards it returns all events, once and in order."""
     server = own_server(options=("--appendfsync", "always"))

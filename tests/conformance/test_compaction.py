@@ -311,26 +311,6 @@ async def test_a_result_that_comes_while_it_is_compacted_is_not_torn_from_its_ca
         await store.delete_conversation(name)
 
 
-@pytest.mark.backends("memory")
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        *({"summary": one} for one in ("", " ", system("x", metadata={"is_summary": True}), user("x"), b"x", None)),
-        *({"summary": summary("\ud800")}, {"summary": summary(tool_use("1", "f"))}),
-        *({"seen": ["a"]}, {"seen": user("x")}, {"through": 5}),
-    ],
-)
-async def test_bad_input(store: Any, wrong: dict[str, Any]) -> None:
-    await _filled(store)
-    with pytest.raises(InvalidInputError):
-        await store.compact("c", **{"through": "c", "summary": "x", **wrong})
-    with pytest.raises(InvalidInputError):
-        await store.compact("", through="c", summary="x")
-    with pytest.raises(InvalidInputError):
-        await store.expand("c", "")
-    assert (await store.snapshot("c")).cursor.revision == 1
-
-
 async def test_subscribers_are_told(store: Any) -> None:
     await _filled(store)
     async with store.subscribe("c") as changes:

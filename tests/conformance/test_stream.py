@@ -365,7 +365,6 @@ async def test_copies_of_an_unfinished_reply_are_interrupted(store: Any) -> None
     assert (copy.status, copy.text) == ("interrupted", "half")
 
 
-@pytest.mark.compaction
 async def test_compaction_leaves_an_unfinished_reply_alone(store: Any) -> None:
     await store.append("c", user("a"))
     await begun(store, "half")

@@ -194,7 +194,6 @@ async def expand_all(store: Any) -> list[Any]:
     return states
 
 
-@pytest.mark.compaction
 @pytest.mark.proves("imports")
 @pytest.mark.parametrize("batch", [3, 200])
 async def test_an_archive_comes_back_as_an_archive(compacted: Any, tmp_path: Path, batch: int) -> None:
@@ -215,7 +214,6 @@ async def test_an_archive_comes_back_as_an_archive(compacted: Any, tmp_path: Pat
     assert await expand_all(store) == expansions
 
 
-@pytest.mark.compaction
 async def test_an_existing_conversation_gets_no_archived_messages(compacted: Any, tmp_path: Path) -> None:
     store = await compacted()
     path = tmp_path / "c.jsonl"
@@ -231,7 +229,6 @@ async def test_an_existing_conversation_gets_no_archived_messages(compacted: Any
     assert (await import_into(store, path)).new == 0
 
 
-@pytest.mark.compaction
 @pytest.mark.proves("backup")
 async def test_a_backup_is_restored_as_it_was(stores: Any, compacted: Any, tmp_path: Path) -> None:
     """Lists, records with times and revisions, origins of forks, archives and messages, field by field."""
@@ -261,7 +258,6 @@ async def test_a_backup_is_restored_as_it_was(stores: Any, compacted: Any, tmp_p
     assert len(await expand_all(store)) == 2
 
 
-@pytest.mark.compaction
 async def test_an_open_reply_is_exported_as_it_is(store: Any, tmp_path: Path) -> None:
     await store.append("c", user("hi"))
     path = tmp_path / "c.jsonl"
@@ -312,7 +308,6 @@ async def test_an_interrupted_export_is_continued(store: Any, tmp_path: Path, su
         await exported(store, io.BytesIO(), resume=True)
 
 
-@pytest.mark.compaction
 async def test_without_the_archive_a_summary_is_a_message(compacted: Any, tmp_path: Path) -> None:
     store = await compacted()
     path = tmp_path / "c.jsonl"

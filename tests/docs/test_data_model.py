@@ -18,7 +18,7 @@ from redis_history.operations import Clear, TakeRun
 from redis_history.operations.base import Call, Settings
 from redis_history.operations.keys import Keyspace, field_of
 from tests.docs.pages import DOCS, code, rows, sections
-from tests.support.servers import RealServer, lasting, wait_until
+from tests.support.servers import RealServer, wait_until
 from tests.support.steps import first_call
 
 SECTIONS = sections(DOCS / "data-model.md")
@@ -101,25 +101,6 @@ def test_the_search_documents(server: RealServer, namespace: str) -> None:
         assert client.pttl(key) > 600_000
         names = {name.decode() for name in client.execute_command("FT._LIST")}
         assert any(re.fullmatch(f"rh2:{namespace}:\\d+:[0-9a-f]{{8}}", name) for name in names)
-
-
-def test_a_listing_removes_the_name_of_an_expired_conversation(server: RealServer, namespace: str) -> None:
-    """Also if the lasting one that shared the registry is gone."""
-    bucket = Keyspace.bucket_of("lasting")
-    expiring = next(name for name in map(str, range(10_000)) if Keyspace.bucket_of(name) == bucket)
-    keys = Keyspace(namespace).conversation(expiring)
-    with (
-        HistoryStore(server.url, namespace=namespace) as store,
-        HistoryStore(server.url, namespace=namespace, ttl=0.5) as other,
-        server.client() as client,
-    ):
-        store.append("lasting", user("x"))
-        other.append(expiring, user("x"))
-        store.delete_conversation("lasting")
-        wait_until(lambda: not client.exists(keys.state), "the end of the conversation")
-        assert client.zrange(keys.registry, 0, -1) == [keys.name]
-        assert store.list_conversations() == []
-        assert lasting(client, Keyspace(namespace).patterns[0]) == set()
 
 
 def test_the_state(server: RealServer, namespace: str) -> None:

@@ -6,7 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
+
 from redis_history import AsyncHistoryStore, HistoryStore
+
+#: For tests of what a server does to calls. The synchronous source is generated from the other, so it has its turn in
+#: the whole matrix. Tests of threads and tasks take both kinds by name.
+FACES = pytest.mark.parametrize("face", ["async", pytest.param("sync", marks=pytest.mark.full)])
 
 
 class Awaitable:

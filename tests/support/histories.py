@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from redis_history import AsyncRedisHistory, History, Message, Plugin, RedisHistory
+from redis_history import AsyncRedisHistory, History, Message, Plugin, RedisHistory, user
 from redis_history.history._syncer import Syncer
 from redis_history.types import ReduceOptions
 
@@ -53,3 +53,11 @@ def history_over(store: Any, **options: Any) -> Any:
 
 def texts(history: Any) -> list[str]:
     return [entry.text for entry in history.entries]
+
+
+async def stored_texts(store: Any, conversation_id: str = "c", **options: Any) -> list[str]:
+    return [message.text for message in await store.get(conversation_id, **options)]
+
+
+def numbered(*numbers: int) -> list[Any]:
+    return [user(str(number)) for number in numbers]

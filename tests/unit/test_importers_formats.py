@@ -6,7 +6,6 @@ import pytest
 
 from redis_history.formats import to_anthropic, to_openai_chat
 from redis_history.importers import read_transcripts
-from redis_history.importers.transcript import unique_id
 
 
 def read(path, **options):
@@ -108,17 +107,3 @@ def test_messages_get_timestamps_only_if_all_have_ascending_times(load, times):
     assert [message.text for message in transcript.messages] == ["0", "1", "2"]
     assert all(message.timestamp is None for message in transcript.messages)
     assert [message.metadata.get("time") for message in transcript.messages] == times
-
-
-def test_many_equal_ids_take_linear_time():
-    class Counting(dict):
-        lookups = 0
-
-        def __contains__(self, key):
-            self.lookups += 1
-            return super().__contains__(key)
-
-    seen = Counting()
-    found = {unique_id(name, seen) for name in [*(f"a#{n}" for n in range(1000)), *["a"] * 1000, *["b"] * 1000]}
-    assert len(found) == 3000
-    assert seen.lookups < 10_000

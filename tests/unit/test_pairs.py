@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -101,17 +99,6 @@ def test_no_cap_separates_a_pair(named: bool) -> None:
                     assert counted(kept) == left
 
 
-@pytest.mark.parametrize("named", [True, False])
-def test_no_cap_separates_a_pair_of_a_batch(named: bool) -> None:
-    """All messages in one call, as `append_many` and `restore` send them."""
-    for messages in conversations(named=named):
-        for size in range(2, len(messages) + 1):
-            for most in range(1, size):
-                batch = messages[:size]
-                ids = {one.id for one in capped(batch, most)}
-                assert all((use in ids) == (answer in ids) for use, answer in true_calls(batch) if named)
-
-
 @pytest.mark.proves("max-messages")
 def test_a_cap_removes_no_more_than_it_must() -> None:
     messages = [call(), user("a"), user("b"), result(), user("c")]
@@ -177,13 +164,3 @@ def test_results_without_a_call_are_removed() -> None:
     assert left[1:] == messages[2:5]
     assert (left[0].id, left[0].text, left[0].tool_results) == ("mixed", "and a text", ())
     assert without_lone_results(left) == left
-
-
-def test_long_conversations_take_no_quadratic_time() -> None:
-    """Calls of one id that nobody answers, and results by others."""
-    count = 20_000
-    waiting = [call(by) for by in (ANN, BOB, None) for _ in range(count // 3)]
-    start = time.process_time()
-    assert len(answered(*waiting, *(result(ANN) for _ in range(count)))) == 3 * (count // 3)
-    assert oldest_with_results(map(marks, waiting), 1) == [0]
-    assert time.process_time() - start < 20  # in quadratic time: some minutes

@@ -101,14 +101,3 @@ def _given_up(messages: list[Message], index: int) -> bool:
         elif heard:
             return True
     return False
-
-
-def test_many_waiting_calls_take_linear_time() -> None:
-    """Quadratic time would be many seconds."""
-    count, messages = 4000, []
-    for number in range(count):
-        messages += [assistant(tool_use(f"c{number}", "f"), participant=ANN), user("?")]
-    assert good_ends(messages) == [True] * (2 * count - 2) + [False, False]
-    calls = [assistant(tool_use(f"c{number}", "f")) for number in range(count)]
-    results = [tool(tool_result(f"c{number}", "r")) for number in range(count)]
-    assert good_ends([*calls, *results]) == [False] * (2 * count - 1) + [True]

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redis_history import AsyncHistoryStore, Conversation, HistoryStore, assistant, tool_use, user
+from redis_history import AsyncHistoryStore, Conversation, HistoryStore, RetryPolicy, assistant, system, tool_use, user
+from redis_history.engine.memory import MemoryBackend
 from redis_history.errors import (
     BatchTooLargeError,
     ConfigurationError,
@@ -42,6 +43,8 @@ BAD_FILTERS: list[dict[str, Any]] = [
     *({"participant_ids": one} for one in ("ann", 5, [["ann"]], [1])),
     *({"scope": one} for one in ("room", ["dm"])),
 ]
+SUMMARY: Any = {"metadata": {"is_summary": True}}
+BAD_SUMMARIES = [system("x", **SUMMARY), user("\ud800", **SUMMARY), user(tool_use("1", "f"), **SUMMARY)]
 BAD_METADATA: list[Any] = [{"n": 2**70}, {"n": float("nan")}, {1: "key"}, ["no map"]]
 BAD_RECORDS: list[dict[str, Any]] = [
     *({"title": 5}, {"user_id": True}, {"auditing_id": False}, {"user_id": 1.0}, {"user_id": b"ann"}),
@@ -76,8 +79,8 @@ BAD_CALLS: dict[str, list[Any]] = {
     ],
     "update_conversation": [((), {}), *(((), one) for one in BAD_RECORDS)],
     "compact": [((), {"through": one, "summary": "s"}) for one in [*BAD_POSITIONS, 5, ""]]
-    + [((), {"through": "m", "summary": one}) for one in ("", " ", 5, X)]
-    + [((), {"through": "m", "summary": "s", "seen": one}) for one in ("m", [5])],
+    + [((), {"through": "m", "summary": one}) for one in ("", " ", 5, None, b"x", X, *BAD_SUMMARIES)]
+    + [((), {"through": "m", "summary": "s", "seen": one}) for one in ("m", [5], ["m"], X)],
     "stream": [
         *(((), one) for one in ({"timestamp": 5}, {"status": "complete"}, {"role": "god"}, {"nonsense": 1})),
         *(((), {"interval": one}) for one in (-1, 11, "1", None)),
@@ -254,6 +257,9 @@ def test_how_an_owner_is_named(text: str, owner: int | str) -> None:
 
 
 OPTIONS: list[dict[str, Any]] = [
+    *({"log_length": one} for one in (-1, 1.5, "1000", None, True)),
+    *({"poll_interval": one} for one in (-1, float("nan"), float("inf"), "3", None, [1], True)),
+    *({"durability_timeout": one} for one in (0, float("inf"), "5")),
     *({"log_length": 0}, {"ttl": 0}, {"ttl": "1"}, {"ttl": float("nan")}, {"ttl": 10**400}, {"poll_interval": 0}),
     *({"max_messages": 0}, {"max_messages": 1.5}, {"max_messages": "5"}, {"max_messages": True}),
     *({"durability": "disk"}, {"durability": "fsync"}, {"durability_timeout": float("nan")}),
@@ -268,7 +274,16 @@ def test_an_error_names_the_option_and_the_value(options: dict[str, Any]) -> Non
     name, value = next(iter(options.items()))
     with pytest.raises(ConfigurationError, match=name) as caught:
         HistoryStore("memory://", **options)
-    assert repr(value)[:40] in str(caught.value) or value in ("poll", len)
+    assert repr(value)[:40] in str(caught.value) or value is len
     assert len(str(caught.value)) < 400
     with pytest.raises(ConfigurationError):
         AsyncHistoryStore("redis://localhost", max_conversations=5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"url": "memory://"}, {"ttl": 5}, {"max_messages": 5}, {"max_conversations": None}, {"retry": RetryPolicy()}],
+)
+def test_a_backend_has_its_own_options(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        HistoryStore(**options, backend=MemoryBackend())

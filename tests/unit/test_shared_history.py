@@ -9,10 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from redis_history import HistoryStore, Message, tool_result, tool_use, user
-from redis_history._sync._steps import run_steps
 from redis_history.errors import ConfigurationError
 from redis_history.history._outbox import stamped
-from redis_history.operations import ReadChanges, ReadHead
+from redis_history.operations import ReadChanges
 from redis_history.operations.append import Restore
 from tests.support.histories import Dropping, Synced
 
@@ -61,19 +60,6 @@ def test_an_own_entry_does_not_vanish_for_a_while(store: HistoryStore) -> None:
     assert all("mine" in texts_ for texts_ in shown)
     assert texts(history) == ["mine"]
     assert history.entries == store.get("c")
-
-
-def test_an_event_before_the_acknowledgement(store: HistoryStore) -> None:
-    history = following(store)
-    added: list[str] = []
-    history.on("entry", lambda message: added.append(message.text))
-    history.add_text("user", "a")
-    steps: Any = history.syncer.next()
-    outcomes = store.append_many("c", [step.message for step in steps])
-    store.delete_messages("c", [outcomes[0].message.id])
-    receive_events(store, history)
-    assert history.syncer.appended(steps, outcomes) == 1
-    assert (history.entries, history.syncer.unsaved, added) == ([], [], ["a"])
 
 
 def test_messages_lost_by_a_rewound_server_are_sent_again(store: HistoryStore) -> None:
@@ -172,48 +158,6 @@ def test_an_acknowledgement_during_a_read_is_not_taken_for_a_deleted_conversatio
         reads.send(changes)
     assert history._generation == generation  # a reduction under way stays valid
     assert texts(history) == ["before", "mine"]
-
-
-def test_a_deleted_conversation_is_noticed_by_the_next_read(store: HistoryStore) -> None:
-    history = following(store)
-    history.add_text("user", "mine")
-    send(store, history)
-    store.delete_conversation("c")
-    run_steps(store._backend, history.syncer.changes_by_others())
-    assert texts(history) == []
-
-
-def test_an_acknowledgement_while_a_new_conversation_is_read_is_kept(store: HistoryStore) -> None:
-    history = following(store)
-    added: list[str] = []
-    history.on("entry", lambda message: added.append(message.text))
-    history.add_text("user", "old")
-    send(store, history)
-    store.delete_conversation("c")
-    reads = history.syncer.changes_by_others()
-    op: Any = next(reads)
-    while not isinstance(op, ReadHead):
-        op = reads.send(store.backend.execute(op))
-    head = store.backend.execute(op)
-    history.add_text("user", "new")
-    send(store, history)  # its acknowledgement comes before the reply to the read
-    with pytest.raises(StopIteration):
-        reads.send(head)
-    assert texts(history) == ["new"]
-    run_steps(store.backend, history.syncer.changes_by_others())
-    assert (texts(history), added) == (["new"], ["old", "new"])
-    assert history.entries == store.get("c")
-
-
-def test_a_late_acknowledgement_of_a_removed_message(store: HistoryStore) -> None:
-    history = following(store)
-    history.add_text("user", "a")
-    steps: Any = history.syncer.next()
-    outcomes = store.append_many("c", [step.message for step in steps])
-    store.clear("c")
-    history.syncer.read_again(store.snapshot("c"), "log_trimmed")
-    history.syncer.appended(steps, outcomes)
-    assert (history.entries, list(history.syncer.outbox)) == ([], [])
 
 
 def test_half_a_pair_does_not_come_back(store: HistoryStore) -> None:

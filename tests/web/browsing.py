@@ -134,6 +134,21 @@ async def check_axe(page: Page, colors: Sequence[Any], what: str) -> None:
         ], (what, color)
 
 
+async def copied(page: Page, button: Any) -> str:
+    await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    await button.click()
+    await expect(page.get_by_role("button", name="Copied").last).to_be_visible()
+    return str(await page.evaluate("navigator.clipboard.readText()"))
+
+
+async def no_sideways_scrolling(page: Page) -> None:
+    wide = await page.evaluate(
+        "() => [...document.querySelectorAll('html, body, #timeline, .pane-body, .row, .topbar')]"
+        ".filter(one => one.clientWidth && one.scrollWidth > one.clientWidth).map(one => one.className || one.tagName)"
+    )
+    assert wide == []
+
+
 class Held:
     """Delays the answers to requests of a pattern, which the server has given, until the end of the block."""
 
