@@ -1,14 +1,14 @@
 -- Takes, renews, ends, stops and reads a lease on a conversation: its run, which is the right of one agent to work on it, or
 -- that of a compressor. A lease is no part of the history: it has no revision and no entry in the change log. After _grace.lua.
 --
--- KEYS  1 state (hash)   unless for `keep` and `read` 2 change log (list)   for `take` and `end` 3 registry (sorted set)
+-- KEYS  1 state (hash)   unless for `keep` and `read` 2 change log (list)
 -- ARGV  1 action   2 'R' the run, 'W' the lease of a compressor   then the arguments of the action:
 --   take   3 milliseconds until the lease expires, unless it is renewed   4 '1' to wait in the queue, '0' not to
 --          5 milliseconds for which a place in the queue is kept   6 the fence of an expired lease whose holder may be taken for
---          dead, or '0'   7 name in the registry   then run id and agent name of each caller, oldest first
+--          dead, or '0'   then run id and agent name of each caller, oldest first
 --   keep   3 fence   4 run id   5 '1' to renew an expired lease, too   6 milliseconds
---   end    3 fence   4 run id   5 '1' to end an expired lease, too   6 status   7 name in the registry
---          8 milliseconds until another compressor may take it
+--   end    3 fence   4 run id   5 '1' to end an expired lease, too   6 status
+--          7 milliseconds until another compressor may take it
 --   stop   3 run id  4 reason   5 '1' to stop an expired lease, too
 --   leave  run ids that do not wait any more
 --   read
@@ -61,14 +61,12 @@ local function store()
   if not known[3] and redis.call('PTTL', state) < TOMBSTONE then redis.call('PEXPIRE', state, TOMBSTONE) end
 end
 
--- Wakes the subscribers of the conversation, who read the state of its run. `name`: in the registry, where subscribers to all
--- conversations find what they were not notified of.
-local function announce(name)
+-- Wakes the subscribers of the conversation, who read the state of its run. The registry stays as it is: a run is no change, so
+-- it must not move the conversation in lists.
+local function announce()
   if lease ~= 'R' then return end
   redis.call('LTRIM', log, 0, -1) -- changes nothing, but causes a notification if there is a log
   redis.call('PUBLISH', log, 0)
-  local highest = name and known[3] and redis.call('ZREVRANGE', KEYS[3], 0, 0, 'WITHSCORES')[2]
-  if highest then redis.call('ZADD', KEYS[3], 'XX', math.max(1000 * now, highest + 1), name) end
 end
 
 -- Wakes one holder or one waiter: each listens to a channel of its own, so that a thousand waiters cost no more than one.
@@ -80,7 +78,7 @@ local function take(id, agent)
   active = true
   redis.call('HSET', state, 'f', fence, 'Z', string.sub((known[4] or '') .. id .. ';', -KEPT_IDS * (#id + 1)))
   store()
-  announce(ARGV[7])
+  announce()
   return answer('taken')
 end
 
@@ -91,7 +89,7 @@ if action == 'take' then
   end
   local at, waits, changed = {}, ARGV[4] == '1', left
   for i, place in ipairs(queue) do at[place[1]] = i end
-  for i = 8, #ARGV, 2 do
+  for i = 7, #ARGV, 2 do
     local id = ARGV[i]
     if run and run[ID] == id then return answer(active and 'taken' or 'lost', id) end
     if known[4] and string.find(known[4], id, 1, true) then return answer('lost', id) end
@@ -105,7 +103,7 @@ if action == 'take' then
   end
   local first = queue[1]
   if not active and first then
-    for i = 8, #ARGV, 2 do
+    for i = 7, #ARGV, 2 do
       if ARGV[i] == first[1] then
         table.remove(queue, 1)
         return take(first[1], first[2])
@@ -117,7 +115,7 @@ if action == 'take' then
     local rest = {}
     for _, place in ipairs(queue) do
       local own = false
-      for i = 8, #ARGV, 2 do own = own or ARGV[i] == place[1] end
+      for i = 7, #ARGV, 2 do own = own or ARGV[i] == place[1] end
       if own then changed = true else rest[#rest + 1] = place end
     end
     queue = rest
@@ -138,9 +136,9 @@ if action == 'keep' or action == 'end' then
   end
   if not active then return answer(run[STATUS] == ARGV[6] and 'ended' or 'lost') end
   if run[STATUS] == 'stopping' and ARGV[6] == 'completed' then return answer('stopping') end -- its holder has not seen it yet
-  run[STATUS], run[ENDED], run[EXPIRES], active = ARGV[6], now, now + ARGV[8], false
+  run[STATUS], run[ENDED], run[EXPIRES], active = ARGV[6], now, now + ARGV[7], false
   store()
-  announce(ARGV[7])
+  announce()
   if queue[1] then ring(queue[1][1]) end
   return answer('ended')
 end

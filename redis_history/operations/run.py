@@ -76,14 +76,14 @@ class TakeRun(_OnRun, frozen=True):
         outage, in which its holder could not renew it."""
         callers = [text.encode() for run_id, agent in self.callers for text in (run_id, agent or "")]
         before = [_milliseconds(self.seconds), b"1" if self.wait else b"0", _PLACE_MS]
-        name, started = settings.keyspace.conversation(self.conversation_id).name, time.monotonic()
-        first = *before, b"0", name, *callers
-        reply: _Reply = yield _call(self.conversation_id, settings, b"take", *first, kind=self.kind, keys=3)
+        started = time.monotonic()
+        first = *before, b"0", *callers
+        reply: _Reply = yield _call(self.conversation_id, settings, b"take", *first, kind=self.kind, keys=2)
         if time.monotonic() - started > _SLOW:
             settings.outage.note()
         if reply.what == b"expired" and not settings.outage.spares((self.conversation_id, reply.number)):
-            second = *before, reply.number, name, *callers
-            reply = yield _call(self.conversation_id, settings, b"take", *second, kind=self.kind, keys=3)
+            second = *before, reply.number, *callers
+            reply = yield _call(self.conversation_id, settings, b"take", *second, kind=self.kind, keys=2)
         return reply.outcome
 
     def apply(self, space: Space) -> RunOutcome:
@@ -165,10 +165,9 @@ class EndRun(_OnRun, frozen=True):
     rest: float = 0.0
 
     def steps(self, settings: Settings) -> Steps[RunOutcome]:
-        name = settings.keyspace.conversation(self.conversation_id).name
         for expired in (b"0", b"1"):
-            args = *_fence(self.fence), expired, self.status.encode(), name, _milliseconds(self.rest)
-            reply: _Reply = yield _call(self.conversation_id, settings, b"end", *args, kind=self.fence.kind, keys=3)
+            args = *_fence(self.fence), expired, self.status.encode(), _milliseconds(self.rest)
+            reply: _Reply = yield _call(self.conversation_id, settings, b"end", *args, kind=self.fence.kind, keys=2)
             if reply.what != b"expired" or not settings.outage.is_recent:
                 break
         # Asked to stop, and not ended: see EndRun.
@@ -256,9 +255,9 @@ class _Reply(NamedTuple):
 def _call(
     conversation_id: str, settings: Settings, action: bytes, *args: bytes, kind: LeaseKind = "run", keys: int = 1
 ) -> Call:
-    """`keys`: how many of state, log and registry the action needs."""
+    """`keys`: 2 if the action needs the log besides the state."""
     known = settings.keyspace.conversation(conversation_id)
-    packed = pack_keys(*(known.state, known.log, known.registry)[:keys])
+    packed = pack_keys(*(known.state, known.log)[:keys])
     return Call(RUN, packed, [action, FIELDS[kind], *args], partial(_read, conversation_id, kind, settings))
 
 

@@ -70,6 +70,11 @@ def test_subscribers_to_all_conversations_find_a_run_that_they_were_not_notified
                 found = changes.get(timeout=30)
                 assert isinstance(found, RunChanged)
                 assert (found.run.run_id, found.run.status) == (run.run_id, "active")
+                proxy.refuse()
+            proxy.forward(server.port)
+            found = changes.get(timeout=30)
+            assert isinstance(found, RunChanged)
+            assert (found.run.run_id, found.run.status) == (run.run_id, "completed")
 
 
 @pytest.mark.full

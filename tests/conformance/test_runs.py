@@ -274,11 +274,13 @@ async def test_a_run_changes_nothing_of_the_history(stores: Any) -> None:
     store = stores()
     await store.append("c", user("Hello"))
     before = await store.get_conversation("c")
+    await store.append("newer", user("Hello"))
+    newer = await store.get_conversation("newer")
     async with store.run("c"), store.run("unknown"):
-        pass
+        assert await store.list_conversations() == [newer, before]
     assert await store.get_conversation("c") == before
     assert await store.get_conversation("unknown") is None
-    assert await store.list_conversations() == [before]
+    assert await store.list_conversations() == [newer, before]
 
 
 async def test_a_conversation_may_begin_during_its_run(stores: Any) -> None:
