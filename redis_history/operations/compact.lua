@@ -21,7 +21,7 @@ local id, count, replaced = ARGV[12], tonumber(ARGV[17]), tonumber(ARGV[18])
 local known = redis.call('HMGET', state, 'e', 'r', 'n', 'c', 'k', 'l', 'i', 'h', 's', 'w', 'a', 'm', ARGV[24], '^' .. id, 'q', 'u', 'g', 'j')
 local names = contents_in(known[10])
 names[#names + 1] = archive_of(state, string.format('%.0f', (known[2] or 0) + 1))
-local ask = undeclared(lists_and(owners(), names))
+local ask = undeclared(lists_and(owners(), names)) or known[7] and moving(known[7])
 if ask then return ask end
 local seen, reply = decided(known[16], known[17])
 if reply then return reply end

@@ -18,6 +18,8 @@ end
 local known = redis.call('HMGET', state, unpack(fields))
 -- A conversation that was deleted since, and created again, may have other messages with the same ids.
 if not known[1] or ARGV[10] ~= '' and ARGV[10] ~= known[1] then return 0 end
+-- A document that is made where its slot arrives would be in the way of the one that is still to come.
+if moving(token) then return 0 end
 marks = known[5] and redis.call('HMGET', state, unpack(marks)) or {}
 local now, generation, written, ends = clock(), known[2], 0, nil
 if not generation then

@@ -17,7 +17,7 @@ local revision, place, compaction = tonumber(known[2] or 0), known[12], known[13
 if compaction then
   local archive = archive_of(state, compaction)
   local names = {archive, ARGV[12] == '1' and copy or nil}
-  local ask = undeclared(lists_and(owners(), names)) or moving()
+  local ask = undeclared(lists_and(owners(), names)) or moving(known[7])
   if ask then return ask end
 end
 local seen, reply = open_change(known[1], revision, known[16], known[17])

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 from redis.crc import key_slot
 
 from redis_history import HistoryStore, RetryPolicy, user
@@ -76,8 +76,10 @@ def test_searches_while_a_slot_moves(own_cluster: RealCluster, namespace: str) -
             store.append("c0", user("while it moves", id=f"moving {step}"))
             if step == 0:
                 assert found(store, "velvet") == expected("velvet"), "read and ranked by the store"
-                _move_some(own_cluster, slot, source, target, 60)
-        own_cluster.move_keys(slot, source, target)
+                _move_some(own_cluster, slot, source, target, documents=True)
+        _move_some(own_cluster, slot, source, target, documents=False)
+        assert found(store, "velvet", "c0") == expected("velvet", ["c0"])
+        own_cluster.move_keys(slot, source, target)  # raises BUSYKEY if the search has made a document that was to come
         own_cluster.end_migration(slot, target)
         for name in NAMES:
             assert found(store, "velvet", name) == expected("velvet", [name])
@@ -92,6 +94,8 @@ REMOVALS: dict[str, Callable[[HistoryStore], Any]] = {
     "update": lambda store: store.update_message("update", user("other", id="secret")),
     "restore": lambda store: store.restore("restore", [user("new")]),
     "cap": lambda store: store.append("cap", user("new")),
+    "compact": lambda store: store.compact("compact", through="more", summary="all"),
+    "expand": lambda store: store.expand("expand", "secret"),
 }
 
 
@@ -100,13 +104,16 @@ def test_no_document_stays_behind_in_a_slot_that_moves(own_cluster: RealCluster,
     options: dict[str, Any] = {"namespace": namespace, "retry": PATIENT, "max_messages": 2}
     with HistoryStore(own_cluster.url, **options) as store, ThreadPoolExecutor() as pool:
         for name, remove in REMOVALS.items():
-            store.append_many(name, [user("a secret word", id="secret"), user("more")])
-            keys = Keyspace(namespace).conversation(name)
-            slot = int(key_slot(keys.state))
+            secret = user("a secret word", id="secret")
+            if name in ("compact", "expand"):
+                store.append_many(name, [user("first", id="first"), user("more", id="more")])
+                store.compact(name, through="first", summary=replace(secret, metadata={"is_summary": True}))
+            else:
+                store.append_many(name, [secret, user("more")])
+            slot = int(key_slot(Keyspace(namespace).conversation(name).state))
             target = own_cluster.another(slot)
             source = own_cluster.begin_migration(slot, target)
-            with source.client() as client:  # all but the documents
-                client.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys[:4])
+            _move_some(own_cluster, slot, source, target, documents=False)
             target.watcher.config_resetstat()
             done = pool.submit(remove, store)
             wait_until(partial(_waits, done, target), "the call to wait")
@@ -130,11 +137,12 @@ def _documents(cluster: RealCluster, namespace: str) -> int:
     return len(keys)
 
 
-def _move_some(cluster: RealCluster, slot: int, source: Any, target: Any, count: int) -> None:
-    """Some documents, but not the conversation itself."""
+def _move_some(cluster: RealCluster, slot: int, source: Any, target: Any, *, documents: bool) -> None:
+    """Some documents, or everything but documents."""
     with source.client() as client:
-        keys = [key for key in client.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 10_000) if key[:4] == b"rhd2"]
-        client.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys[:count])
+        keys = client.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 10_000)
+        moved = [key for key in keys if (key[:4] == b"rhd2") == documents][: 60 if documents else None]
+        client.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *moved)
 
 
 @pytest.mark.proves("failover")
