@@ -139,11 +139,10 @@ class AsyncNode:
         return replies
 
     async def time(self) -> int:
-        """The server's time in microseconds, from its last report, or asked now."""
-        if not (now := self.clock.now):
-            seconds, microseconds = await self.execute([b"TIME"])
-            now = int(seconds) * 1_000_000 + int(microseconds)
-            self.clock.learn(now)
+        """Ask for the server's time, in microseconds."""
+        seconds, microseconds = await self.execute([b"TIME"])
+        now = int(seconds) * 1_000_000 + int(microseconds)
+        self.clock.learn(now)
         return now
 
     async def disconnect(self) -> None:

@@ -140,11 +140,10 @@ class Node:
         return replies
 
     def time(self) -> int:
-        """The server's time in microseconds, from its last report, or asked now."""
-        if not (now := self.clock.now):
-            seconds, microseconds = self.execute([b"TIME"])
-            now = int(seconds) * 1_000_000 + int(microseconds)
-            self.clock.learn(now)
+        """Ask for the server's time, in microseconds."""
+        seconds, microseconds = self.execute([b"TIME"])
+        now = int(seconds) * 1_000_000 + int(microseconds)
+        self.clock.learn(now)
         return now
 
     def disconnect(self) -> None:

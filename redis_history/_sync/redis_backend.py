@@ -418,19 +418,38 @@ class RedisBackend:
     # From calls to commands and back
 
     def _reply(self, call: Call, attempt: Attempt | None = None, node: Node | None = None, asking: bool = False) -> Any:
-        """The reply to a call. Sends the script's source if the server lacks it. Decides about late copies."""
+        """The reply to a call; with `call.confirm`, also the reply to the confirming command, as a pair. `attempt`: of
+        a write, whose late copies are decided here."""
         node = node or self._server.node
+        if attempt is None:
+            return self._exchange(node, call, None, asking)
         if call.confirm is not None:
             self._require_confirmation(call.confirm, node)
+        before = attempt.uncertain
         for _ in range(_MAX_LATE):
+            if not node.announces:
+                self._announce(node)
+            if not attempt.sent:
+                attempt.sent = node.clock.now or node.time()
+            sent = b"-%d" % attempt.sent if before else b"%d" % attempt.sent
+            attempt.uncertain = True  # until there is a reply
             try:
-                reply = self._send(node, call, attempt, asking)
-            except NoScriptError:
-                reply = self._send(node, call, attempt, asking, with_source=True)
-            of_script = reply[0] if call.confirm is not None else reply
-            if attempt is None or not is_late(of_script):
+                reply = self._exchange(node, call, sent, asking)
+            except ResponseError:
+                attempt.uncertain = before
+                if not before:
+                    attempt.sent = 0  # not executed, and the next copy may go to another server
+                raise
+            except Exception as error:
+                if not may_have_arrived(error):
+                    attempt.uncertain = before
+                raise
+            attempt.uncertain = before
+            of_script = reply if call.confirm is None else reply[0]
+            if not is_late(of_script):
                 return reply
-            if attempt.uncertain:
+            node.clock.learn(int(of_script[2]))
+            if before:
                 raise OutcomeUnknownError(
                     f"{self._server.address} cannot tell any more whether this write was made: an earlier copy "
                     "got no reply, too long ago. Read the conversation before you repeat the call",
@@ -439,33 +458,16 @@ class RedisBackend:
             attempt.sent = int(of_script[1])  # no copy is under way, so this is a new call
         raise TryAgainError("the server's clock jumps ahead again and again: it finds every write too late")
 
-    def _send(self, node: Node, call: Call, attempt: Attempt | None, asking: bool, *, with_source: bool = False) -> Any:
-        """The reply to one copy of a call; with `call.confirm`, also the reply to the confirming command, as a pair.
-
-        A permanent error of that command is returned, because the write was made. A transient one is raised, so that
-        the call is repeated: the server may just have become a replica.
-        """
-        if attempt is None:
-            return self._exchange(node, call, call.words(with_source=with_source), asking)
-        before = attempt.uncertain
-        if not node.announces:
-            self._announce(node)
-        if not attempt.sent:
-            attempt.sent = node.time()
-        words = call.words(with_source=with_source, sent=attempt.argument)
-        attempt.uncertain = True  # until there is a reply
+    def _exchange(self, node: Node, call: Call, sent: bytes | None, asking: bool) -> Any:
+        """Send one copy of a call, with the script's source if the server lacks it."""
         try:
-            reply = self._exchange(node, call, words, asking)
-        except BaseException as error:
-            if isinstance(error, ResponseError):
-                attempt.answered(node.clock, error, before)
-            elif isinstance(error, Exception) and not may_have_arrived(error):
-                attempt.uncertain = before
-            raise
-        attempt.answered(node.clock, reply if call.confirm is None else reply[0], before)
-        return reply
+            return self._send(node, call, call.words(sent=sent), asking)
+        except NoScriptError:
+            return self._send(node, call, call.words(with_source=True, sent=sent), asking)
 
-    def _exchange(self, node: Node, call: Call, words: list[bytes], asking: bool) -> Any:
+    def _send(self, node: Node, call: Call, words: list[bytes], asking: bool) -> Any:
+        """A permanent error of the confirming command is returned, because the write was made. A transient one is
+        raised, so that the call is repeated: the server may just have become a replica."""
         if not asking and call.confirm is None:
             return node.execute(words)
         commands = [[b"ASKING"], words] if asking else [words]

@@ -432,7 +432,8 @@ class Writing:
     def _write(self, op: ops.Op[T]) -> T:
         if self._exclusive and isinstance(op, ops.Write) and op.precondition.run is None:
             return run_here(self, op.conversation_id)._write_own(op)  # type: ignore[no-any-return]
-        self._open_subscriptions()
+        if self._unopened:
+            self._open_subscriptions()
         if self._options.embedder is not None:
             steps = Searcher(self._backend, self._options).with_vectors(op)
             op = run_steps(self._backend, steps, self._options.embedder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
+from msgspec import Struct
 from redis.exceptions import MovedError, NoScriptError, ResponseError, TryAgainError
 
 from redis_history.operations.base import Call
@@ -49,30 +50,14 @@ class ServerClock:
         return int(report[0] + (now - report[1]) * 1e6 * _SLOWEST_CLOCK)
 
 
-class Attempt:
+class Attempt(Struct):
     """All copies of one writing call. `sent`: when the first copy was sent, in microseconds of the server's clock; 0
     before that. `uncertain`: a copy got no reply, so the server may execute it at any time. For the server's decision,
     see lua/_change.lua.
     """
 
-    __slots__ = ("sent", "uncertain")
-
-    def __init__(self) -> None:
-        self.sent = 0
-        self.uncertain = False
-
-    @property
-    def argument(self) -> bytes:
-        """ARGV[7] of the scripts."""
-        return b"-%d" % self.sent if self.uncertain else b"%d" % self.sent
-
-    def answered(self, clock: ServerClock, reply: Any, before: bool) -> None:
-        """Record the reply to a copy. `before`: whether an earlier copy is uncertain."""
-        self.uncertain = before
-        if is_late(reply):
-            clock.learn(int(reply[2]))
-        elif isinstance(reply, ResponseError) and not before:
-            self.sent = 0  # not executed, and the next copy may go to another server
+    sent: int = 0
+    uncertain: bool = False
 
 
 def is_late(reply: Any) -> bool:

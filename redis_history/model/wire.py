@@ -46,6 +46,8 @@ _CHUNK: Final = 100
 _SECONDS_64: Final = 1 << 34
 _POSITION: Final = b"\xce\0\0\0\1\xd7\xff\0\0\0\0\0\0\0\0"  # sequence 1, in 1970
 
+#: Characters that take at most MAX_ID_BYTES.
+_SHORT_ID: Final = MAX_ID_BYTES // 4
 _ROLES: Final = frozenset(get_args(Role))
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -85,7 +87,11 @@ def encode(message: Message) -> tuple[bytes, int]:
     if type(message) is not Message:
         raise InvalidMessageError(f"a Message is needed, not {type(message).__name__}; see user(), assistant(), tool()")
     try:
-        return _checked_body(message)
+        row = _plain_row(message)
+        encoded = b"" if row is None else _encode(row)
+        if row is None or len(encoded) > MAX_ITEMS:
+            return _checked_body(message)
+        return encoded[:1] + encoded[3:], 0  # as `_body`
     except RecursionError as error:
         raise MessageTooLargeError(f"message {message.id[:64]!r} is nested deeper than {MAX_DEPTH} levels") from error
     except UnicodeEncodeError as error:
@@ -106,24 +112,22 @@ def _checked_body(message: Message) -> tuple[bytes, int]:
     if type(message.parts) is not tuple or type(message.sources) is not tuple:
         raise TypeError("parts and sources are tuples; msgspec.structs.replace converts nothing: parts=(text('x'),)")
     flags = flags_of(message)
-    simple = not flags
-    if not simple or len(message.id) > MAX_ID_BYTES // 4:
+    if flags or len(message.id) > _SHORT_ID:
         if len(message.id.encode()) > MAX_ID_BYTES:
             raise InvalidMessageError(f"id must have at most {MAX_ID_BYTES} bytes in UTF-8, not {message.id[:32]!r}…")
         check_values(message)
-    row = _plain_row(message) if simple else None
-    body = _body(message) if row is None else _without_place(_encode(row))
+    body = _body(message)
     if len(body) > MAX_MESSAGE_BYTES:
         raise MessageTooLargeError(
             f"message {message.id[:64]!r} takes {len(body):,} bytes, the cap is {MAX_MESSAGE_BYTES:,}; "
             "keep large content elsewhere and attach a reference"
         )
-    if not simple or len(body) > MAX_ITEMS:
+    if flags or len(body) > MAX_ITEMS:
         try:
             check_caps(_array_of(body))  # as decoding does
         except CorruptDataError as error:
             raise MessageTooLargeError(f"the message is over a cap: {error}") from error
-    if row is None and _read_back(message, body) != message:
+    if _read_back(message, body) != message:
         raise InvalidMessageError(
             f"message {message.id[:64]!r} has values that cannot be stored: free-form values may be str, int, "
             "float, bool, None, bytes, aware datetimes, lists and dicts of these, but no tuples, sets or other "
@@ -146,30 +150,29 @@ def _read_back(message: Message, body: bytes) -> Message:
 
 
 def _plain_row(message: Message) -> list[Any] | None:
-    """The fields of a message of only an id, a role and texts, as most are; None for any other. Their types are checked
-    here, so the encoded bytes need not be read back, which takes longer than all else."""
+    """The fields of a message of only a short id, a role and texts, as most are; None for any other. Their types are
+    checked here, so the encoded bytes need not be read back, which takes longer than all else."""
     if message.participant is not None or message.scope is not None or message.trace_id is not None:
         return None
-    if message.status != "complete" or type(message.id) is not str or not message.id or message.role not in _ROLES:
+    if message.metadata != {} or message.sources != () or message.provider_meta != {} or message.extra is not None:
         return None
-    if not isinstance(message.metadata, dict) or not isinstance(message.provider_meta, dict):  # false, but no dict
+    if message.status != "complete" or message.role not in _ROLES or type(message.parts) is not tuple:
+        return None
+    if type(message.id) is not str or not 0 < len(message.id) <= _SHORT_ID:
         return None
     parts = []
     for part in message.parts:
-        text = part.text  # type: ignore[union-attr]
-        if type(text) is not str:
+        if type(part) is not TextPart or part.provider_meta is not None or part.extra is not None:
             return None
-        parts.append([1, text])
+        if type(part.text) is not str:
+            return None
+        parts.append([1, part.text])
     return [0, None, message.id, message.role, parts] if parts else [0, None, message.id, message.role]
 
 
 def _body(message: Message) -> bytes:
-    return _without_place(_encode(row_of(message)))
-
-
-def _without_place(encoded: bytes) -> bytes:
-    """A body: the header byte and what follows the two bytes of sequence and timestamp."""
-    return encoded[:1] + encoded[3:]
+    encoded = _encode(row_of(message))
+    return encoded[:1] + encoded[3:]  # without sequence and timestamp, which take a byte each
 
 
 def body_digest(body: bytes) -> bytes:

@@ -7,28 +7,28 @@
 --       and the length of that as a byte; the rest of the body, which begins with the id;
 --       then, with search, for each message its document: how many fields and values, and these
 --
--- Returns 'revision sequence timestamp': of the change, of its first message, the first of the server's clock; then ' pins' if
--- pinned messages alone exceed the cap;
+-- Returns {revision, sequence, timestamp}: of the change, of its first message, the first of the server's clock; then 1 if pinned
+-- messages alone exceed the cap;
 -- or {'stored', that, {index, revision, sequence, timestamp, own} of each message that was stored before}, own = 1 if
 -- this very call had stored it (sequence 0: it has left again, and its place is not known any more);
 -- or {'pending', that, generation} if documents of replaced messages are still to be removed (purge.lua);
 -- or {'trim'} if many messages must leave before (trim.lua);
 -- or {'conflict', id} | {'revision', current} | {'missing'} | {'exists', current} | {'late', …}; then nothing was written.
-local FIRST, WIDTH, FIELDS, BACKLOG = 15, 3, 12, 100
+local FIRST, WIDTH, FIELDS, BACKLOG = 15, 3, 10, 100
 local replace = ARGV[10] == '1'
 local count = tonumber(ARGV[14])
-local fields = {'e', 'r', 'q', 't', 'n', 'c', 'k', 'b', 'O', 'u', 'p', 'F'}
-for i = 1, count do
+local fields = {'e', 'r', 'q', 't', 'n', 'c', 'k', 'O', 'p', 'F', ARGV[FIRST]}
+for i = 2, count do
   fields[FIELDS + i] = ARGV[FIRST + (i - 1) * WIDTH]
 end
 local known = redis.call('HMGET', state, unpack(fields))
-local epoch, revision, updated = known[1], tonumber(known[2] or 0), known[10]
+local epoch, revision = known[1], tonumber(known[2] or 0)
 -- A field that a small hash does not have is looked for from start to end, so those that most conversations do not have are
 -- read only if one of them may be there.
 local lives, generation, archives_end, archived_count, archives, journal, owner, agent, forked
 if not epoch then
   journal = redis.call('HGET', state, 'g')
-elseif known[9] ~= '' then
+elseif known[8] ~= '' then
   lives, generation, archives_end, archived_count, archives, journal, owner, agent, forked = unpack(
     redis.call('HMGET', state, 'l', 'i', 'a', 'm', 'w', 'g', 'U', 'A', 'B'))
 end
@@ -41,12 +41,6 @@ if journal then
   asks, old_entries = repeated or sent <= written, oldest < now - 2 * LIFETIME
 end
 
--- The timestamp in the head of a message; nil: it has none.
-local function time_in(head)
-  local length = byte(head, -1)
-  if length > 0 then return sub(head, -1 - length, -2) end
-end
-
 -- Most appends are of new messages to a conversation that is there, and no more.
 local excess = ARGV[11] ~= '' and (known[5] or 0) + count > tonumber(ARGV[11])
 local unusual = replace or not epoch or lives or asks or old_entries or excess or sent > now or ARGV[2] ~= '' or ARGV[3] ~= '' or ARGV[6] ~= ''
@@ -54,11 +48,16 @@ for i = 1, count do
   if known[FIELDS + i] then unusual = true end
 end
 local searched = #ARGV >= FIRST + WIDTH * count
-if unusual or searched or generation then
--- include _archive _document
+local begins = count > 0 and byte(ARGV[FIRST + 1], 4) >= 4 -- a streaming reply
+if unusual or searched or generation or begins then
+-- include _member _live _archive _document
 end
-local stored, before_count, seen
+if unusual or owner or agent or forked then
+-- include _lists
+end
+local stored, before_count, seen, updated
 if unusual then
+  updated = redis.call('HGET', state, 'u')
 -- include _life _journal _locate _archived _empty _trim _append
 end
 
@@ -82,12 +81,12 @@ if known[4] and stamp <= tonumber(known[4]) then stamp = tonumber(known[4]) + 1 
 local first_stamp = stamp
 local sequence = tonumber(known[3] or 0)
 revision = revision + 1
-local outcome = revision .. ' ' .. sequence + 1 .. ' ' .. format('%.0f', stamp)
+local outcome = {revision, sequence + 1, stamp}
 
 -- Messages of the present period and the one before may still be asked for by a late copy: where their sequences begin.
 local period = math.floor(now / LIFETIME)
 local begun, at_its_start, at_start_before = 0, 0, 0
-if known[11] then begun, at_its_start, at_start_before = struct.unpack('>I4I6I6', known[11]) end
+if known[9] then begun, at_its_start, at_start_before = struct.unpack('>I4I6I6', known[9]) end
 local new_period = begun < period
 if new_period then
   at_start_before = begun == period - 1 and at_its_start or sequence
@@ -101,7 +100,7 @@ if searched or generation or unusual and (replace or archives_end) then use_docu
 local changed = pack_number(revision)
 local earliest, latest
 local stamped = true -- all at the server's time
-if known[12] and not replace then earliest, latest = struct.unpack('>i7i7', known[12]) end
+if known[10] and not replace then earliest, latest = struct.unpack('>i7i7', known[10]) end
 for i = 1, count do
   local from, to = next_document + 1, nil
   if searched then
@@ -111,8 +110,9 @@ for i = 1, count do
   if not known[FIELDS + i] then
     local at = FIRST + (i - 1) * WIDTH
     local head, rest = ARGV[at + 1], ARGV[at + 2]
-    local timestamp, time = time_in(head), stamp
-    if timestamp then
+    local length, timestamp, time = byte(head, -1), nil, stamp
+    if length > 0 then
+      timestamp = sub(head, -1 - length, -2)
       time = tonumber(timestamp)
       stamped = false
     else
@@ -123,7 +123,7 @@ for i = 1, count do
     added = added + 1
     if not earliest or time < earliest then earliest = time end
     if not latest or time > latest then latest = time end
-    if byte(head, 4) >= 4 then
+    if begins then
       use_replies()
       local listed = redis.call('HGET', state, '~') or ''
       hset[next_field], hset[next_field + 1] = '~', listed .. reply_record(token, sequence, time, now)
@@ -136,7 +136,7 @@ for i = 1, count do
     zadd[2 * added - 1] = timestamp
     zadd[2 * added] = member_of(sequence, time, head, rest)
     local place = pack('>i7I3', time, mark) .. pack_number(sequence) .. changed
-    local marks_end = #head - 1 - byte(head, -1)
+    local marks_end = #head - 1 - length
     if marks_end > 5 then place = place .. sub(head, 6, marks_end) end
     hset[next_field], hset[next_field + 1] = ARGV[at], place
     next_field = next_field + 2
@@ -147,8 +147,8 @@ local held = added + (known[5] or 0)
 hset[8], hset[10], hset[12] = sequence, stamp > first_stamp and stamp - 1 or known[4] or 0, held
 
 local function set(field, value)
-  hset[#hset + 1] = field
-  hset[#hset + 1] = value
+  hset[next_field], hset[next_field + 1] = field, value
+  next_field = next_field + 2
 end
 
 if earliest then set('F', pack('>i7i7', earliest, latest)) end
@@ -186,7 +186,7 @@ if #documents > 0 then
   local ends = ttl and document_ends(now, ttl)
   for _, of in ipairs(documents) do document(prefix, generation, of[1], of[2], of[3], of[4], ends, true) end
 end
-if excess > 0 and trim_to_cap(excess, newest_entry, entry, at_start_before) then outcome = outcome .. ' pins' end
+if excess > 0 and trim_to_cap(excess, newest_entry, entry, at_start_before) then outcome[4] = 1 end
 announce(revision, now, owners)
 if ARGV[6] ~= '' or lives then live(ARGV[6], now, lives, generation, archives_end) end
 if pending then outcome = {'pending', outcome, pending} elseif stored then outcome = {'stored', outcome, stored} end

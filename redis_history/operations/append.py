@@ -27,7 +27,7 @@ from redis_history.search.text import chunk_length
 if TYPE_CHECKING:
     from redis_history.engine.space import Space, StoredMessage
 
-APPEND: Final = load_script("append", "_member", "_live", "_change")
+APPEND: Final = load_script("append", "_change")
 TRIM: Final = load_script("trim", *WRITING, *PLACES, "_trim")
 
 #: Limits of one atomic change: the server takes at most about 20 ms for it (docs/guarantees.md).
@@ -54,7 +54,10 @@ class _Adding(Write[T], frozen=True):
     entries: tuple[Entry, ...]
     vectors: tuple[bytes, ...] = ()
 
-    def _arguments(self, settings: Settings, replace: bytes, document: DocumentOf | None) -> list[bytes]:
+    def _send(self, settings: Settings, how: bytes) -> Steps[Any]:
+        """The steps of one call of the script. `how`: its argument 10."""
+        # A reply is indexed when it ends.
+        document = None if self.entries and self.entries[0].flags & STREAMING else settings.document
         characters = tokens = 0
         rest: list[bytes] = []
         for entry in self.entries:
@@ -70,10 +73,13 @@ class _Adding(Write[T], frozen=True):
         if document is not None:
             rest += self._documents(document)
         most = b"" if settings.max_messages is None else b"%d" % settings.max_messages
-        return [replace, most, b"%d" % characters, b"%d" % tokens, b"%d" % len(self.entries), *rest]
+        args = [how, most, b"%d" % characters, b"%d" % tokens, b"%d" % len(self.entries), *rest]
+        upkeep = how == b"1" or (document is not None and len(self.entries) > 1)
+        after = partial(self._upkeep, settings, document) if upkeep else None
+        return self.send(self.script_call(APPEND, settings, args), settings, after)
 
     def _upkeep(self, settings: Settings, document: DocumentOf | None, reply: Any) -> Steps[None]:
-        if type(reply) is not list or reply[0] in (b"stored", b"pending"):
+        if type(reply[0]) is int or reply[0] in (b"stored", b"pending"):
             yield from purge_after(settings.keyspace.conversation(self.conversation_id), reply)
             yield from self._documents_later(settings, document, self.revision_in(reply) or 0)
 
@@ -150,20 +156,14 @@ class Append(_Adding[list[Appended]], frozen=True):
         if unknown := given.keys() - known.keys():
             refuse(min(unknown), "a field of a reply", f"one of {', '.join(known)}", InvalidInputError)
         message = replace(Message(role=role, **given), status="streaming")
-        return cls(conversation_id, (Entry.of_reply(message),))
+        return cls(conversation_id, (Entry.of(message, live=True),))
 
     def steps(self, settings: Settings) -> Steps[list[Appended]]:
-        return self._once(settings, b"0") if settings.max_messages is None else self._capped(settings)
-
-    def _once(self, settings: Settings, how: bytes) -> Steps[Any]:
-        document = None if self.entries[0].flags & STREAMING else settings.document  # a reply is indexed when it ends
-        call = self.script_call(APPEND, settings, self._arguments(settings, how, document))
-        many = document is not None and len(self.entries) > 1
-        return self.send(call, settings, partial(self._upkeep, settings, document) if many else None)
+        return self._send(settings, b"0") if settings.max_messages is None else self._capped(settings)
 
     def _capped(self, settings: Settings) -> Steps[list[Appended]]:
         """If the conversation is far above its cap, removes the oldest messages before, in short changes."""
-        outcome: list[Appended] | None = yield from self._once(settings, b"0")
+        outcome: list[Appended] | None = yield from self._send(settings, b"0")
         if outcome is not None:
             return outcome
         op, removed = self, 1
@@ -173,7 +173,7 @@ class Append(_Adding[list[Appended]], frozen=True):
             revision, removed = yield from trim.send(trim.script_call(TRIM, settings, args, trim._trimmed), settings)
             if removed and op.precondition.expected_revision is not None:  # what has changed is our doing
                 op = replace(op, precondition=replace(op.precondition, expected_revision=revision))
-        return cast(list[Appended], (yield from op._once(settings, b"2")))
+        return cast(list[Appended], (yield from op._send(settings, b"2")))
 
     def _trimmed(self, reply: list[Any]) -> tuple[int, int]:
         """The revision, and the number of removed messages."""
@@ -181,22 +181,19 @@ class Append(_Adding[list[Appended]], frozen=True):
             self.refuse(reply)
         return reply[0], reply[1]
 
-    def decode(self, reply: bytes | list[Any]) -> list[Appended] | None:
+    def decode(self, reply: list[Any]) -> list[Appended] | None:
         """The outcome; None if messages must be removed before."""
         stored: dict[int, list[Any]] = {}
-        if type(reply) is list:
+        if type(reply[0]) is bytes:
             if reply[0] == b"trim":
                 return None
             if reply[0] != b"stored":
                 self.refuse(reply)
-            stored = {item[0]: item for item in reply[2]}
-            reply = reply[1]
-        revision, sequence, stamp, *pins = cast(bytes, reply).split()
+            _, reply, items = reply
+            stored = {item[0]: item for item in items}
+        revision, sequence, clock, *pins = reply
         if pins:
             refusals.warn_of_pins(self.conversation_id)
-        return self._placed(stored, int(revision), int(sequence), int(stamp))
-
-    def _placed(self, stored: dict[int, list[Any]], revision: int, sequence: int, stamp: int) -> list[Appended]:
         outcome = []
         for index, entry in enumerate(self.entries):
             if stored and (before := stored.get(index)) is not None:
@@ -205,8 +202,8 @@ class Append(_Adding[list[Appended]], frozen=True):
                 continue
             timestamp = entry.timestamp
             if timestamp is None:
-                timestamp = stamp
-                stamp += 1
+                timestamp = clock
+                clock += 1
             outcome.append(Appended(revision, placed(entry.message, sequence, timestamp), False))
             sequence += 1
         return outcome
@@ -258,16 +255,15 @@ class Restore(_Adding[int], frozen=True):
         return cls(conversation_id, _entries_of(messages)[0], precondition=Precondition.of(expected_revision))
 
     def steps(self, settings: Settings) -> Steps[int]:
-        document = settings.document
-        call = self.script_call(APPEND, settings, self._arguments(settings, b"1", document))
-        return self.send(call, settings, partial(self._upkeep, settings, document))
+        return self._send(settings, b"1")
 
-    def decode(self, reply: bytes | list[Any]) -> int:
-        if type(reply) is list:
+    def decode(self, reply: list[Any]) -> int:
+        if type(reply[0]) is bytes:
             if reply[0] != b"pending":
                 self.refuse(reply)
             reply = reply[1]
-        return int(cast(bytes, reply).split()[0])
+        revision: int = reply[0]
+        return revision
 
     def apply(self, space: Space) -> int:
         space.check(self.conversation_id, self.precondition)

@@ -86,7 +86,7 @@ def _source(*parts: str) -> bytes:
 
 
 #: The first parts of scripts that change messages, and the parts that find messages by position.
-WRITING: Final = ("_member", "_live", "_archive", "_change", "_life", "_journal", "_document")
+WRITING: Final = ("_member", "_live", "_archive", "_change", "_lists", "_life", "_journal", "_document")
 PLACES: Final = ("_locate", "_archived")
 
 # Calls and steps
@@ -357,9 +357,7 @@ def change_header(
     token: str, settings: Settings, keys: ConversationKeys, precondition: Precondition = ANY
 ) -> list[bytes]:
     """The first arguments of every writing script."""
-    ttl = b"" if settings.ttl is None else b"%d" % round(settings.ttl * 1000)
-    length = b"%d" % settings.log_length
-    kept = (b"" if settings.confirm is None else b"1") + (b"c" if settings.cluster else b"")
+    length, ttl, kept = settings.header
     channel = keys.log if settings.ringing.publishes else b""
     condition = (b"", b"") if precondition is ANY else _condition(precondition)
     return [token.encode(), *condition, length, keys.name, ttl, b"0", channel, kept]
@@ -405,6 +403,8 @@ class Write(OnConversation, Op[T_co], frozen=True, kw_only=True):
         if settings.confirm is not None:
             confirmed = partial(self._confirmed, call.decode, settings.confirm)
             call = replace(call, decode=confirmed, confirm=settings.confirm)
+        if after is None and not settings.cluster:
+            return (yield call)
         reply = yield from with_extra_keys(call, settings.lists)
         if after is not None:
             yield Upkeep(after(reply if settings.confirm is None else reply[0]), later=True)
@@ -430,8 +430,8 @@ class Write(OnConversation, Op[T_co], frozen=True, kw_only=True):
         ) from cause
 
     def revision_in(self, reply: Any) -> int | None:
-        """The revision in the script's reply: a number, a text that begins with it, or a list of either."""
-        if isinstance(reply, list):
+        """The revision in the script's reply: a number, a text that begins with it, or a list with either."""
+        while isinstance(reply, list):
             reply = reply[1] if reply[0] in (b"stored", b"pending", b"nothing") else reply[0]
         return int(reply.split()[0]) if isinstance(reply, bytes) else int(reply)
 
@@ -474,15 +474,10 @@ class Entry(Struct, frozen=True):
     tools: bytes = b""
 
     @classmethod
-    def of(cls, message: Message) -> Entry:
-        """Raises InvalidMessageError. A message that is being written elsewhere is interrupted here."""
-        if type(message) is Message and message.status == "streaming":
+    def of(cls, message: Message, *, live: bool = False) -> Entry:
+        """Raises InvalidMessageError. `live`: a reply that is being written here; any other is interrupted."""
+        if not live and type(message) is Message and message.status == "streaming":
             message = replace(message, status="interrupted")
-        return cls.of_reply(message)
-
-    @classmethod
-    def of_reply(cls, message: Message) -> Entry:
-        """Also of a message that is being written here."""
         body, flags = encode(message)
         timestamp = None if message.timestamp is None else to_microseconds(message.timestamp)
         characters = count_characters(message)

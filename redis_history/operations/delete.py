@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from redis_history.engine.space import Space
 
 DELETE: Final = load_script("delete", *WRITING, *PLACES)
-DELETE_CONVERSATION: Final = load_script("delete_conversation", *WRITING)
+DELETE_CONVERSATION: Final = load_script("delete_conversation", *WRITING, "_empty")
 
 #: How long subscribers can read the change log of a deleted conversation: several poll intervals.
 LOG_OUTLIVES_MS: Final = b"60000"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 ARCHIVES: Final = load_script("archives", "_member", "_archive")
 DRAFT: Final = load_script("draft", "_member", "_locate")
-PUBLISH: Final = load_script("publish", *WRITING)
+PUBLISH: Final = load_script("publish", *WRITING, "_empty")
 
 #: Until a draft that nobody continues is removed.
 _DRAFT_LASTS_MS: Final = b"600000"

@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from redis_history.model import Message
@@ -127,7 +128,7 @@ class Ringing:
         self.publishes = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Settings:
     """The settings that all calls of a store share. `log_length`: the least number of changes kept per conversation.
     `ttl`: seconds. `confirm`: None if the reply is enough. `index`: None without search.
@@ -148,6 +149,13 @@ class Settings:
     outage: Outage = field(default_factory=Outage)
     cluster: bool = False
     lists: dict[bytes, list[bytes]] = field(default_factory=dict)
+
+    @cached_property
+    def header(self) -> tuple[bytes, bytes, bytes]:
+        """Arguments of every writing script: 4, 6 and 9 in lua/_change.lua."""
+        ttl = b"" if self.ttl is None else b"%d" % round(self.ttl * 1000)
+        kept = (b"" if self.confirm is None else b"1") + (b"c" if self.cluster else b"")
+        return b"%d" % self.log_length, ttl, kept
 
     @property
     def document(self) -> DocumentOf | None:

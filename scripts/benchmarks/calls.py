@@ -37,7 +37,7 @@ def bench_append(report: Report, client: Any, store: HistoryStore, rounds: int) 
 
 #: The commands of an append to an existing conversation, and nothing else.
 _COMMANDS = """
-redis.call('HMGET', KEYS[1], 'e', 'r', 'q', 't', 'n', 'c', 'k', 'b', 'O', 'u', 'p', 'F', ARGV[1])
+redis.call('HMGET', KEYS[1], 'e', 'r', 'q', 't', 'n', 'c', 'k', 'O', 'p', 'F', ARGV[1])
 redis.call('TIME')
 redis.call('RPUSH', KEYS[3], ARGV[2])
 redis.call('ZADD', KEYS[2], ARGV[3], ARGV[4])

@@ -9,7 +9,6 @@ from msgspec import structs
 from redis.cluster import RedisCluster
 
 from redis_history import HistoryStore
-from redis_history.engine.attempts import Attempt
 from redis_history.operations import (
     Append,
     Restore,
@@ -60,14 +59,12 @@ class Wire:
 
     def copy(self, op: Any, *, sent: int | None = None, repeated: bool = False) -> Callable[[], Any]:
         """A copy of a call on its way. Calling it delivers it, and returns the outcome."""
-        attempt = Attempt()
-        attempt.sent = self.now() if sent is None else sent
-        attempt.uncertain = repeated
+        sent_at = b"%s%d" % (b"-" if repeated else b"", self.now() if sent is None else sent)
         settings = self._backend._settings
         call = first_call(op, settings)
 
         def reply_to(call: Any) -> Any:
-            words = call.words(with_source=True, sent=attempt.argument)
+            words = call.words(with_source=True, sent=sent_at)
             return self._owner().execute_command(*words, NEVER_DECODE=True)
 
         def deliver() -> Any:

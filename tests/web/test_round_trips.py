@@ -65,13 +65,13 @@ class Count:
 @pytest.fixture
 def count(monkeypatch: pytest.MonkeyPatch) -> Count:
     counted = Count()
-    exchange = AsyncRedisBackend._exchange
+    send = AsyncRedisBackend._send
 
     async def counting(self: Any, *arguments: Any, **options: Any) -> Any:
         counted.trips += 1
-        return await exchange(self, *arguments, **options)
+        return await send(self, *arguments, **options)
 
-    monkeypatch.setattr(AsyncRedisBackend, "_exchange", counting)
+    monkeypatch.setattr(AsyncRedisBackend, "_send", counting)
     return counted
 
 

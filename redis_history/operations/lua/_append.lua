@@ -38,7 +38,7 @@ local function repeated_messages()
       end
       local at = FIRST + (i - 1) * WIDTH
       local head, rest = ARGV[at + 1], ARGV[at + 2]
-      local id, given = id_at(rest, 1), time_in(head)
+      local id, given = id_at(rest, 1), byte(head, -1) > 0 and sub(head, -1 - byte(head, -1), -2)
       local timestamp, sequence, changed, whose = place_of(place)
       local time, own = format('%.0f', timestamp), whose == mark
       local there = locate_live(messages, time, sequence, id) or find_archived(state, archives, time, sequence, id)
@@ -77,7 +77,7 @@ local function repeated_messages()
         if item[2] == 0 then item[2] = newest end
       end
       force_write()
-      return {'stored', revision .. ' 0 0', items}
+      return {'stored', {revision, 0, 0}, items}
     end
     local refusal = late(seen)
     if refusal then return refusal end
@@ -86,7 +86,7 @@ local function repeated_messages()
   if stored and #stored == count then
     -- Nothing to write. The precondition holds if it held when these messages were stored.
     if mine or (ARGV[2] == '' or tonumber(ARGV[2]) + 1 == newest) and (ARGV[3] ~= 'absent' or newest == 1) then
-      local outcome = {'stored', revision .. ' 0 0', stored}
+      local outcome = {'stored', {revision, 0, 0}, stored}
       if not mine then return ended(outcome) end
       if string.find(ARGV[9], '1', 1, true) then
         use_journal()
@@ -111,7 +111,7 @@ end
 -- Removes all messages, for those that take their place. `head`: of the log entry. Returns what purge.lua needs.
 local function empty_before(head, above_cap)
   if above_cap then redis.call('HSET', state, 'x', head) end -- takes memory, so that a full server refuses here
-  note_recent(seen, known[3], known[11], archives)
+  note_recent(seen, known[3], known[9], archives)
   local pending = schedule_purge(generation, before_count + (archived_count or 0), lives or ARGV[6], archives)
   empty(archives, seen)
   generation, archives_end = nil, nil

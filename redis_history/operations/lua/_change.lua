@@ -61,39 +61,13 @@ local pack, format, byte, char, sub = struct.pack, string.format, string.byte, s
 local LIFETIME = 60000000
 local sent, repeated = math.abs(tonumber(ARGV[7])), string.sub(ARGV[7], 1, 1) == '-'
 local mark = tonumber(string.sub(token, 1, 6), 16)
+local lists_of -- of _lists.lua
 local APPENDED_ONE, APPENDED, RESTORED, UPDATED, CLEARED, RECORD_WRITTEN, DELETED, COMPACTED, EXPANDED, ENDED, REPLY_ENDED, PUBLISHED = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12
-
--- The reply that asks for keys; nil if all of them are declared.
-local function undeclared(names)
-  if not string.find(ARGV[9], 'c', 1, true) then return nil end
-  local known, missing = {}, {'keys'}
-  for _, key in ipairs(KEYS) do known[key] = true end
-  for _, name in ipairs(names) do
-    if not known[name] then missing[#missing + 1] = name end
-  end
-  return #missing > 1 and missing or nil
-end
 
 -- The server's clock in microseconds.
 local function clock()
   local time = redis.call('TIME')
   return time[1] * 1000000 + time[2]
-end
-
--- The owner, the agent and the forked conversation of the record, which have lists of conversations.
-local function owners()
-  return redis.call('HMGET', state, 'U', 'A', 'B')
-end
-
--- The bucket's lists of conversations for these values.
-local function lists_of(owners)
-  local lists = {}
-  for i, kind in ipairs({'u:', 'v:', 'f:'}) do
-    if owners[i] and owners[i] ~= '\192' then
-      lists[#lists + 1] = string.sub(registry, 1, -2) .. kind .. redis.sha1hex(owners[i])
-    end
-  end
-  return lists
 end
 
 -- The head of the log entry of this change, also a field of the state.
@@ -104,9 +78,9 @@ end
 -- Writes the log entry. `rest`: bytes, or a table for MessagePack.
 local function write_log(head, rest)
   if type(rest) == 'table' then rest = cmsgpack.pack(rest) end
-  local length, most = redis.call('RPUSH', log, head .. rest), tonumber(ARGV[4])
+  local excess = redis.call('RPUSH', log, head .. rest) - ARGV[4]
   -- Several entries at once, because each trim wakes the listeners.
-  if length > most + math.min(math.max(most, 16), 256) then redis.call('LTRIM', log, -most, -1) end
+  if excess > 16 and excess > math.min(tonumber(ARGV[4]), 256) then redis.call('LTRIM', log, -ARGV[4], -1) end
 end
 
 -- The last writes of a change: scores in the registry and in the lists of the owners, and the message to the channel. (Redis converts whole numbers below 2^53 exactly; only `..` rounds them.)

@@ -1,12 +1,81 @@
--- Removes all messages, also archived ones, at once: writes the state anew, without their ids. After _archive.lua, _life.lua and
--- _journal.lua.
-local KEPT = {'v', 'e', 'r', 'x', 'q', 't', 'b', 'u', 'l', 'f', 'p', 'o', 'R', 'Q', 'W', 'Z', unpack(RECORD)}
+-- Removes all messages at once, also archived ones: writes the state anew, without their ids, but with the journal. After
+-- _archive.lua, _life.lua and _journal.lua.
+local LOOKED_AT = 1000 -- messages, or entries of the journal
 
--- `listed`: the archives. `seen`: the journal (see look).
+-- Keeps the positions of those messages that a late append may ask for, before all leave. If they are not found in a short time,
+-- such appends cannot be decided. `newest` and `periods`: fields q and p; `listed`: the archives.
+local function note_recent(seen, newest, periods, listed)
+  if not periods then return end
+  local since, begun, at_its_start, at_start_before = tonumber(newest), struct.unpack('>I4I6I6', periods)
+  local period = math.floor(clock() / LIFETIME)
+  if begun >= period then since = at_start_before elseif begun == period - 1 then since = at_its_start end
+  if newest - since <= 0 then return end
+  use_archives()
+  use_places()
+  local keys, total, fields = {messages}, 0, {}
+  for _, archive in ipairs(archives_in(listed)) do keys[#keys + 1] = archive_of(state, archive[1]) end
+  for _, key in ipairs(keys) do total = total + redis.call('ZCARD', key) end
+  for _, key in ipairs(keys) do
+    for _, member in ipairs(redis.call('ZRANGE', key, -LOOKED_AT, -1)) do
+      local id = sequence_of(member) > since and id_of(member)
+      if id then fields[#fields + 1] = field_of(id) end
+    end
+    if total > LOOKED_AT then break end
+  end
+  if total > LOOKED_AT and #fields < newest - since then
+    seen.forgotten = seen.now
+    return
+  end
+  local places = {}
+  if #fields > 0 then
+    for i, place in ipairs(redis.call('HMGET', state, unpack(fields))) do
+      if place then places[#places + 1] = {fields[i], place} end
+    end
+  end
+  note_places(seen, places)
+end
+
+-- Adds the journal to the fields and values `hset` of a state that is to take the place of the present one.
+local function take_journal(seen, hset)
+  local names, count = {}, seen.following - seen.first
+  local too_long = count > LOOKED_AT
+  if count > 0 and not too_long then
+    for number = seen.first, seen.following - 1 do names[#names + 1] = entry_of(number) end
+    for _, entry in ipairs(redis.call('HMGET', state, unpack(names))) do
+      for _, name in ipairs(names_in(entry or '')) do names[#names + 1] = name end
+      too_long = #names > 3 * LOOKED_AT
+      if too_long then break end
+    end
+  end
+  for _, name in ipairs(seen.names) do names[#names + 1] = ';' .. name end
+  if too_long or #names > 3 * LOOKED_AT then -- copying would take too long
+    names, seen.names, seen.first, seen.forgotten = {}, {}, seen.following, seen.now
+  end
+  if #names > 0 then
+    for i, value in ipairs(redis.call('HMGET', state, unpack(names))) do
+      if value then
+        hset[#hset + 1] = names[i]
+        hset[#hset + 1] = value
+      end
+    end
+  end
+end
+
+-- Writes the state anew, with only the journal and the fields and values `hset`.
+local function start_over(seen, hset)
+  take_journal(seen, hset)
+  redis.call('UNLINK', state)
+  redis.call('HSET', state, unpack(hset))
+end
+
+-- Fields of the state that stay.
+local STAYING = {'v', 'e', 'r', 'x', 'q', 't', 'b', 'u', 'l', 'f', 'p', 'o', 'R', 'Q', 'W', 'Z', unpack(RECORD)}
+
+-- Removes the messages. `listed`: the archives. `seen`: the journal (see look).
 local function empty(listed, seen)
-  local values = redis.call('HMGET', state, unpack(KEPT))
+  local values = redis.call('HMGET', state, unpack(STAYING))
   local hset = {'n', 0, 'c', 0, 'k', 0}
-  for i, name in ipairs(KEPT) do
+  for i, name in ipairs(STAYING) do
     if values[i] then
       hset[#hset + 1] = name
       hset[#hset + 1] = values[i]

@@ -1,10 +1,10 @@
 -- The journal of a conversation (see _change.lua), and other functions that most appends do not need. After _change.lua.
 local force_write, free, look, late, decided, open_change, close_change
-local concluded, unchanged, note_places, note_recent, forget_old, take_journal, start_over
+local concluded, unchanged, note_places, forget_old, entry_of, names_in
 
 -- Creates these functions; see use_archives.
 local function use_journal()
-  local KEPT, NOTED, LOOKED_AT = 4000, 100, 1000 -- entries; names in each; messages
+  local KEPT, NOTED = 4000, 100 -- entries; names in each
 
   -- A write without effect, before an outcome without a write: WAITAOF and WAIT cover the last write of a connection, and
   -- another connection may have made the change that this outcome reports.
@@ -19,12 +19,12 @@ local function use_journal()
     redis.call('HDEL', state, 'z')
   end
 
-  local function entry_of(number)
+  function entry_of(number)
     return 'j' .. pack('>I4', number)
   end
 
   -- The fields that an entry of the queue names.
-  local function names_in(entry)
+  function names_in(entry)
     local names = {'J' .. sub(entry, 8, 23)}
     for at = 24, #entry, 15 do names[#names + 1] = ';' .. sub(entry, at, at + 14) end
     return names
@@ -146,71 +146,5 @@ local function use_journal()
       local name = sub(one[1], 2) .. sub(one[2], 8, 10)
       if redis.call('HSETNX', state, ';' .. name, one[2]) == 1 then seen.names[#seen.names + 1] = name end
     end
-  end
-
-  -- The same for those messages that a late append may ask for, before all leave. If they are not found in a short time, such
-  -- appends cannot be decided. `newest` and `periods`: fields q and p; `listed`: the archives.
-  function note_recent(seen, newest, periods, listed)
-    if not periods then return end
-    local since, begun, at_its_start, at_start_before = tonumber(newest), struct.unpack('>I4I6I6', periods)
-    local period = math.floor(clock() / LIFETIME)
-    if begun >= period then since = at_start_before elseif begun == period - 1 then since = at_its_start end
-    if newest - since <= 0 then return end
-    use_archives()
-    use_places()
-    local keys, total, fields = {messages}, 0, {}
-    for _, archive in ipairs(archives_in(listed)) do keys[#keys + 1] = archive_of(state, archive[1]) end
-    for _, key in ipairs(keys) do total = total + redis.call('ZCARD', key) end
-    for _, key in ipairs(keys) do
-      for _, member in ipairs(redis.call('ZRANGE', key, -LOOKED_AT, -1)) do
-        local id = sequence_of(member) > since and id_of(member)
-        if id then fields[#fields + 1] = field_of(id) end
-      end
-      if total > LOOKED_AT then break end
-    end
-    if total > LOOKED_AT and #fields < newest - since then
-      seen.forgotten = seen.now
-      return
-    end
-    local places = {}
-    if #fields > 0 then
-      for i, place in ipairs(redis.call('HMGET', state, unpack(fields))) do
-        if place then places[#places + 1] = {fields[i], place} end
-      end
-    end
-    note_places(seen, places)
-  end
-
-  -- Adds the journal to the fields and values `hset` of a state that is to take the place of the present one.
-  function take_journal(seen, hset)
-    local names, count = {}, seen.following - seen.first
-    local too_long = count > LOOKED_AT
-    if count > 0 and not too_long then
-      for number = seen.first, seen.following - 1 do names[#names + 1] = entry_of(number) end
-      for _, entry in ipairs(redis.call('HMGET', state, unpack(names))) do
-        for _, name in ipairs(names_in(entry or '')) do names[#names + 1] = name end
-        too_long = #names > 3 * LOOKED_AT
-        if too_long then break end
-      end
-    end
-    for _, name in ipairs(seen.names) do names[#names + 1] = ';' .. name end
-    if too_long or #names > 3 * LOOKED_AT then -- copying would take too long
-      names, seen.names, seen.first, seen.forgotten = {}, {}, seen.following, seen.now
-    end
-    if #names > 0 then
-      for i, value in ipairs(redis.call('HMGET', state, unpack(names))) do
-        if value then
-          hset[#hset + 1] = names[i]
-          hset[#hset + 1] = value
-        end
-      end
-    end
-  end
-
-  -- Writes the state anew, with only the journal and the fields and values `hset`.
-  function start_over(seen, hset)
-    take_journal(seen, hset)
-    redis.call('UNLINK', state)
-    redis.call('HSET', state, unpack(hset))
   end
 end

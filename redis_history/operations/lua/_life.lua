@@ -44,13 +44,6 @@ local function drop_copy()
   if redis.call('HDEL', state, 'X') == 1 then redis.call('UNLINK', sub(state, 1, -2) .. 'x') end
 end
 
--- The lists of the owner and the agent, and more keys.
-local function lists_and(owners, more)
-  local names = lists_of(owners)
-  for _, name in ipairs(more) do names[#names + 1] = name end
-  return names
-end
-
 -- For scripts that remove a key and make it again: a node that a slot is leaving cannot make a key, although it is declared. For
 -- those that remove search documents (`documents` is not nil), which they do not declare, the slot must not be arriving either.
 -- The reply that makes the caller wait until the slot has moved; nil if it does not move.

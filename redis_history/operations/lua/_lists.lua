@@ -1,0 +1,36 @@
+-- The lists of conversations of an owner, an agent or a forked conversation; and the keys that a call must declare. After
+-- _change.lua.
+
+-- The reply that asks for keys; nil if all of them are declared.
+local function undeclared(names)
+  if not string.find(ARGV[9], 'c', 1, true) then return nil end
+  local known, missing = {}, {'keys'}
+  for _, key in ipairs(KEYS) do known[key] = true end
+  for _, name in ipairs(names) do
+    if not known[name] then missing[#missing + 1] = name end
+  end
+  return #missing > 1 and missing or nil
+end
+
+-- The owner, the agent and the forked conversation of the record, which have lists of conversations.
+local function owners()
+  return redis.call('HMGET', state, 'U', 'A', 'B')
+end
+
+-- The bucket's lists of conversations for these values.
+function lists_of(owners)
+  local lists = {}
+  for i, kind in ipairs({'u:', 'v:', 'f:'}) do
+    if owners[i] and owners[i] ~= '\192' then
+      lists[#lists + 1] = string.sub(registry, 1, -2) .. kind .. redis.sha1hex(owners[i])
+    end
+  end
+  return lists
+end
+
+-- The lists of the owner and the agent, and more keys.
+local function lists_and(owners, more)
+  local names = lists_of(owners)
+  for _, name in ipairs(more) do names[#names + 1] = name end
+  return names
+end
