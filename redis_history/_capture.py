@@ -37,7 +37,7 @@ def capture(store: Any, conversation_id: IdOrFunction = None, **options: Any) ->
     value, or the list of its streamed chunks, to its output. Both may return a Message, text, a chat dict (`role` and
     `content`), or a list of these.
     `live`: store the chunks of an agent as they come, with `store.stream`. Chunks are stored as one message at the end
-    if this is False, with `outbound`, and on a backend without streams.
+    if this is False, and with `outbound`.
     `on_error`: called for each turn that was not recorded; without it the error is logged.
 
     Errors of recording never reach the agent. Raises InvalidInputError or ConfigurationError for invalid options.

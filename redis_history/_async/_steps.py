@@ -7,20 +7,16 @@ from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from redis_history._async._runtime import in_thread, resolve
-from redis_history.events import BEGINNING, Cursor
 from redis_history.model import Conversation
 from redis_history.model.ranges import stays
-from redis_history.operations import ListConversations, ReadHead, ReadPage, ScanConversations
-from redis_history.operations.backend import AsyncBackend, AsyncFollowsAll, ChangedHeads, ChangeQuery, WakeAll
-from redis_history.operations.changelog import is_gone
+from redis_history.operations import ReadPage, ScanConversations
+from redis_history.operations.backend import AsyncBackend
 from redis_history.operations.options import Embedder
 from redis_history.operations.page import PAGE, next_page
 from redis_history.operations.searches import Embed, Work
 
 T = TypeVar("T")
 
-#: Conversations listed together.
-_LISTED: Final = 500
 #: Number of messages in the first read for the oldest message that may be compressed.
 _OLDEST: Final = 32
 
@@ -69,35 +65,3 @@ async def oldest_to_compress(backend: AsyncBackend, conversation_id: str) -> dat
                 return message.timestamp
         op = next_page(op, page, min(4 * op.limit, PAGE))
     return None
-
-
-def follows_all(backend: AsyncBackend) -> AsyncFollowsAll:
-    """The backend itself if it knows what changed, else a slow substitute."""
-    return backend if isinstance(backend, AsyncFollowsAll) else _AsyncListing(backend)
-
-
-class _AsyncListing:
-    """For a backend without `poll_changes`. Slow: each poll lists all conversations and reads the head of each."""
-
-    def __init__(self, backend: AsyncBackend) -> None:
-        self._backend = backend
-
-    async def poll_changes(self, query: ChangeQuery) -> ChangedHeads:
-        ids, offset, full = set(query.known), 0, True
-        while full:
-            page = await self._backend.execute(ListConversations(limit=_LISTED, offset=offset))
-            ids.update(conversation.conversation_id for conversation in page)
-            offset, full = offset + len(page), len(page) == _LISTED
-        heads: dict[str, Cursor] = {}
-        for conversation_id in ids:
-            head = (await self._backend.execute(ReadHead(conversation_id))).cursor
-            head = BEGINNING if is_gone(head) else head
-            if head != query.known.get(conversation_id, BEGINNING):
-                heads[conversation_id] = head
-        return ChangedHeads(heads)
-
-    async def watch_all(self, wake: WakeAll) -> None:
-        """This backend does not notify."""
-
-    async def unwatch_all(self, wake: WakeAll) -> None:
-        """There is nothing to undo."""

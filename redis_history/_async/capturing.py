@@ -14,7 +14,7 @@ from redis_history._async.replies import AsyncReply
 from redis_history.capturing.mapping import answering, read_chunk
 from redis_history.capturing.settings import Settings
 from redis_history.capturing.wrapping import F, wrap
-from redis_history.errors import BackendUnavailableError, CapabilityError, RedisHistoryError
+from redis_history.errors import BackendUnavailableError, RedisHistoryError
 from redis_history.model import Message, assistant
 
 _logger = logging.getLogger("redis_history")
@@ -219,8 +219,6 @@ class AsyncTurn:
         try:
             answer = self._capture._store.stream(self.conversation_id or "", **fields)
             await answer.open()
-        except CapabilityError:
-            self._live = False  # the chunks are recorded at the end
         except Exception as error:  # noqa: BLE001 -- an error of the store must not reach the agent
             await self._give_up(error)
         else:

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 from msgspec.structs import replace
 
 from redis_history._async._runtime import Job, Signal, SummarizerCall, in_thread, is_cancelled, spawn
-from redis_history._async._steps import follows_all, oldest_to_compress, scan_conversations
+from redis_history._async._steps import oldest_to_compress, scan_conversations
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._validation import check_function, check_integer
 from redis_history.compaction.extractive import within
@@ -182,7 +182,6 @@ class AsyncCompressor:
     async def _run(self, look: Callable[[Signal], Any]) -> CompressorStats:
         if self._running:
             raise InvalidInputError("this compressor runs already")
-        self._store._check_compacts()
         self._running = True
         self._ended_by = None
         control = Signal()
@@ -218,7 +217,7 @@ class AsyncCompressor:
 
     async def _keep_looking(self, control: Signal) -> None:
         wakeups = PendingWakeups(control.set)
-        backend = follows_all(self._store.backend)
+        backend = self._store.backend
         try:
             try:
                 await backend.watch_all(wakeups.add)

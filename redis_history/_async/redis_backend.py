@@ -67,12 +67,6 @@ class AsyncRedisBackend:
     Calls go through a client of redis-py. Retries are made here, because redis-py does not know what is safe to repeat.
     """
 
-    compacts = True
-    streams = True
-    forks = True
-    runs = True
-    reads_together = True
-
     def __init__(self, server: Any, settings: Settings, retry: RetryPolicy) -> None:
         self._server = server
         self._settings = settings

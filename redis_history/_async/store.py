@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 from redis_history._async._runtime import Job, check_callback, open_without_await, resolve, spawn
 from redis_history._async.reading import AsyncReading
 from redis_history._async.run_keeper import AsyncRunKeepers
-from redis_history._async.runs import AsyncRun, check_can_run, make_run
+from redis_history._async.runs import AsyncRun, make_run
 from redis_history._async.subscription import AsyncFeed, AsyncNamespaceSubscription, AsyncSubscription
 from redis_history._async.writing import AsyncWriting
 from redis_history._validation import check_function, check_name, refuse
@@ -23,7 +23,7 @@ from redis_history.events import Cursor, Event, cursors_of
 from redis_history.model.ids import check_conversation_id
 from redis_history.model.runs import RunInfo
 from redis_history.operations import ReadRun, StopRun
-from redis_history.operations.backend import AsyncBackend, AsyncDescribes
+from redis_history.operations.backend import AsyncBackend
 from redis_history.operations.options import (
     Codec,
     Durability,
@@ -108,6 +108,8 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
         self._poll_interval = poll_interval
         if backend is not None:
             options.check_for_custom_backend(url, client, retry)
+            if not isinstance(backend, AsyncBackend):
+                refuse(backend, "backend", f"an object with the methods of {AsyncBackend.__name__}")
         else:
             from redis_history._async._connect import open_backend  # redis-py takes long to import
 
@@ -129,9 +131,7 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
         """The abilities and settings of the backend, read once, at the first access."""
         found = self._capabilities
         if found is None:
-            backend = self._backend
-            found = await backend.capabilities() if isinstance(backend, AsyncDescribes) else Capabilities("custom")
-            self._capabilities = found
+            found = self._capabilities = await self._backend.capabilities()
         return found
 
     def subscribe(self, conversation_id: str, *, after: Cursor | str | None = None) -> AsyncSubscription:
@@ -241,7 +241,7 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
         `AsyncRun`. Messages can always be written outside of runs, for example those of users.
 
         `agent_name` is shown to others, for example in RunBusyError. `cancel`: `stop_run` also cancels the task that
-        entered the block, which then raises RunStopped. Raises CapabilityError if the backend has no runs.
+        entered the block, which then raises RunStopped.
         """
         return make_run(self, conversation_id, agent_name, wait, cancel)
 
@@ -254,7 +254,6 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
 
         Writes outside of such a block raise RunLostError. Reads are those of this store, which it shares all with.
         """
-        check_can_run(self)
         store = copy(self)
         store._exclusive = True
         return store
@@ -271,7 +270,6 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
         check_name(reason, "reason")
         if reason is not None and len(reason) > _MAX_REASON:
             refuse(reason, "reason", f"at most {_MAX_REASON:,} characters", InvalidInputError)
-        check_can_run(self)
         while True:
             info = await self.get_run(conversation_id)
             if info is None or not info.is_active or run_id not in (None, info.run_id):
@@ -283,7 +281,6 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
     async def get_run(self, conversation_id: str) -> RunInfo | None:
         """The newest run of a conversation, with its agent and the waiting agents. None if it never had a run."""
         check_conversation_id(conversation_id)
-        check_can_run(self)
         return (await self._backend.execute(ReadRun(conversation_id))).run
 
     def _start(self, subscription: AsyncFeed) -> None:

@@ -37,7 +37,6 @@ from redis_history.model import Message
 from redis_history.model.ids import check_conversation_id
 from redis_history.operations import Clear, Restore, refusals
 from redis_history.operations.append import Append, Batch
-from redis_history.operations.backend import features
 from redis_history.operations.base import Precondition
 
 T = TypeVar("T")
@@ -336,10 +335,9 @@ class AsyncRedisHistory(History):
                     await self._rewrite(change)
                 else:
                     sent += await self._append(change)
-            except (*_FINAL, CapabilityError) as error:
-                possible = features(self._store.backend).compacts or not isinstance(change, Compaction)
-                if isinstance(error, CapabilityError) and possible:
-                    raise  # the server may get the replicas that it lacks
+            except CapabilityError:  # nothing was sent, and the server may get the replicas that it lacks
+                raise
+            except _FINAL as error:
                 if not await self._was_made(change, error):
                     if not self.autosaving:
                         if isinstance(change, Compaction):  # nothing is lost: the entries are as they were

@@ -17,7 +17,6 @@ from typing import Any, Final, Self
 from msgspec import UNSET, UnsetType
 
 from redis_history._async._runtime import Background, Lock, Openable, Signal
-from redis_history._async._steps import follows_all
 from redis_history.errors import BackendUnavailableError, EventLoopError, StoreClosedError
 from redis_history.events import ANEW, ConversationDeleted, Cursor, Event, Reset
 from redis_history.model.replies import Progress
@@ -25,7 +24,6 @@ from redis_history.model.runs import RunInfo
 from redis_history.operations import Changes, ReadChanges, ReadHead
 from redis_history.operations.backend import (
     AsyncBackend,
-    AsyncFollowsAll,
     ChangeQuery,
     PendingWakeups,
 )
@@ -306,7 +304,6 @@ class AsyncNamespaceSubscription(AsyncFeed):
 
     def __init__(self, backend: AsyncBackend, after: Mapping[str, Cursor] | None, poll_interval: float) -> None:
         super().__init__(backend, poll_interval)
-        self._all: AsyncFollowsAll = follows_all(backend)
         self._from_now = after is None
         # How far the log of each conversation was read, and where the consumer is in that of the one in `_ready`.
         self._cursors: dict[str, Cursor] = dict(after or {})
@@ -338,17 +335,17 @@ class AsyncNamespaceSubscription(AsyncFeed):
         return cursors
 
     async def _start(self) -> None:
-        found = await self._all.poll_changes(ChangeQuery(self._cursors))
+        found = await self._backend.poll_changes(ChangeQuery(self._cursors))
         if self._from_now:
             self._cursors = found.heads
             self._news = set(found.heads)
         else:
             self._pending = dict.fromkeys(found.heads)
         self._position = found.position
-        await self._all.watch_all(self._wakeups.add)
+        await self._backend.watch_all(self._wakeups.add)
 
     async def _unwatch(self) -> None:
-        await self._all.unwatch_all(self._wakeups.add)
+        await self._backend.unwatch_all(self._wakeups.add)
 
     def _until_read(self) -> float:
         ids, any_other = self._wakeups.take()
@@ -392,7 +389,7 @@ class AsyncNamespaceSubscription(AsyncFeed):
         """Find the conversations that have changed without a notification."""
         self._poll_at = time.monotonic() + self._poll_interval
         query = ChangeQuery(self._cursors, self._position, self._news, self._doubted)
-        found = await self._all.poll_changes(query)
+        found = await self._backend.poll_changes(query)
         self._news, self._doubted = set(), set()
         self._position = found.position
         self._pending |= dict.fromkeys(found.heads)

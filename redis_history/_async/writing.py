@@ -18,7 +18,6 @@ from redis_history._async.subscription import AsyncFeed
 from redis_history._validation import check_function, check_owner, check_seconds, refuse
 from redis_history.errors import (
     BackendRefusedError,
-    CapabilityError,
     ConflictError,
     ConversationExistsError,
     ConversationNotFoundError,
@@ -34,7 +33,7 @@ from redis_history.model.message import RECORD_FIELDS
 from redis_history.operations import fork as forks
 from redis_history.operations import refusals
 from redis_history.operations.append import Append, Restore
-from redis_history.operations.backend import AsyncBackend, features
+from redis_history.operations.backend import AsyncBackend
 from redis_history.operations.base import Precondition, Steps
 from redis_history.operations.compact import Compact, through_of
 from redis_history.operations.delete import DeleteMessages
@@ -117,12 +116,10 @@ class AsyncWriting:
                     await reply.write(token)
 
         See `AsyncReply`. `role` and `fields` are those of the message, such as its `id`. The server sets its time.
-        Text is sent every `interval` seconds, 0 to 10. Raises CapabilityError if the backend cannot do it.
+        Text is sent every `interval` seconds, 0 to 10.
         """
         op = Append.of_reply(conversation_id, role, fields)
         check_seconds(interval, "interval", 0, most=10)
-        if not features(self._backend).streams:
-            raise CapabilityError("this backend cannot stream: see Features in redis_history.operations.backend")
         if self._exclusive:
             return run_here(self, conversation_id).stream(role=role, interval=interval, **fields)
         return AsyncReply(self, op, interval)
@@ -213,8 +210,6 @@ class AsyncWriting:
         op = DeleteMessages.of(conversation_id, ids)
         if not op.message_ids:
             return 0
-        if not features(self._backend).compacts:
-            return await self._write(op)
         for _ in range(_EXPANSIONS):
             erased = await self._write(ops.EraseMessages(conversation_id, op.message_ids))
             if isinstance(erased, int):
@@ -340,16 +335,13 @@ class AsyncWriting:
         come along, wherever they are.
 
         Raises ConversationNotFoundError, ConversationExistsError (`new_id` exists), MessageNotFoundError for an unknown
-        id, CompactionConflictError if the conversation was replaced again and again in the meantime, CapabilityError if
-        the backend cannot do it.
+        id, CompactionConflictError if the conversation was replaced again and again in the meantime.
         """
         check_conversation_id(conversation_id)
         new_id = new_message_id() if new_id is None else new_id
         check_conversation_id(new_id)
         end = None if through is None else through_of(through)
-        if not features(self._backend).forks:
-            raise CapabilityError("this backend cannot fork: see Features in redis_history.operations.backend")
-        made = await self._steps(forks.fork(conversation_id, new_id, end, archives=features(self._backend).compacts))
+        made = await self._steps(forks.fork(conversation_id, new_id, end))
         await self._steps(Searcher(self._backend, self._options).document_all(new_id))
         return made
 
@@ -379,10 +371,9 @@ class AsyncWriting:
         changes, and the outcome says so.
 
         Raises TornPairError if the range separates a tool call from its result, and names a better `through`;
-        MessageNotFoundError for an unknown id, RevisionConflictError, MessageConflictError (the id of the summary
-        exists), CapabilityError if the backend cannot compact. RevisionConflictError is for `expected_revision`.
+        MessageNotFoundError for an unknown id, MessageConflictError (the id of the summary exists),
+        RevisionConflictError (not at `expected_revision`).
         """
-        self._check_compacts()
         end = through_of(through)
         position = Position(0, 0) if isinstance(end, str) else end
         op = Compact.of(conversation_id, position, summary, seen, expected_revision)
@@ -399,9 +390,8 @@ class AsyncWriting:
         """Put back the messages that a summary replaced, in the same order, with a former summary if there was one.
 
         Raises MessageNotFoundError unless it is the live summary of the conversation; RevisionConflictError (not at
-        `expected_revision`), CapabilityError if the backend cannot compact.
+        `expected_revision`).
         """
-        self._check_compacts()
         check_conversation_id(conversation_id)
         condition = Precondition.of(expected_revision)
         expanded = await self._write(ops.Expand(conversation_id, check_message_id(summary_id), precondition=condition))
@@ -410,10 +400,6 @@ class AsyncWriting:
                 f"{summary_id[:64]!r} is not the live summary of conversation {conversation_id[:80]!r}"
             )
         return expanded
-
-    def _check_compacts(self) -> None:
-        if not features(self._backend).compacts:
-            raise CapabilityError("this backend cannot compact: see Features in redis_history.operations.backend")
 
     async def _publish(self, conversation_id: str, steps: Steps[None]) -> None:
         """Run the steps that publish a draft, and write its search documents."""

@@ -20,14 +20,13 @@ from redis_history._validation import (
     check_owner,
     check_range,
 )
-from redis_history.errors import CapabilityError, InvalidInputError
+from redis_history.errors import InvalidInputError
 from redis_history.events import Cursor, Event
 from redis_history.model import Conversation, Message, Role, Scope
 from redis_history.model.filters import Bound, make_filters, make_within
 from redis_history.model.ids import check_conversation_id, check_message_id
-from redis_history.operations.backend import Backend, features
+from redis_history.operations.backend import Backend
 from redis_history.operations.base import Steps
-from redis_history.operations.listing import FIRST_MESSAGES
 from redis_history.operations.options import Options
 from redis_history.operations.page import PAGE, newest_messages, next_page
 from redis_history.operations.searches import Asked, Searcher
@@ -71,8 +70,7 @@ class Reading:
         check_limit(limit)
         filters = make_filters(roles, participant_ids, scope, since, before)
         wanted = filters.wants if filters.selects else None
-        archived = include_archived and features(self._backend).compacts
-        first = ops.ReadPage(conversation_id, PAGE, True, filters.since, filters.before, archived)
+        first = ops.ReadPage(conversation_id, PAGE, True, filters.since, filters.before, include_archived)
         return self._run(newest_messages(first, limit, wanted))
 
     def iter(
@@ -94,8 +92,8 @@ class Reading:
         check_conversation_id(conversation_id)
         check_batch(batch, "batch")
         filters = make_filters(roles, participant_ids, scope, since, before)
-        archived = include_archived and features(self._backend).compacts
-        op: ops.ReadPage | None = ops.ReadPage(conversation_id, batch, False, filters.since, filters.before, archived)
+        first = ops.ReadPage(conversation_id, batch, False, filters.since, filters.before, include_archived)
+        op: ops.ReadPage | None = first
         while op is not None:
             page = self._backend.execute(op)
             for message in page.messages:
@@ -159,18 +157,11 @@ class Reading:
         with `offset + limit`, not with the conversations of others: see docs/operations.md.
         """
         op = _listing(user_id, agent_name, forked_from, limit, offset)
-        if not limit or (forked_from is not None and not features(self._backend).forks):
+        if not limit:
             return []
         if not preview:
             return self._backend.execute(op)
-        if features(self._backend).reads_together:
-            return self._backend.execute(ops.ListPreviews(user_id, agent_name, forked_from, limit=limit, offset=offset))
-        previews = []
-        for one in self._backend.execute(op):
-            first = self._backend.execute(ops.ReadPage(one.conversation_id, FIRST_MESSAGES, newest=False))
-            last = self._backend.execute(ops.ReadPage(one.conversation_id, 1, newest=True))
-            previews.append(ops.Preview.of(one, first.messages, last.messages))
-        return previews
+        return self._backend.execute(ops.ListPreviews(user_id, agent_name, forked_from, limit=limit, offset=offset))
 
     def iter_conversations(
         self,
@@ -183,27 +174,18 @@ class Reading:
         `agent_name`, and the forks of the conversation `forked_from`, if given. Conversations that exist during the
         whole call are found, even if they change.
         """
-        listing = _listing(user_id, agent_name, forked_from, PAGE, 0)
-        if forked_from is not None and not features(self._backend).forks:
-            return
+        _listing(user_id, agent_name, forked_from, PAGE, 0)
+        scan = ops.ScanConversations(user_id, agent_name, forked_from)
         seen: set[str] = set()
-        cursor, offset = None, 0
         while True:
-            if features(self._backend).compacts:
-                scan = ops.ScanConversations(user_id, agent_name, forked_from, cursor=cursor)
-                page = self._backend.execute(scan)
-                found, cursor = page.conversations, page.cursor
-                more = cursor is not None
-            else:
-                found = self._backend.execute(replace(listing, offset=offset))
-                more = any(one.conversation_id not in seen for one in found)
-                offset += len(found)
-            for one in found:
+            page = self._backend.execute(scan)
+            for one in page.conversations:
                 if one.conversation_id not in seen:
                     seen.add(one.conversation_id)
                     yield one
-            if not more:
+            if page.cursor is None:
                 return
+            scan = replace(scan, cursor=page.cursor)
 
     def log(self, conversation_id: str, *, after: Cursor | str | None = None, limit: int = 100) -> list[Event]:
         """The changes of a conversation as its change log keeps them, oldest first: at most `limit` of those after the
@@ -215,8 +197,6 @@ class Reading:
         check_conversation_id(conversation_id)
         check_integer(limit, "limit", 1, 100_000, error=InvalidInputError)
         known = Cursor.of(after)
-        if not features(self._backend).forks:
-            raise CapabilityError("this backend has no log: see Features in redis_history.operations.backend")
         revision = 0 if known is None else known.revision
         events: list[Event] = []
         while len(events) < limit:
@@ -234,7 +214,7 @@ class Reading:
         Expired conversations count until a list finds them gone.
         """
         op = _listing(user_id, agent_name, None, _EVERY, 0)
-        if features(self._backend).reads_together and None in (user_id, agent_name):
+        if None in (user_id, agent_name):
             return self._backend.execute(ops.CountConversations(user_id, agent_name))
         return len(self._backend.execute(op))
 

@@ -17,7 +17,6 @@ from redis_history._sync._runtime import Canceller, Signal, uninterrupted
 from redis_history._sync.replies import Reply
 from redis_history._validation import check_name, check_seconds, check_text
 from redis_history.errors import (
-    CapabilityError,
     InvalidInputError,
     RedisHistoryError,
     RunLostError,
@@ -43,7 +42,6 @@ from redis_history.operations import (
     RunOutcome,
     refusals,
 )
-from redis_history.operations.backend import features
 from redis_history.operations.update import UpdateMessage
 
 _logger = logging.getLogger("redis_history")
@@ -348,17 +346,10 @@ def run_here(store: Any, conversation_id: str) -> Run:
     )
 
 
-def check_can_run(store: Any) -> None:
-    """Raises CapabilityError if the store's backend has no runs."""
-    if not features(store.backend).runs:
-        raise CapabilityError("this backend has no runs: see Features in redis_history.operations.backend")
-
-
 def make_run(store: Any, conversation_id: str, agent_name: str | None, wait: float, cancel: bool) -> Run:
-    """A run that has not begun yet. Raises InvalidInputError, ConfigurationError or CapabilityError."""
+    """A run that has not begun yet. Raises InvalidInputError or ConfigurationError."""
     check_conversation_id(conversation_id)
     check_text(agent_name, "agent_name", optional=True, error=InvalidInputError)
     check_name(agent_name, "agent_name")
     check_seconds(wait, "wait", 0, most=_MAX_WAIT)
-    check_can_run(store)
     return Run(store, conversation_id, agent_name, wait, cancel)

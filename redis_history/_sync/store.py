@@ -14,7 +14,7 @@ from msgspec import UNSET, UnsetType
 from redis_history._sync._runtime import Job, check_callback, open_without_await, resolve, spawn
 from redis_history._sync.reading import Reading
 from redis_history._sync.run_keeper import RunKeepers
-from redis_history._sync.runs import Run, check_can_run, make_run
+from redis_history._sync.runs import Run, make_run
 from redis_history._sync.subscription import Feed, NamespaceSubscription, Subscription
 from redis_history._sync.writing import Writing
 from redis_history._validation import check_function, check_name, refuse
@@ -24,7 +24,7 @@ from redis_history.events import Cursor, Event, cursors_of
 from redis_history.model.ids import check_conversation_id
 from redis_history.model.runs import RunInfo
 from redis_history.operations import ReadRun, StopRun
-from redis_history.operations.backend import Backend, Describes
+from redis_history.operations.backend import Backend
 from redis_history.operations.options import (
     Codec,
     Durability,
@@ -109,6 +109,8 @@ class HistoryStore(Writing, Reading):
         self._poll_interval = poll_interval
         if backend is not None:
             options.check_for_custom_backend(url, client, retry)
+            if not isinstance(backend, Backend):
+                refuse(backend, "backend", f"an object with the methods of {Backend.__name__}")
         else:
             from redis_history._sync._connect import open_backend  # redis-py takes long to import
 
@@ -130,9 +132,7 @@ class HistoryStore(Writing, Reading):
         """The abilities and settings of the backend, read once, at the first access."""
         found = self._capabilities
         if found is None:
-            backend = self._backend
-            found = backend.capabilities() if isinstance(backend, Describes) else Capabilities("custom")
-            self._capabilities = found
+            found = self._capabilities = self._backend.capabilities()
         return found
 
     def subscribe(self, conversation_id: str, *, after: Cursor | str | None = None) -> Subscription:
@@ -242,7 +242,7 @@ class HistoryStore(Writing, Reading):
         `Run`. Messages can always be written outside of runs, for example those of users.
 
         `agent_name` is shown to others, for example in RunBusyError. `cancel`: `stop_run` also cancels the task that
-        entered the block, which then raises RunStopped. Raises CapabilityError if the backend has no runs.
+        entered the block, which then raises RunStopped.
         """
         return make_run(self, conversation_id, agent_name, wait, cancel)
 
@@ -255,7 +255,6 @@ class HistoryStore(Writing, Reading):
 
         Writes outside of such a block raise RunLostError. Reads are those of this store, which it shares all with.
         """
-        check_can_run(self)
         store = copy(self)
         store._exclusive = True
         return store
@@ -272,7 +271,6 @@ class HistoryStore(Writing, Reading):
         check_name(reason, "reason")
         if reason is not None and len(reason) > _MAX_REASON:
             refuse(reason, "reason", f"at most {_MAX_REASON:,} characters", InvalidInputError)
-        check_can_run(self)
         while True:
             info = self.get_run(conversation_id)
             if info is None or not info.is_active or run_id not in (None, info.run_id):
@@ -284,7 +282,6 @@ class HistoryStore(Writing, Reading):
     def get_run(self, conversation_id: str) -> RunInfo | None:
         """The newest run of a conversation, with its agent and the waiting agents. None if it never had a run."""
         check_conversation_id(conversation_id)
-        check_can_run(self)
         return (self._backend.execute(ReadRun(conversation_id))).run
 
     def _start(self, subscription: Feed) -> None:

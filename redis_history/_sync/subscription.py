@@ -18,7 +18,6 @@ from typing import Any, Final, Self
 from msgspec import UNSET, UnsetType
 
 from redis_history._sync._runtime import Background, Lock, Openable, Signal
-from redis_history._sync._steps import follows_all
 from redis_history.errors import BackendUnavailableError, EventLoopError, StoreClosedError
 from redis_history.events import ANEW, ConversationDeleted, Cursor, Event, Reset
 from redis_history.model.replies import Progress
@@ -27,7 +26,6 @@ from redis_history.operations import Changes, ReadChanges, ReadHead
 from redis_history.operations.backend import (
     Backend,
     ChangeQuery,
-    FollowsAll,
     PendingWakeups,
 )
 from redis_history.operations.changelog import is_gone
@@ -307,7 +305,6 @@ class NamespaceSubscription(Feed):
 
     def __init__(self, backend: Backend, after: Mapping[str, Cursor] | None, poll_interval: float) -> None:
         super().__init__(backend, poll_interval)
-        self._all: FollowsAll = follows_all(backend)
         self._from_now = after is None
         # How far the log of each conversation was read, and where the consumer is in that of the one in `_ready`.
         self._cursors: dict[str, Cursor] = dict(after or {})
@@ -339,17 +336,17 @@ class NamespaceSubscription(Feed):
         return cursors
 
     def _start(self) -> None:
-        found = self._all.poll_changes(ChangeQuery(self._cursors))
+        found = self._backend.poll_changes(ChangeQuery(self._cursors))
         if self._from_now:
             self._cursors = found.heads
             self._news = set(found.heads)
         else:
             self._pending = dict.fromkeys(found.heads)
         self._position = found.position
-        self._all.watch_all(self._wakeups.add)
+        self._backend.watch_all(self._wakeups.add)
 
     def _unwatch(self) -> None:
-        self._all.unwatch_all(self._wakeups.add)
+        self._backend.unwatch_all(self._wakeups.add)
 
     def _until_read(self) -> float:
         ids, any_other = self._wakeups.take()
@@ -393,7 +390,7 @@ class NamespaceSubscription(Feed):
         """Find the conversations that have changed without a notification."""
         self._poll_at = time.monotonic() + self._poll_interval
         query = ChangeQuery(self._cursors, self._position, self._news, self._doubted)
-        found = self._all.poll_changes(query)
+        found = self._backend.poll_changes(query)
         self._news, self._doubted = set(), set()
         self._position = found.position
         self._pending |= dict.fromkeys(found.heads)

@@ -31,11 +31,6 @@ class MemoryBackend:
     At most `max_conversations` (the least recently changed one is removed) with at most `max_messages` each.
     """
 
-    compacts = True
-    streams = True
-    forks = True
-    runs = True
-    reads_together = False
     search_mode: SearchedBy = "memory"
 
     def __init__(
@@ -75,19 +70,19 @@ class MemoryBackend:
         return cast(T, outcome)
 
     def poll_changes(self, query: ChangeQuery) -> ChangedHeads:
-        """Like `AsyncFollowsAll.poll_changes`."""
+        """Like `AsyncBackend.poll_changes`."""
         with self._open_space() as space:
             found = {name: space.find(name) for name in (*space.conversations, *query.known)}
             heads = {name: BEGINNING if state is None else state.head for name, state in found.items()}
         return ChangedHeads({name: head for name, head in heads.items() if head != query.known.get(name, BEGINNING)})
 
     def watch_all(self, wake: WakeAll) -> None:
-        """Like `AsyncFollowsAll.watch_all`."""
+        """Like `AsyncBackend.watch_all`."""
         with self._lock:
             self._space.watchers_of_all.append(wake)
 
     def unwatch_all(self, wake: WakeAll) -> None:
-        """Like `AsyncFollowsAll.unwatch_all`."""
+        """Like `AsyncBackend.unwatch_all`."""
         with self._lock:
             if wake in self._space.watchers_of_all:
                 self._space.watchers_of_all.remove(wake)
@@ -109,12 +104,12 @@ class MemoryBackend:
                 self._space.drop_old_logs()
 
     def watch_run(self, conversation_id: str, run_id: str, wake: Wake) -> None:
-        """Like `AsyncBackend.watch`, for one holder or waiter."""
+        """Like `AsyncBackend.watch_run`."""
         with self._lock:
             self._space.run_watchers.setdefault((conversation_id, run_id), []).append(wake)
 
     def unwatch_run(self, conversation_id: str, run_id: str, wake: Wake) -> None:
-        """Like `AsyncBackend.unwatch`, for one holder or waiter."""
+        """Like `AsyncBackend.unwatch_run`."""
         with self._lock:
             watchers = self._space.run_watchers.get((conversation_id, run_id), [])
             if wake in watchers:
@@ -123,7 +118,7 @@ class MemoryBackend:
                 self._space.run_watchers.pop((conversation_id, run_id), None)
 
     def capabilities(self) -> Capabilities:
-        """Like `AsyncDescribes.capabilities`."""
+        """Like `AsyncBackend.capabilities`."""
         with self._open_space():
             return Capabilities("memory", search="client", doorbell="direct")
 
@@ -160,11 +155,6 @@ class MemoryBackend:
 class AsyncMemoryBackend:
     """For asynchronous stores; `memory` shares the conversations of another backend."""
 
-    compacts = MemoryBackend.compacts
-    streams = MemoryBackend.streams
-    forks = MemoryBackend.forks
-    runs = MemoryBackend.runs
-    reads_together = MemoryBackend.reads_together
     search_mode = MemoryBackend.search_mode
 
     def __init__(self, *, memory: MemoryBackend | None = None, **options: Any) -> None:

@@ -22,7 +22,6 @@ from redis_history.errors import InvalidInputError
 from redis_history.importers._faces import answer_of, run_at_once
 from redis_history.importers._lossless import RECORD_START, message_line, record_line
 from redis_history.operations import fork as forks
-from redis_history.operations.backend import features
 
 
 class Exported(msgspec.Struct, frozen=True):
@@ -87,7 +86,7 @@ async def _export(
         if id_ in known:
             continue
         encode = partial(message_line, id_)
-        steps = forks.collect(id_, encode, archives=features(store.backend).compacts)
+        steps = forks.collect(id_, encode)
         found = await answer_of(store._steps(steps))
         if found is None:
             if ids is None:

@@ -27,7 +27,6 @@ from redis_history.model.ids import check_conversation_id
 from redis_history.model.message import RECORD_FIELDS
 from redis_history.operations import Appended
 from redis_history.operations import fork as forks
-from redis_history.operations.backend import features
 from redis_history.operations.record import WriteRecord
 
 
@@ -116,10 +115,8 @@ class _Import:
         return self.counts
 
     async def _publish(self, transcript: Transcript, exported: Original) -> bool:
-        """Make the conversation as it was exported. False: the store has it already, and other messages; or it cannot,
-        because of its backend, or of the lines."""
-        if not features(self.store.backend).forks:
-            return False
+        """Make the conversation as it was exported. False: the store has it already, and other messages; or it cannot
+        because of the lines."""
         snapshot, count = exported.snapshot, len(transcript.messages)
         record, numbers = snapshot.record, {archive.number for archive in snapshot.archives}
         archive_of = {name: number for name, number in exported.archive_of.items() if number in numbers}

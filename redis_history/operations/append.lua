@@ -67,10 +67,11 @@ if reply then return reply end
 local refusal = unusual and refused(epoch, revision)
 if refusal then return ended(refusal) end
 if excess and ARGV[10] == '0' and (known[5] or 0) - ARGV[11] > BACKLOG then return {'trim'} end
-local owners, needed = {owner, agent, forked}, nil
+local owners = (owner or agent or forked) and {owner, agent, forked} or nil
+local needed
 if excess or replace or lives or ARGV[6] ~= '' then
-  needed = lists_and(owners, contents_in(archives, redis.call('HGET', state, '~')))
-elseif owner or agent or forked then
+  needed = lists_and(owners or {}, contents_in(archives, redis.call('HGET', state, '~')))
+elseif owners then
   needed = lists_of(owners)
 end
 local ask = needed and undeclared(needed) or (replace or excess and generation) and moving(generation)
@@ -146,12 +147,7 @@ end
 local held = added + (known[5] or 0)
 hset[8], hset[10], hset[12] = sequence, stamp > first_stamp and stamp - 1 or known[4] or 0, held
 
-local function set(field, value)
-  hset[next_field], hset[next_field + 1] = field, value
-  next_field = next_field + 2
-end
-
-if earliest then set('F', pack('>i7i7', earliest, latest)) end
+if earliest then hset[next_field], hset[next_field + 1] = 'F', pack('>i7i7', earliest, latest) end
 -- An entry of one message at the server's time needs no more than its sequence, as the time is in its head.
 excess = excess and held - ARGV[11] or 0
 local one = added == 1 and not replace and excess <= 0 and stamped
@@ -166,18 +162,17 @@ end
 if excess <= 0 then write_log(newest_entry, entry) end
 if not epoch and ARGV[6] == '' then redis.call('PERSIST', registry) end
 local pending = replace and epoch and empty_before(newest_entry, excess > 0)
-if replace then set('h', revision) end
-if new_period then set('p', pack('>I4I6I6', period, at_its_start, at_start_before)) end
+if replace then hset[#hset + 1], hset[#hset + 2] = 'h', revision end
+if new_period then hset[#hset + 1], hset[#hset + 2] = 'p', pack('>I4I6I6', period, at_its_start, at_start_before) end
 if not generation and #documents > 0 then
   generation = token
-  set('i', generation)
-  set('O', '1')
+  for _, value in ipairs({'i', generation, 'O', '1'}) do hset[#hset + 1] = value end
 end
 if added > 0 then redis.call('ZADD', messages, unpack(zadd)) end
 if added > 64 then
   -- A small hash is a list, in which every field is looked for from the start; a long value makes it a table first:
   -- longer than hash-max-listpack-value, which is 64, or 512 where search documents are to be lists.
-  set('z', string.rep('z', 513))
+  hset[#hset + 1], hset[#hset + 2] = 'z', string.rep('z', 513)
 end
 redis.call('HSET', state, unpack(hset))
 if added > 64 then redis.call('HDEL', state, 'z') end

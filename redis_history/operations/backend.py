@@ -1,14 +1,14 @@
 """The protocols of backends, asynchronous and synchronous. A backend executes operations and wakes subscriptions.
 
-Operations are validated before. A backend retries automatically, and raises errors of `redis_history.errors`. For
-optional features, see `Features`.
+Operations are validated before. A backend retries automatically, and raises errors of `redis_history.errors`. It
+executes all operations of `redis_history.operations`; those of searches only if its `search_mode` is "server".
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, Literal, Protocol, TypeVar, runtime_checkable
 
 from msgspec import Struct
 
@@ -18,19 +18,13 @@ from redis_history.operations import Op
 
 __all__ = [
     "AsyncBackend",
-    "AsyncDescribes",
-    "AsyncFollowsAll",
     "Backend",
     "ChangeQuery",
     "ChangedHeads",
-    "Describes",
-    "Features",
-    "FollowsAll",
     "PendingWakeups",
     "SearchedBy",
     "Wake",
     "WakeAll",
-    "features",
 ]
 
 T = TypeVar("T")
@@ -65,91 +59,58 @@ class ChangedHeads(Struct, frozen=True):
 
 
 #: "server": the backend searches, with the operations of the modules `search`, `fetch`, `index` and `documents` of
-#: redis_history.operations, and `ReadTogether`.
+#: redis_history.operations.
 #: "unknown": known after the first operation. "client": the store reads a conversation and ranks its messages.
 #: "memory": the same, and the store may read all conversations.
 SearchedBy = Literal["server", "unknown", "client", "memory"]
 
 
-class Features(NamedTuple):
-    """The optional features of a backend, declared as attributes or properties with these names.
-
-    `compacts`: the operations `Compact` (also with a `run` of kind "compressor" as its precondition), `Expand`,
-    `TakeRun`, `KeepRuns` and `EndRun` of that kind, `ScanConversations`, and `ReadPage` with `archived`;
-    `Compact.replaced`, `check_summary`, `check_pairs` and `ReadPage.cut` are what backends share. Without it,
-    `compact` and `expand` raise CapabilityError.
-
-    `streams`: replies written piece by piece: the operation `GrowReply`, `UpdateMessage` with `reply`, and the text so
-    far in all reads, also through `changelog.recover`. Without it, `stream` raises CapabilityError.
-
-    `forks`: copies of conversations, and the log: the operations `WriteDraft`, `DropDraft`, `Publish` and `ReadLog`;
-    with `compacts` also `ReadLayout`, and `ReadPage` with `archive`. Without it, `fork` and `log` raise
-    CapabilityError.
-
-    `runs`: the operations `TakeRun`, `KeepRuns`, `EndRun`, `StopRun`, `LeaveRun` and `ReadRun`, the condition `run` of
-    writes, and the methods `watch_run` and `unwatch_run`: like `watch` and `unwatch`, for one holder or waiter.
-    Without it, `store.run` raises CapabilityError.
-
-    `reads_together`: the operation `ReadTogether`. Without it, the store sends the reads one by one.
-    """
-
-    compacts: bool = False
-    streams: bool = False
-    forks: bool = False
-    runs: bool = False
-    reads_together: bool = False
-    search_mode: SearchedBy = "client"
-
-
-def features(backend: AsyncBackend | Backend) -> Features:
-    """The declared features of a backend. The defaults also hold for classes that do not derive from the protocol."""
-    return Features(**{name: getattr(backend, name) for name in Features._fields if hasattr(backend, name)})
-
-
-class _Declares(Protocol):
-    """The defaults of `Features`."""
-
-    @property
-    def compacts(self) -> bool:
-        return False
-
-    @property
-    def streams(self) -> bool:
-        return False
-
-    @property
-    def forks(self) -> bool:
-        return False
-
-    @property
-    def runs(self) -> bool:
-        return False
-
-    @property
-    def reads_together(self) -> bool:
-        return False
+@runtime_checkable
+class AsyncBackend(Protocol):
+    """Executes operations, and wakes subscriptions and runs. Lost wake-ups only delay: subscribers and runs also poll
+    every few seconds."""
 
     @property
     def search_mode(self) -> SearchedBy:
-        return "client"
-
-
-class AsyncBackend(_Declares, Protocol):
-    """Executes operations, and wakes subscriptions. Deriving from it gives the defaults of `Features`."""
+        """Who searches."""
+        ...
 
     async def execute(self, op: Op[T]) -> T:
         """The outcome of `op`. Raises only errors of `redis_history.errors`."""
         ...
 
-    async def watch(self, conversation_id: str, wake: Wake) -> None:
-        """Call `wake` soon after each change of the conversation, and whenever changes may have been missed.
+    async def capabilities(self) -> Capabilities:
+        """The abilities and settings of the backend, for `store.capabilities`."""
+        ...
 
-        Lost calls only delay: subscribers also poll every few seconds.
-        """
+    async def watch(self, conversation_id: str, wake: Wake) -> None:
+        """Call `wake` soon after each change of the conversation, and whenever changes may have been missed."""
         ...
 
     async def unwatch(self, conversation_id: str, wake: Wake) -> None:
         """End a `watch` with the same arguments, if there is one."""
+        ...
+
+    async def watch_all(self, wake: WakeAll) -> None:
+        """Call `wake` soon after each change of any conversation, and with None whenever changes may have been
+        missed."""
+        ...
+
+    async def unwatch_all(self, wake: WakeAll) -> None:
+        """End a `watch_all` with the same argument, if there is one."""
+        ...
+
+    async def watch_run(self, conversation_id: str, run_id: str, wake: Wake) -> Any:
+        """Like `watch`, for one holder of a run or one waiter. Returns what names the server of the run, if there are
+        several."""
+        ...
+
+    async def unwatch_run(self, conversation_id: str, run_id: str, wake: Wake) -> None:
+        """End a `watch_run` with the same arguments, if there is one."""
+        ...
+
+    async def poll_changes(self, query: ChangeQuery) -> ChangedHeads:
+        """The conversations that have changed since the last query, and possibly others."""
         ...
 
     async def aclose(self) -> None:
@@ -158,62 +119,31 @@ class AsyncBackend(_Declares, Protocol):
 
 
 @runtime_checkable
-class AsyncDescribes(Protocol):
-    """Optional, for `store.capabilities`."""
-
-    async def capabilities(self) -> Capabilities:
-        """The abilities and settings of the backend."""
-        ...
-
-
-@runtime_checkable
-class AsyncFollowsAll(Protocol):
-    """Optional, for subscriptions to all conversations. Without it, they list and compare conversations."""
-
-    async def poll_changes(self, query: ChangeQuery) -> ChangedHeads:
-        """The conversations that have changed since the last query, and possibly others."""
-        ...
-
-    async def watch_all(self, wake: WakeAll) -> None:
-        """Call `wake` soon after each change of any conversation, and with None whenever changes may have been missed.
-
-        Lost calls only delay, as in `watch`.
-        """
-        ...
-
-    async def unwatch_all(self, wake: WakeAll) -> None:
-        """End a `watch_all` with the same argument, if there is one."""
-        ...
-
-
-class Backend(_Declares, Protocol):
+class Backend(Protocol):
     """The same methods as `AsyncBackend`, not awaited."""
 
+    @property
+    def search_mode(self) -> SearchedBy: ...
+
     def execute(self, op: Op[T]) -> T: ...
+
+    def capabilities(self) -> Capabilities: ...
 
     def watch(self, conversation_id: str, wake: Wake) -> None: ...
 
     def unwatch(self, conversation_id: str, wake: Wake) -> None: ...
 
-    def close(self) -> None: ...
-
-
-@runtime_checkable
-class Describes(Protocol):
-    """Like `AsyncDescribes`."""
-
-    def capabilities(self) -> Capabilities: ...
-
-
-@runtime_checkable
-class FollowsAll(Protocol):
-    """Like `AsyncFollowsAll`."""
-
-    def poll_changes(self, query: ChangeQuery) -> ChangedHeads: ...
-
     def watch_all(self, wake: WakeAll) -> None: ...
 
     def unwatch_all(self, wake: WakeAll) -> None: ...
+
+    def watch_run(self, conversation_id: str, run_id: str, wake: Wake) -> Any: ...
+
+    def unwatch_run(self, conversation_id: str, run_id: str, wake: Wake) -> None: ...
+
+    def poll_changes(self, query: ChangeQuery) -> ChangedHeads: ...
+
+    def close(self) -> None: ...
 
 
 #: The most ids that PendingWakeups keeps. With more, any conversation may have changed.

@@ -301,6 +301,9 @@ class ReadTogether(Struct, Op[list[Any]], frozen=True):
             outcomes[at] = yield from one.completed(outcomes[at], settings)
         return outcomes
 
+    def apply(self, space: Space) -> list[Any]:
+        return [one.apply(space) for one in self.reads]
+
 
 #: "run": one agent works on the conversation. "compressor": one compressor does. They do not exclude each other.
 LeaseKind = Literal["run", "compressor"]

@@ -63,7 +63,7 @@ def write_documents(
 
 def purge_after(keys: ConversationKeys, reply: Any) -> Steps[None]:
     """Upkeep after all messages were removed: removes their documents, if these are many."""
-    if type(reply) is list and (reply[0] == b"pending" or (reply[0] == 1 and len(reply) > 1)):
+    if type(reply) is list and reply[0] in (b"pending", 1) and type(reply[-1]) is bytes:
         for name in reply[-1].split():
             yield from _purge(keys.pending_work, name)
 

@@ -200,15 +200,15 @@ class _Cut:
         return wanted
 
 
-def fork(conversation_id: str, new_id: str, through: Position | str | None, *, archives: bool) -> Steps[Conversation]:
-    """Make a fork, and return its record. `archives`: whether the backend has archives."""
+def fork(conversation_id: str, new_id: str, through: Position | str | None) -> Steps[Conversation]:
+    """Make a fork, and return its record."""
     present = yield ops.ReadConversation(new_id)
     if present is not None:
         raise refusals.conversation_exists(new_id, present.revision)
     for attempt in range(_TRIES):
         one = _Fork(conversation_id, new_id, through)
         try:
-            yield from one.make(archives=archives)
+            yield from one.make()
             break
         except (DraftLostError, _StaleError) as error:
             yield from one.drop()
@@ -269,14 +269,14 @@ class Snapshot(NamedTuple):
 
 
 def collect(
-    conversation_id: str, encode: Callable[[Message, int], bytes], *, archives: bool
+    conversation_id: str, encode: Callable[[Message, int], bytes]
 ) -> Steps[tuple[Snapshot, list[CollectedMessage]] | None]:
     """All messages of one revision, those of each archive first. None if there is no such conversation."""
     for attempt in range(_TRIES):
         found = Collected(encode)
         try:
             reading = _Reading(conversation_id, None, _Everything(None))
-            snapshot = yield from reading.read(partial(_same, found), archives=archives)
+            snapshot = yield from reading.read(partial(_same, found))
         except ConversationNotFoundError:
             return None
         except _StaleError as error:
@@ -322,10 +322,10 @@ class _Fork:
         if self.draft is not None:
             yield from self.draft.drop()
 
-    def make(self, *, archives: bool) -> Steps[None]:
+    def make(self) -> Steps[None]:
         end = yield from self._end()
         reading = _Reading(self.conversation_id, end, _Cut(end))
-        record, kept, ttl = yield from reading.read(self._begin, archives=archives)
+        record, kept, ttl = yield from reading.read(self._begin)
         draft = self.draft
         assert draft is not None  # noqa: S101
         live = [(one.position, name) for name, one in draft.messages.items() if not one.archive]
@@ -356,11 +356,11 @@ class _Reading:
         self.end = end
         self.cut = cut
 
-    def read(self, begin: Callable[[int], Draft | Collected], *, archives: bool) -> Steps[Snapshot]:
+    def read(self, begin: Callable[[int], Draft | Collected]) -> Steps[Snapshot]:
         """`begin` gets the number of archives, and returns where to put the messages. Raises _StaleError."""
         end, cut = self.end, self.cut
         known = (yield ops.ReadHead(self.conversation_id)).cursor
-        layout = (yield ops.ReadLayout(self.conversation_id)) if archives else ops.Layout()
+        layout = yield ops.ReadLayout(self.conversation_id)
         if is_gone(known) or layout is None:
             raise refusals.conversation_missing(self.conversation_id)
         kept = yield from self._kept(layout, end)

@@ -16,7 +16,7 @@ from redis_history.model import Conversation, Message
 from redis_history.model.times import from_microseconds
 from redis_history.operations.base import Call, Op, Steps, Upkeep, as_is, load_script, once, plain, readable
 from redis_history.operations.keys import BUCKETS, Keyspace, pack_keys
-from redis_history.operations.page import page_of
+from redis_history.operations.page import ReadPage, page_of
 from redis_history.operations.record import STATE_FIELDS, ReadConversation, conversation_of
 from redis_history.operations.settings import Settings
 
@@ -77,13 +77,25 @@ class Preview(Struct, frozen=True):
 
 
 class ListPreviews(Selection, Op[list[Preview]], frozen=True, kw_only=True):
-    """Like ListConversations, with previews. For backends with `reads_together`."""
+    """Like ListConversations, with previews."""
 
     limit: int
     offset: int = 0
 
     def steps(self, settings: Settings) -> Steps[list[Preview]]:
         return _newest(self, settings)
+
+    def apply(self, space: Space) -> list[Preview]:
+        listing = ListConversations(
+            self.user_id, self.agent_name, self.forked_from, limit=self.limit, offset=self.offset
+        )
+        previews = []
+        for one in listing.apply(space):
+            first, last = (
+                ReadPage(one.conversation_id, count, newest=count == 1).apply(space) for count in (FIRST_MESSAGES, 1)
+            )
+            previews.append(Preview.of(one, first.messages, last.messages))
+        return previews
 
 
 class ListConversations(Selection, Op[list[Conversation]], frozen=True, kw_only=True):
@@ -103,11 +115,14 @@ class ListConversations(Selection, Op[list[Conversation]], frozen=True, kw_only=
 
 
 class CountConversations(Selection, Op[int], frozen=True):
-    """The number of conversations. At most one selection is given. Expired ones count until a list finds them gone. For
-    backends with `reads_together`."""
+    """The number of conversations. At most one selection is given. Expired ones count until a list finds them gone."""
 
     def steps(self, settings: Settings) -> Steps[int]:
         return sum((yield [plain(b"ZCARD", key) for key in self.registries(settings)]))
+
+    def apply(self, space: Space) -> int:
+        found = (ReadConversation(name).apply(space) for name in list(space.conversations))
+        return sum(one is not None and self.has(one) for one in found)
 
 
 class Scanned(Struct, frozen=True):

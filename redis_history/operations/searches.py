@@ -19,7 +19,7 @@ from redis_history.errors import CapabilityError, InvalidInputError, RedisHistor
 from redis_history.events import Cursor
 from redis_history.model import Message
 from redis_history.model.filters import ANYTHING, Filters, Within
-from redis_history.operations.backend import AsyncBackend, Backend, features
+from redis_history.operations.backend import AsyncBackend, Backend
 from redis_history.operations.base import Steps
 from redis_history.operations.documents import SweepDocuments, WriteDocuments
 from redis_history.operations.fetch import Fetch, Fetched
@@ -225,7 +225,7 @@ class Searcher(Struct, frozen=True):
 
     @property
     def _server_may_search(self) -> bool:
-        return features(self.backend).search_mode in ("server", "unknown")
+        return self.backend.search_mode in ("server", "unknown")
 
     def _ask_server(self, op: ops.Op[T]) -> Steps[T | None]:
         return (yield op) if self._server_may_search else None
@@ -369,7 +369,7 @@ class Searcher(Struct, frozen=True):
         return earlier[-count:], tuple(compress(after.messages, after.archived))[:count]
 
     def _newest_page(self, conversation_id: str) -> ops.ReadPage:
-        return ops.ReadPage(conversation_id, _PAGE, newest=True, archived=features(self.backend).compacts)
+        return ops.ReadPage(conversation_id, _PAGE, newest=True, archived=True)
 
     def _document(self, conversation_id: str, searched: list[_Searched], cursor: Cursor) -> Steps[int]:
         """Write the documents of these messages, as many per call as the server takes in some 10 ms."""

@@ -15,7 +15,6 @@ from redis_history._async.store import AsyncHistoryStore
 from redis_history.errors import BackendUnavailableError, RedisHistoryError
 from redis_history.model import Message
 from redis_history.operations import ReadPage, ReadTogether
-from redis_history.operations.backend import features
 from redis_history.web._events import KINDS, PING, Entry, Growth, Ring, encoded, frame, run_frame
 from redis_history.web._shape import conversation_shape, message_preview
 
@@ -243,10 +242,7 @@ class ListWatch(_Watch):
 async def _newest_messages(store: AsyncHistoryStore, conversation_ids: Sequence[str]) -> list[Message | None]:
     """The newest message of each conversation, or None for an empty one."""
     reads = tuple(ReadPage(conversation_id, 1, newest=True) for conversation_id in conversation_ids)
-    if features(store.backend).reads_together:
-        pages = await store.backend.execute(ReadTogether(reads))
-    else:
-        pages = [await store.backend.execute(read) for read in reads]
+    pages = await store.backend.execute(ReadTogether(reads))
     return [page.messages[-1] if page.messages else None for page in pages]
 
 

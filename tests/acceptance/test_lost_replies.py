@@ -21,14 +21,12 @@ from tests.support.wire import SECOND, append_of
 
 
 @pytest.mark.proves("unknown-outcome")
-def test_a_late_retry_raises_outcome_unknown(
-    server: RealServer, namespace: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_late_retry_raises_outcome_unknown(server: RealServer, namespace: str) -> None:
     with HistoryStore(server.url, namespace=namespace) as store:
         store.append("c", user("a", id="a"))
         backend: Any = store._backend
         node = backend._server.node
-        monkeypatch.setattr(node, "time", lambda: int(time.time() * SECOND) - 200 * SECOND)
+        node.clock.learn(int(time.time() * SECOND) - 200 * SECOND)
         store.delete_messages("c", ["z"])  # its only copy was refused as late, and is sent with a later time
         execute = node.execute
 
@@ -36,6 +34,7 @@ def test_a_late_retry_raises_outcome_unknown(
             node.execute = execute
             raise ConnectionError("nobody knows how much of it was sent")
 
+        node.clock.learn(int(time.time() * SECOND) - 200 * SECOND)
         node.execute = lost
         with pytest.raises(OutcomeUnknownError):
             store.delete_messages("c", ["a"])

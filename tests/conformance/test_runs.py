@@ -11,7 +11,6 @@ import pytest
 
 from redis_history import RunChanged, assistant, text, tool_use, user
 from redis_history.errors import (
-    CapabilityError,
     ConfigurationError,
     InvalidInputError,
     RunBusyError,
@@ -21,6 +20,7 @@ from redis_history.errors import (
 from redis_history.operations import EndRun, RunFence, StopRun, TakeRun
 from tests.conformance.conftest import SOON
 from tests.conformance.test_stream import execute
+from tests.support.faces import open_store
 from tests.support.servers import until
 
 
@@ -377,17 +377,10 @@ async def test_wrong_options(stores: Any, options: dict[str, Any]) -> None:
         stores().run("c", **options)
 
 
-async def test_a_backend_without_runs(stores: Any) -> None:
-    store = stores()
-    backend = store.backend
-
-    class Lacking:
-        def __init__(self) -> None:
-            self.execute = backend.execute
-
-    other = type(store._target if hasattr(store, "_target") else store)(backend=Lacking())
-    with pytest.raises(CapabilityError):
-        other.run("c")
+@pytest.mark.parametrize("face", ["sync", "async"])
+def test_a_backend_has_all_methods(face: str) -> None:
+    with pytest.raises(ConfigurationError, match="backend must be an object with the methods of"):
+        open_store(face, backend=object())
 
 
 def write_exclusively(store: Any) -> None:

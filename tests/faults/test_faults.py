@@ -106,7 +106,7 @@ MUTATIONS: dict[str, tuple[Any, ...]] = {
     "a key that is not declared": (
         "",
         "cluster",
-        ("_change.lua", "local function undeclared(names)", "local function undeclared(names)\n  do return end"),
+        ("_lists.lua", "local function undeclared(names)", "local function undeclared(names)\n  do return end"),
     ),
     "a ttl that replies do not get": (
         "keys are left",

@@ -90,7 +90,7 @@ local function announce(revision, now, owners)
   local highest = redis.call('ZREVRANGE', registry, 0, 0, 'WITHSCORES')[2]
   if highest and tonumber(highest) >= now then now = tonumber(highest) + 1 end
   redis.call('ZADD', registry, now, ARGV[5])
-  if owners[1] or owners[2] or owners[3] then
+  if owners and (owners[1] or owners[2] or owners[3]) then
     for _, list in ipairs(lists_of(owners)) do
       if redis.call('ZADD', list, now, ARGV[5]) == 1 and ARGV[6] == '' then redis.call('PERSIST', list) end
     end
@@ -107,18 +107,14 @@ local function pack_number(number)
 end
 
 -- A member. `what`: characters, flags, the header byte of the body, tool marks; `rest`: of the body. (Few function calls,
--- because a batch makes a thousand members.)
+-- because a batch makes a thousand members; 'c5' packs the first five bytes of `what`.)
 local function member_of(sequence, timestamp, what, rest)
   local microseconds = timestamp % 1000000
   local seconds = (timestamp - microseconds) / 1000000
-  local own, time = pack('>I4', sequence), nil
   if seconds < 0 then
-    time = pack('>BBBI4i8', 0xc7, 12, 0xff, microseconds * 1000, seconds)
-  elseif seconds < 4294967296 then -- until 2106
-    time = '\215\255' .. pack('>I4I4', microseconds * 4000, seconds)
-  else -- below 2^34 for all times that a score can hold
-    local low = seconds % 4294967296
-    time = '\215\255' .. pack('>I4I4', microseconds * 4000 + (seconds - low) / 4294967296, low)
+    return pack('>I4c5BI4BBBI4i8', sequence, what, 0xce, sequence, 0xc7, 12, 0xff, microseconds * 1000, seconds) .. rest
   end
-  return own .. sub(what, 1, 5) .. '\206' .. own .. time .. rest
+  local low = seconds % 4294967296 -- seconds are below 2^34 for all times that a score can hold; until 2106 below 2^32
+  local high = microseconds * 4000 + (seconds - low) / 4294967296
+  return pack('>I4c5BI4BBI4I4', sequence, what, 0xce, sequence, 0xd7, 0xff, high, low) .. rest
 end
