@@ -59,12 +59,8 @@ _array = itemgetter(slice(PREFIX_BYTES, None))
 _ERRORS = (ValueError, TypeError, RecursionError, OverflowError, IndexError, msgspec.MsgspecError, CorruptDataError)
 
 
-def flags_of(message: Message) -> int:
-    """The flags of its member: 0 for a message of only text, as most; FREE_FORM, STREAMING."""
-    return _free_form(message) | (STREAMING if message.status == "streaming" else 0)
-
-
 def _free_form(message: Message) -> int:
+    """The flag FREE_FORM, unless the message has only text, as most."""
     for part in message.parts:
         if type(part) is not TextPart or part.provider_meta is not None or part.extra is not None:
             return FREE_FORM
@@ -111,7 +107,7 @@ def encode(message: Message) -> tuple[bytes, int]:
 def _checked_body(message: Message) -> tuple[bytes, int]:
     if type(message.parts) is not tuple or type(message.sources) is not tuple:
         raise TypeError("parts and sources are tuples; msgspec.structs.replace converts nothing: parts=(text('x'),)")
-    flags = flags_of(message)
+    flags = _free_form(message) | (STREAMING if message.status == "streaming" else 0)
     if flags or len(message.id) > _SHORT_ID:
         if len(message.id.encode()) > MAX_ID_BYTES:
             raise InvalidMessageError(f"id must have at most {MAX_ID_BYTES} bytes in UTF-8, not {message.id[:32]!r}…")

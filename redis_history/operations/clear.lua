@@ -5,12 +5,9 @@
 -- or {'revision', current} | {'missing'} | {'late', …}; then nothing was written.
 use_journal()
 use_documents()
-local known = redis.call('HMGET', state, 'e', 'r', 'n', 'l', 'i', 'm', 'w', 'u', 'g', 'U', 'A', '~', 'B', 'q', 'p')
-local epoch, revision = known[1], tonumber(known[2] or 0)
-local ask = undeclared(lists_and({known[10], known[11], known[13]}, contents_in(known[7], known[12]))) or moving(known[5])
-if ask then return ask end
-local seen, reply = open_change(epoch, revision, known[8], known[9])
+local known, seen, reply = open_removal()
 if reply then return reply end
+local epoch, revision = known[1], tonumber(known[2] or 0)
 if not epoch or tonumber(known[3]) == 0 and not known[7] then return unchanged(seen, epoch, revision) end
 
 local now = clock()

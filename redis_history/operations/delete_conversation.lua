@@ -1,4 +1,4 @@
--- Removes everything of a conversation. After _change.lua and _document.lua.
+-- Removes everything of a conversation. After _change.lua, _document.lua and _empty.lua.
 --
 -- ARGV  10 milliseconds that the log outlives the conversation if there are subscribers
 --       11 the channel of subscribers; '': they may have none
@@ -7,13 +7,10 @@
 -- or {'revision', current} | {'missing'} | {'late', …}; then nothing was written.
 use_journal()
 use_documents()
-local known = redis.call('HMGET', state, 'e', 'r', 'i', 'n', 'l', 'm', 'w', 'u', 'g', 'U', 'A', '~', 'B', 'q', 'p')
-local epoch, revision = known[1], tonumber(known[2] or 0)
-local ask = undeclared(lists_and({known[10], known[11], known[13]}, contents_in(known[7], known[12]))) or moving(known[3])
-if ask then return ask end
-local seen, reply = open_change(epoch, revision, known[8], known[9])
+local known, seen, reply = open_removal()
 if reply then return reply end
-if not epoch then return unchanged(seen, false, {0}) end
+local revision = tonumber(known[2] or 0)
+if not known[1] then return unchanged(seen, false, {0}) end
 -- Without subscribers the log is removed too. If the server refuses the question, there may be subscribers.
 local function listeners()
   if ARGV[11] == '' then return true end
@@ -31,7 +28,7 @@ else
   redis.call('UNLINK', log)
 end
 note_recent(seen, known[14], known[15], known[7])
-local pending = schedule_purge(known[3], (known[4] or 0) + (known[6] or 0), known[5], known[7])
+local pending = schedule_purge(known[5], (known[3] or 0) + (known[6] or 0), known[4], known[7])
 use_replies()
 forget_replies(state)
 redis.call('UNLINK', messages)
@@ -39,6 +36,6 @@ forget_archives(state, known[7])
 drop_copy()
 start_over(seen, {'o', last})
 redis.call('ZREM', registry, ARGV[5])
-for _, list in ipairs(lists_of({known[10], known[11], known[13]})) do redis.call('ZREM', list, ARGV[5]) end
+for _, list in ipairs(lists_of({known[10], known[11], known[12]})) do redis.call('ZREM', list, ARGV[5]) end
 if ARGV[8] ~= '' then redis.pcall('PUBLISH', ARGV[8], revision + 1) end
 return concluded(seen, false, {1, pending})

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from redis_history.model import Message
-from redis_history.model.wire import decode_member, encode_body, encode_member, flags_of
+from redis_history.model.wire import decode_member, encode, encode_member
 from redis_history.tokens import count_characters
 
 __all__ = ["member_of", "stored"]
 
 
 def member_of(message: Message, sequence: int = 1, timestamp: int = 0) -> bytes:
-    return encode_member(sequence, count_characters(message), flags_of(message), timestamp, encode_body(message))
+    body, flags = encode(message)
+    return encode_member(sequence, count_characters(message), flags, timestamp, body)
 
 
 def stored(message: Message, sequence: int = 1, timestamp: int = 0) -> Message:

@@ -37,9 +37,9 @@ from redis_history.model.wire import (
     compress_body,
     decode_member,
     decode_members,
+    encode,
     encode_body,
     encode_member,
-    flags_of,
 )
 from tests.support.members import member_of, stored
 
@@ -200,9 +200,10 @@ def test_a_page_is_read_in_order(count: int) -> None:
 
 def test_the_prefix_is_read_without_decoding() -> None:
     message = user("hello", metadata={"a": 1})
-    member = encode_member(2**32 - 1, 2**24 - 1, flags_of(message), -1, encode_body(message))
+    body, flags = encode(message)
+    member = encode_member(2**32 - 1, 2**24 - 1, flags, -1, body)
     assert member[:4] == b"\xff" * 4
-    assert (characters_of(member), body_of(member)) == (2**24 - 1, encode_body(message))
+    assert (characters_of(member), body_of(member)) == (2**24 - 1, body)
 
 
 @pytest.mark.parametrize("library", ["zstandard", "compression.zstd"])

@@ -35,6 +35,15 @@ local function note_recent(seen, newest, periods, listed)
   note_places(seen, places)
 end
 
+-- For calls that remove all messages: fields of the state, the journal (see look), and the reply if there is nothing to do.
+local function open_removal()
+  local known = redis.call('HMGET', state, 'e', 'r', 'n', 'l', 'i', 'm', 'w', 'u', 'g', 'U', 'A', 'B', '~', 'q', 'p')
+  local owners = {known[10], known[11], known[12]}
+  local ask = undeclared(lists_and(owners, contents_in(known[7], known[13]))) or moving(known[5])
+  if ask then return known, nil, ask end
+  return known, open_change(known[1], tonumber(known[2] or 0), known[8], known[9])
+end
+
 -- Adds the journal to the fields and values `hset` of a state that is to take the place of the present one.
 local function take_journal(seen, hset)
   local names, count = {}, seen.following - seen.first
