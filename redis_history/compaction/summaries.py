@@ -10,7 +10,6 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
-from redis_history._validation import is_coroutine_function
 from redis_history.errors import ConfigurationError, SummaryError
 from redis_history.model import Message, TextPart
 from redis_history.tokens import TokenCounter, estimate_tokens, message_tokens
@@ -185,23 +184,6 @@ def is_interrupt(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
 
 
-async def call_summarizer(summarizer: Summarizer, messages: Sequence[Message], previous_summary: str | None) -> object:
-    """Call a summarizer: a coroutine function in this event loop, a plain function in a thread."""
-    if is_coroutine_function(summarizer):
-        given: Any = summarizer(messages, previous_summary)
-    else:
-        given = await in_thread(summarizer, messages, previous_summary)
-    return await given if inspect.isawaitable(given) else given
-
-
-async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
-    """Call a function in a thread. Returns its result or raises its error."""
-    given, error = await try_in_thread(function, *arguments)
-    if error is not None:
-        raise error
-    return given  # type: ignore[no-any-return]
-
-
 async def try_in_thread(function: Callable[..., Any], *arguments: Any) -> tuple[Any, BaseException | None]:
     """Call a function in a thread, and return its result and its error. The error is returned because a future cannot
     hold every exception. Unlike with `asyncio.to_thread`, closing the event loop does not wait for the thread."""
@@ -218,7 +200,7 @@ async def try_in_thread(function: Callable[..., Any], *arguments: Any) -> tuple[
     def run() -> None:
         try:
             outcome: tuple[Any, BaseException | None] = context.run(function, *arguments), None
-        except BaseException as error:  # noqa: BLE001 -- `in_thread` raises it
+        except BaseException as error:  # noqa: BLE001 -- the caller raises it
             outcome = None, error
         with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits for the outcome
             loop.call_soon_threadsafe(settle, *outcome)

@@ -5,21 +5,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar, overload
+from typing import Any, Protocol, overload
 
-from redis_history._validation import check_function, check_integer, check_text
-from redis_history.compaction.summaries import (
-    Summarizer,
-    call_summarizer,
-    in_thread,
-    read_summary,
-    summary_text,
-    without_frame,
-)
+from redis_history._validation import check_function, check_integer, check_text, is_coroutine_function
+from redis_history.compaction.summaries import Summarizer, read_summary, summary_text, without_frame
 from redis_history.errors import InvalidInputError
 from redis_history.model import Message, Scope, system
 from redis_history.model.ids import check_conversation_id
@@ -35,12 +29,7 @@ from redis_history.prompt.options import (
     prompt_options,
 )
 from redis_history.prompt.projection import Names, Turn, Voice, as_summary, project_turn, turns_of
-from redis_history.tokens import TokenCounter, count_characters, message_tokens, texts
-
-T = TypeVar("T")
-
-#: Messages with more characters than this are processed in a thread instead of the event loop.
-_INLINE: Final = 200_000
+from redis_history.tokens import TokenCounter, message_tokens, texts
 
 
 class Reads(Protocol):
@@ -130,17 +119,16 @@ async def _assemble_async(
     options: PromptOptions,
     summarizer: Summarizer | None,
 ) -> AssembledPrompt:
-    messages = await found
-    short = sum(map(count_characters, messages)) <= _INLINE
-
-    async def run(function: Callable[..., T], *arguments: Any) -> T:
-        return function(*arguments) if short else await in_thread(function, *arguments)
-
-    assembly: Assembly = await run(Assembly, messages, agent_id, agent_name, options)
-    summary: object = None
+    assembly = Assembly(await found, agent_id, agent_name, options)
+    summary: Any = None
     if summarizer is not None and assembly.older:
-        summary = await call_summarizer(summarizer, *assembly.to_summarize)
-    return await run(assembly.compose, summary)
+        if is_coroutine_function(summarizer):
+            summary = summarizer(*assembly.to_summarize)
+        else:
+            summary = await asyncio.to_thread(summarizer, *assembly.to_summarize)
+        if inspect.isawaitable(summary):
+            summary = await summary
+    return assembly.compose(summary)
 
 
 def _checked(agent_id: object, agent_name: object, options: Any, summarizer: object) -> PromptOptions:
