@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
-from redis_history._async.capturing import AsyncAppends, AsyncCapture
-from redis_history._sync.capturing import Appends, Capture
+from redis_history._async.capturing import AsyncCapture
+from redis_history._sync.capturing import Capture
 from redis_history.capturing.mapping import as_participant
 from redis_history.capturing.settings import IdOrFunction, OnError, Settings
 from redis_history.errors import InvalidInputError
 from redis_history.model import Participant
+
+if TYPE_CHECKING:
+    from redis_history._async.store import AsyncHistoryStore
+    from redis_history._sync.store import HistoryStore
 
 
 class _Options(TypedDict, total=False):
@@ -24,14 +28,16 @@ class _Options(TypedDict, total=False):
 
 
 @overload
-def capture(store: AsyncAppends, conversation_id: IdOrFunction = None, **options: Unpack[_Options]) -> AsyncCapture: ...
+def capture(
+    store: AsyncHistoryStore, conversation_id: IdOrFunction = None, **options: Unpack[_Options]
+) -> AsyncCapture: ...
 @overload
-def capture(store: Appends, conversation_id: IdOrFunction = None, **options: Unpack[_Options]) -> Capture: ...
+def capture(store: HistoryStore, conversation_id: IdOrFunction = None, **options: Unpack[_Options]) -> Capture: ...
 def capture(store: Any, conversation_id: IdOrFunction = None, **options: Any) -> Capture | AsyncCapture:
-    """Record the turns of an agent, as a decorator or a context manager (docs/how-to/capture.md).
+    """Record the turns of an agent, as a decorator, or by hand with `turn` (docs/how-to/capture.md).
 
     `conversation_id`: an id, or a function of the agent's arguments. Without it, the agent's argument `conversation_id`
-    is used, or the key of that name in its input.
+    is used.
     `agent`, `user`: the participants of messages that do not name one.
     `inbound`: a function from the agent's arguments to its input. `outbound`: a function from the agent's return
     value, or the list of its streamed chunks, to its output. Both may return a Message, text, a chat dict (`role` and

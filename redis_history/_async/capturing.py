@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from redis_history._async._runtime import Lock, check_callback, resolve, uninterrupted, wait_for_unfinished
 from redis_history._async.replies import AsyncReply
@@ -17,18 +17,10 @@ from redis_history.capturing.wrapping import F, wrap
 from redis_history.errors import BackendUnavailableError, RedisHistoryError
 from redis_history.model import Message, assistant
 
+if TYPE_CHECKING:
+    from redis_history._async.store import AsyncHistoryStore
+
 _logger = logging.getLogger("redis_history")
-
-
-class AsyncAppends(Protocol):
-    """The methods of a store that `capture` needs."""
-
-    async def append(self, conversation_id: str, message: Message) -> Any: ...
-
-    async def append_many(self, conversation_id: str, messages: Sequence[Message]) -> Any: ...
-
-    @property
-    def stream(self) -> Callable[..., AsyncReply]: ...
 
 
 class _Turnstile:
@@ -46,7 +38,7 @@ class AsyncCapture:
     concurrently; messages of one conversation are written in the order in which they came.
     """
 
-    def __init__(self, store: AsyncAppends, settings: Settings) -> None:
+    def __init__(self, store: AsyncHistoryStore, settings: Settings) -> None:
         self.recorded = 0
         self.failed = 0
         self.last_error: Exception | None = None

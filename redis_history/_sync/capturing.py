@@ -6,9 +6,9 @@ from __future__ import annotations
 import inspect
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from redis_history._sync._runtime import Lock, check_callback, resolve, uninterrupted, wait_for_unfinished
 from redis_history._sync.replies import Reply
@@ -18,18 +18,10 @@ from redis_history.capturing.wrapping import F, wrap
 from redis_history.errors import BackendUnavailableError, RedisHistoryError
 from redis_history.model import Message, assistant
 
+if TYPE_CHECKING:
+    from redis_history._sync.store import HistoryStore
+
 _logger = logging.getLogger("redis_history")
-
-
-class Appends(Protocol):
-    """The methods of a store that `capture` needs."""
-
-    def append(self, conversation_id: str, message: Message) -> Any: ...
-
-    def append_many(self, conversation_id: str, messages: Sequence[Message]) -> Any: ...
-
-    @property
-    def stream(self) -> Callable[..., Reply]: ...
 
 
 class _Turnstile:
@@ -47,7 +39,7 @@ class Capture:
     concurrently; messages of one conversation are written in the order in which they came.
     """
 
-    def __init__(self, store: Appends, settings: Settings) -> None:
+    def __init__(self, store: HistoryStore, settings: Settings) -> None:
         self.recorded = 0
         self.failed = 0
         self.last_error: Exception | None = None

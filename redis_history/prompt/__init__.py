@@ -1,6 +1,6 @@
 """Assemble the prompt of an agent from a conversation."""
 
-from redis_history.prompt.assemble import AsyncReads, Reads, assemble_messages, assemble_prompt
+from redis_history.prompt.assemble import assemble_messages, assemble_prompt
 from redis_history.prompt.options import (
     Addressed,
     AddressedReason,
@@ -15,12 +15,10 @@ __all__ = [
     "Addressed",
     "AddressedReason",
     "AssembledPrompt",
-    "AsyncReads",
     "LeftOut",
     "LeftOutReason",
     "PromptOptions",
     "PromptReport",
-    "Reads",
     "assemble_messages",
     "assemble_prompt",
 ]

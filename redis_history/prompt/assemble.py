@@ -10,12 +10,12 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from redis_history._validation import check_function, check_integer, check_text, is_coroutine_function
 from redis_history.compaction.summaries import Summarizer, read_summary, summary_text, without_frame
 from redis_history.errors import InvalidInputError
-from redis_history.model import Message, Scope, system
+from redis_history.model import Message, system
 from redis_history.model.ids import check_conversation_id
 from redis_history.model.times import cutoff
 from redis_history.prompt.addressing import Addressing
@@ -31,22 +31,14 @@ from redis_history.prompt.options import (
 from redis_history.prompt.projection import Names, Turn, Voice, as_summary, project_turn, turns_of
 from redis_history.tokens import TokenCounter, message_tokens, texts
 
-
-class Reads(Protocol):
-    """The methods of a HistoryStore that a prompt needs."""
-
-    def get(self, conversation_id: str, *, limit: int, scope: Scope | None) -> Sequence[Message]: ...
-
-
-class AsyncReads(Protocol):
-    """The methods of an AsyncHistoryStore that a prompt needs."""
-
-    async def get(self, conversation_id: str, *, limit: int, scope: Scope | None) -> Sequence[Message]: ...
+if TYPE_CHECKING:
+    from redis_history._async.store import AsyncHistoryStore
+    from redis_history._sync.store import HistoryStore
 
 
 @overload
 def assemble_prompt(
-    store: AsyncReads,
+    store: AsyncHistoryStore,
     conversation_id: str,
     agent_id: str,
     agent_name: str | None = None,
@@ -55,7 +47,7 @@ def assemble_prompt(
 ) -> Coroutine[Any, Any, AssembledPrompt]: ...
 @overload
 def assemble_prompt(
-    store: Reads,
+    store: HistoryStore,
     conversation_id: str,
     agent_id: str,
     agent_name: str | None = None,
