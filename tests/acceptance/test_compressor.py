@@ -209,7 +209,7 @@ def test_four_workers_killed_at_random_over_real_conversations(
         key=lambda transcript: zlib.crc32(transcript.conversation_id.encode()),
     )
     wanted: dict[str, Transcript] = {}
-    for number, transcript in enumerate(islice(_again(transcripts), 60 if full else 12)):
+    for number, transcript in enumerate(islice(_again(transcripts), 60 if full else 8)):
         # The samples are short, so each is repeated.
         messages = [replace(one, id=f"{n} {one.id}", timestamp=None) for n in range(8) for one in transcript.messages]
         wanted[f"{number} {transcript.conversation_id}"] = replace(transcript, messages=tuple(messages))

@@ -70,7 +70,7 @@ def _connections() -> str:
 
 
 @pytest.mark.proves("shutdown")
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("how", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.full)])
 async def test_serve_ends_with_open_streams(server: RealServer, namespace: str, how: signal.Signals) -> None:
     """Also with a client that does not read."""
     with serve(server.url, namespace, "--allow-writes") as view, HistoryStore(server.url, namespace=namespace) as store:
@@ -213,7 +213,7 @@ def test_the_browser_opens_and_json_has_the_address(server: RealServer, namespac
         process.wait()
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::1"])
+@pytest.mark.parametrize("host", ["0.0.0.0", pytest.param("::1", marks=pytest.mark.full)])
 def test_other_addresses(server: RealServer, namespace: str, host: str) -> None:
     with serve(server.url, namespace, "--host", host, "--allowed-host", "view.example") as view:
         for name, status in ((None, 200), ("view.example", 200), ("evil.example", 403)):
