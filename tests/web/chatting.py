@@ -1,0 +1,107 @@
+"""Chats for tests: served, asked and read as front ends do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import Response
+from starlette.routing import Mount
+
+from redis_history import (
+    AsyncHistoryStore,
+)
+from redis_history.web import ChatEndpoints, allow_all
+from tests.support.web import listening
+
+CHAT = "a chat/with a slash"
+PATH = "a%20chat%2Fwith%20a%20slash"
+
+
+@pytest.fixture
+async def serve(store: AsyncHistoryStore) -> AsyncIterator[Callable[..., Any]]:
+    """Serves a chat with this answer; returns a client of it."""
+    async with AsyncExitStack() as stack:
+
+        async def serve(answer: Any, **options: Any) -> httpx.AsyncClient:
+            chat = ChatEndpoints(store, answer, **{"authorize": allow_all} | options)
+            app = Starlette(routes=[chat.mount("/api/chat"), Mount("/", Response(status_code=418))])
+            port = await stack.enter_async_context(listening(app))
+            await stack.enter_async_context(chat)  # ends before the server does
+            client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/api/chat", timeout=20)
+            return await stack.enter_async_context(client)
+
+        yield serve
+
+
+def asked(words: str, id_: str = "u1", **more: Any) -> dict[str, Any]:
+    message = {"id": id_, "role": "user", "parts": [{"type": "text", "text": words}]}
+    return {"id": CHAT, "messages": [message], "trigger": "submit-message", **more}
+
+
+async def chunks_of(response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
+    async for line in response.aiter_lines():
+        if line.startswith("data: ") and line != "data: [DONE]":
+            yield json.loads(line.removeprefix("data: "))
+
+
+async def ask(client: httpx.AsyncClient, body: dict[str, Any]) -> list[dict[str, Any]]:
+    async with client.stream("POST", "", json=body) as response:
+        assert response.status_code == 200, await response.aread()
+        return [chunk async for chunk in chunks_of(response)]
+
+
+def text_in(chunks: list[dict[str, Any]]) -> str:
+    return "".join(chunk["delta"] for chunk in chunks if chunk["type"] == "text-delta")
+
+
+def speaker(store: AsyncHistoryStore) -> Callable[[Any], Any]:
+    """Repeats the last message, in parts."""
+
+    async def answer(run: Any) -> None:
+        last = (await store.get(run.conversation_id))[-1]
+        async with run.stream(interval=0.0) as reply:
+            for word in ("You ", "said: ", last.text):
+                await reply.write(word)
+
+    return answer
+
+
+class Gate:
+    """An answer that begins, and waits to be let through."""
+
+    def __init__(self) -> None:
+        self.begun, self.open = asyncio.Event(), asyncio.Event()
+        self.calls = 0
+
+    async def __call__(self, run: Any) -> None:
+        self.calls += 1
+        async with run.stream(interval=0.0) as reply:
+            await reply.write("first ")
+            self.begun.set()
+            await self.open.wait()
+            await reply.write("last")
+
+
+async def resumed_by(client: httpx.AsyncClient, gate: Gate, count: int) -> list[list[dict[str, Any]]]:
+    """The streams of `count` readers that come in the middle of the answer."""
+    reading = asyncio.Barrier(count + 1)
+
+    async def resume() -> list[dict[str, Any]]:
+        async with client.stream("GET", f"/{PATH}/stream") as response:
+            assert response.status_code == 200
+            chunks = chunks_of(response)
+            found = [await anext(chunks)]
+            await reading.wait()
+            return [*found, *[chunk async for chunk in chunks]]
+
+    readers = [asyncio.create_task(resume()) for _ in range(count)]
+    await reading.wait()
+    gate.open.set()
+    return await asyncio.gather(*readers)

@@ -1,0 +1,116 @@
+"""A chat with AG-UI: streams, stops, failed answers, and clients that connect again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from redis_history import (
+    AsyncHistoryStore,
+    assistant,
+    reasoning,
+    text,
+    tool,
+    tool_result,
+    tool_use,
+)
+from tests.support.servers import until
+from tests.web.chatting import CHAT, PATH, Gate, ask, chunks_of, resumed_by
+
+
+def ag_ui_text(events: list[dict[str, Any]]) -> str:
+    return "".join(event["delta"] for event in events if event["type"] == "TEXT_MESSAGE_CONTENT")
+
+
+async def test_ag_ui(serve: Any, store: AsyncHistoryStore) -> None:
+    gate = Gate()
+    client = await serve(gate, protocol="ag-ui")
+    body = {
+        "threadId": CHAT, "runId": "r1", "state": {}, "tools": [], "context": [], "forwardedProps": {},
+        "messages": [{"id": "u1", "role": "user", "content": "Hello"}],
+    }  # fmt: skip
+    asking = asyncio.create_task(ask(client, body))
+    await gate.begun.wait()
+
+    [again] = await resumed_by(client, gate, 1)
+    events = await asking
+    assert (events[0]["type"], events[0]["runId"], events[-1]["type"]) == ("RUN_STARTED", "r1", "RUN_FINISHED")
+    assert ag_ui_text(events) == "first last"
+    assert again[1]["type"] == "MESSAGES_SNAPSHOT"
+    assert [message["content"] for message in again[1]["messages"]] == ["Hello", "first "]
+    assert ag_ui_text(again) == "last"
+    edited = body | {
+        "messages": [{"id": "u1", "role": "user", "content": "Goodbye"}],
+        "forwardedProps": {"messageId": "u1", "fork": "edited"},
+    }
+    assert (await ask(client, edited))[-1]["type"] == "RUN_FINISHED"
+    assert [message.text for message in await store.get("edited")] == ["Goodbye", "first last"]
+    found = (await client.get(f"/{PATH}/messages")).json()
+    assert [(one["role"], one["content"]) for one in found] == [("user", "Hello"), ("assistant", "first last")]
+    assert (await client.post("", json={"threadId": CHAT})).status_code == 400
+    gate.open.clear()
+    gate.begun.clear()
+    more = body | {"messages": [{"id": "u2", "role": "user", "content": "More"}]}
+    asking = asyncio.create_task(ask(client, more))
+    await gate.begun.wait()
+    assert (await client.post(f"/{PATH}/stop")).status_code == 204
+    assert (await asking)[-1]["outcome"]["type"] == "cancelled"
+    assert (await store.get(CHAT))[-1].status == "stopped"
+
+
+async def test_a_failed_answer_of_ag_ui_can_be_asked_for_again(serve: Any, store: AsyncHistoryStore) -> None:
+    calls: list[str] = []
+
+    async def answer(run: Any) -> None:
+        calls.append(run.run_id)
+        await run.append(assistant(f"answer {len(calls)}", id=f"a{len(calls)}"))
+        if len(calls) == 1:
+            raise ValueError("the model is away")
+
+    client = await serve(answer, protocol="ag-ui")
+    question = {"id": "u1", "role": "user", "content": "Hello"}
+    body = {"threadId": CHAT, "runId": "r1", "state": {}, "tools": [], "context": [], "forwardedProps": {}}
+    events = await ask(client, body | {"messages": [question]})
+    assert (events[-1]["type"], events[-1]["code"]) == ("RUN_ERROR", "failed")
+    assert "model is away" not in events[-1]["message"]
+    kept = {"id": "a1", "role": "assistant", "content": "answer 1"}
+    again = await ask(client, body | {"runId": "r2", "messages": [question, kept]})
+    assert [event["type"] for event in again[:2]] == ["RUN_STARTED", "MESSAGES_SNAPSHOT"]
+    assert "a1" not in [message["id"] for message in again[1]["messages"]]  # so the client drops it
+    assert again[-1]["type"] == "RUN_FINISHED"
+    assert [message.id for message in await store.get(CHAT)] == ["u1", "a2"]
+
+
+async def test_a_client_of_ag_ui_that_connects_gets_what_it_has_missed(serve: Any, store: AsyncHistoryStore) -> None:
+    gate = Gate()
+
+    async def answer(run: Any) -> None:
+        async with run.stream(interval=0.0) as reply:
+            for part in (reasoning("I look."), tool_use("c1", "find", {"q": 1}), text("It ")):
+                await reply.add(part)
+            gate.begun.set()
+            await gate.open.wait()
+            await reply.write("is here.")
+        await run.append(tool(tool_result("c1", "found")))
+
+    async def is_stored() -> bool:
+        return len((await store.get(CHAT))[-1].parts) == 3
+
+    client = await serve(answer, protocol="ag-ui")
+    async with client.stream("GET", f"/{PATH}/stream") as response:
+        nothing = [event async for event in chunks_of(response)]
+    assert [event["type"] for event in nothing] == ["RUN_STARTED", "MESSAGES_SNAPSHOT", "RUN_FINISHED"]
+    body = {"threadId": CHAT, "runId": "r1", "state": {}, "tools": [], "context": [], "forwardedProps": {}}
+    asking = asyncio.create_task(ask(client, body | {"messages": [{"id": "u1", "role": "user", "content": "Hello"}]}))
+    await gate.begun.wait()
+    await until(is_stored)
+    [found] = await resumed_by(client, gate, 1)
+    assert [event["type"] for event in found] == [
+        "RUN_STARTED", "MESSAGES_SNAPSHOT", "TEXT_MESSAGE_START", "TEXT_MESSAGE_CONTENT", "TEXT_MESSAGE_END",
+        "TOOL_CALL_RESULT", "RUN_FINISHED",
+    ]  # fmt: skip
+    assert [(one["role"], one.get("content")) for one in found[1]["messages"]] == [
+        ("user", "Hello"), ("reasoning", "I look."), ("assistant", None), ("assistant", "It "),
+    ]  # fmt: skip
+    assert (found[2]["messageId"], ag_ui_text(found)) == (found[1]["messages"][-1]["id"], "is here.")
+    assert ag_ui_text(await asking) == "It is here."
