@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, tzinfo
 from functools import partial
 from itertools import compress, islice
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -106,7 +106,7 @@ class Asked(Struct, frozen=True):
         return max(DEPTH, self.offset + self.limit)
 
 
-class _Searched(NamedTuple):
+class _Searched(Struct):
     """`number` identifies the message in its conversation."""
 
     message: Message
@@ -127,11 +127,16 @@ class _Room(Struct):
     def take(self, messages: Sequence[Message]) -> int:
         """How many of these messages, ascending, still fit: the newest."""
         fitting = 0
-        for message in reversed(messages):
+        sizes = list(map(count_characters, messages))
+        if len(sizes) < self.messages and (total := sum(sizes)) < self.characters:
+            self.messages -= len(sizes)
+            self.characters -= total
+            return len(sizes)
+        for size in reversed(sizes):
             if self.is_full:
                 break
             self.messages -= 1
-            self.characters -= min(count_characters(message), MAX_CHARACTERS)
+            self.characters -= min(size, MAX_CHARACTERS)
             fitting += 1
         return fitting
 

@@ -212,6 +212,13 @@ def _complete(scores: dict[Any, dict[int, float]], together: Matches) -> None:
 
 
 _NONE: Final[frozenset[int]] = frozenset()
+
+
+def _is_stemmed(word: str) -> bool:
+    """Whether RediSearch stems the word. It indexes a short one as it is."""
+    return len(word) >= _LEAST_STEMMED or len(word.encode()) >= _LEAST_STEMMED
+
+
 #: Messages that are searched without an index: the newest of each conversation. It takes about 0.1 s.
 MAX_SCANNED: Final = 20_000
 
@@ -323,7 +330,7 @@ class Scan:
         """The indexes of the lines that each term matches. Searches all of them together, which takes a fifth of the
         time of splitting each."""
         whole = SEPARATOR.join(lines)
-        ends = list(accumulate(len(line) + 1 for line in lines))
+        ends = list(accumulate([len(line) + 1 for line in lines]))
 
         def lines_with(word: str) -> set[int]:
             has: set[int] = set()
@@ -348,14 +355,17 @@ class Scan:
 
     def _matching_words(self, written: set[str]) -> dict[str, frozenset[int]]:
         """Those of the words that match a term, and the terms."""
-        stem, by_word, by_root = self._stem, self._by_word, self._by_root
-        found = {}
-        for word in written:
-            # RediSearch indexes a short word as it is.
-            stemmed = stem is not None and (len(word) >= _LEAST_STEMMED or len(word.encode()) >= _LEAST_STEMMED)
-            root = stem(word) if stem is not None and stemmed else word
-            if word in by_word or root in by_root:
-                found[word] = by_word.get(word, _NONE) | by_root.get(root, _NONE)
+        by_root = self._by_root
+        found = {word: self._by_word[word] for word in self._by_word.keys() & written}
+        alike = [(word, word) for word in by_root.keys() & written]
+        if self._stem is not None:
+            roots = zip(written, map(self._stem, written), strict=True)
+            alike = [
+                *((word, root) for word, root in alike if not _is_stemmed(word)),
+                *((word, root) for word, root in [one for one in roots if one[1] in by_root] if _is_stemmed(word)),
+            ]
+        for word, root in alike:
+            found[word] = found.get(word, _NONE) | by_root[root]
         for at, prefix in self._prefixes:
             for word in written:
                 if word.startswith(prefix):
