@@ -73,9 +73,10 @@ def bench_search(report: Report, client: Any, url: str, rounds: int) -> None:
         store = HistoryStore(
             url, namespace=f"bench-search-{size}{'-near' if options else ''}", search="require", **options
         )
-        store.append_many("c", spoken(0, 600))
-        for number in range(1, size // 500):
-            store.append_many(f"c{number}", spoken(number, 500))
+        own, others = spoken(0, 600), (size - 600) // 500 + 1
+        for number in range(others):  # the messages of the conversation come between those of others, as in practice
+            store.append_many("c", own[600 * number // others : 600 * (number + 1) // others])
+            store.append_many(f"c{number}", spoken(number + 1, 500))
         return store
 
     with filled(2_000) as small, filled(2_000, embedder=any_vectors, vectors=256) as near, filled(200_000) as large:

@@ -48,16 +48,45 @@ def found(store: HistoryStore, word: str, name: str | None = None) -> set[str]:
 
 @pytest.mark.proves("cluster")
 def test_all_conversations_are_ranked_as_on_one_server(server_of: Servers, namespace: str) -> None:
-    ranked = []
+    ranked, asked = [], []
     for kind in ("redis", "cluster"):
-        with HistoryStore(server_of(kind).url, namespace=namespace, search="require") as store:
+        server: Any = server_of(kind)
+        with HistoryStore(server.url, namespace=namespace, search="require") as store:
             fill(store)
             assert found(store, "velvet") == expected("velvet")
+            before = _searches(server)
             hits = store.search_all("marble velvet saddle", limit=30, token_cap=None)
+            asked.append([later - earlier for earlier, later in zip(before, _searches(server), strict=True)])
             ranked.append([hit.message.id for hit in hits])
             done = store.reindex()
             assert (done.documents, done.removed) == (len(NAMES) * 40, 0)
     assert len(set(ranked[0]) & set(ranked[1])) >= 25
+    assert asked[1] == asked[0] * 3, "each node is asked once"
+
+
+def _searches(server: Any) -> list[int]:
+    """The number of FT.SEARCH that each node has executed."""
+    stats = [node.watcher.info("commandstats") for node in getattr(server, "nodes", [server])]
+    return [one.get("cmdstat_FT.SEARCH", {"calls": 0})["calls"] for one in stats]
+
+
+@pytest.mark.proves("cluster")
+def test_the_slot_of_an_index_leaves_its_node_and_comes_back(own_cluster: RealCluster, namespace: str) -> None:
+    with HistoryStore(own_cluster.url, namespace=namespace, retry=PATIENT) as store:
+        fill(store)
+        assert found(store, "velvet") == expected("velvet")
+        node = own_cluster.nodes[0]
+        [name] = [one for one in node.watcher.execute_command("FT._LIST") if namespace.encode() in one]
+        slot = int(key_slot(name))
+        for target in (own_cluster.another(slot), node):
+            own_cluster.move(slot, target)
+            for one in NAMES:
+                assert found(store, "velvet", one) == expected("velvet", [one])
+            with HistoryStore(own_cluster.url, namespace=namespace, retry=PATIENT) as other:
+                for each in (store, other):
+                    assert found(each, "velvet") == expected("velvet")
+        left = [one for one in node.watcher.execute_command("FT._LIST") if namespace.encode() in one]
+        assert len(left) == 1, "a node has one index"
 
 
 @pytest.mark.proves("cluster")
