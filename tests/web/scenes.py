@@ -66,6 +66,10 @@ For both, put the [return label](https://example.com/r/48213) on the parcel:
 
 Shall I send it?"""
 
+BRANCH = "Order 48213: money back"
+ASKED = "@Orders: is there a size S"
+BEGUN = "Done. The parcel leaves Hamburg tonight, and the driver has your office"
+
 
 class Writer:
     """Messages a little while apart, the first of them `minutes` ago."""
@@ -95,6 +99,19 @@ def tell(store: HistoryStore) -> None:
     store.append_many(MAIN, early)
     store.compact(MAIN, through=early[-1], summary=SUMMARY)
     store.append_many(MAIN, rest())
+
+
+def branch(store: HistoryStore) -> None:
+    """Two branches of the main conversation."""
+    asked = next(one for one in store.get(MAIN) if one.text.startswith(ASKED))
+    for name, title, words in (
+        ("ticket/48213-b", "Order 48213: another jacket", "Would the blue one do? It is here in size S."),
+        ("ticket/48213-c", BRANCH, "I have asked for your money back. It is with you in three days."),
+    ):
+        store.fork(MAIN, name, through=asked)
+        store.update_conversation(name, title=title)
+        store.append(name, Writer(1)(DESK, words))
+        store.pin(name, asked.id)
 
 
 def first() -> list[Message]:
