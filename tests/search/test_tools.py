@@ -288,7 +288,7 @@ def test_own_searches_the_current_turn_and_reasoning_are_left_out(named: bool) -
 def test_many_own_searches_leave_room_for_other_messages(limit: int) -> None:
     with HistoryStore("memory://", max_messages=None) as store:
         store.append_many("c", [user("the dog is old"), assistant("I see")])
-        for n in range(200):
+        for n in range(250):
             call = tool_use(f"call-{n}", "conversation_search", {"query": "dog dog dog"})
             asked = [user(f"question {n}"), assistant([call]), tool(tool_result(f"call-{n}", "dog")), assistant("Well")]
             store.append_many("c", asked)
