@@ -129,7 +129,7 @@ class Deployment:
         was refused, which is not even known to the server."""
         for proxy in self._proxies:
             proxy.faults = {**HARM, "request_repeated": 0.0}
-        time.sleep(0.05)
+        time.sleep(0.2)  # what is on its way arrives before
         for client in self._clients():
             client.config_set("maxmemory", 1)
         time.sleep(self._random.uniform(0.05, 0.4))
@@ -296,6 +296,7 @@ class Cluster(Deployment):
         others = [node for node in self._cluster.nodes if replication(node)["role"] == "slave"]
         replica = next(node for node in others if replication(node)["master_port"] in self._ports(primary))
         killed = self._random.random() < 0.5
+        self._cluster.wait_until_joined()
         with primary.client() as client:
             client.client_pause(20_000, all=False)  # writes
             wait_until_replicated(primary, replica)

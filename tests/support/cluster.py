@@ -80,8 +80,17 @@ class RealCluster:
         return node
 
     def wait_until_joined(self) -> None:
+        """Wait until all nodes know each other and agree on the owners of all slots. Only primaries are told of a slot
+        that has moved: a replica that takes over before it hears of that claims the slot, whose keys it lacks."""
+
         def joined() -> bool:
-            return all(self._sees_all(node) for node in self.nodes)
+            if not all(self._sees_all(node) for node in self.nodes):
+                return False
+            owners = [
+                {(first, last, _text(primary[2])) for first, last, primary, *_ in self._slots(node)}
+                for node in self.nodes
+            ]
+            return all(one == owners[0] for one in owners)
 
         wait_until(joined, "the nodes of the cluster to know each other", 30)
 
