@@ -31,6 +31,8 @@ _IDLE: Final = b"rh2:doorbell"
 #: Seconds of silence after which the server must answer, and seconds for its answer.
 _QUIET: Final = 5.0
 _ANSWER: Final = 5.0
+#: Seconds in which a doorbell that works ends by itself, unless its server hangs.
+_PATIENCE: Final = 0.5
 #: Seconds between attempts to connect.
 _FIRST_WAIT: Final = 0.02
 _LONGEST_WAIT: Final = 2.0
@@ -124,7 +126,9 @@ class AsyncDoorbell:
         for topic, wake in watchers:  # waiting subscriptions see that the store was closed
             call_wake(topic, wake, None)
         if self._job is not None:
-            await self._job.stop()
+            self._receiver.interrupt()
+            # A connection whose use was cancelled is not closed when this returns, and then the loop may end too early.
+            await self._job.stop(_PATIENCE if self._confirmed else 0.0)
 
     def _should_end(self) -> bool:
         return self._closed or is_cancelled()
@@ -143,6 +147,9 @@ class AsyncDoorbell:
                     wait = _FIRST_WAIT
                 self._confirmed = False
                 with contextlib.suppress(Exception):
+                    # `aclose` alone does not wait until the connection is closed; with TLS that takes a round trip.
+                    if self._closed and pubsub.connection is not None:
+                        await pubsub.connection.disconnect()
                     await pubsub.aclose()
             if error is None or self._should_end():
                 continue

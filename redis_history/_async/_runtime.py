@@ -155,12 +155,18 @@ class Job:
     def ended(self) -> bool:
         return self._task.done()
 
-    async def stop(self) -> None:
-        """Cancel it, and return when it has ended. Does nothing in a forked child, because it is the parent's."""
+    async def stop(self, patience: float = 0.0) -> None:
+        """Cancel it unless it ends by itself within `patience` seconds, and return when it has ended. Does nothing in a
+        forked child, because it is the parent's."""
         if self._process != os.getpid():
             return
-        self._task.cancel()
-        if self._task is not asyncio.current_task():
+        own = self._task is asyncio.current_task()
+        try:
+            if patience and not own:
+                await asyncio.wait([self._task], timeout=patience)
+        finally:
+            self._task.cancel()
+        if not own:
             await asyncio.gather(self._task, return_exceptions=True)
 
 

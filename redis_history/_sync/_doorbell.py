@@ -32,6 +32,8 @@ _IDLE: Final = b"rh2:doorbell"
 #: Seconds of silence after which the server must answer, and seconds for its answer.
 _QUIET: Final = 5.0
 _ANSWER: Final = 5.0
+#: Seconds in which a doorbell that works ends by itself, unless its server hangs.
+_PATIENCE: Final = 0.5
 #: Seconds between attempts to connect.
 _FIRST_WAIT: Final = 0.02
 _LONGEST_WAIT: Final = 2.0
@@ -125,7 +127,9 @@ class Doorbell:
         for topic, wake in watchers:  # waiting subscriptions see that the store was closed
             call_wake(topic, wake, None)
         if self._job is not None:
-            self._job.stop()
+            self._receiver.interrupt()
+            # A connection whose use was cancelled is not closed when this returns, and then the loop may end too early.
+            self._job.stop(_PATIENCE if self._confirmed else 0.0)
 
     def _should_end(self) -> bool:
         return self._closed or is_cancelled()
@@ -144,6 +148,9 @@ class Doorbell:
                     wait = _FIRST_WAIT
                 self._confirmed = False
                 with contextlib.suppress(Exception):
+                    # `close` alone does not wait until the connection is closed; with TLS that takes a round trip.
+                    if self._closed and pubsub.connection is not None:
+                        pubsub.connection.disconnect()
                     pubsub.close()
             if error is None or self._should_end():
                 continue

@@ -121,7 +121,7 @@ class Job:
     def ended(self) -> bool:
         return not self._thread.is_alive()
 
-    def stop(self) -> None:
+    def stop(self, patience: float = 0.0) -> None:
         """Return when it has ended."""
         if self._thread is not threading.current_thread():
             self._thread.join()
