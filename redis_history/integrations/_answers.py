@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from datetime import datetime
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from redis_history._async.store import AsyncHistoryStore
 from redis_history.events import (
@@ -27,7 +27,7 @@ from redis_history.events import (
     RunChanged,
 )
 from redis_history.model import Message, Position
-from redis_history.model.runs import RunInfo
+from redis_history.model.runs import RunInfo, RunStatus
 
 #: A timeout for events that were read already; with 0 a subscription reads again.
 _NO_TIME: Final = 1e-6
@@ -160,8 +160,20 @@ class _Follower:
                 self._since = None if self._after is not None else run.started_at
                 self._run = run
                 await self._load()
+            else:
+                self._run = structs.replace(self._run, status=self._missed_status(self._run))
             self.done = True
         self._was_waiting = self._was_waiting or self._waits(run)
+
+    def _missed_status(self, run: RunInfo) -> RunStatus:
+        """How a run has ended whose end was missed, because the next one had already begun: by its messages, which a
+        stop for another answer may have removed."""
+        if not run.is_active:
+            return run.status
+        statuses = {message.status for message in self._known.values()}
+        if statuses & {"streaming", "interrupted"}:
+            return "interrupted"
+        return "stopped" if run.status == "stopping" or "stopped" in statuses or not statuses else "completed"
 
     def _waits(self, run: RunInfo) -> bool:
         return any(place.run_id == self._run_id for place in run.waiting)

@@ -10,7 +10,7 @@ from msgspec import Struct, structs
 
 from redis_history.errors import BackendError
 from redis_history.model.filters import ANYTHING, Filters
-from redis_history.operations.base import Call, Op, Steps, Upkeep, as_is, load_script, plain
+from redis_history.operations.base import ByNode, Call, Op, Steps, Upkeep, as_is, load_script, plain
 from redis_history.operations.documents import finish_work, mark
 from redis_history.operations.index import fill_index, has_moved, is_moving, is_refusal, use_index
 from redis_history.operations.keys import pack_keys
@@ -216,6 +216,9 @@ class SearchAll(Struct, Op[SearchMatches | None], frozen=True):
             several = index.names if len(index.names) > 1 else ()
             replies = yield [*calls, *(plain(b"EXISTS", name, errors=True) for name in several)]
             if any(map(has_moved, replies)):
+                continue
+            # redis-py follows a slot to its new node, and knows only then that the nodes are not those of `index`.
+            if index.nodes is not None and (yield ByNode(index.names)) != index.nodes:
                 continue
             _raise_errors(replies)
             place = settings.keyspace.place_of_document

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -108,7 +109,7 @@ async def test_a_cap_removes_no_pinned_message(stores: Any) -> None:
 
 async def test_a_cap_that_meets_only_pinned_messages_says_so(stores: Any, caplog: Any) -> None:
     store = stores(max_messages=3)
-    name = f"c{id(store)}"
+    name = uuid4().hex  # because it is said once for each name
     with caplog.at_level(logging.WARNING, "redis_history"):
         for number in range(6):
             await store.append(name, user("x", id=str(number), metadata=PIN))
