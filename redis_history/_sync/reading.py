@@ -174,7 +174,7 @@ class Reading:
         `agent_name`, and the forks of the conversation `forked_from`, if given. Conversations that exist during the
         whole call are found, even if they change.
         """
-        _listing(user_id, agent_name, forked_from, PAGE, 0)
+        _check_owners(user_id, agent_name, forked_from)
         scan = ops.ScanConversations(user_id, agent_name, forked_from)
         seen: set[str] = set()
         while True:
@@ -315,12 +315,16 @@ class Reading:
         return run_steps(self._backend, steps, self._options.embedder)
 
 
-def _listing(
-    user_id: int | str | None, agent_name: str | None, forked_from: str | None, limit: int, offset: int
-) -> ops.ListConversations:
+def _check_owners(user_id: int | str | None, agent_name: str | None, forked_from: str | None) -> None:
     check_owner(user_id, "user_id")
     check_name(agent_name, "agent_name")
     if forked_from is not None:
         check_conversation_id(forked_from)
+
+
+def _listing(
+    user_id: int | str | None, agent_name: str | None, forked_from: str | None, limit: int, offset: int
+) -> ops.ListConversations:
+    _check_owners(user_id, agent_name, forked_from)
     check_range(limit, offset)
     return ops.ListConversations(user_id, agent_name, forked_from, limit=limit, offset=offset)
