@@ -53,7 +53,7 @@ if unusual or searched or generation or begins then
 -- include _member _live _archive _document
 end
 if unusual or owner or agent or forked then
--- include _lists
+-- include _declared _lists
 end
 local stored, before_count, seen, updated
 if unusual then

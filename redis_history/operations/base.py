@@ -8,13 +8,10 @@ reply) has its first outcome and changes nothing.
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import re
 from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import partial
-from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, NoReturn, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, Self, TypeVar, cast
 
 import msgspec
 from msgspec import Struct, field
@@ -29,6 +26,7 @@ from redis_history.model.times import to_microseconds
 from redis_history.model.wire import COMPRESSED, FREE_FORM, compress_body, decode_member, encode, placed
 from redis_history.operations import refusals
 from redis_history.operations.keys import ConversationKeys, extend_keys, is_list, pack_keys
+from redis_history.operations.scripts import Script
 from redis_history.operations.settings import Settings
 from redis_history.tokens import count_characters, estimate_tokens
 
@@ -39,55 +37,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-
-# Scripts
-
-
-class Script(NamedTuple):
-    """A Lua script. `sha`: the SHA-1 of its source, for EVALSHA. `asks`: it may ask for further keys."""
-
-    name: str
-    sha: bytes
-    source: bytes
-    asks: bool
-
-
-def load_script(name: str, *preludes: str, asks: bool = False) -> Script:
-    """The script `name`.lua of this folder, after the files `preludes` of the folder lua."""
-    declared: list[bytes] = []
-    source = _INCLUDE.sub(partial(_included, declared), _source(*preludes, name))
-    if declared:
-        source = b"local %b\n%b" % (b", ".join(declared), source)
-    sha = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
-    SCRIPTS[name] = Script(name, sha, source, asks)
-    return SCRIPTS[name]
-
-
-#: All scripts of the imported operations.
-SCRIPTS: Final[dict[str, Script]] = {}
-
-
-#: A line of a script that includes other files. Their functions, declared at the start of the script, are created only
-#: if this part runs, because each takes 0.3 microseconds.
-_INCLUDE = re.compile(rb"^ *-- include (\w+(?: \w+)*)$", re.MULTILINE)
-_LOCAL = re.compile(rb"^local (function )?(\w+(?:, \w+)*)", re.MULTILINE)
-
-
-def _included(declared: list[bytes], line: re.Match[bytes]) -> bytes:
-    source = _source(*line[1].decode().split())
-    declared += [name for found in _LOCAL.finditer(source) for name in found[2].split(b", ")]
-    source = re.sub(rb"^local \w+(?:, \w+)*(?: --.*)?$", b"", source, flags=re.MULTILINE)
-    return _LOCAL.sub(lambda found: (found[1] or b"") + found[2], source)
-
-
-def _source(*parts: str) -> bytes:
-    folder = files("redis_history.operations")
-    return b"\n".join((folder / ("lua" if part[0] == "_" else "") / f"{part}.lua").read_bytes() for part in parts)
-
-
-#: The first parts of scripts that change messages, and the parts that find messages by position.
-WRITING: Final = ("_member", "_live", "_archive", "_change", "_lists", "_life", "_journal", "_document")
-PLACES: Final = ("_locate", "_archived")
 
 # Calls and steps
 

@@ -16,29 +16,20 @@ from redis_history.model import Message, Position
 from redis_history.model.replies import Progress
 from redis_history.model.runs import RunInfo
 from redis_history.model.wire import decode_member
-from redis_history.operations.base import (
-    PLACES,
-    UNREADABLE,
-    Call,
-    OnConversation,
-    Op,
-    Steps,
-    load_script,
-    read,
-    readable,
-)
+from redis_history.operations.base import UNREADABLE, Call, OnConversation, Op, Steps, read, readable
 from redis_history.operations.changelog import Changes, Kind, LiveReply, LogEntry, events_of, is_gone, recover
 from redis_history.operations.keys import pack_keys
 from redis_history.operations.page import Page, page_of_members
 from redis_history.operations.record import RECORD_KEYS, decode_value
 from redis_history.operations.run import read_run
+from redis_history.operations.scripts import PLACES, load_script
 from redis_history.operations.settings import Settings
 from redis_history.operations.stream import Current, end_dead, read_replies, shown, with_content
 
 if TYPE_CHECKING:
     from redis_history.engine.space import Change, ConversationState, Reply, Space
 
-CHANGES: Final = load_script("changes", "_head", "_member", "_live", "_archive", *PLACES, asks=True)
+CHANGES: Final = load_script("changes", "_head", "_declared", "_member", "_live", "_archive", *PLACES, asks=True)
 HEAD: Final = load_script("head", "_head", "_member", "_live", asks=True)
 
 #: A read of changes stops after this many bytes, which bounds a subscriber's memory.

@@ -6,9 +6,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from redis_history.model.ids import check_conversation_id
-from redis_history.operations.base import WRITING, Precondition, Revised, Steps, load_script
+from redis_history.operations.base import Precondition, Revised, Steps
 from redis_history.operations.changelog import Kind
 from redis_history.operations.documents import purge_after
+from redis_history.operations.scripts import WRITING, load_script
 from redis_history.operations.settings import Settings
 
 if TYPE_CHECKING:

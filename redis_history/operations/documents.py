@@ -9,24 +9,14 @@ from msgspec import Struct, field
 
 from redis_history.model import Message
 from redis_history.model.ids import new_token
-from redis_history.operations.base import (
-    PLACES,
-    WRITING,
-    ByNode,
-    Call,
-    Op,
-    Steps,
-    as_is,
-    change_header,
-    load_script,
-    plain,
-)
+from redis_history.operations.base import ByNode, Call, Op, Steps, as_is, change_header, plain
 from redis_history.operations.fetch import Fetch
 from redis_history.operations.keys import ConversationKeys, Keyspace, field_of, pack_keys
+from redis_history.operations.scripts import PLACES, WRITING, load_script
 from redis_history.operations.settings import DocumentOf, Settings
 
 DOCUMENTS: Final = load_script("documents", *WRITING, *PLACES)
-MARK: Final = load_script("mark", "_member", "_archive", "_locate")
+MARK: Final = load_script("mark", "_declared", "_member", "_archive", "_locate")
 PURGE: Final = load_script("purge", "_member")
 
 #: Search documents removed together: some 3 ms of the server's time.

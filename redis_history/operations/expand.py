@@ -7,24 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from redis_history.operations.base import (
-    PLACES,
-    WRITING,
-    Call,
-    Steps,
-    Upkeep,
-    Write,
-    as_is,
-    load_script,
-    once,
-    plain,
-    readable,
-)
+from redis_history.operations.base import Call, Steps, Upkeep, Write, as_is, once, plain, readable
 from redis_history.operations.changelog import Kind
 from redis_history.operations.compact import position_of
 from redis_history.operations.documents import counted_fields, mark, write_documents
 from redis_history.operations.keys import ConversationKeys, field_of, pack_keys
 from redis_history.operations.page import page_of
+from redis_history.operations.scripts import PLACES, WRITING, load_script
 from redis_history.operations.settings import DocumentOf, Settings
 
 if TYPE_CHECKING:

@@ -9,11 +9,12 @@ from msgspec import Struct
 
 from redis_history.model import Message
 from redis_history.model.wire import decode_members
-from redis_history.operations.base import Call, Read, load_script
+from redis_history.operations.base import Call, Read
 from redis_history.operations.keys import pack_keys
+from redis_history.operations.scripts import load_script
 from redis_history.operations.settings import Settings
 
-FETCH: Final = load_script("fetch", "_member", "_archive", "_locate", asks=True)
+FETCH: Final = load_script("fetch", "_declared", "_member", "_archive", "_locate", asks=True)
 _logger = logging.getLogger("redis_history")
 
 

@@ -14,10 +14,11 @@ from msgspec import Struct
 from redis_history.errors import CorruptDataError
 from redis_history.model import Conversation, Message
 from redis_history.model.times import from_microseconds
-from redis_history.operations.base import Call, Op, Steps, Upkeep, as_is, load_script, once, plain, readable
+from redis_history.operations.base import Call, Op, Steps, Upkeep, as_is, once, plain, readable
 from redis_history.operations.keys import BUCKETS, Keyspace, pack_keys
 from redis_history.operations.page import ReadPage, page_of
 from redis_history.operations.record import STATE_FIELDS, ReadConversation, conversation_of
+from redis_history.operations.scripts import load_script
 from redis_history.operations.settings import Settings
 
 if TYPE_CHECKING:

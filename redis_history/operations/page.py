@@ -14,17 +14,18 @@ from msgspec.structs import replace
 
 from redis_history.model import Message, Position
 from redis_history.model.wire import decode_member, decode_members, has_live
-from redis_history.operations.base import PLACES, Call, Read, Steps, as_is, load_script, plain
+from redis_history.operations.base import Call, Read, Steps, as_is, plain
 from redis_history.operations.keys import ConversationKeys, field_of, pack_keys
+from redis_history.operations.scripts import PLACES, load_script
 from redis_history.operations.settings import Settings
 from redis_history.operations.stream import refreshed
 
 if TYPE_CHECKING:
     from redis_history.engine.space import ConversationState, Space
 
-FIND: Final = load_script("find", "_member", "_archive", *PLACES, asks=True)
+FIND: Final = load_script("find", "_declared", "_member", "_archive", *PLACES, asks=True)
 PAGE_SCRIPT: Final = load_script("page", "_member", "_locate")
-PAGE_ARCHIVED: Final = load_script("page_archived", "_member", "_archive", "_locate", asks=True)
+PAGE_ARCHIVED: Final = load_script("page_archived", "_declared", "_member", "_archive", "_locate", asks=True)
 
 _logger = logging.getLogger("redis_history")
 

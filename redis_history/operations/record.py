@@ -14,18 +14,9 @@ from redis_history.errors import CorruptDataError, InvalidInputError
 from redis_history.model import Conversation
 from redis_history.model.ids import check_conversation_id
 from redis_history.model.times import from_microseconds
-from redis_history.operations.base import (
-    UNREADABLE,
-    WRITING,
-    Call,
-    Precondition,
-    Read,
-    Revised,
-    Steps,
-    load_script,
-    plain,
-)
+from redis_history.operations.base import UNREADABLE, Call, Precondition, Read, Revised, Steps, plain
 from redis_history.operations.changelog import Kind
+from redis_history.operations.scripts import WRITING, load_script
 from redis_history.operations.settings import Settings
 
 if TYPE_CHECKING:

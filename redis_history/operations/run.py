@@ -14,18 +14,9 @@ from msgspec import Struct
 from redis_history.errors import CorruptDataError
 from redis_history.model.runs import MAX_WAITING, PLACE_SECONDS, RUN_SECONDS, RunInfo, RunStatus, RunWaiter
 from redis_history.model.times import from_microseconds
-from redis_history.operations.base import (
-    FIELDS,
-    UNREADABLE,
-    Call,
-    LeaseKind,
-    OnConversation,
-    Op,
-    RunFence,
-    Steps,
-    load_script,
-)
+from redis_history.operations.base import FIELDS, UNREADABLE, Call, LeaseKind, OnConversation, Op, RunFence, Steps
 from redis_history.operations.keys import pack_keys
+from redis_history.operations.scripts import load_script
 from redis_history.operations.settings import Settings
 
 if TYPE_CHECKING:

@@ -10,10 +10,11 @@ from msgspec import Struct, structs
 
 from redis_history.errors import BackendError
 from redis_history.model.filters import ANYTHING, Filters
-from redis_history.operations.base import ByNode, Call, Op, Steps, Upkeep, as_is, load_script, plain
+from redis_history.operations.base import ByNode, Call, Op, Steps, Upkeep, as_is, plain
 from redis_history.operations.documents import finish_work, mark
 from redis_history.operations.index import fill_index, has_moved, is_moving, is_refusal, use_index
 from redis_history.operations.keys import pack_keys
+from redis_history.operations.scripts import load_script
 from redis_history.operations.settings import SearchIndex, Settings
 from redis_history.search.query import Query
 from redis_history.search.ranking import DEPTH, Matches

@@ -27,7 +27,6 @@ from redis_history.model.wire import encode_body
 from redis_history.operations import refusals
 from redis_history.operations.base import (
     SENT,
-    WRITING,
     Call,
     Entry,
     Op,
@@ -36,12 +35,12 @@ from redis_history.operations.base import (
     Steps,
     as_is,
     change_header,
-    load_script,
     read,
     readable,
     with_extra_keys,
 )
 from redis_history.operations.keys import field_of, pack_keys
+from redis_history.operations.scripts import WRITING, load_script
 from redis_history.operations.settings import Settings
 from redis_history.operations.update import ReplyEnd, UpdateMessage
 

@@ -10,9 +10,10 @@ from msgspec import Struct
 from redis_history.model import Message, Position
 from redis_history.model.ids import check_conversation_id
 from redis_history.operations.append import Appended
-from redis_history.operations.base import PLACES, WRITING, Entry, Precondition, Steps, Write, load_script
+from redis_history.operations.base import Entry, Precondition, Steps, Write
 from redis_history.operations.changelog import Kind
 from redis_history.operations.keys import field_of
+from redis_history.operations.scripts import PLACES, WRITING, load_script
 from redis_history.operations.settings import Settings
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from redis_history import Compressor, Conversation, HistoryStore, user
 from redis_history.engine.rights import RIGHTS, ROLES, Role, acl_line
 from redis_history.errors import BackendRefusedError
 from redis_history.importers import export_messages
-from redis_history.operations import base
+from redis_history.operations import scripts
 from redis_history.operations.keys import Keyspace
 from tests.docs.pages import DOCS, blocks, code, prose, rows, sections
 from tests.support.servers import RealServer, wait_until
@@ -32,7 +32,7 @@ READING = ("changes", "fetch", "find", "head", "page", "page_archived", "reply")
 SCRIPTS: dict[str, tuple[str, ...]] = {
     "reader": READING,
     "worker": (*READING, "compact", "run"),
-    "writer": tuple(name for name in base.SCRIPTS if name not in ("documents", "mark", "purge", "search")),
+    "writer": tuple(name for name in scripts.SCRIPTS if name not in ("documents", "mark", "purge", "search")),
 }
 
 
@@ -214,7 +214,7 @@ def in_scripts(names: Iterable[str]) -> set[str]:
     """The commands in the source of scripts."""
     found = set()
     for name in names:
-        for command, sub in re.findall(r"call\('([A-Z]+)'(?:, '([A-Z]+)')?", base.SCRIPTS[name].source.decode()):
+        for command, sub in re.findall(r"call\('([A-Z]+)'(?:, '([A-Z]+)')?", scripts.SCRIPTS[name].source.decode()):
             found.add(f"{command}|{sub}".lower() if command == "PUBSUB" else command.lower())
     return found
 
@@ -243,7 +243,7 @@ def test_each_command_of_a_script_is_a_right_of_its_role(role: Role) -> None:
     # Scripts include functions that they do not call: those that remove replies, or ask whether a slot moves.
     uncalled = {"reader": {"hset", "hdel", "unlink"}, "worker": {"exists"}}.get(role, set())
     assert in_scripts(SCRIPTS[role]) - commands(*ROLES[role]) == uncalled
-    assert in_scripts(base.SCRIPTS) - commands(*ROLES["tenant"]) == set()
+    assert in_scripts(scripts.SCRIPTS) - commands(*ROLES["tenant"]) == set()
 
 
 @pytest.mark.proves("acl")

@@ -1,4 +1,4 @@
--- Archives: each compaction moves the replaced members to a sorted set. Before _change.lua.
+-- Archives: each compaction moves the replaced members to a sorted set. After _declared.lua, before _change.lua.
 --
 -- An archive is rh2:{<namespace>:<bucket>}:<conversation>:a:<revision of the compaction>. In the state:
 --   w  the archives, oldest first: 'revision first last;' each, with the times of its first and last message
@@ -9,7 +9,7 @@
 --   '#<revision>'    'messages characters tokens token' of it, then a blank and the id of the summary it replaced, if any
 -- The field ':<id>' of an archived message does not change. A summary has the position of the last message it replaces. To
 -- tell their search documents apart, that of a summary has a minus before the sequence.
-local archive_of, archives_in, forget_archives, undeclared_keys, undeclared_archives
+local archive_of, archives_in, forget_archives, undeclared_archives
 
 -- Creates these functions. Each takes 0.3 microseconds, so only scripts that need them do.
 local function use_archives()
@@ -26,19 +26,7 @@ local function use_archives()
     return found
   end
 
-  -- For scripts that do not change a conversation: the reply that asks for keys (see _change.lua, "Extra keys"); nil if all are
-  -- declared, or `cluster` is not 'c'.
-  function undeclared_keys(names, cluster)
-    if cluster ~= 'c' then return nil end
-    local known, missing = {}, {'keys'}
-    for _, key in ipairs(KEYS) do known[key] = true end
-    for _, key in ipairs(names) do
-      if not known[key] then missing[#missing + 1] = key end
-    end
-    return #missing > 1 and missing or nil
-  end
-
-  -- The same for archives, {revision, ...} of each.
+  -- For scripts that do not change a conversation: the reply that asks for these archives, {revision, ...} of each.
   function undeclared_archives(state, archives, cluster)
     local names = {}
     for i, archive in ipairs(archives) do names[i] = archive_of(state, archive[1]) end

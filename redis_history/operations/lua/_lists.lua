@@ -1,15 +1,9 @@
 -- The lists of conversations of an owner, an agent or a forked conversation; and the keys that a call must declare. After
--- _change.lua.
+-- _change.lua and _declared.lua.
 
--- The reply that asks for keys; nil if all of them are declared.
+-- For scripts that change a conversation: the reply that asks for keys; nil if all of them are declared.
 local function undeclared(names)
-  if not string.find(ARGV[9], 'c', 1, true) then return nil end
-  local known, missing = {}, {'keys'}
-  for _, key in ipairs(KEYS) do known[key] = true end
-  for _, name in ipairs(names) do
-    if not known[name] then missing[#missing + 1] = name end
-  end
-  return #missing > 1 and missing or nil
+  return undeclared_keys(names, string.find(ARGV[9], 'c', 1, true) and 'c')
 end
 
 -- The owner, the agent and the forked conversation of the record, which have lists of conversations.
