@@ -61,8 +61,8 @@ elseif ARGV[12] == '' and count > FEW and live_count > FEW then
   return {'stale'}
 end
 
--- Moves all members of the smaller set to the larger one.
-local function move(few, many)
+-- Adds the members of the smaller set to the larger one.
+local function add(few, many)
   local rank = 0
   while true do
     local some, zadd = redis.call('ZRANGE', few, rank, rank + 999, 'WITHSCORES'), {}
@@ -73,29 +73,28 @@ local function move(few, many)
     redis.call('ZADD', many, unpack(zadd))
     rank = rank + 1000
   end
-  redis.call('UNLINK', few)
 end
 
 local now = clock()
 revision = revision + 1
 local newest = head_of_entry(EXPANDED, now)
 write_log(newest, {id, held})
-if member then redis.call('ZREM', messages, member) end
-if ARGV[12] == '1' then
-  if member then redis.call('ZREM', copy, member) end
-  redis.call('RENAME', copy, messages)
+-- The messages are never empty and never removed before a RENAME: a node at which a slot is arriving refuses a command on two
+-- keys of which one is missing, even in the middle of a script.
+local larger = ARGV[12] == '1' and copy or live_count < count and archive
+if larger == copy then
   redis.call('HDEL', state, 'X')
-  redis.call('PERSIST', messages)
-  redis.call('UNLINK', archive)
-elseif count == 0 then
-  redis.call('UNLINK', archive)
-elseif live_count < count then
-  move(messages, archive)
-  redis.call('RENAME', archive, messages)
-  redis.call('PERSIST', messages)
+elseif larger then
+  add(messages, archive)
 else
-  move(archive, messages)
+  add(archive, messages)
 end
+if larger then
+  redis.call('RENAME', larger, messages)
+  redis.call('PERSIST', messages)
+end
+if larger ~= archive then redis.call('UNLINK', archive) end
+if member then redis.call('ZREM', messages, member) end
 local rest, moved = {}, nil
 for _, one in ipairs(archives_in(known[9])) do
   if one[1] == compaction then

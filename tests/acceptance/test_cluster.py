@@ -35,6 +35,7 @@ from tests.support.cluster import RealCluster
 from tests.support.faces import FACES, open_store
 from tests.support.servers import RealServer, until, wait_until, wait_until_replicated
 
+SUMMARY = user("s", id="s", metadata={"is_summary": True})
 PATIENT = RetryPolicy(deadline=30.0, first_wait=0.005, longest_wait=0.05)
 
 
@@ -270,45 +271,60 @@ def test_a_slot_that_is_stuck_stops_no_change_of_a_conversation(cluster: RealClu
 
 
 @pytest.mark.proves("cluster", "one-change")
-@pytest.mark.parametrize("act", ["clear", "restore", "delete_conversation", "expand", "compact", "update", "delete"])
-def test_a_slot_that_begins_to_leave_makes_no_half_change(cluster: RealCluster, namespace: str, act: str) -> None:
-    """No key has moved. The node cannot make keys again that a script has removed, so such calls wait."""
+@pytest.mark.parametrize("where", ["leaving", "arriving"])
+@pytest.mark.parametrize(
+    "act", ["clear", "restore", "delete_conversation", "expand", "expand a longer archive", "compact", "update", "delete"]
+)
+def test_a_slot_that_begins_to_leave_or_has_nearly_arrived_makes_no_half_change(
+    cluster: RealCluster, namespace: str, act: str, where: str
+) -> None:
+    """No key has moved, or all keys. The former node cannot make keys again that a script has removed, and the new one
+    refuses commands on two keys of which one is missing; so calls that need that wait."""
     slot = _slot(namespace, "c")
     target = cluster.another(slot)
     impatient = RetryPolicy(deadline=0.3, longest_wait=0.05)
     with (
-        HistoryStore(cluster.url, namespace=namespace, retry=impatient, search="off") as store,
+        HistoryStore(cluster.url, namespace=namespace, retry=impatient, search="off", ttl=600) as store,
         HistoryStore(cluster.url, namespace=namespace, retry=PATIENT, search="off") as reader,
     ):
-        store.append_many("c", [user(str(number), id=f"m{number}") for number in range(1 if act == "update" else 5)])
-        if act == "expand":
-            store.compact("c", through="m3", summary=user("s", id="s", metadata={"is_summary": True}))
+        count = 1 if act in ("update", "delete") else 5
+        store.append_many("c", [user(str(number), id=f"m{number}") for number in range(count)])
+        if act.startswith("expand"):
+            store.compact("c", through="m1" if act == "expand" else "m3", summary=SUMMARY)
         acts: dict[str, Any] = {
             "clear": lambda: store.clear("c"),
             "restore": lambda: store.restore("c", [user("new", id="new")]),
             "delete_conversation": lambda: store.delete_conversation("c"),
             "expand": lambda: store.expand("c", "s"),
+            "expand a longer archive": lambda: store.expand("c", "s"),
             "compact": lambda: store.compact("c", through="m3", summary="s"),
             "update": lambda: store.update_message("c", user("edited", id="m0")),
             "delete": lambda: store.delete_messages("c", ["m0"]),
         }
-        before = reader.snapshot("c"), reader.get("c", include_archived=True)
+        before = reader.snapshot("c"), reader.get("c", include_archived=True), list(reader.log("c"))
         source = cluster.begin_migration(slot, target)
         try:
-            done = True
+            if where == "arriving":
+                cluster.move_keys(slot, source, target)
+            done, outcome = True, None
             try:
-                acts[act]()
+                outcome = acts[act]()
             except (BackendUnavailableError, OutcomeUnknownError):
                 done = False
-            assert done == (act in ("update", "delete"))
-            now = reader.snapshot("c"), reader.get("c", include_archived=True)
-            assert done or now == before
-            assert now[0].message_count == len(now[0].messages)
+            assert done == (act in ("update", "delete") or (where == "arriving" and act != "compact"))
+            if not done or act not in ("clear", "delete", "delete_conversation"):  # after these, reads lack a key and wait
+                now = reader.snapshot("c"), reader.get("c", include_archived=True), list(reader.log("c"))
+                assert done or now == before
+                assert now[0].message_count == len(now[0].messages)
         finally:
-            cluster.move_keys(slot, source, target)
+            if where == "leaving":
+                cluster.move_keys(slot, source, target)
             cluster.end_migration(slot, target)
         if not done:
-            acts[act]()
+            outcome = acts[act]()
+        assert act != "delete" or outcome == 1
+        log, revision = list(reader.log("c")), reader.snapshot("c").cursor.revision
+        assert [event.revision for event in log] == [*range(1, revision + 1)]
         reader.delete_conversation("c")
 
 

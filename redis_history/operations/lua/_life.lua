@@ -9,7 +9,7 @@ local function live(ttl, now, before, generation, archived)
   if not ttl or ttl == '' then return end
   local ends = format('%.0f', math.floor(now / 1000) + ttl)
   redis.call('PEXPIREAT', state, ends)
-  redis.call('PEXPIREAT', messages, ends)
+  redis.pcall('PEXPIREAT', messages, ends) -- a node that a slot is leaving refuses this if the last message has just left
   redis.call('PEXPIREAT', log, ends)
   local listed = redis.call('HGET', state, '~')
   if listed then -- the content of a reply, which its writer or a reader will need
