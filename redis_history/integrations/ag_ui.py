@@ -91,24 +91,15 @@ async def events(
     ConfigurationError for another store than an AsyncHistoryStore.
     """
     check_store(store, "events", AsyncHistoryStore)
-    async for found in events_of(
-        store, conversation_id, run_id=run_id, after=after, protocol_run_id=protocol_run_id, snapshot=snapshot
-    ):
-        for event in found:
+    async for found in events_of(store, conversation_id, run_id, after, protocol_run_id, snapshot):
+        for event in found or (None,):
             yield event
-        if not found:
-            yield None
 
 
 async def events_of(
-    store: AsyncHistoryStore,
-    conversation_id: str,
-    *,
-    run_id: str | None = None,
-    after: Position | None = None,
-    protocol_run_id: str | None = None,
-    snapshot: bool = False,
-) -> AsyncIterator[list[BaseEvent]]:
+    store: AsyncHistoryStore, conversation_id: str, run_id: str | None, after: Position | None,
+    protocol_run_id: str | None, snapshot: bool,
+) -> AsyncIterator[list[BaseEvent]]:  # fmt: skip
     """The `events` that are known at the same time, together."""
     writer: _Writer | None = None
     async for answer in follow_answer(store, conversation_id, run_id=run_id, after=after):

@@ -142,13 +142,8 @@ class AgUi(Protocol):
     async def stream(
         self, asked: Asked, run_id: str | None, after: Position | None, *, resumed: bool
     ) -> AsyncGenerator[bytes, None]:
-        async for events in self._form.events_of(
-            self._store,
-            asked.conversation_id,
-            run_id=run_id,
-            after=after,
-            protocol_run_id=asked.run_id,
-            snapshot=resumed or asked.replaces is not None,  # the client may have what is replaced
-        ):
+        snapshot = resumed or asked.replaces is not None  # the client may have what is replaced
+        chat = asked.conversation_id
+        async for events in self._form.events_of(self._store, chat, run_id, after, asked.run_id, snapshot):
             encoded = (event.model_dump_json(by_alias=True, exclude_none=True).encode() for event in events)
             yield b"".join(b"data: " + event + b"\n\n" for event in encoded)
