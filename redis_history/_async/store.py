@@ -172,26 +172,9 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
         then without an event. The callback is called again for the next change. Raises ConfigurationError for an object
         that cannot be called.
         """
-        return await self._call(callback, self.subscribe(conversation_id, after=after), on_error)
-
-    async def on_change_all(
-        self,
-        callback: Callable[[Event], object],
-        *,
-        after: Mapping[str, Cursor | str] | None = None,
-        on_error: Callable[[Exception, Event | None], None] | None = None,
-    ) -> Callable[[], Awaitable[None]]:
-        """Like `on_change`, for all conversations: see `subscribe_all`. One call at a time."""
-        return await self._call(callback, self.subscribe_all(after=after), on_error)
-
-    async def _call(
-        self,
-        callback: Callable[[Event], object],
-        subscription: AsyncFeed,
-        on_error: Callable[[Exception, Event | None], None] | None,
-    ) -> Callable[[], Awaitable[None]]:
         check_callback(callback, "callback", optional=False)
         check_function(on_error, "on_error", plain=True)
+        subscription = self.subscribe(conversation_id, after=after)
         await subscription.open()
 
         def report(error: Exception, event: Event | None) -> None:

@@ -173,26 +173,9 @@ class HistoryStore(Writing, Reading):
         then without an event. The callback is called again for the next change. Raises ConfigurationError for an object
         that cannot be called.
         """
-        return self._call(callback, self.subscribe(conversation_id, after=after), on_error)
-
-    def on_change_all(
-        self,
-        callback: Callable[[Event], object],
-        *,
-        after: Mapping[str, Cursor | str] | None = None,
-        on_error: Callable[[Exception, Event | None], None] | None = None,
-    ) -> Callable[[], None]:
-        """Like `on_change`, for all conversations: see `subscribe_all`. One call at a time."""
-        return self._call(callback, self.subscribe_all(after=after), on_error)
-
-    def _call(
-        self,
-        callback: Callable[[Event], object],
-        subscription: Feed,
-        on_error: Callable[[Exception, Event | None], None] | None,
-    ) -> Callable[[], None]:
         check_callback(callback, "callback", optional=False)
         check_function(on_error, "on_error", plain=True)
+        subscription = self.subscribe(conversation_id, after=after)
         subscription.open()
 
         def report(error: Exception, event: Event | None) -> None:

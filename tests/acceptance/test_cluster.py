@@ -351,23 +351,27 @@ def test_subscribe_all_survives_a_new_shard_and_restarts_of_all_primaries(cluste
     revisions: dict[str, list[int]] = {name: [] for name in names}
     resets: list[str] = []
 
-    def callback(event: Any) -> None:
-        revisions[event.conversation_id].append(event.revision)
-        if isinstance(event, Reset):
-            resets.append(event.reason)
+    def all_are(expected: list[int]) -> bool:
+        while event := changes.get(timeout=0.1):
+            revisions[event.conversation_id].append(event.revision)
+            if isinstance(event, Reset):
+                resets.append(event.reason)
+        return all(seen == expected for seen in revisions.values())
 
-    with HistoryStore(cluster.url, namespace=namespace, poll_interval=1.0, retry=PATIENT) as store:
-        store.on_change_all(callback)
+    with (
+        HistoryStore(cluster.url, namespace=namespace, poll_interval=1.0, retry=PATIENT) as store,
+        store.subscribe_all() as changes,
+    ):
         for name in names:
             store.append(name, user("1"))
-        wait_until(lambda: all(seen == [1] for seen in revisions.values()), "the first changes", 30)
+        wait_until(lambda: all_are([1]), "the first changes", 30)
         new = cluster.add()
         cluster.wait_until_joined()
         slot = _slot(namespace, names[0])
         cluster.move(slot, new)
         for name in names:
             store.append(name, user("2"))
-        wait_until(lambda: all(seen == [1, 2] for seen in revisions.values()), "changes after a slot moved", 30)
+        wait_until(lambda: all_are([1, 2]), "changes after a slot moved", 30)
         for node in cluster.nodes:
             node.kill(signal.SIGTERM)
         for node in cluster.nodes:
@@ -375,7 +379,7 @@ def test_subscribe_all_survives_a_new_shard_and_restarts_of_all_primaries(cluste
         cluster.wait_until_joined()
         for name in names:
             store.append(name, user("3"))
-        wait_until(lambda: all(seen == [1, 2, 3] for seen in revisions.values()), "changes after all were away", 30)
+        wait_until(lambda: all_are([1, 2, 3]), "changes after all were away", 30)
         assert resets == []
         for name in names:
             store.delete_conversation(name)

@@ -342,8 +342,7 @@ async def test_namespaces_are_apart(stores: Any) -> None:
 
 @pytest.mark.proves("get-in-time")
 @pytest.mark.smoke
-@ONE_AND_ALL
-async def test_callbacks_are_called_in_order_and_may_fail(stores: Any, every: bool) -> None:
+async def test_callbacks_are_called_in_order_and_may_fail(stores: Any) -> None:
     writer, reader = stores(), stores()
     seen: list[int] = []
     errors: list[tuple[str, int]] = []
@@ -360,8 +359,7 @@ async def test_callbacks_are_called_in_order_and_may_fail(stores: Any, every: bo
     def on_error(error: Exception, event: Any) -> None:
         errors.append((str(error), event.revision))
 
-    opening = reader.on_change_all if every else lambda *args, **options: reader.on_change("c", *args, **options)
-    unsubscribe = await opening(callback, on_error=on_error)
+    unsubscribe = await reader.on_change("c", callback, on_error=on_error)
     for number in range(5):
         await writer.append("c", user(str(number)))
     await asyncio.wait_for(done.wait(), SOON)
@@ -369,7 +367,7 @@ async def test_callbacks_are_called_in_order_and_may_fail(stores: Any, every: bo
     await writer.append("c", user("not received"))
     assert seen == [1, 2, 3, 4, 5]
     assert errors == [("of the callback", 2)]
-    await opening(callback)  # closing the store ends it
+    await reader.on_change("c", callback)  # closing the store ends it
 
 
 def test_a_synchronous_store_rejects_coroutine_functions() -> None:
@@ -377,13 +375,12 @@ def test_a_synchronous_store_rejects_coroutine_functions() -> None:
 
     refused = partial(pytest.raises, ConfigurationError)
     with HistoryStore("memory://") as store:
-        for on_change in (partial(store.on_change, "c"), store.on_change_all):
-            with refused(match="callback must .* coroutine function .* AsyncHistoryStore"):
-                on_change(callback)
-            with refused(match="on_error must .* coroutine function"):
-                on_change(print, on_error=callback)
-            with refused(match="callback"):
-                on_change(None)
+        with refused(match="callback must .* coroutine function .* AsyncHistoryStore"):
+            store.on_change("c", callback)
+        with refused(match="on_error must .* coroutine function"):
+            store.on_change("c", print, on_error=callback)
+        with refused(match="callback"):
+            store.on_change("c", None)
         with refused(match="on_error must .* coroutine function"):
             capture(store, "c", on_error=callback)
         for call in (partial(store.erase_user, "u"), store.reindex):

@@ -35,7 +35,7 @@ class Awaitable:
             return lambda *args, **options: Awaitable(value(*args, **options))
         if name in ("iter", "iter_conversations"):
             return lambda *args, **options: _each(value(*args, **options))
-        if name in ("on_change", "on_change_all"):
+        if name == "on_change":
             return lambda *args, **options: _on_change(value, args, options)
         return lambda *args, **options: asyncio.to_thread(value, *args, **options)
 

@@ -192,7 +192,6 @@ def synchronous() -> None:
         def on_error(error: Exception, event: rh.Event | None) -> None: ...
 
         assert_type(store.on_change("c", callback, on_error=on_error), Callable[[], None])
-        assert_type(store.on_change_all(callback, on_error=on_error), Callable[[], None])
         store.on_change("c", every_event, after=None)()
 
 
