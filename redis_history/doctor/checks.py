@@ -128,7 +128,7 @@ def check_server(server: Capabilities, answers: Answers, where: Where) -> Iterat
     for failing in [one for info in answers.info for one in statuses if info.get(one, "ok") not in ("ok", "")][:1]:
         text = f"the server cannot write to its disk ({failing})"
         yield Finding("disk", "problem", text, "read the server's log; is the disk full?")
-    yield Finding("persistence", *_persistence(server, answers, where))
+    yield Finding("persistence", *_persistence(server, where))
     yield Finding("rights", *_rights(answers, where))
     yield Finding("notifications", *_notifications(server, answers, where))
 
@@ -171,7 +171,7 @@ def size(count: int) -> str:
     return f"{count} bytes"
 
 
-def _persistence(server: Capabilities, answers: Answers, where: Where) -> _Result:
+def _persistence(server: Capabilities, where: Where) -> _Result:
     if server.aof is None:
         return "limited", "unknown: the server does not report its settings for persistence", None
     if not server.aof:
@@ -185,13 +185,7 @@ def _persistence(server: Capabilities, answers: Answers, where: Where) -> _Resul
         "always": "a power failure loses no confirmed write",
         "everysec": "a power failure loses about the last second",
     }.get(server.appendfsync or "", "the server does not report how often it fsyncs")
-    text, fix = f"append-only file, appendfsync {server.appendfsync or 'unknown'}: {loss}", None
-    # Redis 7.4.1 may truncate a torn AOF within a transaction, and only logs it. The private server avoids this.
-    not_rewritten = any(info.get("aof_last_rewrite_time_sec") == "-1" for info in answers.info)
-    if not_rewritten and server.backend == "redis" and not where.private:
-        text += ". Not rewritten since the start: if the log says that the start truncated it, rewrite it now"
-        fix = where.redis_cli("BGREWRITEAOF", admin=True)
-    return "ok", text, fix
+    return "ok", f"append-only file, appendfsync {server.appendfsync or 'unknown'}: {loss}", None
 
 
 def _rights(answers: Answers, where: Where) -> _Result:

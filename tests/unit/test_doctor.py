@@ -34,22 +34,6 @@ def test_a_server_without_a_fault() -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "rewritten", "changes", "advised"),
-    [
-        (WHERE, "-1", {}, True),
-        (WHERE, "0", {}, False),
-        (WHERE, "-1", {"backend": "valkey", "version": "9.1.0"}, False),
-        (PRIVATE, "-1", {}, False),
-    ],
-)
-def test_an_append_only_file_that_may_be_truncated(
-    where: Where, rewritten: str, changes: dict[str, Any], advised: bool
-) -> None:
-    found = findings(where, {"info": [{"aof_last_rewrite_time_sec": rewritten}]}, **changes)["persistence"]
-    assert (found.state, "BGREWRITEAOF" in str(found.fix)) == ("ok", advised)
-
-
-@pytest.mark.parametrize(
     ("changes", "answers", "check", "state"),
     [
         ({"version": None}, {}, "version", "limited"),
