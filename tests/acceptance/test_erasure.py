@@ -31,8 +31,12 @@ def _where(client: Any) -> list[bytes]:
     return sorted(key for key, value in _values(client) if SECRET in str(value) or SECRET in key.decode())
 
 
-def _summary(text: str) -> Any:
-    return user(text, metadata={"is_summary": True})
+def _erased(client: Any, namespace: str) -> bool:
+    return not [key for key in _where(client) if namespace.encode() in key]
+
+
+def _summary(text: str, **fields: Any) -> Any:
+    return user(text, metadata={"is_summary": True}, **fields)
 
 
 CHANGES: dict[str, Callable[[HistoryStore], object]] = {
@@ -57,9 +61,9 @@ def test_no_content_is_left_on_the_server(server: RealServer, namespace: str, wh
         with store.subscribe("c"):  # so that the log of a deleted conversation stays
             store.append_many("c", [user(f"the password is {SECRET}", id="1"), user("hello", id="2")])
             store.append("c", user(f"the password is {SECRET}", id="1"))
-            assert [key for key in _where(client) if namespace.encode() in key]
+            assert not _erased(client, namespace)
             CHANGES[what](store)
-            assert [key for key in _where(client) if namespace.encode() in key] == []
+            assert _erased(client, namespace)
 
 
 def test_erasing_reaches_archives_and_summaries(server: RealServer, namespace: str) -> None:
@@ -68,7 +72,7 @@ def test_erasing_reaches_archives_and_summaries(server: RealServer, namespace: s
         store.compact("c", through="3", summary=_summary(f"the password is {SECRET}"))
         store.compact("c", through="5", summary=_summary(f"still {SECRET}"))
         store.erase("c", ["2"])
-        assert [key for key in _where(client) if namespace.encode() in key] == []
+        assert _erased(client, namespace)
         assert [message.id for message in store.get("c", include_archived=True)] == ["0", "1", "3", "4", "5", "6", "7"]
         store.compact("c", through="5", summary=_summary("now without it"))
         store.erase("c", ["6"])
@@ -76,31 +80,18 @@ def test_erasing_reaches_archives_and_summaries(server: RealServer, namespace: s
         assert kept == ["now without it", "7"], "a summary that cannot have its content stays"
 
 
-def _erased(client: Any, namespace: str) -> bool:
-    return not [key for key in _where(client) if namespace.encode() in key]
-
-
-def test_erasing_reaches_a_former_summary_after_the_newer_one_was_deleted(server: RealServer, namespace: str) -> None:
+@pytest.mark.parametrize("edited", [False, True])
+def test_erasing_reaches_former_and_edited_summaries(server: RealServer, namespace: str, edited: bool) -> None:
     with HistoryStore(server.url, namespace=namespace) as store, server.client() as client:
         store.append_many("c", [user(SECRET if n == 0 else str(n), id=str(n)) for n in range(5)])
-        store.compact("c", through="1", summary=f"The user said {SECRET}")
-        newer = store.compact("c", through="2", summary="They talked").summary
-        assert newer is not None
-        store.delete_messages("c", [newer.id])
+        store.compact("c", through="1", summary=_summary(f"The user said {SECRET}", id="s"))
+        if edited:
+            store.update_message("c", user(f"In short: {SECRET}", id="s"))
+        else:
+            store.compact("c", through="2", summary=_summary("They talked", id="newer"))
+            store.delete_messages("c", ["newer"])
         assert store.erase("c", ["0"]) == 1
         assert _erased(client, namespace)
-        assert [message.id for message in store.get("c", include_archived=True)] == ["1", "2", "3", "4"]
-
-
-def test_erasing_reaches_an_edited_summary(server: RealServer, namespace: str) -> None:
-    with HistoryStore(server.url, namespace=namespace) as store, server.client() as client:
-        store.append_many("c", [user(SECRET if n == 0 else str(n), id=str(n)) for n in range(4)])
-        summary = store.compact("c", through="2", summary=f"The user said {SECRET}").summary
-        assert summary is not None
-        store.update_message("c", user(f"In short: {SECRET}", id=summary.id))
-        assert store.erase("c", ["0"]) == 1
-        assert _erased(client, namespace)
-        assert [message.id for message in store.get("c")] == ["1", "2", "3"], "its other messages are live again"
 
 
 def test_erasing_and_compacting_at_the_same_time_leaves_no_quotation(server: RealServer, namespace: str) -> None:
@@ -176,6 +167,6 @@ def test_nothing_of_an_erased_user_is_left(server: RealServer, namespace: str) -
             erased = []
             assert store.erase_user(owner, on_progress=lambda one: erased.append(one.conversation_id)) == 3
             assert sorted(erased) == ["c", "d", "e"]
-        assert [key for key in _where(client) if namespace.encode() in key] == []
+        assert _erased(client, namespace)
         assert [message.text for message in store.get("other")] == ["stays"]
         assert store.erase_user(owner) == 0

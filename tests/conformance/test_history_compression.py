@@ -180,12 +180,6 @@ TURNS = [
         )
     ),
 ]
-NOW = [
-    user("And now?", id="now1"),
-    assistant([tool_use("1", "look"), tool_use("2", "look")], id="now2"),
-    tool(tool_result("1", "one"), id="now3"),
-    tool(tool_result("2", "two"), id="now4"),
-]
 
 
 async def ids_of(store: Any) -> list[str]:
@@ -223,38 +217,6 @@ async def test_no_reduction_takes_an_acknowledged_message(stores: Any, kind: str
         assert [message.id for message in live] == wanted
     assert await ids_of(store) == sorted(wanted)
     await history.aclose()
-
-
-@pytest.mark.proves("bounds")
-@pytest.mark.backends("memory", "redis")
-@pytest.mark.parametrize("by_itself", [False, True])
-@pytest.mark.parametrize("keep_recent", [0, 1000])
-@pytest.mark.parametrize("bounds", [{"max_tokens": 60}, {"max_entries": 6}], ids=str)
-async def test_the_bounds_hold_and_the_turn_in_progress_stays(
-    stores: Any, bounds: dict[str, int], keep_recent: int, by_itself: bool
-) -> None:
-    store, history = stores(), history_over(stores())
-    await store.append_many("c", TURNS)
-    await history.load("c")
-    for message in NOW[:-1]:
-        history.add_entry(message)
-    plugin = compression(counting, keep_recent=keep_recent, auto_reduce_when=bounds if by_itself else None)
-    history.use(plugin)
-    history.add_entry(NOW[-1])
-    if by_itself:
-        await until(lambda: len(history) < len(TURNS), "its own reduction")
-    else:
-        await history.reduce(**bounds)
-    await history.save()
-    live = await store.get("c")
-    assert history.entries == live
-    assert len(live) <= bounds.get("max_entries", len(live))
-    assert history.total_estimated_tokens <= bounds.get("max_tokens", 10**9)
-    assert [message.id for message in live[-4:]] == [message.id for message in NOW]
-    assert live[0].id == "s"
-    assert [(message.role, message.text[:29]) for message in live if message.is_summary] == [
-        ("user", "[Earlier conversation summary")
-    ]
 
 
 async def _await(reduction: Any) -> int:
