@@ -9,7 +9,6 @@ import random
 import re
 import shutil
 import signal
-import subprocess
 from typing import Any
 
 import pytest
@@ -47,17 +46,6 @@ def test_a_server_takes_the_settings_of_docker_compose(own_server: Start) -> Non
         for name, value in wanted.items():
             assert sorted(c.config_get(name)[name]) == sorted(value)
     assert merged_flags(wanted["notify-keyspace-events"]) is None
-
-
-def test_docker_compose_is_private_and_keeps_its_data() -> None:
-    """With what is at hand everywhere; where there is the command itself, it checks the file too."""
-    text = COMPOSE.read_text(encoding="utf-8")
-    assert re.findall(r'- "(.*6379)"', text) == ["127.0.0.1:6379:6379"]
-    assert "- redis-data:/data" in text
-    assert re.search(r"^volumes:\n  redis-data:", text, re.MULTILINE)
-    assert "healthcheck:" in text
-    if command := shutil.which("docker-compose"):
-        subprocess.run([command, "--file", str(COMPOSE), "config", "-q"], check=True, timeout=60)
 
 
 def test_the_connections_of_a_process(own_server: Start) -> None:

@@ -47,14 +47,15 @@ class Following(RuleBasedStateMachine):
         log_length=st.sampled_from([3, 1000]),
         cap=st.sampled_from([None, None, 3, 6]),
         company=st.booleans(),
+        confirms=st.booleans(),
     )
-    def begin(self, before: int, log_length: int, cap: int | None, company: bool) -> None:
+    def begin(self, before: int, log_length: int, cap: int | None, company: bool, confirms: bool) -> None:
         self.company = company
         self.store = HistoryStore(backend=MemoryBackend(max_messages=cap, log_length=log_length))
         self.numbers = count()
         for _ in range(before):
             self.store.append("c", self._message())
-        self.history = Synced(max_unsaved=1000, max_length=self.max_length)
+        self.history = Synced(max_unsaved=1000, max_length=self.max_length, confirms=confirms)
         self.syncer = self.history.syncer
         self.syncer.load("c", self.store.snapshot("c"))
         self.syncer.following = True

@@ -19,6 +19,7 @@ from redis_history.model.times import to_microseconds
 from redis_history.model.wire import (
     PREFIX_BYTES,
     body_of,
+    characters_of,
     decode_member,
     decode_members,
     encode_body,
@@ -26,6 +27,7 @@ from redis_history.model.wire import (
     placed,
     to_map,
 )
+from redis_history.tokens import count_characters
 from tests.property.strategies import json_maps, messages, microseconds, texts
 from tests.support.members import member_of, stored
 
@@ -47,7 +49,7 @@ def test_the_stored_form(message: Message, sequence: int, timestamp: int) -> Non
     the same body: appending it again is a duplicate."""
     member = member_of(message, sequence, timestamp)
     number, time, message_id, role, *_ = msgspec.msgpack.decode(member[PREFIX_BYTES:])
-    assert body_of(member) == encode_body(message)
+    assert (characters_of(member), body_of(member)) == (count_characters(message), encode_body(message))
     assert (number, to_microseconds(time), message_id, role) == (sequence, timestamp, message.id, message.role)
     assert encode_body(decode_member(member)) == encode_body(message)
 

@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redis_history import HistoryStore, Message, Participant, Position, tool_result, tool_use, user
+from redis_history import HistoryStore, Position, user
 from redis_history.errors import ConfigurationError, CorruptDataError, InvalidInputError
 from redis_history.model.filters import make_filters
 from redis_history.search.query import parse_query
 from redis_history.search.redisearch import (
     count_command,
     create_arguments,
-    document,
     read_found,
     search_commands,
     tag,
@@ -37,24 +36,6 @@ def test_long_tags_are_cut_and_stay_different() -> None:
     tags = {tag("x" * n) for n in (2048, 2049, 10_000)} | {tag("é" * 400)}
     assert len(tags) == 4
     assert max(map(len, tags)) <= 2400
-
-
-def test_the_document_of_a_message() -> None:
-    message = Message(
-        role="assistant",
-        parts=("Hello, World!", tool_use("1", "a,b", {"q": "tea"}), tool_result("0", "ok", name="clock")),
-        participant=Participant("agent", "a|b"),
-        scope="dm",
-    )
-    fields = document(message)
-    assert dict(zip(fields[::2], fields[1::2], strict=True)) == {
-        b"t": b"hello world a b tea clock ok",
-        b"r": b"assistant",
-        b"p": b"a%7Cb",
-        b"s": b"dm",
-        b"w": b"a%2Cb,clock",
-    }
-    assert document(user("")) == [b"t", b"", b"r", b"user"]
 
 
 @pytest.mark.parametrize("scope", [[], "", "abc", ()])

@@ -96,17 +96,6 @@ def test_an_event_is_not_taken_for_a_confirmation(store: HistoryStore) -> None:
     assert history.syncer.without_deleted(steps) == history.syncer.unsaved == []
 
 
-def test_a_confirmation_after_the_event(store: HistoryStore) -> None:
-    history = following(store, confirms=True)
-    history.add_text("user", "a")
-    steps: Any = history.syncer.next()
-    outcomes = store.append_many("c", [step.message for step in steps])
-    receive_events(store, history)
-    assert history.syncer.appended(steps, outcomes) == 1
-    assert (history.entries, history.syncer.unsaved) == (store.get("c"), [])
-    assert not list(history.syncer.outbox)
-
-
 @pytest.mark.parametrize("reason", ["conversation_missing", "conversation_replaced"])
 @pytest.mark.parametrize("confirms", [False, True])
 def test_messages_of_a_deleted_conversation_are_not_sent_again(
