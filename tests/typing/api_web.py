@@ -8,15 +8,11 @@ from starlette.requests import Request
 from starlette.routing import Mount
 
 from redis_history import AsyncHistoryStore, HistoryStore, Participant
-from redis_history.web import Action, Authorize, Limits, LiveView, SignedIn, allow_all
+from redis_history.web import Action, Limits, LiveView, allow_all
 
 
 async def permitted(request: Request, conversation_id: str | None, action: Action) -> bool:
     return action == "read"
-
-
-def everybody(request: Request, conversation_id: str | None, action: Action) -> bool:
-    return True
 
 
 def nobody(request: Request) -> bool:
@@ -31,20 +27,11 @@ async def signed_in_later(request: Request) -> Participant:
     return Participant("user", "ann")
 
 
-asked: Authorize = permitted
-asked = everybody
-asked = allow_all
-who: SignedIn = signed_in
-who = signed_in_later
-
-
 async def live(store: AsyncHistoryStore) -> None:
-    view = LiveView(store, authorize=permitted, page=False, limits=Limits(streams=5))
-    assert_type(view, LiveView)
+    async with LiveView(store, authorize=permitted, participant=signed_in_later, limits=Limits(streams=5)) as view:
+        assert_type(view, LiveView)
+        Mount("/history", view)
     LiveView(store, authorize=lambda *_: True, participant=signed_in, read_only=False, address="here")
-    Mount("/history", view)
-    async with view as same:
-        assert_type(same, LiveView)
     LiveView(store)  # type: ignore[call-arg]
     LiveView(store, authorize=None)  # type: ignore[arg-type]
     LiveView(HistoryStore("memory://"), authorize=allow_all)  # type: ignore[arg-type]
