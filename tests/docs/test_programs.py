@@ -1,21 +1,30 @@
-"""The programs of the documentation: a history in a file, an agent in a room, and the two scripts of the tutorial."""
+"""The programs of the documentation: a history in a file, an agent in a room, the two scripts of the tutorial, and the
+streams of providers."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args
 
+import anthropic
+import openai
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+from starlette.routing import Route
 
 from redis_history import Conversation, Event, HistoryStore, user
 from tests.docs.pages import DOCS, PAGES, ROOT, blocks
 from tests.support.servers import Start
+from tests.support.web import listening
 
 sys.path.insert(0, str(DOCS / "examples"))
 FileHistory = import_module("file_history").FileHistory
@@ -140,3 +149,52 @@ def test_the_follower_knows_every_event() -> None:
     follower = (DOCS / "examples" / "follower.py").read_text(encoding="utf-8")
     wanted = {kind.__name__ for kind in get_args(Event)} - {"ConversationUpdated"}
     assert {name for name in wanted if len(re.findall(rf"\b{name}\b", follower)) < 2} == set(), "imported, and used"
+
+
+WORDS = ("It ", "is ", "😀.")
+OPENAI = [{"choices": [{"index": 0, "delta": {"content": word}}]} for word in WORDS]
+ANTHROPIC = [
+    {"type": "message_start", "message": {"id": "m", "type": "message", "role": "assistant", "content": [],
+     "model": "m", "usage": {"input_tokens": 1, "output_tokens": 1}}},
+    {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+    *[{"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": word}} for word in WORDS],
+    {"type": "content_block_stop", "index": 0},
+    {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 3}},
+    {"type": "message_stop"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("provider", ["openai", "anthropic"])
+async def test_the_stream_of_a_provider(provider: str) -> None:
+    page: dict[str, Any] = {}
+    [block] = [one for one in blocks(DOCS / "how-to" / "live-replies.md") if "def openai_words" in one.content]
+    exec(block.content, page)
+    asked: list[Any] = []
+
+    async def model(request: Request) -> StreamingResponse:
+        asked.append(await request.json())
+
+        async def frames() -> AsyncIterator[str]:
+            if provider == "anthropic":
+                for event in ANTHROPIC:
+                    yield f"event: {event['type']}\ndata: {json.dumps(event)}\n\n"
+            else:
+                common = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+                for event in OPENAI:
+                    yield f"data: {json.dumps({**common, **event})}\n\n"
+                yield "data: [DONE]\n\n"
+
+        return StreamingResponse(frames(), media_type="text/event-stream")
+
+    async with listening(Starlette(routes=[Route("/{path:path}", model, methods=["POST"])])) as port:
+        base = f"http://127.0.0.1:{port}"
+        client: Any
+        if provider == "openai":
+            client = openai.AsyncOpenAI(api_key="x", base_url=f"{base}/v1")
+        else:
+            client = anthropic.AsyncAnthropic(api_key="x", base_url=base)
+        async with client:
+            words = page[f"{provider}_words"]([user("What is it?")], client, "m")
+            assert [word async for word in words] == [*WORDS]
+    assert "What is it?" in str(asked[0]["messages"])
+    assert asked[0]["stream"] is True
