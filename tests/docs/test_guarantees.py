@@ -24,7 +24,6 @@ from redis_history.search import text as search_text
 from redis_history.search import words as _words
 from tests.docs.pages import DOCS, prose
 
-GUARANTEES = DOCS / "guarantees.md"
 SECURITY = DOCS / "how-to" / "security.md"
 _OPTIONS = Options(1, 1.0)
 _RETRY = RetryPolicy()

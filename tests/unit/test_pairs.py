@@ -107,18 +107,9 @@ def test_a_cap_removes_no_more_than_it_must() -> None:
     assert oldest_with_results(map(marks, messages), 3) == [0, 1, 3]
     assert oldest_with_results(map(marks, messages), 0) == []
     assert oldest_with_results(map(marks, messages), 9) == [0, 1, 2, 3, 4]
-
-
-def test_calls_and_results_leave_in_whole_groups() -> None:
-    """Two calls whose results are in one message are one group, and so is what hangs on them."""
-    messages = [
-        call(id="1"),
-        call(id="2"),
-        call(id="3"),
-        result(id="3"),
-        tool(tool_result("1", "x"), tool_result("2", "x")),
-    ]
-    assert oldest_with_results(map(marks, messages), 1) == [0, 1, 4]
+    both = tool(tool_result("1", "x"), tool_result("2", "x"))
+    messages = [call(id="1"), call(id="2"), call(id="3"), result(id="3"), both]
+    assert oldest_with_results(map(marks, messages), 1) == [0, 1, 4], "two calls with results in one message"
 
 
 AUTHORS = [None, ANN, BOB, Participant("user", "ann")]

@@ -13,7 +13,7 @@ from redis_history.errors import ConfigurationError
 from redis_history.history._outbox import stamped
 from redis_history.operations import ReadChanges
 from redis_history.operations.append import Restore
-from tests.support.histories import Dropping, Synced
+from tests.support.histories import Dropping, Synced, texts
 
 
 @pytest.fixture
@@ -38,10 +38,6 @@ def receive_events(store: HistoryStore, history: Synced) -> None:
     cursor = history.syncer.cursor
     assert cursor is not None
     assert history.syncer.apply(store._backend.execute(ReadChanges("c", cursor)).events) is None
-
-
-def texts(history: Synced) -> list[str]:
-    return [entry.text for entry in history.entries]
 
 
 def test_an_own_entry_does_not_vanish_for_a_while(store: HistoryStore) -> None:

@@ -68,7 +68,6 @@ Shall I send it?"""
 
 BRANCH = "Order 48213: money back"
 ASKED = "@Orders: is there a size S"
-BEGUN = "Done. The parcel leaves Hamburg tonight, and the driver has your office"
 
 
 class Writer:
