@@ -22,7 +22,7 @@ from redis_history.operations.record import MAX_RECORD_BYTES
 from redis_history.search import query, ranking
 from redis_history.search import text as search_text
 from redis_history.search import words as _words
-from tests.docs.pages import DOCS, prose
+from tests.docs.pages import DOCS, prose, sections
 
 SECURITY = DOCS / "how-to" / "security.md"
 _OPTIONS = Options(1, 1.0)
@@ -32,9 +32,9 @@ _CAPS = MemoryBackend.__init__.__kwdefaults__ or {}
 _MINIMUM = [".".join(map(str, server_info._MINIMUM[kind][:2])) for kind in ("redis", "valkey")]
 _BATCH = [MAX_BATCH_MESSAGES, MAX_BATCH_BYTES]
 _MESSAGE = [wire.MAX_MESSAGE_BYTES, wire.MAX_DEPTH, wire.MAX_ITEMS]
+_QUERY = [query.MAX_QUERY_CHARACTERS, query.MAX_CANDIDATES, query.MAX_TERMS]
 
-
-#: Figures of the code that a page gives.
+#: Figures of the code that a page, or one section of it, gives.
 FIGURES: dict[str, list[Any]] = {
     "how-to/conversations.md": _BATCH,
     "how-to/fleets.md": _BATCH,
@@ -48,10 +48,10 @@ FIGURES: dict[str, list[Any]] = {
         *(listing._CHUNK, keys.BUCKETS, poll._SWEEP, *_MINIMUM, _connect.SOCKET_TIMEOUT),
         *(_OPTIONS.search_wait, _RETRY.deadline, _RETRY.first_wait, _RETRY.longest_wait),
     ],
-    "how-to/search.md": [ranking.MAX_SCANNED, search_text.MAX_CHARACTERS, _words.MAX_WORD, query.MAX_TERMS],
-    "how-to/security.md": [
-        *(*_BATCH, *_MESSAGE, MAX_CONVERSATION_ID_BYTES, MAX_RECORD_BYTES, search_text.MAX_CHARACTERS),
-        *(query.MAX_QUERY_CHARACTERS, query.MAX_TERMS, tools.MAX_LIMIT, tools.SHOWN),
+    "how-to/search.md": [ranking.MAX_SCANNED, search_text.MAX_CHARACTERS, _words.MAX_WORD, *_QUERY],
+    "how-to/security.md": [tools.MAX_LIMIT, tools.SHOWN],
+    "how-to/security.md#Limits and corrupt data": [
+        *(*_BATCH, *_MESSAGE, MAX_CONVERSATION_ID_BYTES, MAX_RECORD_BYTES, search_text.MAX_CHARACTERS, *_QUERY),
     ],
     "how-to/ui.md": [int(changes.CHANGES_BYTES) // 10**6],
     "how-to/histories.md": [_MAX_UNSAVED, _outbox.MAX_UNSAVED_BYTES // 10**6],
@@ -62,7 +62,9 @@ FIGURES: dict[str, list[Any]] = {
 @pytest.mark.parametrize("page", FIGURES)
 def test_a_page_has_the_figures_of_the_code(page: str) -> None:
     """The numbers alone, so that their sentences can change."""
-    shown = set(re.findall(r"\d[\d,.]*", prose(DOCS / page)))
+    path, _, section = page.partition("#")
+    text = sections(DOCS / path)[section] if section else prose(DOCS / path)
+    shown = set(re.findall(r"\d[\d,.]*", text))
     shown = {number.rstrip(",.") for number in shown}
     figures = {figure if isinstance(figure, str) else f"{figure:,.10g}" for figure in FIGURES[page]}
     assert figures - shown == set()
