@@ -35,9 +35,9 @@ async def allow_all(request: Request, conversation_id: str | None, action: Actio
 
 
 async def holder(request: Request, conversation_id: str | None, action: Action) -> bool:
-    """The `authorize` of `redis-history serve`: the token allows everything but "append_as". A stream ends when its
-    cookie must be renewed. The browser then reconnects."""
-    return action != "append_as" and time.time() < request.scope.get(SIGNED_IN_UNTIL, math.inf)
+    """The `authorize` of `redis-history serve`: the token allows everything but "append_as" and "erase". A stream ends
+    when its cookie must be renewed. The browser then reconnects."""
+    return action not in ("append_as", "erase") and time.time() < request.scope.get(SIGNED_IN_UNTIL, math.inf)
 
 
 async def call(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -69,6 +69,9 @@ async def test_answers_are_as_the_document_says(make: Any, store: Any) -> None:
         check((await web.post(at("c", "messages"), json={"text": "x"})).json(), "Appended")
         check((await web.patch(at("c"), json={"title": "U"})).json(), "Conversation")
         check((await web.post(at("c", "messages", "s", "expand"), json={})).json(), "Expanded")
+        erased = (await web.delete("v1/users/1")).json()
+        assert erased == {"conversations": 1}
+        check(erased, "Erased")
     async with listening(app) as port, Stream(port, at("d", "events")) as stream:
         await stream.comment()
         await store.append_many("d", [user("1", id="m1"), user("2", id="m2")])
