@@ -17,6 +17,7 @@ from redis_history.model import wire
 from redis_history.model.ids import MAX_CONVERSATION_ID_BYTES
 from redis_history.operations import changes, delete, keys, listing, poll
 from redis_history.operations.append import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES
+from redis_history.operations.documents import PURGED_AT_ONCE
 from redis_history.operations.options import Options
 from redis_history.operations.record import MAX_RECORD_BYTES
 from redis_history.search import query, ranking
@@ -44,6 +45,7 @@ FIGURES: dict[str, list[Any]] = {
         int(delete.LOG_OUTLIVES_MS) // 1000,
     ],
     "data-model.md": [keys.BUCKETS, poll._SWEEP, int(delete.LOG_OUTLIVES_MS) // 1000, wire.DIGEST_BYTES],
+    "data-model.md#Search": [int(PURGED_AT_ONCE)],
     "operations.md": [
         *(listing._CHUNK, keys.BUCKETS, poll._SWEEP, *_MINIMUM, _connect.SOCKET_TIMEOUT),
         *(_OPTIONS.search_wait, _RETRY.deadline, _RETRY.first_wait, _RETRY.longest_wait),
