@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from redis_history.web.routing import View
 
 _MOST_HITS: Final = 100
-#: How many conversations one response examines, if a filter or missing rights may exclude some.
+#: How many conversations one response examines, if `authorize` may exclude some.
 _EXAMINED: Final = 500
 #: The largest offset: each response reads all records up to its end.
 _LIST_END: Final = 10_000
