@@ -1,6 +1,6 @@
 """Measures this package beside others, each as a multiple of the same bare redis-py calls.
 
-The base, for messages of about 226 bytes as {id, role, content} in MessagePack: `ZADD` of one message, `ZRANGE` of
+The base, for messages of 246 bytes as {id, role, content} in MessagePack: `ZADD` of one message, `ZRANGE` of
 600 with an untyped msgspec decode, and a pipeline of 500 `ZADD`. Calls of a package and of the base alternate, for at
 most 3 seconds a figure, so the whole run ends within 5 minutes. Bytes per message are the growth of the server's
 `used_memory` by up to 3 conversations of 600 messages that were appended one by one, so they include indexes. The last
