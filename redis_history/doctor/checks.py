@@ -243,7 +243,7 @@ def _search(server: Capabilities, answers: Answers, where: Where, stored: bool) 
     if index is None:
         if stored:
             return "limited", f"{module}, but no index: searches find nothing", "redis-history reindex"
-        return "ok", f"{module}; the first message that is stored creates the index", None
+        return "ok", f"{module}; the first call of a store creates the index", None
     text = f"{module}, {index.documents:,} messages in the index ({_describe(answers.form)})"
     if not index.complete:
         text += f", still being built: {100 * index.share:.0f} %"

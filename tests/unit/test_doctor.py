@@ -88,7 +88,7 @@ def index(documents: int, share: float = 1.0) -> IndexState:
         (None, {"unsearchable": True}, True, "limited", "may not use the index"),
         ("search 8.4.0", {"unsearchable": True}, True, "limited", "may not use the index"),
         ("search 8.0.0", {}, False, "limited", "sometimes returns no results"),
-        ("search 8.4.0", {}, False, "ok", "the first message that is stored creates the index"),
+        ("search 8.4.0", {}, False, "ok", "the first call of a store creates the index"),
         ("search 8.4.0", {}, True, "limited", "no index: searches find nothing"),
         ("search 8.4.0", {"index": index(5, 0.5)}, True, "limited", "being built: 50 %"),
         ("search 8.4.0", {"index": index(0)}, True, "limited", "though there are conversations"),
