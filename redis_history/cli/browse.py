@@ -229,7 +229,7 @@ def log_command(context: Context, conversation: str, limit: int, everything: boo
             no_conversation(store, conversation)
         for event in deque(_log(store, conversation), maxlen=None if everything else limit):
             if context.json:
-                context.emit(to_json(event) | {"changed_at": event.changed_at})
+                context.emit(to_json(event) | {"changed_at": to_json(event.changed_at)})
                 continue
             time = event.changed_at.astimezone().strftime("%Y-%m-%d %H:%M:%S") if event.changed_at else ""
             click.echo(f"{event.revision}\t{time}\t{_change(event)}")

@@ -81,7 +81,7 @@ def value_to_json(value: Any) -> Any:
     if isinstance(value, bytes):
         return {"&bytes": base64.b64encode(value).decode()}
     if isinstance(value, datetime):
-        return {"&time": value.isoformat()}
+        return {"&time": _iso(value)}
     if isinstance(value, Ext):
         return {"&ext": [value.code, base64.b64encode(bytes(value.data)).decode()]}
     return value
@@ -153,7 +153,12 @@ def messages_of(messages: Iterable[Message | dict[str, Any]]) -> list[Message]:
 
 
 def _time(value: datetime) -> str:
-    return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    return _iso(value.astimezone(UTC))
+
+
+def _iso(value: datetime) -> str:
+    text = value.isoformat()
+    return f"{text[:-6]}Z" if text.endswith("+00:00") else text
 
 
 def _untagged(value: Any) -> Any:

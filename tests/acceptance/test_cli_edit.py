@@ -94,6 +94,7 @@ def test_log_shows_what_changed(store: HistoryStore, on: Any) -> None:
         "message_updated",
         "messages_deleted",
     ]
+    assert all(one["changed_at"].endswith("Z") for one in found), "as all other times"
     assert "edited" in on("show", "c").stdout
     assert on("log", "missing").returncode == 1
 

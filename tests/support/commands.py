@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from typing import Any, NamedTuple
@@ -17,6 +18,10 @@ SETTINGS = {"TZ": "UTC", "COLUMNS": "100", "NO_COLOR": "1"}
 WITHOUT = ("REDIS_HISTORY_URL", "REDIS_HISTORY_NAMESPACE", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 
 
+#: A time as a whole value that does not end in Z.
+_OTHER_TIME = re.compile(r'"\d{4}-\d\d-\d\d[T ]\d\d:\d\d[^"Z]*"')
+
+
 class Done(NamedTuple):
     """The status and the output of a command."""
 
@@ -26,7 +31,8 @@ class Done(NamedTuple):
 
     @property
     def lines(self) -> list[dict[str, Any]]:
-        """The output of --json."""
+        """The output of --json, in which all times are in UTC and end in Z."""
+        assert _OTHER_TIME.search(self.stdout) is None
         return [json.loads(line) for line in self.stdout.splitlines()]
 
 
