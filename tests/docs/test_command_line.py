@@ -71,6 +71,11 @@ def test_the_fields_of_json() -> None:
     assert _documented("A conversation, of") == set(to_json(Conversation("c")))
     assert _documented("A message, of") == set(to_json(message))
     assert _documented("A hit, of") == set(to_json(SearchHit(message, 1.0, "c")))
+    heads = "\n".join(line for line in sections(PAGE)["JSON"].splitlines() if line.endswith(":"))
+    described = {*re.findall(r"`(\w+)`", heads), *_documented("Other commands")}
+    with_json = {path.split()[1] for path, command in SCRIPT["commands"](commands.cli, "redis-history")
+                 if any("--json" in option.opts for option in command.params)}  # fmt: skip
+    assert described == {*with_json, "mcp"}
 
 
 def test_the_checks_of_the_doctor(server: RealServer, namespace: str) -> None:
