@@ -19,7 +19,7 @@ from typing import Any, Literal
 import msgspec
 
 from redis_history.errors import InvalidMessageError
-from redis_history.model import Message, Part, TextPart, UnknownPart
+from redis_history.model import AttachmentPart, Message, Part, TextPart, UnknownPart
 
 Json = dict[str, Any]
 
@@ -41,6 +41,7 @@ _CONTENT |= {"args", "response", "output", "parts", "summary", "encrypted_conten
 _ASSUMED = frozenset(("detail", "status"))  # required by a provider's types, but missing in some originals
 _WHOLE = _ENVELOPE | {"input", "arguments", "args", "response"}  # compared as one value, never field by field
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
+_FILE_NAMES = ("title", "filename", "document_name", "display_name")
 _MAX_DEPTH = 90  # the message model allows 100, and the message itself needs some of them
 
 
@@ -260,7 +261,14 @@ def write_block(
     ours, lost = write(part, "original" if note.get("own") else shape)
     if ours is not None:
         ours = rebuild(ours, note, valid=shape != "original", free=free, not_null=not_null)
+        if isinstance(part, AttachmentPart) and part.name and not _has_name(ours, part.name):
+            lost = "the name of a file" if lost is None else f"{lost}, and the name of a file"
     return ours, lost
+
+
+def _has_name(block: Json, name: str) -> bool:
+    holders = [block, *(value for value in block.values() if isinstance(value, Mapping))]
+    return any(holder.get(key) == name for holder in holders for key in _FILE_NAMES)
 
 
 def parts_of_content(content: Any, read: Callable[[Any], Part], where: str, forms: str) -> tuple[Part, ...]:

@@ -254,16 +254,17 @@ class _Gemini(Format):
         url, own = part.reference, self.is_own(part)
         mime, data = split_data_url(url)
         # Only one of Google's two APIs accepts a display name. It is restored if the original had it, but never added.
-        lost = "the name of a file" if part.name is not None and not own else None
         if data is not None and not self.note(part).get("file"):
             if not own and not _is_base64(data):
                 return None, "inline content that is not base64"
             kind = part.mime_type if mime == _UNKNOWN_TYPE else mime
-            return {"inline_data": {**({} if kind is None else {"mime_type": kind}), "data": data}}, lost
+            return {"inline_data": {**({} if kind is None else {"mime_type": kind}), "data": data}}, None
         if url is None or not (own or re.match(r"(https?|gs)://", url)):
             return None, NOT_USABLE
-        kind = part.mime_type or (None if own else mimetypes.guess_type(part.name or url.partition("?")[0])[0])
-        if not own and lost is None and part.modality in _MODALITIES and part.modality != _modality(kind):
+        guesses = () if own else (part.name or "", url.partition("?")[0])
+        kind = part.mime_type or next(filter(None, (mimetypes.guess_type(guess)[0] for guess in guesses)), None)
+        lost = None
+        if not own and part.modality in _MODALITIES and part.modality != _modality(kind):
             lost = f"the modality {part.modality}: the MIME type of the file does not say it"
         return {"file_data": {**({} if kind is None else {"mime_type": kind}), "file_uri": url}}, lost
 

@@ -16,17 +16,27 @@ from tests.support.sdk import validate
 from tests.unit.format_cases import Format, every_format, through_storage, turns
 
 ids = st.just("c") | st.text("abcXYZ019_-", min_size=1, max_size=12)  # ids repeat in real conversations
+names = st.none() | ids  # of files
 base64s = st.binary(max_size=9).map(lambda data: base64.b64encode(data).decode())
 urls = st.builds(lambda name: f"https://x.test/{name}.png", ids)
 images = st.builds(
     AttachmentPart,
     modality=st.just("image"),
+    name=names,
     reference=ids | urls | base64s.map(lambda b: f"data:image/png;base64,{b}"),
+)
+audio = st.builds(
+    AttachmentPart,
+    modality=st.just("audio"),
+    name=names,
+    reference=ids
+    | ids.map(lambda name: f"https://x.test/{name}.wav")
+    | base64s.map(lambda b: f"data:audio/wav;base64,{b}"),
 )
 documents = st.builds(
     AttachmentPart,
     modality=st.just("document"),
-    name=st.none() | ids,
+    name=names,
     reference=ids
     | ids.map(lambda name: f"https://x.test/{name}.pdf")
     | base64s.map(lambda b: f"data:application/pdf;base64,{b}"),
@@ -43,7 +53,7 @@ called = st.builds(ToolUsePart, id=ids, name=ids, input=json_maps | json_values)
 thought = st.builds(ReasoningPart, text=texts, signature=st.none() | base64s)
 parts = {
     "system": said,
-    "user": st.one_of(said, images, documents),
+    "user": st.one_of(said, images, audio, documents),
     "assistant": st.one_of(said, thought, called),
     "tool": results,
 }

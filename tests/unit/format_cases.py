@@ -84,7 +84,10 @@ def _content(part: Any) -> tuple[Any, ...]:
             return ("result", part.tool_use_id, _value(content), part.is_error)
         case UnknownPart():
             return ("unknown", _value(part.data))
-    return ("file", part.modality or "document", part.reference)
+    reference = part.reference
+    if part.modality == "audio" and reference is not None and reference.startswith("data:"):
+        reference = reference.partition(",")[2]  # Mistral's inline audio has no type
+    return ("file", part.modality or "document", reference, part.name)
 
 
 def _value(value: Any) -> str:

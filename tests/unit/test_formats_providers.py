@@ -304,8 +304,34 @@ def test_a_file_id_reaches_every_provider_that_takes_file_ids(format_, modality)
         stored = through_storage(format_.from_(items))
         assert stored[0].parts[1].reference == FILE_ID
         assert format_.to(stored, shape=shape) == items
-    kept = stored[0].parts[1].modality == (modality if modality == "image" else "document")
-    assert len(losses) == (not kept)
+    back = stored[0].parts[1]
+    kept = back.modality == (modality if modality == "image" else "document")
+    assert len(losses) == (not kept or back.name is None)
+
+
+@every_format
+@pytest.mark.parametrize(
+    ("modality", "reference"),
+    [
+        ("image", "https://x.test/a.png"),
+        ("image", "data:image/png;base64,AAAA"),
+        ("audio", "data:audio/wav;base64,AAAA"),
+        ("document", "https://x.test/a.pdf"),
+        ("document", "data:application/pdf;base64,AAAA"),
+    ],
+)
+def test_the_name_of_a_file_is_kept_or_reported(format_, modality, reference):
+    part = AttachmentPart(name="claim", modality=modality, reference=reference)
+    losses = []
+    back = format_.from_(format_.to([user(part, id="m")], on_loss=losses.append))
+    if back:
+        kept = back[0].parts[0].name == "claim"
+        assert [loss.reason for loss in losses] == ([] if kept else ["the name of a file"])
+    else:
+        assert len(losses) == 1
+    losses.clear()
+    format_.to(through_storage(back), on_loss=losses.append)
+    assert losses == [], "of the provider's own messages, nothing is lost"
 
 
 @every_format
@@ -367,7 +393,10 @@ def test_file_ids_in_tool_results_stay_with_their_provider():
     assert len(losses) == 1
 
 
-def test_langchain_accepts_file_ids():
+def test_langchain_accepts_file_ids_without_names():
+    losses = []
+    to_langchain([user(AttachmentPart(name="a.pdf", reference="file-1"))], on_loss=losses.append)
+    assert [loss.reason for loss in losses] == ["the name of a file"]
     part = AttachmentPart(modality="document", reference="file-1")
     items = to_langchain([user("see", part)])
     assert items[0]["data"]["content"][1] == {"type": "file", "file_id": "file-1"}
