@@ -16,9 +16,11 @@ from redis_history.engine.space import DEFAULT_CAP, ConversationState, Space
 from redis_history.errors import StoreClosedError
 from redis_history.events import BEGINNING
 from redis_history.operations import FindMessage, GrowReply, Op, ReadChanges, ReadHead, ReadPage, Write
-from redis_history.operations.backend import ChangedHeads, ChangeQuery, SearchedBy, Wake, WakeAll
+from redis_history.operations.backend import AsyncBackend, ChangedHeads, ChangeQuery, SearchedBy, Wake, WakeAll
 from redis_history.operations.base import Entry
 from redis_history.operations.update import ReplyEnd, UpdateMessage
+
+__all__ = ["AsyncMemoryBackend"]
 
 T = TypeVar("T")
 #: Outcomes of writes that are kept for repetitions.
@@ -152,8 +154,12 @@ class MemoryBackend:
         return outcome
 
 
-class AsyncMemoryBackend:
-    """For asynchronous stores; `memory` shares the conversations of another backend."""
+class AsyncMemoryBackend(AsyncBackend):
+    """A backend for asynchronous stores that keeps its conversations in a synchronous one.
+
+    `memory`: that backend, such as a `StoredBackend`. None: a new one in the memory of this process, with these options:
+    `log_length`, `ttl`, `max_messages` and `max_conversations`.
+    """
 
     search_mode = MemoryBackend.search_mode
 

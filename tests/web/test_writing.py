@@ -163,7 +163,8 @@ async def test_each_change_needs_its_own_right(writable: Any, store: Any, right:
             refused = await web.request(method, path, json=body)
             assert (refused.status_code, refused.json()["code"]) == (403, "forbidden"), body
             if right in NOT_OF_SERVE:
-                assert (await writable.request(method, path, json=body)).json()["code"] == "forbidden", "of `serve`, too"
+                of_serve = await writable.request(method, path, json=body)
+                assert of_serve.json()["code"] == "forbidden"
         assert await store.snapshot("c") == before
         rights = {right}
         for method, path, body in NEEDED[right]:
