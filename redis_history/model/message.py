@@ -151,6 +151,7 @@ class Message(OpenStruct, frozen=True, kw_only=True, metaclass=_Checked):
     - `status`: "complete", "streaming" while `store.stream` writes it, or "interrupted" if that did not come to its
       end.
     - `sequence`: the arrival number within the conversation, from 1. The store sets it.
+    - `extra`: the fields that a newer version stored, by name; kept unchanged.
 
     JSON values are text, finite numbers, integers of 64 bits, booleans, None, and lists and dicts of these, with text
     as keys. A stored message has at most 4,000,000 bytes, 100 levels of nesting and 100,000 values (else
@@ -162,7 +163,7 @@ class Message(OpenStruct, frozen=True, kw_only=True, metaclass=_Checked):
 
     schema_version: ClassVar[int] = SCHEMA_VERSION
 
-    # The order is that of the stored array; new fields come last.
+    # The order is that of the stored array. New fields go into `extra` by name, so that older versions keep them.
     sequence: _Sequence = None
     timestamp: _Timestamp = None
     id: _Id = msgspec.field(default_factory=new_id)

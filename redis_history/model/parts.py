@@ -16,7 +16,7 @@ Modality = Literal["text", "image", "audio", "video", "document", "file"]
 
 class OpenStruct(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Base of everything stored inside a message. `provider_meta` has details of a provider, `extra` the fields of a
-    JSON form that this version does not know, by name. Both are kept unchanged.
+    newer version, by name. Both are kept unchanged.
 
     Reading is faster with `gc=False`, which is safe because values that `encode_body` accepts have no cycles.
     """

@@ -5,7 +5,7 @@ the fields of `Message` in their order, without those at the end that have their
 the array without sequence and timestamp, which the store inserts after the header byte. So a repeated append is
 recognized by its bytes.
 
-Fields that a newer version added at the end of an array are ignored.
+A newer version stores its fields in `extra`, by name. Values behind that are ignored.
 """
 
 from __future__ import annotations

@@ -16,7 +16,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redis_history import Conversation, HistoryStore, assistant, system, tool, tool_result, tool_use, user
+from redis_history import (
+    Conversation,
+    HistoryStore,
+    Message,
+    Participant,
+    TextPart,
+    UnknownPart,
+    assistant,
+    system,
+    tool,
+    tool_result,
+    tool_use,
+    user,
+)
 from redis_history.errors import InvalidInputError
 from redis_history.importers import (
     async_export_messages,
@@ -99,6 +112,36 @@ async def test_an_export_comes_back_equal(stores: Any, tmp_path: Path) -> None:
         assert bare(await store.get(name)) == bare(expected)
     record = await store.get_conversation("c1")
     assert (record.user_id, record.title, record.metadata) == ("ann", "T", {"k": [1, None]})
+
+
+async def test_fields_of_a_newer_version_are_kept_by_every_change(stores: Any, tmp_path: Path) -> None:
+    store = stores()
+    newer = Message(
+        role="user",
+        id="new",
+        parts=(TextPart("x", extra={"language": "en"}), UnknownPart({"type": "poll", "answers": [1, 2]})),
+        participant=Participant("user", "ann", extra={"team": "red"}),
+        extra={"priority": 5, "nested": {"a": [None]}},
+    )
+
+    def kept(message: Any) -> bool:
+        return (message.parts, message.participant, message.extra) == (newer.parts, newer.participant, newer.extra)
+
+    await store.append_many("c", [newer, user("y", id="y"), user("z", id="z")])
+    [found, *_] = await store.get("c")
+    edited = await store.update_message("c", msgspec.structs.replace(found, metadata={"edited": True}))
+    assert kept(edited.message)
+    done = await store.compact("c", through="y", summary="Both.")
+    assert [kept(one) for one in await store.get("c", include_archived=True)].count(True) == 1
+    fork = await store.fork("c")
+    await store.expand("c", done.summary.id)
+    await exported(store, tmp_path / "out.jsonl")
+    await store.delete_conversation("c")
+    await import_into(store, tmp_path / "out.jsonl")
+    await store.expand(fork.conversation_id, done.summary.id)
+    for name in ("c", fork.conversation_id):
+        [back, *_] = await store.get(name)
+        assert (kept(back), back.metadata) == (True, {"edited": True})
 
 
 @given(conversation=st.lists(any_messages(), min_size=1, max_size=3, unique_by=lambda message: message.id))
