@@ -157,7 +157,7 @@ class MemoryBackend:
 class AsyncMemoryBackend(AsyncBackend):
     """A backend for asynchronous stores that keeps its conversations in a synchronous one.
 
-    `memory`: that backend, such as a `StoredBackend`. None: a new one in the memory of this process, with these options:
+    `memory`: that backend, such as a `StoredBackend`. None: a new one in the memory of this process, with the options
     `log_length`, `ttl`, `max_messages` and `max_conversations`.
     """
 
