@@ -56,8 +56,8 @@ def serve_command(
 ) -> None:  # fmt: skip
     """Show conversations in a browser, live.
 
-    Prints the URL to open. It contains a token that gives access to everything in the namespace: keep it secret. The
-    token is that of REDIS_HISTORY_TOKEN, or a new one each time. Runs until SIGTERM or SIGINT.
+    Prints the URL to open. It contains a token that gives access to all conversations of the namespace: keep it secret.
+    The token is that of REDIS_HISTORY_TOKEN, or a new one each time. Runs until SIGTERM or SIGINT.
     """
     try:
         import uvicorn
