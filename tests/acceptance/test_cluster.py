@@ -273,7 +273,8 @@ def test_a_slot_that_is_stuck_stops_no_change_of_a_conversation(cluster: RealClu
 @pytest.mark.proves("cluster", "one-change")
 @pytest.mark.parametrize("where", ["leaving", "arriving"])
 @pytest.mark.parametrize(
-    "act", ["clear", "restore", "delete_conversation", "expand", "expand a longer archive", "compact", "update", "delete"]
+    "act",
+    ["clear", "restore", "delete_conversation", "expand", "expand a longer archive", "compact", "update", "delete"],
 )
 def test_a_slot_that_begins_to_leave_or_has_nearly_arrived_makes_no_half_change(
     cluster: RealCluster, namespace: str, act: str, where: str
@@ -312,7 +313,11 @@ def test_a_slot_that_begins_to_leave_or_has_nearly_arrived_makes_no_half_change(
             except (BackendUnavailableError, OutcomeUnknownError):
                 done = False
             assert done == (act in ("update", "delete") or (where == "arriving" and act != "compact"))
-            if not done or act not in ("clear", "delete", "delete_conversation"):  # after these, reads lack a key and wait
+            if not done or act not in (
+                "clear",
+                "delete",
+                "delete_conversation",
+            ):  # after these, reads lack a key and wait
                 now = reader.snapshot("c"), reader.get("c", include_archived=True), list(reader.log("c"))
                 assert done or now == before
                 assert now[0].message_count == len(now[0].messages)
