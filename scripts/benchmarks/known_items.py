@@ -1,6 +1,6 @@
 """Known items: does a search find the one message that a question quotes?
 
-    python scripts/benchmarks/known_items.py FOLDER [--questions 300] [--embedder random|default]
+    python scripts/benchmarks/known_items.py FOLDER [--questions 300] [--embedder random|default|MODULE:NAME]
 
 FOLDER has transcripts in the formats of mini-swe-agent, SWE-agent and Claude Code (the set "agents"), tau-bench and
 tau2-bench ("airline") and KdConv ("chinese"), as `.jsonl.gz`. Nothing of them is kept.
@@ -11,6 +11,8 @@ conversation contains, whatever its case. The kinds take turns:
     token    a code, path, identifier or number, inside a sentence of common words or alone
     parts    the parts of an identifier in CamelCase or snake_case, as separate words, if no other message has them all
     words    eight words in a row (ten characters in Chinese), inside a question
+
+MODULE:NAME is a class of embedders, such as one with a transformer, whose objects have a `dimension`.
 
 Each set is one namespace; each question is asked in its conversation. Printed are the share of messages among the first
 ten hits and the mean reciprocal rank, by kind.
@@ -25,6 +27,7 @@ import random
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -175,12 +178,13 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--questions", type=int, default=300)
     parser.add_argument("--server", choices=("redis", "plain"), default="redis")
-    parser.add_argument("--embedder", choices=("random", "default"))
+    parser.add_argument("--embedder")
     chosen = parser.parse_args()
     options: dict[str, Any] = {}
     if chosen.embedder is not None:
-        function = random_vectors if chosen.embedder == "random" else "default"
-        options = {"embedder": function, "vectors": 256}
+        module, _, kind = chosen.embedder.partition(":")
+        function = getattr(import_module(module), kind)() if kind else {"random": random_vectors}.get(module, module)
+        options = {"embedder": function, "vectors": function.dimension if kind else 256}
     server = RealServer(chosen.server).start()
     try:
         for name in SETS:
