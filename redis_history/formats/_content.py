@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from redis_history.formats._notes import FORMS, Json, Rendered, note_of, storable, with_note
+from redis_history.formats._notes import FORMS, Json, Rendered, note_of, storable, stored_value, with_note
 from redis_history.model import AttachmentPart, Modality, Part, TextPart
 
 NOT_USABLE = "a file that is not inline, not a URL and not uploaded to this provider"
@@ -113,7 +113,8 @@ def parse_arguments(raw: Any) -> tuple[Any, Json]:
     """The value of `raw` and a note for `dump_arguments`. Invalid JSON, and values that cannot be stored, stay
     strings."""
     if not isinstance(raw, str):
-        return (raw, {"style": "object"}) if storable(raw) else (_dump(raw), {"style": "parsed"})
+        value, is_text = stored_value(raw)
+        return (_dump(raw), {"style": "parsed"}) if is_text else (value, {"style": "object"})
     try:
         value = json.loads(raw, parse_constant=_refuse)
     except (ValueError, RecursionError):

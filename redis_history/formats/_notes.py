@@ -5,7 +5,7 @@ other values there), `null` (keys that were null where the rendering is empty), 
 has), `keys` (the original order of keys), `in` (notes of nested dicts). Most originals need no note. A note never
 overrides content: a message that was edited after its import must keep the edit.
 
-Values that cannot be stored, such as integers beyond 64 bits, are stored as JSON text.
+Values that cannot be stored, such as integers beyond 64 bits, are stored as JSON text. Tuples are stored as lists.
 """
 
 from __future__ import annotations
@@ -109,7 +109,11 @@ def rebuild(
     return out
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(original: Any, ours: Any) -> bool:
+    return _equal(original, ours) or _equal(_with_lists(original), ours)
+
+
+def _equal(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other or repr(one) == repr(other))  # NaN is not equal to itself
 
 
@@ -117,7 +121,8 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def storable(value: Any) -> bool:
-    """Whether a message can hold this value: integers of 64 bits, finite numbers, valid text, not nested too deep."""
+    """Whether a message can hold this value: integers of 64 bits, finite numbers, valid text, lists instead of tuples,
+    not nested too deep."""
     try:
         msgspec.msgpack.encode(value)
     except (OverflowError, UnicodeEncodeError, RecursionError):
@@ -129,7 +134,7 @@ def storable(value: Any) -> bool:
 
 def _fits(values: Iterable[Any], level: int) -> bool:
     for value in values:
-        if isinstance(value, float) and not math.isfinite(value):
+        if isinstance(value, tuple) or (isinstance(value, float) and not math.isfinite(value)):
             return False  # 1e400 is valid JSON, but infinity as a Python float
         inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
         if inner and (level > _MAX_DEPTH or not _fits(inner, level + 1)):
@@ -138,8 +143,25 @@ def _fits(values: Iterable[Any], level: int) -> bool:
 
 
 def stored_value(value: Any) -> tuple[Any, bool]:
-    """`value`, or its JSON text if a message cannot hold it; and whether it is the text."""
-    return (value, False) if isinstance(value, str) or storable(value) else (json.dumps(value, default=str), True)
+    """`value` with lists for its tuples, or its JSON text if a message cannot hold it; and whether it is the text."""
+    if isinstance(value, str) or storable(value):
+        return value, False
+    value = _with_lists(value)
+    return (value, False) if storable(value) else (json.dumps(value, default=str), True)
+
+
+def _with_lists(value: Any) -> Any:
+    """`value` with lists for its tuples, as in JSON; unchanged if it is nested too deep to be stored."""
+    try:
+        return _lists(value)
+    except RecursionError:
+        return value
+
+
+def _lists(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _lists(inner) for key, inner in value.items()}
+    return [_lists(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def kept_value(value: Any, note: Json) -> Any:
@@ -171,8 +193,8 @@ def with_note(form: str, note: Json) -> Json | None:
     """The `provider_meta` for a part with this note; None for an empty note."""
     if not note:
         return None
-    text, is_text = stored_value(note)
-    return {form: {"json": text} if is_text else note}
+    kept, is_text = stored_value(note)
+    return {form: {"json": kept} if is_text else kept}
 
 
 def noted(part: Any, form: str, note: Json) -> Part:

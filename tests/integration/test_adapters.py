@@ -1,4 +1,4 @@
-"""Every adapter refuses a wrong kind of store when it is made, and names the class that it needs."""
+"""What all adapters do: they refuse a wrong kind of store when they are made, and take what has no form in JSON."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from agent_framework import Content as FrameworkContent
 from agent_framework import Message as FrameworkMessage
-from langchain_core.messages import HumanMessage
-from llama_index.core.base.llms.types import ChatMessage
-from pydantic_ai.messages import ModelRequest, UserPromptPart
+from google.adk.events import Event, EventActions
+from google.genai import types
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from llama_index.core.base.llms.types import ChatMessage, ToolCallBlock
+from pydantic_ai.messages import ModelRequest, ModelResponse, ToolCallPart, ToolReturnPart, UserPromptPart
 
 from redis_history import AsyncHistoryStore, HistoryStore
 from redis_history.errors import (
@@ -180,6 +183,98 @@ def test_a_synchronous_store_works_in_many_event_loops(name: str, store: History
 def test_a_wrong_id_is_refused(make: Any, wrong: Any) -> None:
     with HistoryStore("memory://") as sync, pytest.raises(InvalidConversationIdError):
         make(wrong, sync, AsyncHistoryStore("memory://"))
+
+
+SIZE: Any = {"size": (640, (4, 8))}
+IN_CLAUDE = {"type": "tool_use", "id": "c", "name": "f", "input": SIZE}
+ENTRIES: Any = [
+    {"type": "assistant", "uuid": "1", "message": {"role": "assistant", "content": [IN_CLAUDE]}, "own": SIZE},
+    {"type": "progress", "uuid": "2", "own": SIZE},
+]
+
+
+async def in_agent_framework(store: AsyncHistoryStore) -> Any:
+    call = FrameworkContent.from_function_call("c", "f", arguments=SIZE, additional_properties={"own": SIZE})
+    adapter = agent_framework.AgentFrameworkHistory(store)
+    await adapter.save_messages("s", [FrameworkMessage("assistant", [call])])
+    [found] = (await adapter.get_messages("s"))[0].contents
+    return [found.arguments, found.additional_properties["own"]]
+
+
+async def in_adk(store: AsyncHistoryStore) -> Any:
+    service = google_adk.AdkSessionService(store)
+    where: Any = {"app_name": "a", "user_id": "u", "session_id": "s"}
+    session = await service.create_session(**where, state=SIZE)
+    parts = [
+        types.Part(function_call=types.FunctionCall(name="f", id="c", args=SIZE)),
+        types.Part(function_response=types.FunctionResponse(name="f", id="c", response=SIZE)),
+    ]
+    for part in parts:
+        actions = EventActions(state_delta={"own": SIZE, "user:own": SIZE})
+        content = types.Content(role="model", parts=[part])
+        await service.append_event(session, Event(author="a", content=content, actions=actions, custom_metadata=SIZE))
+    found = await service.get_session(**where)
+    assert found is not None
+    call, result = [event.content.parts[0] for event in found.events]  # type: ignore[union-attr,index]
+    state = found.state
+    metadata = [event.custom_metadata for event in found.events]
+    return [call.function_call.args, result.function_response.response, state["own"], state["user:own"], *metadata]  # type: ignore[union-attr]
+
+
+async def in_openai_agents(store: AsyncHistoryStore) -> Any:
+    session = openai_agents.AgentsSession("s", store)
+    items: Any = [
+        {"role": "user", "content": [{"type": "input_text", "text": "x", "own": SIZE}], "own": SIZE},
+        {"type": "function_call_output", "call_id": "c", "output": SIZE, "own": SIZE},
+        {"own": SIZE},
+    ]
+    await session.add_items(items)
+    asked, result, bare = await session.get_items()
+    return [asked["content"][0]["own"], asked["own"], result["output"], result["own"], bare["own"]]  # type: ignore[index,typeddict-item]
+
+
+async def in_claude_agent_sdk(store: AsyncHistoryStore) -> Any:
+    adapter, key = claude_agent_sdk.ClaudeSessionStore(store), {"project_key": "p", "session_id": "s"}
+    await adapter.append(key, ENTRIES)  # type: ignore[arg-type]
+    said, other = await adapter.load(key) or ()  # type: ignore[arg-type,misc]
+    return [said["message"]["content"][0]["input"], said["own"], other["own"]]
+
+
+async def in_pydantic_ai(store: AsyncHistoryStore) -> Any:
+    history = pydantic_ai.PydanticAIHistory("s", store)
+    call = ToolCallPart("f", SIZE, tool_call_id="c", provider_details=SIZE)
+    returned = ToolReturnPart("f", SIZE, "c", metadata=SIZE)
+    await history.append([ModelResponse([call], provider_details=SIZE), ModelRequest([returned])])
+    answer, request = await history.load()
+    [call], [returned] = answer.parts, request.parts  # type: ignore[assignment]
+    return [call.args, call.provider_details, answer.provider_details, returned.content, returned.metadata]  # type: ignore[union-attr]
+
+
+async def in_langchain(store: AsyncHistoryStore) -> Any:
+    history = langchain.LangChainHistory("s", async_store=store)
+    answer = AIMessage("", tool_calls=[{"name": "f", "args": SIZE, "id": "c"}], response_metadata=SIZE)
+    asked = HumanMessage([{"type": "text", "text": "x", "own": SIZE}], additional_kwargs=SIZE)
+    await history.aadd_messages([asked, answer, ToolMessage("x", tool_call_id="c", artifact=(640, (4, 8)))])
+    asked, answer, result = await history.aget_messages()  # type: ignore[assignment]
+    shown: Any = asked.content
+    values = [shown[0]["own"], asked.additional_kwargs, answer.tool_calls[0]["args"], answer.response_metadata]
+    return [*values, {"size": result.artifact}]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "turn", [in_agent_framework, in_adk, in_openai_agents, in_claude_agent_sdk, in_pydantic_ai, in_langchain]
+)
+async def test_tuples_come_back_as_lists(turn: Callable[[Any], Any], async_store: AsyncHistoryStore) -> None:
+    found = await turn(async_store)
+    assert found == [{"size": [640, [4, 8]]}] * len(found)
+
+
+def test_tuples_come_back_as_lists_in_llama_index(store: HistoryStore) -> None:
+    adapter = llama_index.LlamaIndexChatStore(store)
+    block = ToolCallBlock(tool_call_id="c", tool_name="f", tool_kwargs=SIZE)
+    adapter.add_message("s", ChatMessage(role="assistant", blocks=[block], additional_kwargs=SIZE))
+    [found] = adapter.get_messages("s")
+    assert [found.blocks[0].tool_kwargs, found.additional_kwargs] == [{"size": [640, [4, 8]]}] * 2  # type: ignore[union-attr]
 
 
 def test_the_error_names_the_parameter_and_says_what_to_do() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 
@@ -180,6 +181,45 @@ def test_integers_of_any_size_survive(format_):
     assert [(use.id, type(use.input)) for m in messages for use in m.tool_uses] == [("c", str)]
     for other in FORMATS:
         assert str(N) in str(other.to(messages, on_loss=lambda loss: None))
+
+
+SIZES = {"size": (1, (2, 3))}
+WITH_TUPLES = {
+    "anthropic": [
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f", "input": SIZES}], "own": (1,)},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": SIZES, "own": (1,)}]},
+        {"role": "user", "content": [{"type": "text", "text": "x", "own": (1,)}, {"type": "new", "own": (2**70,)}]},
+    ],
+    "gemini": [
+        {"role": "model", "parts": [{"function_call": {"id": "c", "name": "f", "args": SIZES}}], "own": (1,)},
+        {"role": "user", "parts": [{"function_response": {"id": "c", "name": "f", "response": SIZES}}]},
+        {"role": "user", "parts": [{"text": "x", "own": (1,)}, {"new": (2**70,)}]},
+    ],
+    "openai_responses": [
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": SIZES, "own": (1,)},
+        {"type": "function_call_output", "call_id": "c", "output": SIZES, "own": (1,)},
+        {"type": "new", "own": (2**70,)},
+        {"role": "user", "content": [{"type": "input_text", "text": "x", "own": (1,)}], "own": (1,)},
+    ],
+}
+WITH_TUPLES["openai_chat"] = WITH_TUPLES["mistral"] = [
+    {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": SIZES}, "own": (1,)}]},
+    {"role": "tool", "tool_call_id": "c", "content": SIZES, "own": (1,)},
+    {"role": "user", "content": [{"type": "text", "text": "x", "own": (1,)}, {"type": "new", "own": (2**70,)}]},
+]
+
+
+def with_lists(value):
+    return json.loads(json.dumps(value))
+
+
+@every_format
+def test_tuples_come_back_as_lists(format_):
+    theirs = WITH_TUPLES[format_.name]
+    messages = through_storage(format_.from_(theirs))
+    assert format_.to(messages, shape="original", on_loss=pytest.fail) == with_lists(theirs)
+    assert [use.input for m in messages for use in m.tool_uses] == [with_lists(SIZES)]
+    assert [result.content for m in messages for result in m.tool_results] == [with_lists(SIZES)]
 
 
 def test_numbers_that_are_not_finite_survive():
