@@ -32,9 +32,10 @@ class LiveReplies:
         self._streams: dict[str, list[LiveStream]] = {}
 
     @asynccontextmanager
-    async def stream(self, conversation_id: str) -> AsyncIterator[LiveStream]:
-        """Follow what one run of a model streams. Replies without a whole message end as "interrupted"."""
-        made = LiveStream(self._store, conversation_id)
+    async def stream(self, conversation_id: str, writer: object = None) -> AsyncIterator[LiveStream]:
+        """Follow what one run of a model streams. Replies without a whole message end as "interrupted". `writer`: which
+        of the agents that write at the same time."""
+        made = LiveStream(self._store, conversation_id, writer)
         self._streams.setdefault(conversation_id, []).append(made)
         try:
             yield made
@@ -44,10 +45,10 @@ class LiveReplies:
                 del self._streams[conversation_id]
             await made.aclose()
 
-    async def settle(self, conversation_id: str, messages: Sequence[Message]) -> list[Message]:
+    async def settle(self, conversation_id: str, messages: Sequence[Message], writer: object = None) -> list[Message]:
         """Store messages that were streamed in the place of their live replies. Returns the others, to append: those
         before a reply get a time before it, so that the order is that of `messages`."""
-        streams = self._streams.get(conversation_id)
+        streams = [one for one in self._streams.get(conversation_id, ()) if one.writer == writer]
         if not streams:
             return list(messages)
         others: list[Message] = []
@@ -68,7 +69,8 @@ class LiveReplies:
 class LiveStream:
     """The live replies of one run. Errors of the store are logged, because the framework goes on."""
 
-    def __init__(self, store: Any, conversation_id: str) -> None:
+    def __init__(self, store: Any, conversation_id: str, writer: object) -> None:
+        self.writer = writer
         self._store = store
         self._conversation_id = conversation_id
         self._replies: list[Any] = []  # without a whole message yet

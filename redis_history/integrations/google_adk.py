@@ -6,6 +6,7 @@ import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Unpack
 from urllib.parse import quote
 
@@ -30,7 +31,7 @@ from redis_history.integrations._extras import (
     search_runner,
     without_runs,
 )
-from redis_history.integrations._live import LiveReplies
+from redis_history.integrations._live import LiveReplies, LiveStream
 from redis_history.model.ids import new_id
 from redis_history.tools import SearchOptions
 
@@ -101,7 +102,8 @@ class AdkSessionService(BaseSessionService):
         )
         if found is None or _KEY not in found.metadata:
             return None
-        events = [event for message in messages if (event := _event(message)) is not None]
+        whole = [message for message in messages if message.status != "streaming"]
+        events = [event for message in whole if (event := _event(message)) is not None]
         pending = await self._pending(found) if recent is not None else _after(messages, _note(found))
         session = await self._session(found, events, pending)
         if recent == 0:
@@ -142,7 +144,7 @@ class AdkSessionService(BaseSessionService):
         conversation_id = _id(session.app_name, session.user_id, session.id)
         is_new = True
         try:
-            for message in await self._live.settle(conversation_id, [_message(event)]):
+            for message in await self._live.settle(conversation_id, [_message(event)], (event.author, event.branch)):
                 try:
                     done = await self._store.append(conversation_id, message, must_exist=True)
                 except MessageConflictError:  # another event has the same id
@@ -162,22 +164,30 @@ class AdkSessionService(BaseSessionService):
         as it comes, with `store.stream`. The events of the session then take its place. `run_config` is by default
         that of `StreamingMode.SSE`."""
         options.setdefault("run_config", RunConfig(streaming_mode=StreamingMode.SSE))
-        async with self._live.stream(_id(runner.app_name, user_id, session_id)) as stream:
+        conversation_id = _id(runner.app_name, user_id, session_id)
+        streams: dict[Any, LiveStream] = {}  # by agent: those of a ParallelAgent write at the same time
+        async with AsyncExitStack() as stack:
             async for event in runner.run_async(user_id=user_id, session_id=session_id, **options):
+                writer = (event.author, event.branch)
                 if event.partial and event.content is not None:
+                    if writer not in streams:
+                        made = self._live.stream(conversation_id, writer)
+                        streams[writer] = await stack.enter_async_context(made)
                     for part in event.content.parts or ():
-                        await stream.write("" if part.thought else part.text or "")
-                else:
-                    stream.end()
+                        await streams[writer].write("" if part.thought else part.text or "")
+                elif writer in streams:
+                    streams[writer].end()
                 yield event
 
     async def _pending(self, record: Conversation) -> list[Message]:
         """The events whose changes are not in the state of the record."""
-        since = _note(record).get("applied")
-        found = await self._store.get(
-            record.conversation_id, since=None if since is None else Position.parse(since), include_archived=True
-        )
-        return _after(found, _note(record))
+        note = _note(record)
+        since = Position.parse(note["applied"]) if "applied" in note else None
+        if note.get("open"):
+            first = Position.parse(note["open"][0])
+            since = first._replace(sequence=first.sequence - 1)
+        found = await self._store.get(record.conversation_id, since=since, include_archived=True)
+        return _after(found, note)
 
     async def _settle(self, app_name: str, user_id: str, conversation_id: str) -> None:
         """Apply the pending changes of state, in the order of the events, also those of a process that died."""
@@ -188,7 +198,12 @@ class AdkSessionService(BaseSessionService):
             shared, own = _split(_delta_of(pending))
             await self._merge_shared(app_name, user_id, shared)
             note = _note(record)
-            note |= {"state": {**note["state"], **own}, "applied": str(pending[-1].position)}
+            note["state"] = {**note["state"], **own}
+            # The event of a live reply takes its place, which can be before events that are applied already.
+            note["open"] = [str(message.position) for message in pending if message.status == "streaming"]
+            positions = [message.position for message in pending if message.position is not None]
+            positions += [Position.parse(note["applied"])] if "applied" in note else []
+            note["applied"] = str(max(positions))
             if await self._save(record, note):
                 return
 
@@ -330,8 +345,8 @@ def _after(messages: Sequence[Message], note: Mapping[str, Any]) -> list[Message
     """The messages whose changes of state are not in the record."""
     if "applied" not in note:
         return list(messages)
-    applied = Position.parse(note["applied"])
-    return [message for message in messages if message.position is not None and message.position > applied]
+    applied, open_ = Position.parse(note["applied"]), set(map(Position.parse, note.get("open", ())))
+    return [one for one in messages if one.position is not None and (one.position > applied or one.position in open_)]
 
 
 def _delta_of(messages: Sequence[Message]) -> dict[str, Any]:

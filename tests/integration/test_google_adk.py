@@ -19,6 +19,7 @@ from google.adk.sessions import BaseSessionService, InMemorySessionService, Sess
 from google.adk.sessions.base_session_service import GetSessionConfig
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
+from msgspec.structs import replace
 
 from redis_history import AsyncHistoryStore, user
 from redis_history.integrations.google_adk import AdkSessionService, _message
@@ -134,6 +135,26 @@ async def test_a_process_that_dies_after_an_event_leaves_its_change_of_state(asy
     assert other.state == {"app:c": 2}
     found = (await read(service, "s")).state
     assert (found["a"], found["b"]) == (3, 2**70)
+
+
+async def test_a_process_that_dies_after_a_live_reply_leaves_its_change_of_state(
+    async_store: AsyncHistoryStore,
+) -> None:
+    """Another event, which is after the place of the reply, was applied in the meantime."""
+    service = AdkSessionService(async_store)
+    session = await service.create_session(**WHERE, session_id="s", state={"a": 0})
+    async with async_store.stream("adk/shop/ann%2F1/s") as reply:
+        await reply.write("y")
+        await service.append_event(session, event("x", actions=delta(a=1, x=1)))
+        assert [found.author for found in (await read(service, "s")).events] == ["user"], "the reply is not whole"
+    died = _message(event("y", "bot", actions=delta(a=2, user__y=2)))
+    place = {name: getattr(reply.message, name) for name in ("id", "timestamp", "sequence")}
+    await async_store.update_message("adk/shop/ann%2F1/s", replace(died, **place))  # the last write before its death
+    for config in ({}, {"num_recent_events": 0}):
+        assert (await read(service, "s", **config)).state == {"a": 2, "x": 1, "user:y": 2}
+    await service.append_event(session, event("z", actions=delta(x=3)))
+    assert (await read(service, "s")).state == {"a": 2, "x": 3, "user:y": 2}
+    assert (await service.create_session(**WHERE, session_id="other")).state == {"user:y": 2}
 
 
 class Model(BaseLlm):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import httpx
@@ -13,8 +13,14 @@ import pytest
 from agent_framework import Agent as FrameworkAgent
 from agent_framework import AgentSession
 from agents import Agent, OpenAIChatCompletionsModel, RunConfig, Runner, function_tool
-from google.adk.agents import LlmAgent
+from google.adk.agents import LlmAgent, ParallelAgent
+from google.adk.agents.run_config import RunConfig as AdkRunConfig
+from google.adk.agents.run_config import StreamingMode
+from google.adk.events import Event, EventActions
+from google.adk.models.base_llm import BaseLlm
+from google.adk.models.llm_response import LlmResponse
 from google.adk.runners import Runner as AdkRunner
+from google.adk.sessions import InMemorySessionService
 from google.genai import types
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.base.llms.types import ChatMessage, TextBlock, ToolCallBlock
@@ -178,6 +184,70 @@ async def test_readers_see_an_answer_while_it_is_written(
         if one.status == "streaming"
     }
     assert answers <= begun
+
+
+class Words(BaseLlm):
+    """Says words that begin like those of another agent, each when `may_say` lets it."""
+
+    words: list[str]
+    may_say: Any
+
+    async def generate_content_async(self, _: Any, stream: bool = False) -> AsyncGenerator[LlmResponse]:
+        for number, word in enumerate(self.words):
+            await self.may_say(number)
+            yield LlmResponse(content=types.Content(role="model", parts=[types.Part(text=word)]), partial=True)
+        await self.may_say(len(self.words))
+        yield LlmResponse(content=types.Content(role="model", parts=[types.Part(text="".join(self.words))]))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("live", [True, False])
+async def test_parallel_agents_write_replies_of_their_own_and_no_change_of_state_is_lost(
+    async_store: AsyncHistoryStore, live: bool
+) -> None:
+    """Another request changes the state while they write. Without `live`, ADK's own service shows what is right."""
+    service: Any = AdkSessionService(async_store) if live else InMemorySessionService()
+    where: Any = {"app_name": "shop", "user_id": "ann", "session_id": "s"}
+    turns = [asyncio.Event() for _ in range(7)]
+    turns[0].set()
+
+    def agent(name: str, places: list[int], words: list[str]) -> LlmAgent:
+        async def may_say(number: int) -> None:
+            await turns[places[number]].wait()
+
+        model = Words(model="scripted", words=words, may_say=may_say)
+        return LlmAgent(name=name, model=model, output_key=f"user:{name}")
+
+    agents = [agent("one", [0, 4, 5], ["The ", "first."]), agent("two", [1, 2, 3], ["The ", "second."])]
+    await service.create_session(**where)
+    both = ParallelAgent(name="both", sub_agents=list(agents))
+    runner = AdkRunner(agent=both, app_name="shop", session_service=service)
+    said: Any = {"user_id": "ann", "session_id": "s", "new_message": types.UserContent("Hi")}
+    streamed = AdkRunConfig(streaming_mode=StreamingMode.SSE)
+    events = service.live(runner, **said) if live else runner.run_async(**said, run_config=streamed)
+    step = 0
+    async for event in events:
+        step += 1
+        if step == 3:  # both have begun: another request, which sees no half answers
+            session = await service.get_session(**where)
+            assert [one.author for one in session.events] == ["user"]
+            changed = EventActions(state_delta={"theme": "dark", "user:one": "not yet"})
+            await service.append_event(session, Event(author="ui", actions=changed))
+        turns[step].set()
+        assert event.author in ("one", "two")
+    session = await service.get_session(**where)
+    assert sorted((one.author, one.content and one.content.parts[0].text) for one in session.events[1:]) == [
+        ("one", "The first."),
+        ("two", "The second."),
+        ("ui", None),
+    ]
+    answers = {"user:one": "The first.", "user:two": "The second."}
+    assert session.state == {"theme": "dark", **answers}
+    other = await service.create_session(app_name="shop", user_id="ann", session_id="other")
+    assert other.state == answers
+    if live:
+        stored = await async_store.get("adk/shop/ann/s")
+        assert [message.status for message in stored] == ["complete"] * 4
 
 
 @pytest.mark.parametrize("failure", ["closed early", "erased"])
