@@ -11,11 +11,12 @@ from msgspec.structs import replace
 from redis_history import AsyncHistoryStore, HistoryStore, Message
 from redis_history._validation import refuse
 from redis_history.errors import BatchTooLargeError, RevisionConflictError
-from redis_history.formats import OnLoss, from_openai_responses, to_openai_responses
+from redis_history.formats import Loss, OnLoss, from_openai_responses, to_openai_responses
 from redis_history.integrations._extras import asynchronous, batches, checked_id, missing, search_runner
 from redis_history.integrations._live import LiveReplies
 from redis_history.model.pairs import OpenCalls
 from redis_history.tools import SearchOptions
+from redis_history.types import Part
 
 try:
     from agents import FunctionTool
@@ -65,6 +66,7 @@ class AgentsSession(Session):
         self, limit: int | None = None, *, wrapper: RunContextWrapper[Any] | None = None
     ) -> list[TResponseInputItem]:
         """The newest `limit` items, oldest first. None uses the limit of `session_settings`; without one, all items.
+        A live reply is left out until it ends.
 
         The API rejects a tool output without its call, and a call without the reasoning before it. So items whose call
         or reasoning is not among the newest `limit` are left out.
@@ -72,13 +74,13 @@ class AgentsSession(Session):
         if limit is None and self.session_settings is not None:
             limit = self.session_settings.limit
         if limit is None:
-            return self._items(await self._store.get(self.session_id))
+            return self._items(_ended(await self._store.get(self.session_id)))
         if limit <= 0:
             return []
         wanted = limit
         while True:  # a message can become any number of items, also none
             messages = await self._store.get(self.session_id, limit=wanted)
-            found = [self._items([message]) for message in messages]
+            found = [self._items([message]) for message in _ended(messages)]
             if sum(map(len, found)) >= limit or len(messages) < wanted:
                 return _whole_pairs(found, limit)
             wanted *= 4
@@ -94,20 +96,25 @@ class AgentsSession(Session):
 
     async def pop_item(self, *, wrapper: RunContextWrapper[Any] | None = None) -> TResponseInputItem | None:
         """Remove and return the newest item; None if there is none. Concurrent calls each return a different item."""
+        wanted = 1
         while True:
             record = await self._store.get_conversation(self.session_id)
-            newest = await self._store.get(self.session_id, limit=1)
+            found = await self._store.get(self.session_id, limit=wanted)
+            newest = _ended(found)[-1:]
+            if not newest and len(found) == wanted:
+                wanted *= 4  # only live replies
+                continue
             if record is None or not newest:
                 return None
             [message], revision = newest, record.revision
             items = self._items(newest)
-            rest = from_openai_responses([dict(item) for item in items[:-1]])
+            parts = self._without_last_item(message, items)
             try:
-                if len(rest) == 1:
+                if parts:
                     # A repeated identical update succeeds at any revision. So two calls that remove the same item must
                     # write different messages.
                     mark = {**message.provider_meta, "openai_agents": {"popped": uuid.uuid4().hex}}
-                    kept = replace(message, parts=rest[0].parts, provider_meta=mark)
+                    kept = replace(message, parts=parts, provider_meta=mark)
                     await self._store.update_message(self.session_id, kept, expected_revision=revision)
                     return items[-1]
                 deleted = await self._store.delete_messages(self.session_id, [message.id], expected_revision=revision)
@@ -149,10 +156,12 @@ class AgentsSession(Session):
         messages = await self._store.get(self.session_id)
         if type(self) is not AgentsSession or record is None or len(messages) > _MOST_REPLACED:
             return None
-        groups = [self._items([message]) for message in messages]
+        groups = [self._items(_ended([message])) for message in messages]
         before = max(sum(map(len, groups)) - limit, 0)
 
         async def replace_suffix(start: int, output: list[TResponseInputItem]) -> bool:
+            if any(message.status == "streaming" for message in messages):
+                return False  # a live reply would be lost
             kept, left = [], before + start
             for message, items in zip(messages, groups, strict=True):
                 # A message whose items are replaced in part is split.
@@ -167,6 +176,16 @@ class AgentsSession(Session):
             return True
 
         return _CompactionSnapshot([item for items in groups for item in items][before:], not before, replace_suffix)
+
+    def _without_last_item(self, message: Message, items: list[TResponseInputItem]) -> tuple[Part, ...]:
+        """The parts of `message`, whose items these are, without its last item; () if there is no other."""
+        for end in range(len(message.parts) - 1, 0, -1) if len(items) > 1 else ():
+            parts = message.parts[:end]
+            if to_openai_responses([replace(message, parts=parts)], shape="original", on_loss=_ignore) == items[:-1]:
+                return parts
+        # The last part is not the last item: calls come last in a message of a user.
+        rest = from_openai_responses([dict(item) for item in items[:-1]])
+        return tuple(part for one in rest for part in one.parts)
 
     def _items(self, messages: list[Message]) -> list[TResponseInputItem]:
         return to_openai_responses(messages, shape="original", on_loss=self._on_loss)  # type: ignore[return-value]
@@ -191,6 +210,15 @@ def search_tool(
         on_invoke_tool=invoke,
         strict_json_schema=False,  # strict mode requires every parameter
     )
+
+
+def _ended(messages: list[Message]) -> list[Message]:
+    """Without the live replies that are being written."""
+    return [message for message in messages if message.status != "streaming"]
+
+
+def _ignore(loss: Loss) -> None:
+    """`on_loss` for what was reported before."""
 
 
 def _whole_pairs(messages: list[list[TResponseInputItem]], limit: int) -> list[TResponseInputItem]:

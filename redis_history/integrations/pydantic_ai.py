@@ -77,8 +77,8 @@ class PydanticAIHistory:
         self._on_loss = on_loss
 
     async def load(self, *, limit: int | None = None) -> list[ModelMessage]:
-        """The messages for `message_history`. `limit`: read only that number of the newest stored messages, without
-        tool results whose call is not among them."""
+        """The messages for `message_history`, without a live reply that is being written. `limit`: read only that
+        number of the newest stored messages, without tool results whose call is not among them."""
         return self._converted(await self._any.get(self.conversation_id, limit=limit), limit)
 
     async def append(self, messages: Iterable[ModelMessage]) -> None:
@@ -117,7 +117,8 @@ class PydanticAIHistory:
         return self._store  # type: ignore[return-value]
 
     def _converted(self, messages: list[Message], limit: int | None) -> list[ModelMessage]:
-        return to_pydantic_ai(messages if limit is None else without_lone_results(messages), on_loss=self._on_loss)
+        ended = [message for message in messages if message.status != "streaming"]
+        return to_pydantic_ai(ended if limit is None else without_lone_results(ended), on_loss=self._on_loss)
 
 
 def search_tool(

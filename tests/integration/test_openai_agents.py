@@ -13,9 +13,10 @@ from agents.extensions.memory.encrypt_session import EncryptedSession
 from agents.memory import OpenAIResponsesCompactionSession, Session, SessionSettings
 from openai.types.responses import ResponseOutputMessage
 
-from redis_history import HistoryRestored, assistant, tool, tool_result, tool_use, user
+from redis_history import HistoryRestored, ReasoningPart, TextPart, assistant, tool, tool_result, tool_use, user
 from redis_history.errors import ConfigurationError, InvalidConversationIdError
 from redis_history.integrations.openai_agents import AgentsSession
+from tests.support.servers import until
 
 CONFIG = RunConfig(tracing_disabled=True)
 
@@ -73,6 +74,43 @@ async def test_pop_removes_the_newest_item(async_store: Any) -> None:
         assert await session.pop_item() == expected
         assert await session.get_items() == left[:-1]
     assert await session.pop_item() is None
+
+
+async def test_pop_removes_one_item_of_a_message_of_another_program(async_store: Any) -> None:
+    session = AgentsSession("s", async_store)
+    calls = [tool_use(str(n), "find", {"n": n}) for n in range(3)]
+    thought = ReasoningPart("hm", signature="c2ln", provider_meta={"anthropic": {"type": "thinking"}})
+    said_before = [
+        user("Weather?", tool_use("odd", "find")),
+        assistant(thought, *calls),
+        tool(*(tool_result(str(n), "rain") for n in range(3)), TextPart("All of them.")),
+        assistant("Rain. ", thought, "Sun. ", "Bye."),
+    ]
+    await async_store.append_many("s", said_before)
+    items = await session.get_items()
+    assert len(items) == 2 + 3 + 4 + 3
+    while items:
+        assert await session.pop_item() == items.pop()
+        assert await session.get_items() == items
+    assert await session.pop_item() is None
+
+
+async def test_a_live_reply_is_no_item_until_it_ends(async_store: Any) -> None:
+    session = AgentsSession("s", async_store)
+    await session.add_items([said("first"), said("q")])
+    texts = ["half an ans", "another"]
+
+    async def both_stream() -> bool:
+        return [one.text for one in await async_store.get("s") if one.status == "streaming"] == texts
+
+    async with async_store.stream("s") as reply, async_store.stream("s") as other:
+        await reply.write(texts[0])
+        await other.write(texts[1])
+        await until(both_stream, "two replies")
+        assert await session.get_items() == [said("first"), said("q")]
+        assert await session.get_items(limit=1) == [said("q")]
+        assert await session.pop_item() == said("q")
+    assert await session.get_items() == [said("first"), *(said(text, "assistant") for text in texts)]
 
 
 async def test_a_limit_leaves_out_items_that_need_one_before_them(async_store: Any) -> None:
@@ -185,6 +223,13 @@ async def test_the_context_of_a_run_reaches_a_subclass(async_store: Any) -> None
     assert all(context == {"tenant": 7} for context in seen)
 
 
+async def run_with_compaction(inner: AgentsSession, client: Any) -> None:
+    session = OpenAIResponsesCompactionSession(
+        "s", inner, client=client, should_trigger_compaction=lambda _: True, compaction_mode="input"
+    )
+    await Runner.run(Agent(name="a", model=Says("Hello.")), "Hi", session=session, run_config=CONFIG)
+
+
 class Compacts:
     """A client of OpenAI whose compaction returns a summary, after `meanwhile` was called."""
 
@@ -227,17 +272,24 @@ async def test_automatic_compaction_loses_no_concurrent_append(async_store: Any,
     client = Compacts(other_process)
     inner = AgentsSession("s", async_store)
     await inner.add_items([said("Earlier")])
-    session = OpenAIResponsesCompactionSession(
-        "s",
-        inner,
-        client=client,
-        should_trigger_compaction=lambda _: True,
-        compaction_mode="input",  # type: ignore[arg-type]
-    )
-    await Runner.run(Agent(name="a", model=Says("Hello.")), "Hi", session=session, run_config=CONFIG)
+    await run_with_compaction(inner, client)
     left = [message.text for message in store.get("s")]
     assert client.calls == 1
     assert left == (["Earlier", "Hi", "Hello.", "from another process"] if concurrent else [""])
+
+
+async def test_automatic_compaction_loses_no_live_reply(async_store: Any) -> None:
+    async def half() -> bool:
+        return [one.text for one in await async_store.get("s")] == ["Earlier", "half"]
+
+    inner = AgentsSession("s", async_store)
+    await inner.add_items([said("Earlier")])
+    async with async_store.stream("s") as reply:
+        await reply.write("half")
+        await until(half, "the reply")
+        await run_with_compaction(inner, Compacts(half))
+        await reply.write(" and half")
+    assert [one.text for one in await async_store.get("s")] == ["Earlier", "half and half", "Hi", "Hello."]
 
 
 async def test_a_part_of_the_items_is_replaced(async_store: Any) -> None:

@@ -37,6 +37,7 @@ from redis_history import (
 from redis_history.errors import InvalidConversationIdError
 from redis_history.formats import to_anthropic
 from redis_history.integrations.pydantic_ai import PydanticAIHistory, from_pydantic_ai, to_pydantic_ai
+from tests.support.servers import until
 
 EVERY = [
     ModelRequest(parts=[SystemPromptPart("Be brief."), UserPromptPart("Hi 世界")], instructions="none"),
@@ -136,6 +137,19 @@ async def test_a_limit_leaves_out_results_whose_call_was_cut_off(
     assert kinds(await history.load(limit=3)) == ["tool-call", "tool-return", "user-prompt"]
     with pytest.raises(InvalidConversationIdError):
         PydanticAIHistory("", async_store)
+
+
+async def test_a_live_reply_is_no_message_until_it_ends(store: HistoryStore, async_store: AsyncHistoryStore) -> None:
+    async def half() -> bool:
+        return [one.text for one in await async_store.get("s")] == ["q", "half"]
+
+    history = PydanticAIHistory("s", async_store)
+    await async_store.append("s", user("q"))
+    async with async_store.stream("s") as reply:
+        await reply.write("half")
+        await until(half, "the reply")
+        assert len(await history.load()) == len(PydanticAIHistory("s", store).load_sync()) == 1
+    assert len(await history.load()) == 2
 
 
 def test_infinity_survives() -> None:
