@@ -87,14 +87,14 @@ class ClaudeSessionStore(SessionStore):
         """The sessions of a project with the times of their last change."""
         return [
             {"session_id": note["session_id"], "mtime": _mtime(record)}
-            for record, note in await self._conversations(project_key)
+            for record, note in await self._conversations(project_key, project_key)
         ]
 
     async def list_session_summaries(self, project_key: str) -> list[SessionSummaryEntry]:
         """The summaries of a project's sessions, as the SDK makes them."""
         return [
             {"session_id": note["session_id"], "mtime": _mtime(record), "data": note["data"]}
-            for record, note in await self._conversations(project_key)
+            for record, note in await self._conversations(project_key, project_key)
             if "data" in note
         ]
 
@@ -107,7 +107,7 @@ class ClaudeSessionStore(SessionStore):
 
     async def list_subkeys(self, key: SessionListSubkeysKey) -> list[str]:
         """The subpaths of a session's subagents."""
-        found = await self._conversations(_agent({**key, "subpath": ""}))
+        found = await self._conversations(_agent({**key, "subpath": ""}), key["project_key"])
         return [note["subpath"] for _, note in found if "subpath" in note]
 
     def _record(self, key: SessionKey) -> Conversation:
@@ -119,9 +119,11 @@ class ClaudeSessionStore(SessionStore):
             metadata={_FORM: json.dumps(note)},
         )
 
-    async def _conversations(self, agent_name: str) -> list[tuple[Conversation, dict[str, Any]]]:
-        found = await all_conversations(self._store, agent_name=agent_name)
-        return [(one.conversation, note) for one in found if (note := _note(one.conversation))]
+    async def _conversations(self, agent_name: str, project_key: str) -> list[tuple[Conversation, dict[str, Any]]]:
+        """The transcripts with their notes. A fork of one has the same note, but is another conversation."""
+        found = [one.conversation for one in await all_conversations(self._store, agent_name=agent_name)]
+        noted = [(record, note) for record in found if (note := _note(record))]
+        return [one for one in noted if one[0].conversation_id == _id({**one[1], "project_key": project_key})]
 
     async def _append(self, record: Conversation, messages: list[Message]) -> None:
         while messages:

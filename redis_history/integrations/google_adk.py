@@ -120,7 +120,7 @@ class AdkSessionService(BaseSessionService):
         sessions = [
             await self._session(one.conversation, [], last=one.last_message, shared=shared)
             for one in found
-            if "session_id" in _note(one.conversation)
+            if _is_session(one.conversation)
         ]
         return ListSessionsResponse(
             sessions=sorted(sessions, key=lambda one: (one.last_update_time, one.user_id, one.id))
@@ -313,6 +313,13 @@ def _id(*names: str) -> str:
     for name in names:
         checked_id(name)
     return "/".join(["adk", *(quote(name, safe="") for name in names)])
+
+
+def _is_session(record: Conversation) -> bool:
+    """Whether this conversation is a session: not a fork of one, which has its note, and not shared state."""
+    session_id = _note(record).get("session_id")
+    names = record.agent_name, record.user_id, session_id
+    return session_id is not None and record.conversation_id == _id(*map(str, names))
 
 
 def _note(record: Conversation) -> dict[str, Any]:

@@ -143,6 +143,21 @@ async def test_concurrent_processes_keep_one_summary(async_store: Any) -> None:
     assert await list_subagents_from_store(sessions[2], SESSION, directory="/work/shop") == ["1"]
 
 
+async def test_a_fork_of_the_conversation_is_no_second_session(async_store: Any) -> None:
+    sessions = ClaudeSessionStore(async_store)
+    subagent = {**KEY, "subpath": "subagents/agent-1"}
+    for key in (KEY, subagent):
+        await sessions.append(key, ENTRIES)
+    for number, record in enumerate(await async_store.list_conversations()):
+        await async_store.fork(record.conversation_id, f"experiment-{number}")
+    assert [one["session_id"] for one in await sessions.list_sessions(KEY["project_key"])] == [SESSION]
+    assert len(await sessions.list_session_summaries(KEY["project_key"])) == 1
+    assert await sessions.list_subkeys(KEY) == [subagent["subpath"]]
+    await sessions.delete(KEY)
+    assert await sessions.list_sessions(KEY["project_key"]) == await sessions.list_subkeys(KEY) == []
+    assert len(await async_store.list_conversations()) == 2
+
+
 async def test_the_sdks_own_helpers(async_store: Any) -> None:
     sessions = ClaudeSessionStore(async_store)
     await sessions.append(KEY, ENTRIES)

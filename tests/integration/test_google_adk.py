@@ -185,6 +185,17 @@ def add(a: int, b: int, tool_context: ToolContext) -> int:
     return a + b
 
 
+async def test_a_fork_of_the_conversation_is_no_second_session(async_store: AsyncHistoryStore) -> None:
+    service = AdkSessionService(async_store)
+    session = await service.create_session(**WHERE, session_id="s", state={"a": 1, "user:b": 2})
+    await service.append_event(session, event("Hi"))
+    await async_store.fork("adk/shop/ann%2F1/s", "experiment")
+    assert [one.id for one in (await service.list_sessions(**WHERE)).sessions] == ["s"]
+    await service.delete_session(**WHERE, session_id="s")
+    assert (await service.list_sessions(**WHERE)).sessions == []
+    assert [one.text for one in await async_store.get("experiment")] == ["Hi"]
+
+
 async def test_messages_of_another_framework_are_events(async_store: AsyncHistoryStore) -> None:
     service = AdkSessionService(async_store)
     await service.create_session(**WHERE, session_id="s")
