@@ -149,11 +149,15 @@ class ChatFormat(Format):
         """The `tool` message of a result. `note` is that of its message."""
         content, lost = self._result_content(part, shape)
         role = note.get("role", "tool")
-        is_function = role == "function" and role in self.roles and part.name is not None and isinstance(content, str)
-        if shape != "original" and not is_function:
-            role = "tool"
+        is_function = role == "function" and role in self.roles and part.name is not None
+        is_function = is_function and isinstance(content, str | None)
         item = {"role": role, "content": content, "tool_call_id": part.tool_use_id, "name": part.name}
-        return {key: item[key] for key in self.result_keys if key != "name" or part.name is not None}, lost
+        if is_function:  # it may be null, and has no id
+            item["content"] = content if part.content is not None else None
+        elif shape != "original":
+            item["role"] = "tool"
+        without = {"name"} if part.name is None else {"tool_call_id"} if is_function and not part.tool_use_id else ()
+        return {key: item[key] for key in self.result_keys if key not in without}, lost
 
     def _result_content(self, part: ToolResultPart, shape: Shape) -> Rendered:
         content = value_of(part.content, self.note(part))

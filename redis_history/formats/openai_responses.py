@@ -57,6 +57,7 @@ from redis_history.model import (
     UnknownPart,
 )
 
+_PHASES = ("commentary", "final_answer")
 _IN_RESULTS = ("input_text", "input_image", "input_file")
 
 
@@ -135,9 +136,12 @@ class _Responses(Format):
             return [noted(TextPart(text=content), self.form, {} if plain else {"item": item, "order": list(raw)})]
         if isinstance(content, list) and content:
             parts = [self.read(block) for block in content]
-            if not any(isinstance(part, UnknownPart) for part in parts):
-                first = noted(parts[0], self.form, {"item": item, "order": list(raw), "blocks": True})
-                return [first, *(noted(part, self.form, {"inside": True}) for part in parts[1:])]
+            if all(isinstance(part, TextPart) for part in parts):  # no file, which other APIs refuse in a reply
+                # The API accepts blocks of an input without an id.
+                is_input = not _has_id(item) and all(block["type"] == "input_text" for block in content)
+                own = {"input": True} if is_input else {}
+                first = noted(parts[0], self.form, {"item": item, "order": list(raw), "blocks": True, **own})
+                return [first, *(noted(part, self.form, {"inside": True, **own}) for part in parts[1:])]
         if content is not None and not isinstance(content, list):
             raise InvalidMessageError(f"item {index}: content must be text or blocks, not {type(content).__name__}")
         return [opaque(self.form, dict(raw))]
@@ -155,7 +159,7 @@ class _Responses(Format):
         for index, part in enumerate(message.parts):
             if isinstance(part, TextPart):
                 if blocks is not None and self.note(part).get("inside"):
-                    blocks.append(self.write(part, shape)[0])
+                    blocks.append(self._reply_block(part, shape))
                     continue
                 item, lost = self._reply_item(part, shape), None
                 blocks = item["content"] if isinstance(item["content"], list) else None
@@ -173,11 +177,16 @@ class _Responses(Format):
         if not isinstance(item, Mapping):
             return {"role": "assistant", "content": content}
         if note.get("blocks"):
-            if shape != "original" and not (isinstance(item.get("id"), str) and isinstance(item.get("status"), str)):
-                return {"role": "assistant", "content": content}  # the API requires an id for blocks
-            content = [self.write(part, shape)[0]]
+            if shape != "original" and not note.get("input") and not _has_id(item):
+                phase = {"phase": item["phase"]} if item.get("phase") in _PHASES else {}
+                typed = {"type": item["type"]} if item.get("type") == "message" else {}
+                return {**typed, "role": "assistant", "content": content, **phase}  # blocks need an id
+            content = [self._reply_block(part, shape)]
         whole = {**item, "content": content}
         return {key: whole[key] for key in note.get("order", ()) if key in whole} | whole
+
+    def _reply_block(self, part: TextPart, shape: Shape) -> Any:
+        return self.write(part, "original" if self.note(part).get("input") else shape)[0]
 
     def _write_other(self, message: Message, shape: Shape, losses: Losses) -> list[Json]:
         losses.add(message.id, None, self.lost_role(self.note(message), shape))
@@ -326,6 +335,11 @@ class _Responses(Format):
 
 def _is_item(part: Part, role: Role) -> bool:
     return isinstance(part, ToolResultPart) or (isinstance(part, UnknownPart) and role == "tool")
+
+
+def _has_id(item: Mapping[str, Any]) -> bool:
+    """Whether a message item of the assistant is one of a reply, whose types need these keys."""
+    return isinstance(item.get("id"), str) and isinstance(item.get("status"), str)
 
 
 def _text_of(blocks: Any) -> str | None:

@@ -105,6 +105,8 @@ CHAT_MESSAGES: list[dict[str, Any]] = [
     *({"role": "tool", "tool_call_id": "c", "content": content} for content in ([TEXT], None)),
     {"role": "tool", "tool_call_id": "c"},
     {"role": "tool", "tool_call_id": None, "content": "x"},
+    *({"role": "function", "name": "f", "content": content} for content in ("x", "", None)),
+    {"role": "function", "name": "f", "content": None, "tool_call_id": ""},
     {
         "content": "",
         "role": "assistant",

@@ -141,6 +141,26 @@ def test_items_of_responses_stay_as_they_are():
     assert thought["id"], "the types of the API require one"
 
 
+IMAGE = {"type": "input_image", "detail": "auto", "image_url": "https://x.test/a.png"}
+
+
+@pytest.mark.proves("round-trip")
+@pytest.mark.parametrize("keys", [{}, {"type": "message", "phase": "commentary"}])
+@pytest.mark.parametrize("texts", [["See"], ["See", "this"]])
+def test_blocks_of_an_input_come_back_in_a_message_of_the_assistant(keys, texts):
+    blocks = [{"type": "input_text", "text": text} for text in texts]
+    for content in (blocks, [*blocks, IMAGE], [IMAGE]):
+        items = [{**keys, "role": "assistant", "content": content}]
+        validate("openai_responses", items)
+        messages = FORMAT["openai_responses"].restored(items)
+        assert to_openai_responses(through_storage(messages), on_loss=pytest.fail) == items
+    (message,) = from_openai_responses([{**keys, "role": "assistant", "content": blocks}])
+    assert message.text == "\n".join(texts), "it can be searched"
+    reply = {**keys, "role": "assistant", "content": [{"type": "output_text", "text": "Hm", "annotations": []}]}
+    given = to_openai_responses(from_openai_responses([reply]))
+    assert given == [{**keys, "role": "assistant", "content": "Hm"}], "blocks of a reply need an id"
+
+
 N = 2**70
 HUGE = {"n": N, "list": [-(2**64), 1.5]}
 FUNCTION = {"name": "f", "arguments": f'{{"n": {N}}}'}
