@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, Literal
 
 from msgspec.structs import replace
@@ -30,13 +31,24 @@ _CHANNEL = ("channel_type", "channel_name", "channel_id", "thread_id")
 
 
 def from_inbound(value: Any, author: Participant | None = None) -> list[Message]:
-    """Convert a Message, text, a chat dict, parts or a list of messages. A list counts as its last message,
-    because the others are from earlier turns.
+    """Convert a Message, text, a chat dict, parts or a list of messages. A list counts as the tool results at its end,
+    or as its last message, because the others are from earlier calls.
 
     Raises InvalidInputError for anything else.
     """
     if isinstance(value, list | tuple) and value and not _are_parts(value):
-        value = value[-1]
+        results = list(takewhile(_is_result, reversed(value)))[::-1]
+        return [message for item in results or value[-1:] for message in _from_one(item, author)]
+    return _from_one(value, author)
+
+
+def _is_result(value: Any) -> bool:
+    """Whether this is a message with the result of a tool. Those of parallel calls come together."""
+    role = value.role if isinstance(value, Message) else value.get("role") if isinstance(value, Mapping) else None
+    return role in ("tool", "function")
+
+
+def _from_one(value: Any, author: Participant | None) -> list[Message]:
     if isinstance(value, Message):
         return [value]  # unchanged: it may already be stored, and different content would be a conflict
     found = _messages(value, "user", "inbound")

@@ -312,6 +312,25 @@ def test_chat_dicts(store: HistoryStore) -> None:
     assert called.participant == BOT
 
 
+@pytest.mark.proves("capture")
+@pytest.mark.parametrize("kind", ["dicts", "messages"])
+def test_the_loop_of_an_agent_with_parallel_calls(store: HistoryStore, kind: str) -> None:
+    """It calls the model with the growing list of messages."""
+    calls = [{"id": id_, "type": "function", "function": {"name": "f", "arguments": "{}"}} for id_ in ("c1", "c2")]
+    answers: list[Any] = [{"role": "assistant", "content": None, "tool_calls": calls}, "Sun and rain."]
+    model = capture(store, "c", user="ann")(lambda messages: answers[len(messages) > 1])
+    said: list[Any] = [{"role": "user", "content": "the weather?"}]
+    called = model(said)
+    results: dict[str, list[Any]] = {
+        "dicts": [{"role": "tool", "tool_call_id": id_, "content": "sun"} for id_ in ("c1", "c2")],
+        "messages": [tool(tool_result(id_, "sun")) for id_ in ("c1", "c2")],
+    }
+    assert model([*said, called, *results[kind]]) == "Sun and rain."
+    stored = store.get("c")
+    assert [one.role for one in stored] == ["user", "assistant", "tool", "tool", "assistant"]
+    assert [result.tool_use_id for one in stored for result in one.tool_results] == ["c1", "c2"]
+
+
 def test_functions_that_read_a_call(store: HistoryStore) -> None:
     agent = capture(
         store,
