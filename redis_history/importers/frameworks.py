@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from base64 import b32decode
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,11 +20,15 @@ from redis_history.errors import InvalidInputError
 from redis_history.formats import from_langchain, from_openai_responses, to_openai_responses
 from redis_history.importers.source import report
 from redis_history.importers.transcript import ImportProblem, OnError, Transcript, title_of, unique_id
-from redis_history.model import Message
+from redis_history.model import Message, Position
 from redis_history.model.ids import MAX_ID_BYTES, check_conversation_id
+from redis_history.model.times import to_microseconds
 
 T = TypeVar("T")
 
+#: The key of metadata with the state of ADK.
+STATE = "adk"
+_LAST = 10**15  # a sequence after all others of the same time
 _PAGE = 500  # keys or list items in a request
 
 
@@ -150,14 +155,16 @@ class FrameworkSource:
         messages = [message for _, message in self._converted(_google_adk, entries)]
         times = [message.timestamp for message in messages if message.timestamp]
         if times != sorted(times):  # the order of the events is that of the session
-            messages = [replace(message, timestamp=None) for message in messages]
+            messages, times = [replace(message, timestamp=None) for message in messages], []
+        # The state has the changes of all these events already.
+        applied = {"applied": str(Position(to_microseconds(times[-1]), _LAST))} if times else {}
         yield Transcript(
             conversation_id=adapter._id(app, user, id_),
             format=self._framework,
             messages=tuple(messages),
             agent_name=app,
             user_id=user,
-            metadata={adapter._KEY: adapter._dump({"session_id": id_, "state": state})},
+            metadata=_imported_state(state, session_id=id_, **applied),
         )
         for names, shared in (((app,), f"app:{app}"), ((app, user), f"user:{app}:{user}")):
             [fields] = _ask(store, [[b"HGETALL", shared.encode()]])
@@ -167,7 +174,7 @@ class FrameworkSource:
                     conversation_id=adapter._id(*names),
                     format=self._framework,
                     messages=(),
-                    metadata={adapter._KEY: adapter._dump({"state": values})},
+                    metadata=_imported_state(values),
                 )
 
     def _converted(self, convert: _Convert, entries: list[_Entry]) -> list[tuple[_Entry, Message]]:
@@ -182,6 +189,30 @@ class FrameworkSource:
 
     def _problem(self, key: str, number: int, reason: str) -> None:
         report(ImportProblem(key, number, reason), self._on_error)
+
+
+def _imported_state(state: dict[str, Any], **note: str) -> dict[str, Any]:
+    """The metadata for `AdkSessionService`, with a digest of the state, for `renewed_state`."""
+    return {STATE: json.dumps({**note, "state": state, "imported": _digest(state)})}
+
+
+def _digest(state: Any) -> str:
+    return hashlib.blake2b(json.dumps(state, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def renewed_state(stored: Any, given: str) -> tuple[str, list[str]]:
+    """The stored metadata of ADK with the state of another import. State that was changed here since the last import
+    gets only the keys that it lacks; also returns the keys that have another value."""
+    if not isinstance(stored, str):
+        return given, []
+    old, new = json.loads(stored), json.loads(given)
+    state = old.get("state", {})
+    if old.get("imported") != _digest(state):
+        old["state"] = {**new["state"], **state}
+        return json.dumps(old), [key for key, value in new["state"].items() if old["state"][key] != value]
+    places = [note["applied"] for note in (old, new) if "applied" in note]
+    applied = {"applied": max(places, key=Position.parse)} if places else {}
+    return json.dumps({**old, **new, **applied}), []
 
 
 def _scan(store: HistoryStore, prefix: str, layout: _Layout) -> Iterator[bytes]:

@@ -15,10 +15,13 @@ from redis_history import AsyncHistoryStore, HistoryStore
 from redis_history._validation import check_integer
 from redis_history.errors import (
     ConversationExistsError,
+    ConversationNotFoundError,
     InvalidInputError,
     MessageConflictError,
+    RevisionConflictError,
 )
 from redis_history.importers._faces import answer_of, run_at_once
+from redis_history.importers.frameworks import STATE, renewed_state
 from redis_history.importers.reader import read_transcripts
 from redis_history.importers.source import ImportLimits, report
 from redis_history.importers.transcript import ImportProblem, OnError, Original, Transcript
@@ -59,7 +62,8 @@ def import_messages(
     `source` is a path (`format` and `limits` are for it), or transcripts, such as a `FrameworkSource`.
 
     A repeated import adds nothing, because ids depend only on the source; a conversation that has grown gets its new
-    messages. A new conversation gets the title and metadata of the source. A conversation of an export appears
+    messages, and state of ADK that only the old program has changed. A new conversation gets the title and metadata of
+    the source. A conversation of an export appears
     in one step, as it was: with its revision, times and archives. If it exists, it gets those messages that it lacks;
     archived ones are left out then, and a problem is reported.
 
@@ -178,12 +182,35 @@ class _Import:
         )
         if transcript.exported is not None:
             record = transcript.exported.snapshot.record
-        with suppress(ConversationExistsError, InvalidInputError):
+        try:
+            with suppress(InvalidInputError):
+                try:
+                    await answer_of(self.store.create_conversation(record))
+                except InvalidInputError as error:
+                    self._problem(f"the record of conversation {id_[:80]!r} is left out: {error}")
+                    await answer_of(self.store.create_conversation(Conversation(id_)))
+        except ConversationExistsError:
+            if transcript.format == "google-adk" and STATE in transcript.metadata:
+                await self._renew_state(transcript)
+
+    async def _renew_state(self, transcript: Transcript) -> None:
+        """Bring the state that the old program has changed since an earlier import. A concurrent change is read."""
+        id_ = transcript.conversation_id
+        while (found := await answer_of(self.store.get_conversation(id_))) is not None:
+            state, kept = renewed_state(found.metadata.get(STATE), transcript.metadata[STATE])
             try:
-                await answer_of(self.store.create_conversation(record))
+                if state != found.metadata.get(STATE):
+                    metadata = {**found.metadata, STATE: state}
+                    update = self.store.update_conversation(id_, metadata=metadata, expected_revision=found.revision)
+                    await answer_of(update)
+            except (RevisionConflictError, ConversationNotFoundError):
+                continue
             except InvalidInputError as error:
-                self._problem(f"the record of conversation {id_[:80]!r} is left out: {error}")
-                await answer_of(self.store.create_conversation(Conversation(id_)))
+                self._problem(f"the state of {id_[:80]!r} is left out: {error}")
+            else:
+                if kept:
+                    self._problem(f"the state of {id_[:80]!r} has been changed here, and keeps {', '.join(kept)[:200]}")
+            return
 
     async def _append(self, id_: str, messages: tuple[Message, ...]) -> None:
         try:

@@ -250,6 +250,50 @@ async def test_google_adk(old: Any, async_store: AsyncHistoryStore, counts: Impo
     assert listed.last_update_time == 1001.0
 
 
+@pytest.mark.proves("migration")
+async def test_google_adk_twice(old: Any, store: HistoryStore, async_store: AsyncHistoryStore) -> None:
+    """The old program goes on after a first import, and the new one begins after the second."""
+    service, where = AdkSessionService(async_store), {"app_name": "shop", "user_id": "ann"}
+    events: list[Event] = []
+    problems: list[Any] = []
+
+    def bring(time: float, delta: dict[str, Any], own: dict[str, Any], user: dict[str, Any]) -> None:
+        """The keys of the old program after another event, and an import of them."""
+        events.append(Event(author="user", timestamp=time, actions=EventActions(state_delta=delta)))
+        session = Session(id="1", **where, state=own, events=events, last_update_time=time)
+        old.set("session:1", session.model_dump_json())
+        for key, value in user.items():
+            old.hset("user:shop:ann", key, json.dumps(value))
+        import_messages(FrameworkSource("google-adk", old.url), store, on_error=problems.append)
+
+    async def state() -> Any:
+        found = await service.get_session(**where, session_id="1")
+        assert found is not None
+        assert found.events == events
+        return found.state
+
+    # Another session of the user, which has gone, has said "fr" since.
+    bring(100.0, {"user:lang": "en", "step": 1}, {"step": 1, "user:lang": "fr"}, {"lang": "fr"})
+    assert await state() == {"step": 1, "user:lang": "fr"}
+    bring(200.0, {"user:lang": "de", "step": 2}, {"step": 2}, {"lang": "de", "cart": ["x"]})
+    for _ in range(2):
+        assert await state() == {"step": 2, "user:lang": "de", "user:cart": ["x"]}
+        assert await service.get_user_state(**where) == {"lang": "de", "cart": ["x"]}
+        import_messages(FrameworkSource("google-adk", old.url), store, on_error=problems.append)
+    assert problems == []
+
+    found = await service.get_session(**where, session_id="1")
+    assert found is not None
+    new = EventActions(state_delta={"user:lang": "it", "step": 3})
+    events.append(await service.append_event(found, Event(author="user", actions=new)))
+    assert await service.get_user_state(**where) == {"lang": "it", "cart": ["x"]}
+    late = events.pop()
+    bring(300.0, {"step": 9}, {"step": 9, "late": 1}, {"lang": "es", "more": 1})
+    events.append(late)
+    assert await state() == {"step": 3, "late": 1, "user:lang": "it", "user:cart": ["x"], "user:more": 1}
+    assert [problem.reason.partition("keeps ")[2] for problem in problems] == ["step", "lang"]
+
+
 def test_bad_entries_are_skipped_and_reported(old: Any, store: HistoryStore) -> None:
     good = '{"type": "human", "data": {"content": "good"}}'
     bad = ["no JSON", "[]", '{"type": "human"}', '{"type": "human", "data": {"content": 5}}']
