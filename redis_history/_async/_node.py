@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
 from redis.exceptions import ConnectionError, MovedError, RedisError, ResponseError
 
-from redis_history._async._runtime import turns
+from redis_history._async._runtime import delivers_cancellation, turns
 from redis_history.engine.attempts import ServerClock
 from redis_history.operations.failures import is_read_only, is_transient
 
@@ -106,6 +106,7 @@ class AsyncNode:
             pool = client.connection_pool
             pool.connection_class = type("GuardedConnection", (AsyncGuard, pool.connection_class), guard)
 
+    @delivers_cancellation
     async def execute(self, words: Sequence[bytes]) -> Any:
         """The reply to a command. Raises errors of redis-py."""
         try:
@@ -119,6 +120,7 @@ class AsyncNode:
             await self.disconnect()  # redis-py may have made a connection in the meantime
         return reply
 
+    @delivers_cancellation
     async def pipeline(self, commands: Sequence[Sequence[bytes]]) -> list[Any]:
         """The replies to several commands in one round trip, on one connection; errors are values."""
         try:

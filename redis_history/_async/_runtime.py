@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import inspect
 import os
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, ParamSpec, Self, TypeVar
 
 from redis_history._validation import check_function, check_process, is_coroutine_function
 from redis_history.compaction.summaries import is_interrupt, summary_error, try_in_thread
 from redis_history.errors import EventLoopError
 
+P = ParamSpec("P")
 T = TypeVar("T")
 Work = Callable[[], Coroutine[Any, Any, None]]
 
@@ -280,10 +283,43 @@ async def wait_for_unfinished(unfinished: set[Any]) -> None:
         await asyncio.wait(tasks)
 
 
+def _cancellations() -> int:
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
+
+
 def is_cancelled() -> bool:
     """Whether this task was cancelled. Before Python 3.12, redis-py may lose the error, in asyncio.wait_for."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+    return _cancellations() > 0
+
+
+def delivers_cancellation(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Decorates a function that awaits redis-py: it raises CancelledError if its task is cancelled meanwhile, although
+    redis-py may lose that error."""
+    if sys.version_info >= (3, 12):
+        return function
+
+    @functools.wraps(function)
+    async def delivering(*args: P.args, **kwargs: P.kwargs) -> T:
+        before = _cancellations()
+        if before:
+            await sleep(0)  # redis-py would lose a cancellation that is still to come
+        try:
+            outcome = await function(*args, **kwargs)
+        except Exception:
+            if _cancellations() > before:
+                await _raise_cancelled()
+            raise
+        if _cancellations() > before:
+            await _raise_cancelled()
+        return outcome
+
+    return delivering
+
+
+async def _raise_cancelled() -> None:
+    await sleep(0)  # anyio cancels again and again, with an error that it recognizes
+    raise asyncio.CancelledError
 
 
 def is_abandoned() -> bool:

@@ -32,7 +32,17 @@ from redis.exceptions import (
 
 from redis_history._async._doorbell import AsyncDoorbell, Topic, call_wake
 from redis_history._async._node import CLOSED, PROTOCOL, AsyncNode
-from redis_history._async._runtime import Job, Lock, Signal, close_cluster, is_cancelled, open_cluster, resolve, spawn
+from redis_history._async._runtime import (
+    Job,
+    Lock,
+    Signal,
+    close_cluster,
+    delivers_cancellation,
+    is_cancelled,
+    open_cluster,
+    resolve,
+    spawn,
+)
 from redis_history._async.redis_backend import AsyncRedisBackend
 from redis_history.engine.attempts import Attempt, raise_first
 from redis_history.engine.urls import connection_settings
@@ -128,6 +138,7 @@ class ClusterNodes:
         if self._cluster is None:
             await self.refresh()
 
+    @delivers_cancellation
     async def refresh(self) -> None:
         """Read the slots from any node. Raises the last error."""
         self.stale = True

@@ -10,7 +10,7 @@ from redis import Redis
 from redis.client import NEVER_DECODE
 from redis.exceptions import ConnectionError, MovedError, RedisError, ResponseError
 
-from redis_history._sync._runtime import turns
+from redis_history._sync._runtime import delivers_cancellation, turns
 from redis_history.engine.attempts import ServerClock
 from redis_history.operations.failures import is_read_only, is_transient
 
@@ -107,6 +107,7 @@ class Node:
             pool = client.connection_pool
             pool.connection_class = type("GuardedConnection", (Guard, pool.connection_class), guard)
 
+    @delivers_cancellation
     def execute(self, words: Sequence[bytes]) -> Any:
         """The reply to a command. Raises errors of redis-py."""
         try:
@@ -120,6 +121,7 @@ class Node:
             self.disconnect()  # redis-py may have made a connection in the meantime
         return reply
 
+    @delivers_cancellation
     def pipeline(self, commands: Sequence[Sequence[bytes]]) -> list[Any]:
         """The replies to several commands in one round trip, on one connection; errors are values."""
         try:

@@ -12,12 +12,13 @@ import threading
 import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import Any, Final, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from redis_history._validation import check_function, check_process, is_coroutine_function
 from redis_history.compaction.summaries import summary_error
 from redis_history.errors import ConfigurationError
 
+P = ParamSpec("P")
 T = TypeVar("T")
 Work = Callable[[], None]
 
@@ -275,6 +276,11 @@ def wait_for_unfinished(unfinished: set[Any]) -> None:
 def is_cancelled() -> bool:
     """A thread is never cancelled."""
     return False
+
+
+def delivers_cancellation(function: Callable[P, T]) -> Callable[P, T]:
+    """The function as it is: a thread is not cancelled."""
+    return function
 
 
 def in_thread(function: Callable[[], T]) -> T:

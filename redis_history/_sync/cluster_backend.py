@@ -33,7 +33,17 @@ from redis.retry import Retry
 
 from redis_history._sync._doorbell import Doorbell, Topic, call_wake
 from redis_history._sync._node import CLOSED, PROTOCOL, Node
-from redis_history._sync._runtime import Job, Lock, Signal, close_cluster, is_cancelled, open_cluster, resolve, spawn
+from redis_history._sync._runtime import (
+    Job,
+    Lock,
+    Signal,
+    close_cluster,
+    delivers_cancellation,
+    is_cancelled,
+    open_cluster,
+    resolve,
+    spawn,
+)
 from redis_history._sync.redis_backend import RedisBackend
 from redis_history.engine.attempts import Attempt, raise_first
 from redis_history.engine.urls import connection_settings
@@ -129,6 +139,7 @@ class ClusterNodes:
         if self._cluster is None:
             self.refresh()
 
+    @delivers_cancellation
     def refresh(self) -> None:
         """Read the slots from any node. Raises the last error."""
         self.stale = True

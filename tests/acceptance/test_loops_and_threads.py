@@ -23,7 +23,7 @@ from redis_history import (
     assistant,
     user,
 )
-from redis_history.errors import EventLoopError, RevisionConflictError, StoreClosedError
+from redis_history.errors import EventLoopError, RevisionConflictError, RunStopped, StoreClosedError
 from tests.conftest import Servers
 from tests.support.faces import open_store
 from tests.support.forks import Forked, write_messages
@@ -209,6 +209,79 @@ async def test_calls_cancelled_at_random_are_sent_again(own_server: Start, full:
         record = reader.get_conversation("c")
         assert record.message_count == 30 * rounds
         assert record.characters == 30 * rounds
+
+
+@pytest.mark.proves("threads")
+async def test_a_cancelled_call_is_cancelled_at_every_moment(store: AsyncHistoryStore) -> None:
+    """redis-py loses a cancellation that comes when the command has just been sent."""
+    await store.append("c", user("x"))
+    calls: list[Callable[[], Any]] = [
+        lambda: store.append("c", user("y")),
+        lambda: store.get("c", limit=1),
+        store.list_conversations,
+        lambda: store.get_run("c"),
+        lambda: store.capabilities,
+    ]
+    for call in calls:
+        for moment in range(60):
+            task = asyncio.create_task(call())
+            for _ in range(moment):
+                await asyncio.sleep(0)
+            if task.cancel():  # it has not ended
+                await asyncio.wait([task])
+                assert task.cancelled(), moment
+
+    async def cancels_itself() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await store.get("c")
+
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.create_task(cancels_itself())
+
+    async def reads_for(seconds: float) -> None:
+        async with asyncio.timeout(seconds):
+            while True:
+                await store.get("c", limit=1)
+
+    for number in range(20):
+        with pytest.raises(TimeoutError):
+            await reads_for(0.001 * number)
+
+
+@pytest.mark.parametrize("kind", ["redis", "cluster"])
+async def test_a_first_call_is_cancelled_at_every_moment(server_of: Servers, namespace: str, kind: str) -> None:
+    """It connects, and reads the slots of a cluster."""
+    url = server_of(kind).url
+    for moment in range(30):
+        async with AsyncHistoryStore(url, namespace=namespace) as store:
+            task = asyncio.create_task(store.get("c"))
+            for _ in range(moment):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+            assert task.cancelled(), moment
+
+
+@pytest.mark.proves("runs")
+async def test_a_stop_cancels_an_agent_that_reads_and_writes_all_the_time(store: AsyncHistoryStore) -> None:
+    async def work(conversation_id: str) -> None:
+        async with store.run(conversation_id, cancel=True) as run:
+            while time.monotonic() < ends:
+                await store.get(conversation_id, limit=1)
+                await run.append(user("x"))
+
+    ends = time.monotonic() + NEVER
+    for number in range(20):
+        task = asyncio.create_task(work(f"c{number}"))
+        await until(lambda number=number: store.stop_run(f"c{number}", reason="enough"), "the run")
+        with pytest.raises(RunStopped, match="enough"):
+            await asyncio.wait_for(task, 10)
+        assert not task.cancelling()
+        info = await store.get_run(f"c{number}")
+        assert info is not None
+        assert info.status == "stopped"
 
 
 @pytest.mark.proves("threads")
