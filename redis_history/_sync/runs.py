@@ -84,7 +84,7 @@ class Run:
         self._rung = False  # the server has woken this run
         self._signal: Signal | None = None  # is set when it has the run, is asked to stop, or has lost it
         self._error: RedisHistoryError | None = None  # of waiting
-        self._interrupted_since: datetime | None = None  # when the run before began, if it was interrupted
+        self._interrupted_since: datetime | None = None  # when the first of the interrupted runs right before began
         self._cursor: Cursor | None = None  # up to which `messages` has read
         self._newest = 0  # the sequence of the newest message when the run began
         self._own: set[str] = set()  # ids of the messages that the run has written
@@ -227,7 +227,7 @@ class Run:
             if status != "completed" and self._own and not self._lost:
                 self._settle(status)
             fence = self._fence
-            if fence is None:
+            if fence is None:  # a request for the run may still be under way, or have succeeded
                 self._store.backend.execute(LeaveRun(self.conversation_id, (self.run_id,)))
             elif not self._lost:
                 ended = self._store.backend.execute(EndRun(self.conversation_id, fence, status))

@@ -111,12 +111,13 @@ class Run:
 
 @dataclass(slots=True)
 class Runs:
-    """The runs of one conversation: the newest run, the waiting agents with the end of each place, and the last ids."""
+    """The runs of one conversation: the newest run, the waiting agents with the end of each place, and the last ids
+    that began or left."""
 
     run: Run | None = None
     queue: list[tuple[RunWaiter, float]] = field(default_factory=list)
     fence: int = 0
-    last_ids: deque[str] = field(default_factory=lambda: deque(maxlen=32))
+    last_ids: deque[str] = field(default_factory=lambda: deque(maxlen=64))
 
     def refresh(self) -> bool:
         """Note what has expired. Returns whether waiters have left."""
@@ -141,7 +142,9 @@ class Runs:
         """Begin the run of a waiter."""
         self.fence += 1
         fence, former = RunFence(self.fence, waiter.run_id, kind), self.run
-        before = former.started_at if former is not None and former.status == "interrupted" else None
+        before = None
+        if former is not None and former.status == "interrupted":
+            before = former.interrupted_since or former.started_at
         ends = time.time() + seconds
         self.run = Run(fence, waiter.agent_name, "active", datetime.now(UTC), ends, interrupted_since=before)
         self.last_ids.append(waiter.run_id)

@@ -10,31 +10,31 @@
 --   end    3 fence   4 run id   5 '1' to end an expired lease, too   6 status
 --          7 milliseconds until another compressor may take it
 --   stop   3 run id  4 reason   5 '1' to stop an expired lease, too
---   leave  run ids that do not wait any more
+--   leave  run ids that do not wait any more, or were cancelled before they knew that they have the lease: then it ends
 --   read
 --
 -- Returns {what happened, lease, queue, now, run id}: 'taken', 'busy', 'expired', 'kept', 'lost', 'ended', 'stopping', 'none' or
 -- 'read'. `lease` and `queue` are the values of the fields, or ''; all times are milliseconds of this server's clock. The run id
--- is that of a caller of `take` that had the lease before, and has lost it.
+-- is that of a caller of `take` that had the lease before, and has lost it, or that has left.
 --
 -- An expired lease stays that of its holder until it is taken: nobody may have been able to renew it, because the server was
 -- out of reach. The caller knows that, see `Outage` in base.py. Its holder cannot write before it has renewed it.
 --
 -- Fields of the state: R  the newest run, as MessagePack {fence, run id, agent name, status, started, expires, ended, reason,
---   when the run before it started, if that was interrupted; otherwise 0}
+--   when the first of the interrupted runs right before it started, or 0}
 --   Q  who waits, oldest first: {{run id, agent name, since, expires}, ...}
 --   W  the newest lease of a compressor, like R; nobody waits for it
 --   f  how many leases there were; the fence of a lease is a number of this sequence
---   Z  the ids of the last leases: a late copy of `take` must not begin one that nobody holds
+--   Z  the ids of the last leases and of those that left: a late copy of `take` must not begin a lease that nobody holds
 local state, log, action, lease = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
-local TOMBSTONE, KEPT_IDS, MOST = 120000, 32, 1000
+local TOMBSTONE, KEPT_IDS, MOST = 120000, 64, 1000
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local known = redis.call('HMGET', state, lease, 'Q', 'e', 'Z', 'f')
 local run = known[1] and cmsgpack.unpack(known[1])
 local waiting = lease == 'R' and known[2]
 local queue = waiting and cmsgpack.unpack(waiting) or {}
-local FENCE, ID, AGENT, STATUS, STARTED, EXPIRES, ENDED, REASON = 1, 2, 3, 4, 5, 6, 7, 8
+local FENCE, ID, AGENT, STATUS, STARTED, EXPIRES, ENDED, REASON, SINCE = 1, 2, 3, 4, 5, 6, 7, 8, 9
 
 local active = run and (run[STATUS] == 'active' or run[STATUS] == 'stopping')
 local expired = active and run[EXPIRES] <= now
@@ -72,11 +72,17 @@ end
 -- Wakes one holder or one waiter: each listens to a channel of its own, so that a thousand waiters cost no more than one.
 local function ring(id) redis.call('PUBLISH', string.sub(state, 1, -2) .. 'r:' .. id, 0) end
 
+local function is_known(id) return known[4] and string.find(known[4], id, 1, true) end
+
+local function with_id(id) return string.sub((known[4] or '') .. id .. ';', -KEPT_IDS * (#id + 1)) end
+
 local function take(id, agent)
-  local fence = (known[5] or 0) + 1
-  run = {fence, id, agent, 'active', now, now + ARGV[3], 0, '', run and run[STATUS] == 'interrupted' and run[STARTED] or 0}
+  local fence, since = (known[5] or 0) + 1, 0
+  -- A run that was interrupted may not have settled the calls of the one before.
+  if run and run[STATUS] == 'interrupted' then since = (run[SINCE] or 0) > 0 and run[SINCE] or run[STARTED] end
+  run = {fence, id, agent, 'active', now, now + ARGV[3], 0, '', since}
   active = true
-  redis.call('HSET', state, 'f', fence, 'Z', string.sub((known[4] or '') .. id .. ';', -KEPT_IDS * (#id + 1)))
+  redis.call('HSET', state, 'f', fence, 'Z', with_id(id))
   store()
   announce()
   return answer('taken')
@@ -92,7 +98,7 @@ if action == 'take' then
   for i = 7, #ARGV, 2 do
     local id = ARGV[i]
     if run and run[ID] == id then return answer(active and 'taken' or 'lost', id) end
-    if known[4] and string.find(known[4], id, 1, true) then return answer('lost', id) end
+    if is_known(id) then return answer('lost', id) end
     if at[id] then
       queue[at[id]][4] = now + ARGV[5]
     elseif waits or not active and #queue == 0 then
@@ -155,16 +161,22 @@ if action == 'stop' then
 end
 
 if action == 'leave' then
-  local gone, rest = {}, {}
-  for i = 3, #ARGV do gone[ARGV[i]] = true end
+  local gone, rest, ids = {}, {}, known[4]
+  for i = 3, #ARGV do
+    gone[ARGV[i]] = true
+    if not is_known(ARGV[i]) then known[4] = with_id(ARGV[i]) end
+  end
+  redis.call('HDEL', state, 'z') -- takes no memory, and after it, a full server accepts the writes below
+  if known[4] ~= ids then redis.call('HSET', state, 'Z', known[4]) end
+  if active and gone[run[ID]] then
+    run[STATUS], run[ENDED], run[EXPIRES], active, left = 'interrupted', now, now, false, true
+  end
   for _, place in ipairs(queue) do
     if not gone[place[1]] then rest[#rest + 1] = place end
   end
-  if #rest ~= #queue or left then
-    queue = rest
-    store()
-    announce()
-  end
+  left, queue = left or #rest ~= #queue, rest
+  if left or known[4] ~= ids then store() end
+  if left then announce() end
   if not active and queue[1] then ring(queue[1][1]) end
   return answer('none')
 end

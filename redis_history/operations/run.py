@@ -34,9 +34,9 @@ _decode = msgspec.msgpack.Decoder().decode
 class RunOutcome(Struct, frozen=True):
     """The outcome of an operation on the run of a conversation: whether it was `done`, and the newest run.
 
-    `fence`: for TakeRun, the right to write of the caller that has the run now; `lost`: the run id of a caller that had
-    it before, and whose run has ended. `interrupted_since`: when the run before it began, if its holder died.
-    `expires`: seconds until the present run expires; None without one.
+    `fence`: for TakeRun, the right to write of the caller that has the run now; `lost`: the run id of a caller whose
+    run has ended, or that left the queue. `interrupted_since`: when the first of the interrupted runs right before it
+    began. `expires`: seconds until the present run expires; None without one.
     """
 
     done: bool
@@ -206,7 +206,8 @@ class StopRun(_OnRun, frozen=True):
 
 
 class LeaveRun(_OnRun, frozen=True):
-    """Give up places in the queue."""
+    """Give up places in the queue, and end the run of a caller that was cancelled before it knew that it has it. Late
+    copies of the callers' requests begin no run."""
 
     run_ids: tuple[str, ...]
 
@@ -216,9 +217,13 @@ class LeaveRun(_OnRun, frozen=True):
 
     def apply(self, space: Space) -> RunOutcome:
         name, runs = self.conversation_id, space.runs_of(self.conversation_id)
+        runs.last_ids.extend(run_id for run_id in self.run_ids if run_id not in runs.last_ids)
         rest = [place for place in runs.queue if place[0].run_id not in self.run_ids]
-        if len(rest) != len(runs.queue):
-            runs.queue = rest
+        run, left = runs.active, len(rest) != len(runs.queue)
+        if run is not None and run.fence.run_id in self.run_ids:
+            run.status, run.ended_at, run.expires, left = "interrupted", datetime.now(UTC), time.time(), True
+        runs.queue = rest
+        if left:
             space.announce(name)
         if runs.active is None and runs.queue:
             space.ring(name, runs.queue[0][0].run_id)

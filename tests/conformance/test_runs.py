@@ -17,7 +17,7 @@ from redis_history.errors import (
     RunLostError,
     RunStopped,
 )
-from redis_history.operations import EndRun, RunFence, StopRun, TakeRun
+from redis_history.operations import EndRun, LeaveRun, RunFence, StopRun, TakeRun
 from tests.conformance.conftest import SOON
 from tests.conformance.test_stream import execute
 from tests.support.faces import open_store
@@ -333,6 +333,71 @@ async def test_a_late_copy_of_a_request_begins_no_run(stores: Any) -> None:
     outcome = await execute(store, TakeRun("c", ((run_id, None),), True))
     assert (outcome.done, outcome.lost) == (False, run_id)
     assert (await store.get_run("c")).waiting == ()
+
+
+@pytest.mark.smoke
+async def test_a_caller_that_leaves_without_the_answer_gives_up_its_run(stores: Any) -> None:
+    store = stores()
+    take = TakeRun("c", (("0123456789abcdef", None),), True)
+    assert (await execute(store, take)).done
+    waiting = asyncio.create_task(enter(stores()))
+    await until_waiting(store, 1)
+    outcome = await execute(store, LeaveRun("c", ("0123456789abcdef",)))
+    assert (outcome.run.run_id, outcome.run.status) == ("0123456789abcdef", "interrupted")
+    await waiting
+    async with store.run("c") as run:
+        assert not (await execute(store, take)).done
+        info = await store.get_run("c")
+        assert (info.run_id, info.waiting) == (run.run_id, ())
+
+
+async def enter(store: Any) -> None:
+    async with store.run("c", wait=60):
+        pass
+
+
+async def test_a_request_that_arrives_after_its_caller_has_left_begins_no_run(stores: Any) -> None:
+    store = stores()
+    async with store.run("c"):
+        pass
+    await execute(store, LeaveRun("c", ("0123456789abcdef",)))
+    outcome = await execute(store, TakeRun("c", (("0123456789abcdef", None),), True))
+    assert (outcome.done, outcome.lost) == (False, "0123456789abcdef")
+    info = await store.get_run("c")
+    assert (info.status, info.waiting) == ("completed", ())
+
+
+async def test_calls_of_an_interrupted_run_are_settled_although_the_next_one_did_not_begin(stores: Any) -> None:
+    store = stores()
+    async with store.run("c") as run:
+        await run.append(assistant(tool_use("call", "find", {})))
+        await lose(store, run)
+    await execute(store, TakeRun("c", (("0123456789abcdef", None),), False))
+    await execute(store, LeaveRun("c", ("0123456789abcdef",)))
+    async with store.run("c"):
+        assert (await store.get("c"))[-1].tool_results[0].tool_use_id == "call"
+
+
+async def test_an_entry_cancelled_at_any_moment_leaves_no_run(stores: Any, face: str) -> None:
+    if face == "sync":
+        pytest.skip("threads are not cancelled")
+    store = stores()
+
+    async def work() -> None:
+        async with store.run("c"):
+            await asyncio.sleep(60)
+
+    await enter(store)
+    for moment in range(0, 400, 9):
+        task = asyncio.create_task(work())
+        for _ in range(moment):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        info = await store.get_run("c")
+        assert not info.is_active
+        assert info.waiting == ()
 
 
 async def test_a_run_is_entered_once(stores: Any) -> None:
