@@ -85,7 +85,9 @@ class AsyncRun:
         self._error: RedisHistoryError | None = None  # of waiting
         self._interrupted_since: datetime | None = None  # when the first of the interrupted runs right before began
         self._cursor: Cursor | None = None  # up to which `messages` has read
-        self._newest = 0  # the sequence of the newest message when the run began
+        self._newest = 0  # the newest sequence that `messages` has seen
+        self._newest_at: datetime | None = None  # the time of the newest message when the run began
+        self._returned: set[str] = set()  # ids of the messages that `messages` has returned
         self._own: set[str] = set()  # ids of the messages that the run has written
         self._unfinished: set[Any] = set()
 
@@ -149,29 +151,41 @@ class AsyncRun:
 
     async def messages(self) -> list[Message]:
         """The messages that others have appended since the run began, or since the last call, in the order of their
-        arrival: what a user added in the meantime, for example. A reply of others counts when it has ended."""
+        arrival: what a user added in the meantime, for example. A reply of others counts when it has ended; of what
+        others `restore`, the messages that are later than those at the beginning, and were not returned before."""
         self._fence_of_run()
         assert self._cursor is not None  # noqa: S101
         found: dict[str, Message] = {}
+        cursor, newest = self._cursor, self._newest
         while True:
-            changes = await self._store.backend.execute(ReadChanges(self.conversation_id, self._cursor))
+            changes = await self._store.backend.execute(ReadChanges(self.conversation_id, cursor))
             for event in changes.events:
                 if isinstance(event, Reset):
                     page = await self._store.backend.execute(ReadPage(self.conversation_id, _LOOKED_AT, newest=True))
-                    messages = tuple(one for one in page.messages if (one.sequence or 0) > self._newest)
-                elif isinstance(event, MessagesAppended | HistoryRestored):
+                    messages = tuple(one for one in page.messages if (one.sequence or 0) > newest and self._is_new(one))
+                elif isinstance(event, HistoryRestored):
+                    messages = tuple(filter(self._is_new, event.messages))
+                elif isinstance(event, MessagesAppended):
                     messages = event.messages
                 elif isinstance(event, ReplyEnded) and event.message is not None:
                     messages = (event.message,)
                 else:
                     messages = ()
                 for message in messages:
-                    self._newest = max(self._newest, message.sequence or 0)
+                    newest = max(newest, message.sequence or 0)
                     if message.id not in self._own and message.status != "streaming":
                         found[message.id] = message
-                self._cursor = event.cursor
-            if not changes.more:
+                cursor = event.cursor
+            if not changes.more:  # and no read has failed
+                self._cursor, self._newest = cursor, newest
+                self._returned.update(found)
                 return list(found.values())
+
+    def _is_new(self, message: Message) -> bool:
+        """Whether a message that got a new sequence, in a restore, was added by it or during the run."""
+        if message.id in self._returned:
+            return False
+        return self._newest_at is None or message.timestamp is None or message.timestamp > self._newest_at
 
     # The block
 
@@ -186,7 +200,8 @@ class AsyncRun:
         try:
             head = await self._store.backend.execute(ReadHead(self.conversation_id, 1))
             self._cursor = head.cursor
-            self._newest = max((message.sequence or 0 for message in head.newest.messages), default=0)
+            for message in head.newest.messages:
+                self._newest, self._newest_at = message.sequence or 0, message.timestamp
             if self._interrupted_since is not None:
                 await self._settle("interrupted", since=self._interrupted_since)
         except BaseException:

@@ -243,6 +243,45 @@ async def test_messages_of_others_during_a_run(stores: Any) -> None:
 
 
 @pytest.mark.smoke
+async def test_messages_that_others_restore_are_returned_once(stores: Any) -> None:
+    holder, other = stores(), stores()
+    await other.append("c", user("old", id="old"))
+    await other.append("c", user("before", id="before"))
+    async with holder.run("c") as run:
+        await run.append(assistant("mine"))
+        await other.append("c", user("one", id="one"))
+        assert [message.text for message in await run.messages()] == ["one"]
+        await other.append("c", user("two", id="two"))
+        await other.restore("c", [*await other.get("c"), user("three", id="three")])
+        assert [message.text for message in await run.messages()] == ["two", "three"]
+        await other.restore("c", await other.get("c"))
+        assert await run.messages() == []
+        await other.delete_messages("c", ["three"])
+        await other.append("c", user("again", id="three"))
+        assert [message.text for message in await run.messages()] == ["again"]
+
+
+async def test_messages_after_a_reset_are_returned_once(stores: Any) -> None:
+    holder, other = stores(log_length=10), stores(log_length=10)
+    await other.append("c", user("before", id="before"))
+    async with holder.run("c") as run:
+        await other.append("c", user("one", id="one"))
+        assert [message.text for message in await run.messages()] == ["one"]
+        await other.restore("c", await other.get("c"))
+        await other.append("c", user("two", id="two"))
+        for number in range(100):
+            await other.update_conversation("c", title=str(number))
+        assert [message.text for message in await run.messages()] == ["two"]
+
+
+async def test_messages_restored_into_an_empty_conversation_are_returned(stores: Any) -> None:
+    store = stores()
+    async with store.run("c") as run:
+        await store.restore("c", [user("one"), user("two")])
+        assert [message.text for message in await run.messages()] == ["one", "two"]
+
+
+@pytest.mark.smoke
 async def test_subscribers_see_who_works(stores: Any) -> None:
     store, viewer = stores(), stores(poll_interval=0.5)
     await store.append("c", user("Hello"))
