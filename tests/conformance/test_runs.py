@@ -274,6 +274,25 @@ async def test_messages_after_a_reset_are_returned_once(stores: Any) -> None:
         assert [message.text for message in await run.messages()] == ["two"]
 
 
+async def test_a_cancelled_read_of_messages_loses_none(stores: Any, face: str) -> None:
+    if face == "sync":
+        pytest.skip("threads are not cancelled")
+    holder, other = stores(), stores()
+    async with holder.run("c") as run:
+        for turn in range(4):
+            texts = [f"{turn} {number}" for number in range(120)]  # more than one read returns
+            for text_of_one in texts:
+                await other.append("c", user(text_of_one))
+            for moment in range(10_000):
+                task = asyncio.create_task(run.messages())
+                for _ in range(moment):
+                    await asyncio.sleep(0)
+                if not task.cancel():
+                    break
+                await asyncio.wait([task])
+            assert [message.text for message in task.result()] == texts
+
+
 async def test_messages_restored_into_an_empty_conversation_are_returned(stores: Any) -> None:
     store = stores()
     async with store.run("c") as run:
