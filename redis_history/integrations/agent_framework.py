@@ -74,10 +74,12 @@ class AgentFrameworkHistory(HistoryProvider):
     async def get_messages(
         self, session_id: str | None, *, state: dict[str, Any] | None = None, **kwargs: Any
     ) -> list[FrameworkMessage]:
-        """The messages of the session, oldest first. Without a session id: none."""
+        """The messages of the session, oldest first, without live replies that are being written. Without a session id:
+        none."""
         if session_id is None:
             return []
-        found = await self._store.get(checked_id(session_id), limit=self._limit)
+        stored = await self._store.get(checked_id(session_id), limit=self._limit)
+        found = [message for message in stored if message.status != "streaming"]
         return to_agent_framework(found if self._limit is None else without_lone_results(found), on_loss=self._on_loss)
 
     async def save_messages(

@@ -50,8 +50,10 @@ local function answer(what, id)
   return {what, run and cmsgpack.pack(run) or '', #queue > 0 and cmsgpack.pack(queue) or '', now, id or ''}
 end
 
--- Stores lease and queue. A conversation that does not exist keeps them for a while only.
+-- Stores lease and queue. A conversation that does not exist keeps them for a while only. The first write takes no memory, so
+-- that a full server accepts the others: a run that has begun can be renewed, stopped and ended.
 local function store()
+  redis.call('HDEL', state, 'z')
   if run then redis.call('HSET', state, lease, cmsgpack.pack(run)) end
   if #queue > 0 then
     redis.call('HSET', state, 'Q', cmsgpack.pack(queue))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from redis_history import HistoryStore, RetryPolicy, RunChanged, assistant, tool_use, user
-from redis_history.errors import RunBusyError
+from redis_history.errors import BackendRefusedError, RunBusyError, RunStopped
 from tests.support.forks import Forked
 from tests.support.proxy import LossyProxy
 from tests.support.servers import Start, wait_until
@@ -52,6 +52,26 @@ def test_an_outage_ends_no_living_run(own_server: Start, seconds: float) -> None
             assert busy[0].holder is not None
             assert busy[0].holder.run_id == run.run_id
         assert [message.text for message in store.get("c")] == ["before and after", "The first call after the outage."]
+
+
+@pytest.mark.proves("full-server", "runs")
+def test_a_run_is_stopped_and_ends_on_a_full_server(own_server: Start) -> None:
+    """It has its place already. A new one needs memory."""
+    server = own_server()
+    with HistoryStore(server.url, search="off") as store, server.client() as client:
+        with pytest.raises(RunStopped), store.run("c") as run:
+            client.config_set("maxmemory", "1mb")
+            assert store.stop_run("c")
+            run.wait_stop(10)
+            run.check()
+        now = store.get_run("c")
+        assert now is not None
+        assert now.status == "stopped"
+        with pytest.raises(BackendRefusedError), store.run("c"):
+            pass
+        client.config_set("maxmemory", "0")
+        with store.run("c") as run:
+            run.append(user("works again"))
 
 
 def test_subscribers_to_all_conversations_find_a_run_that_they_were_not_notified_of(own_server: Start) -> None:

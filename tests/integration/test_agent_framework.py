@@ -24,6 +24,7 @@ from redis_history.integrations.agent_framework import (
     from_agent_framework,
     to_agent_framework,
 )
+from tests.support.servers import until
 
 MESSAGES = [
     Message("system", ["Be brief."]),
@@ -118,6 +119,20 @@ async def test_a_limit_leaves_out_results_whose_call_is_cut_off(async_store: Asy
             if content.type == "function_result":
                 assert content.call_id in called, limit
             called.update([content.call_id] if content.type == "function_call" and content.call_id else [])
+
+
+async def test_a_reply_that_is_being_written_is_no_message(async_store: AsyncHistoryStore) -> None:
+    history = AgentFrameworkHistory(async_store)
+    await history.save_messages("s", MESSAGES)
+    async with async_store.stream("s") as reply:
+        reply.write("Half")
+        await until(lambda: _is_stored(async_store, "Half"), "the text")
+        assert plain(await history.get_messages("s")) == plain(MESSAGES)
+    assert (await history.get_messages("s"))[-1].text == "Half"
+
+
+async def _is_stored(store: AsyncHistoryStore, text: str) -> bool:
+    return any(message.text == text for message in await store.get("s"))
 
 
 def test_messages_of_other_frameworks_are_converted() -> None:
