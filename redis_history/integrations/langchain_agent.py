@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import takewhile
-from typing import Any
+from typing import Annotated, Any, NotRequired
 
 from redis_history import AsyncHistoryStore, HistoryStore, conversation_search_tool
 from redis_history.errors import ConfigurationError
@@ -15,7 +14,8 @@ from redis_history.tools import DESCRIPTION, NAME
 
 try:
     from langchain.agents.middleware import AgentMiddleware, AgentState
-    from langchain_core.messages import BaseMessage, RemoveMessage, ToolMessage
+    from langchain.agents.middleware.types import PrivateStateAttr
+    from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage
     from langchain_core.tools import StructuredTool
     from langgraph.config import get_config
     from langgraph.graph.message import REMOVE_ALL_MESSAGES
@@ -24,6 +24,13 @@ except ImportError as error:
     raise missing("langchain-agents", error) from error
 
 __all__ = ["ConversationMiddleware"]
+
+_STORED = "redis_history_stored"  # a field of the state
+
+
+class _State(AgentState[Any]):
+    #: For each conversation, the id of the newest message of this state that is stored.
+    redis_history_stored: NotRequired[Annotated[dict[str, str], PrivateStateAttr]]
 
 
 class ConversationMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
@@ -34,10 +41,13 @@ class ConversationMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
     `limit` loads only that number of the newest messages. `search=True` gives the agent the tool `conversation_search`
     for its own conversation. `store` is for `invoke`, `async_store` for `ainvoke`. `on_loss` as in LangChainHistory.
 
-    No checkpointer is needed. With one, messages are stored once, because their ids are the same.
+    No checkpointer is needed. With one, each message is stored once, and the state becomes what is stored: messages
+    that were compacted, edited or deleted since then, or that are older than `limit`, do not come back from it.
     Raises StoreTypeError without a store or for another kind of store. A call without a conversation raises
     ConfigurationError.
     """
+
+    state_schema = _State
 
     def __init__(
         self,
@@ -57,29 +67,32 @@ class ConversationMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         self._async_store = async_store
         self.tools = [self._search_tool()] if search else []
 
-    def before_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any] | None:
+    def before_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any]:
         history = self._history()
-        update, new = _joined(history.messages, state["messages"])
+        update, new = _joined(history.messages, state, history.session_id)
         history.add_messages(new)
         return update
 
-    async def abefore_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any] | None:
+    async def abefore_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any]:
         history = self._history()
-        update, new = _joined(await history.aget_messages(), state["messages"])
+        update, new = _joined(await history.aget_messages(), state, history.session_id)
         await history.aadd_messages(new)
         return update
 
-    def before_model(self, state: AgentState[Any], runtime: Runtime[Any]) -> None:
-        self._history().add_messages(_results(state["messages"]))
+    # Tools, other middleware and structured output also add messages, and end the agent before the next model call.
 
-    async def abefore_model(self, state: AgentState[Any], runtime: Runtime[Any]) -> None:
-        await self._history().aadd_messages(_results(state["messages"]))
+    def before_model(self, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any]:
+        history = self._history()
+        history.add_messages(_new(state, history.session_id))
+        return _mark(state, history.session_id, state["messages"])
 
-    def after_model(self, state: AgentState[Any], runtime: Runtime[Any]) -> None:
-        self._history().add_messages(state["messages"][-1:])
+    async def abefore_model(self, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any]:
+        history = self._history()
+        await history.aadd_messages(_new(state, history.session_id))
+        return _mark(state, history.session_id, state["messages"])
 
-    async def aafter_model(self, state: AgentState[Any], runtime: Runtime[Any]) -> None:
-        await self._history().aadd_messages(state["messages"][-1:])
+    after_model = after_agent = before_model
+    aafter_model = aafter_agent = abefore_model
 
     def _history(self) -> LangChainHistory:
         return LangChainHistory(self._current(), self._store, **self._options)
@@ -107,17 +120,38 @@ class ConversationMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         return StructuredTool.from_function(search, asearch, name=NAME, description=DESCRIPTION)
 
 
-def _joined(
-    stored: Sequence[BaseMessage], given: Sequence[BaseMessage]
-) -> tuple[dict[str, Any] | None, Sequence[BaseMessage]]:
-    """The update that puts the stored messages before the given ones, if there are any; and those that are new."""
-    known = {message.id for message in stored}
-    new = [message for message in given if message.id not in known]
-    if not stored or len(new) + len(stored) == len(given):
-        return None, new
-    return {"messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES), *stored, *new]}, new
+def _joined(stored: Sequence[BaseMessage], state: Any, key: str) -> tuple[dict[str, Any], list[BaseMessage]]:
+    """The update that makes the state the stored messages and then the new ones; and the new ones: those behind the
+    last one that is stored, or was when the state was saved."""
+    given = state["messages"]
+    new = given[_behind(given, {_marked(state, key), *(message.id for message in stored)}) :]
+    joined = [*stored, *new]
+    update = _mark(state, key, joined)
+    if joined != given:
+        update["messages"] = [RemoveMessage(id=REMOVE_ALL_MESSAGES), *joined]
+    return update, new
 
 
-def _results(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """The tool results at the end."""
-    return list(takewhile(lambda message: isinstance(message, ToolMessage), reversed(messages)))[::-1]
+def _new(state: Any, key: str) -> list[BaseMessage]:
+    """The messages that are not stored yet."""
+    messages: list[BaseMessage] = state["messages"]
+    start = _behind(messages, {_marked(state, key)})
+    if not start:  # another middleware has put a summary in their place, which nobody said
+        answers = [at for at, message in enumerate(messages) if isinstance(message, AIMessage)]
+        start = answers[-1] if answers else len(messages)
+    return messages[start:]
+
+
+def _behind(messages: Sequence[BaseMessage], ids: set[str | None]) -> int:
+    """The index behind the last message with one of these ids; 0 if there is none."""
+    return max((at for at, message in enumerate(messages, 1) if message.id in ids), default=0)
+
+
+def _marked(state: Any, key: str) -> str | None:
+    found: str | None = state.get(_STORED, {}).get(key)
+    return found
+
+
+def _mark(state: Any, key: str, messages: Sequence[BaseMessage]) -> dict[str, Any]:
+    """The update that says that these messages are stored."""
+    return {_STORED: {**state.get(_STORED, {}), key: messages[-1].id}} if messages else {}

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from langchain.agents import create_agent
+from langchain.agents.middleware import (
+    HumanInTheLoopMiddleware,
+    ModelCallLimitMiddleware,
+    SummarizationMiddleware,
+)
+from langchain.agents.structured_output import ToolStrategy
 from langchain_core.language_models import BaseChatModel, GenericFakeChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
+from langgraph.types import Command
+from pydantic import BaseModel
 
-from redis_history import AsyncHistoryStore, HistoryStore, ReplyEnded, RetryPolicy
+from redis_history import AsyncHistoryStore, HistoryStore, Message, ReplyEnded, RetryPolicy, TextPart, user
 from redis_history.errors import ConfigurationError
 from redis_history.integrations.langchain import LangChainHistory, live_replies
 from redis_history.integrations.langchain_agent import ConversationMiddleware
@@ -111,6 +120,122 @@ def test_with_a_checkpointer_messages_are_stored_once(store: HistoryStore) -> No
     for number in (1, 2):
         ask(agent, "What is 2 + 3?")
         assert len(store.get("t1")) == 4 * number
+
+
+@tool
+def look(q: str, tool_call_id: Annotated[str, InjectedToolCallId]) -> Any:
+    """Look at a page."""
+    return Command(update={"messages": [ToolMessage("seen", tool_call_id=tool_call_id), HumanMessage("the picture")]})
+
+
+class Page(BaseModel):
+    """The answer to give."""
+
+    q: str
+
+
+ENDS: dict[str, Any] = {
+    "structured output": {"tool": "Page", "response_format": ToolStrategy(Page)},
+    "direct result": {"tools": [tool("look", description="Look.", return_direct=True)(lambda q: q)]},
+    "rejected call": {"other": HumanInTheLoopMiddleware({"look": True})},
+    "limit of calls": {"other": ModelCallLimitMiddleware(run_limit=1, exit_behavior="end")},
+    "messages from a tool": {},
+}
+
+
+@pytest.mark.proves("frameworks")
+@pytest.mark.parametrize("face", ["sync", "async"])
+@pytest.mark.parametrize("first", [True, False], ids=["first", "last"])
+@pytest.mark.parametrize("end", ENDS)
+async def test_all_messages_are_stored_however_the_agent_ends(
+    store: HistoryStore, async_store: AsyncHistoryStore, end: str, first: bool, face: str
+) -> None:
+    case = {
+        "tools": [look],
+        "tool": "look",
+        "other": ModelCallLimitMiddleware(run_limit=9),
+        "response_format": None,
+        **ENDS[end],
+    }
+    ours = ConversationMiddleware(store, async_store=async_store)
+    agent: Any = create_agent(
+        Model(requests=[], tool=case["tool"], arguments={"q": "1"}),
+        [] if case["response_format"] else case["tools"],
+        middleware=[ours, case["other"]] if first else [case["other"], ours],
+        response_format=case["response_format"],
+        checkpointer=InMemorySaver() if end == "rejected call" else None,
+    )
+
+    async def run(given: Any) -> Any:
+        return await agent.ainvoke(given, CONFIG) if face == "async" else agent.invoke(given, CONFIG)
+
+    for _ in range(2):
+        result = await run({"messages": [HumanMessage("Look")]})
+        if end == "rejected call":
+            result = await run(Command(resume={"decisions": [{"type": "reject", "message": "no"}]}))
+        stored = store.get("t1")
+        assert [message.id for message in stored] == [message.id for message in result["messages"]]
+        assert {type(message) for message in result["messages"]} >= {HumanMessage, AIMessage, ToolMessage}
+        calls = [use.id for message in stored for use in message.tool_uses]
+        assert calls == [one.tool_use_id for message in stored for one in message.tool_results]
+
+
+def test_a_summary_that_another_middleware_puts_into_the_state_is_not_stored(store: HistoryStore) -> None:
+    """Whether it keeps newer messages or none."""
+    for number, first in enumerate((True, False)):
+        model = Model(requests=[])
+        summarizer = GenericFakeChatModel(messages=iter([AIMessage("SUMMARY")] * 9))
+        other = SummarizationMiddleware(summarizer, trigger=("messages", 3), keep=("messages", 1))
+        ours = ConversationMiddleware(store, conversation_id=f"c{number}")
+        agent: Any = create_agent(model, [add], middleware=[ours, other] if first else [other, ours])
+        for _ in range(3):
+            agent.invoke({"messages": [HumanMessage("What is 2 + 3?")]})
+        assert any("SUMMARY" in message for request in model.requests for message in request)
+        assert [message.role for message in store.get(f"c{number}")] == ["user", "assistant", "tool", "assistant"] * 3
+
+
+@pytest.mark.proves("frameworks")
+@pytest.mark.parametrize("options", [{}, {"limit": 3}, {"limit": 1}], ids=str)
+@pytest.mark.parametrize(
+    "change", ["none", "another writer", "edited", "compacted", "all compacted", "deleted", "cleared"]
+)
+def test_with_a_checkpointer_the_prompt_is_what_is_stored(store: HistoryStore, change: str, options: Any) -> None:
+    """The stored messages in their order, then the new one. What is no longer stored does not come back."""
+    model = GenericFakeChatModel(messages=iter([AIMessage(f"a{number}") for number in range(9)]))
+    middleware = ConversationMiddleware(store, **options)
+    agent = create_agent(model, middleware=[middleware], checkpointer=InMemorySaver())
+    for number in range(3):
+        ask(agent, f"q{number}")
+    messages = store.get("t1")
+    if change == "another writer":
+        store.append("t1", user("operator"))
+    elif change == "edited":
+        store.update_message("t1", Message(role="assistant", parts=(TextPart("edited"),), id=messages[-1].id))
+    elif change == "deleted":
+        store.delete_messages("t1", [messages[1].id, messages[-2].id])
+    elif change == "cleared":
+        store.clear("t1")
+    elif change != "none":
+        store.compact("t1", through=messages[-1 if change == "all compacted" else 3], summary="SUMMARY")
+    for number in (3, 4):
+        before = [message.text for message in store.get("t1", **options)]
+        result = agent.invoke({"messages": [HumanMessage(f"q{number}")]}, CONFIG)
+        new = [f"q{number}", f"a{number}"]
+        assert [message.text for message in result["messages"]] == before + new
+        assert [message.text for message in store.get("t1")][-2:] == new
+    texts = [message.text for message in store.get("t1")]
+    assert len(set(texts)) == len(texts)
+
+
+def test_messages_of_a_checkpoint_that_were_never_stored_are_stored(store: HistoryStore) -> None:
+    """Also if another conversation has stored them."""
+    saver = InMemorySaver()
+    model = GenericFakeChatModel(messages=iter([AIMessage(f"a{number}") for number in range(9)]))
+    ask(create_agent(model, checkpointer=saver), "q0")
+    for name, texts in {"one": ["q0", "a0", "q1", "a1"], "two": ["q0", "a0", "q1", "a1", "q2", "a2"]}.items():
+        middleware = ConversationMiddleware(store, conversation_id=name)
+        ask(create_agent(model, middleware=[middleware], checkpointer=saver), texts[-2])
+        assert [message.text for message in store.get(name)] == texts
 
 
 def test_what_was_said_before_a_crash_is_stored(store: HistoryStore) -> None:
