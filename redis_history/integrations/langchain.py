@@ -149,9 +149,10 @@ def live_replies(store: HistoryStore | AsyncHistoryStore, conversation_id: str) 
     """A callback that stores what a model streams as it comes, with `store.stream`. A `LangChainHistory` or
     `ConversationMiddleware` then stores the whole message in its place.
 
-    Pass it to the model, or in `callbacks` of the config. With an AsyncHistoryStore, use the asynchronous methods of
-    the model or agent. A model that is asked for a whole answer writes no live reply. Errors of the store are logged by
-    LangChain; the model goes on. Raises InvalidConversationIdError.
+    Pass it in `callbacks` of the agent's model, as `ChatOpenAI(model, callbacks=[live_replies(store, id)])`. In the
+    config of a call it would also store what models of tools and of other middleware stream. With an AsyncHistoryStore,
+    use the asynchronous methods of the model or agent. A model that is asked for a whole answer writes no live reply.
+    Errors of the store are logged by LangChain; the model goes on. Raises InvalidConversationIdError.
     """
     check_store(store, "live_replies", HistoryStore, AsyncHistoryStore)
     checked_id(conversation_id)

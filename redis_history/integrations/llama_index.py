@@ -138,7 +138,8 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
         limit: int | None = None,
         offset: int | None = None,
     ) -> list[ChatMessage]:
-        """The messages of this status (None: of any), oldest first: at most `limit`, after the first `offset`."""
+        """The messages of this status (None: of any), oldest first: at most `limit`, after the first `offset`. A live
+        reply is one of them when it has ended."""
         found = await asyncio.to_thread(self._read, key, status)
         start = offset or 0
         return _all(found, self._on_loss)[start : None if limit is None else start + limit]
@@ -186,8 +187,8 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
         """Delete the messages of this status. None deletes the conversation."""
         if status is None:
             await asyncio.to_thread(self._store.delete_conversation, key)
-        elif found := await asyncio.to_thread(self._read, key, status):
-            await asyncio.to_thread(self._store.delete_messages, key, [message.id for message in found])
+        elif found := [one.id for one in await asyncio.to_thread(self._store.get, key) if _status(one) == status]:
+            await asyncio.to_thread(self._store.delete_messages, key, found)
 
     async def delete_oldest_messages(self, key: str, n: int) -> list[ChatMessage]:
         """Delete the oldest `n` active messages and return them. Concurrent calls return different messages."""
@@ -201,9 +202,9 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
         return await asyncio.to_thread(_keys, self._store)
 
     def _read(self, key: str, status: MessageStatus | None) -> list[Message]:
-        archived = {MessageStatus.ACTIVE: False, MessageStatus.ARCHIVED: True}
-        messages = self._store.get(key)
-        return [one for one in messages if status is None or _is_archived(one) == archived[status]]
+        # An agent reads its memory while its reply is written.
+        found = [one for one in self._store.get(key) if one.status != "streaming"]
+        return [one for one in found if status is None or _status(one) == status]
 
     def _take_oldest(self, key: str, n: int, *, archive: bool) -> list[ChatMessage]:
         taken: list[ChatMessage] = []
@@ -252,8 +253,8 @@ def _keys(store: HistoryStore) -> list[str]:
     return [one.conversation_id for one in store.iter_conversations() if one.message_count]
 
 
-def _is_archived(message: Message) -> bool:
-    return _ARCHIVED in message.provider_meta
+def _status(message: Message) -> MessageStatus:
+    return MessageStatus.ARCHIVED if _ARCHIVED in message.provider_meta else MessageStatus.ACTIVE
 
 
 def _marked(message: Message) -> Message:

@@ -274,16 +274,16 @@ class Streaming(GenericFakeChatModel):
 async def test_a_streamed_answer_is_a_live_reply(
     store: HistoryStore, async_store: AsyncHistoryStore, face: str
 ) -> None:
-    model = Streaming(messages=iter([AIMessage("It is a word"), AIMessage("It will crash now")]))
+    live = live_replies(async_store if face == "async" else store, "t1")
+    model = Streaming(messages=iter([AIMessage("It is a word"), AIMessage("It will crash now")]), callbacks=[live])
     agent = create_agent(model, middleware=[ConversationMiddleware(store, async_store=async_store)])
-    config: Any = {**CONFIG, "callbacks": [live_replies(async_store if face == "async" else store, "t1")]}
 
     async def run(text: str) -> None:
         asked = {"messages": [HumanMessage(text)]}
         if face == "async":
-            assert [part async for part in agent.astream(asked, config, stream_mode="messages")]
+            assert [part async for part in agent.astream(asked, CONFIG, stream_mode="messages")]
         else:
-            assert list(agent.stream(asked, config, stream_mode="messages"))
+            assert list(agent.stream(asked, CONFIG, stream_mode="messages"))
 
     async with async_store.subscribe("t1") as changes:
         await run("What is it?")
@@ -305,7 +305,20 @@ async def test_a_streamed_answer_is_a_live_reply(
 
 def test_a_live_reply_that_fails_leaves_the_answer_alone(store: HistoryStore) -> None:
     with HistoryStore("redis://127.0.0.1:1", retry=RetryPolicy(deadline=0.0)) as away:
-        agent = create_agent(Streaming(messages=iter([AIMessage("a b")])), middleware=[ConversationMiddleware(store)])
-        config: Any = {**CONFIG, "callbacks": [live_replies(away, "t1")]}
-        assert list(agent.stream({"messages": [HumanMessage("Hi")]}, config, stream_mode="messages"))
+        model = Streaming(messages=iter([AIMessage("a b")]), callbacks=[live_replies(away, "t1")])
+        agent = create_agent(model, middleware=[ConversationMiddleware(store)])
+        assert list(agent.stream({"messages": [HumanMessage("Hi")]}, CONFIG, stream_mode="messages"))
     assert [message.text for message in store.get("t1")] == ["Hi", "a b"]
+
+
+def test_what_the_model_of_a_tool_streams_is_no_live_reply(store: HistoryStore) -> None:
+    other = Streaming(messages=iter([AIMessage("to myself")]))
+
+    def think(a: int, b: int) -> str:
+        """Ask another model."""
+        return "".join(chunk.text for chunk in other.stream("?")).split()[-1]
+
+    model = Model(requests=[], tool="think", callbacks=[live_replies(store, "t1")])
+    agent = create_agent(model, [think], middleware=[ConversationMiddleware(store)])
+    assert stream(agent, "What is it?").endswith("It is myself")
+    assert [message.text for message in store.get("t1")] == ["What is it?", "", "myself", "It is myself"]

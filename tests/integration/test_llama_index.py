@@ -19,6 +19,7 @@ from llama_index.core.storage.chat_store.base_db import MessageStatus
 
 from redis_history import AttachmentPart, ReasoningPart, assistant, tool, tool_result, tool_use, user
 from redis_history.integrations.llama_index import LlamaIndexChatStore, LlamaIndexMemoryStore
+from tests.support.servers import wait_until
 
 KEY = "chat-history"
 
@@ -99,6 +100,23 @@ async def test_the_store_of_a_memory(store: Any) -> None:
     assert await chats.get_messages(KEY) == EVERY
     await chats.delete_messages(KEY)
     assert await chats.get_keys() == []
+
+
+async def test_a_memory_holds_a_live_reply_when_it_has_ended(store: Any) -> None:
+    chats = LlamaIndexMemoryStore(store)
+    memory = Memory.from_defaults(session_id=KEY, chat_store=chats)
+    await memory.aput(said("Hi"))
+    with store.stream(KEY) as reply:
+        reply.write("Half an")
+        wait_until(lambda: store.get(KEY)[-1].text == "Half an", "the beginning of the reply")
+        assert [message.content for message in await memory.aget()] == ["Hi"]
+        assert await chats.count_messages(KEY, None) == 1
+        assert await chats.delete_message(KEY, 1) is None
+        assert [message.content for message in await chats.archive_oldest_messages(KEY, 9)] == ["Hi"]
+        reply.write(" answer")
+    assert [message.content for message in await memory.aget()] == ["Half an answer"]
+    await chats.delete_messages(KEY, MessageStatus.ACTIVE)
+    assert [message.content for message in await chats.get_messages(KEY, None)] == ["Hi"]
 
 
 async def test_concurrent_archiving_takes_each_message_once(store: Any) -> None:
