@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from copy import copy
 from functools import partial
 from typing import Any, TypeVar, Unpack, cast
@@ -12,6 +12,7 @@ from typing import Any, TypeVar, Unpack, cast
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._sync.store import HistoryStore
 from redis_history.errors import MissingExtraError, StoreTypeError
+from redis_history.model import Message, Part, ToolResultPart
 from redis_history.model.ids import check_conversation_id
 from redis_history.operations import Preview
 from redis_history.tools import (
@@ -51,6 +52,23 @@ def checked_id(conversation_id: str) -> str:
 def batches(items: list[T]) -> Iterator[list[T]]:
     """The items in lists of at most BATCH."""
     return (items[at : at + BATCH] for at in range(0, len(items), BATCH))
+
+
+def with_shares(message: Message, count: int, changes: Mapping[int, tuple[Part, ...]]) -> tuple[Part, ...]:
+    """The parts of a message after changes to some of the `count` messages that a framework gets for it: one for each
+    tool result, then one for the rest. `changes` has the new parts of each of them, by index; () removes it."""
+    parts: list[Part] = []
+    results, rest = 0, len(message.tool_results)
+    for part in message.parts:
+        share = rest
+        if isinstance(part, ToolResultPart):
+            share, results = results, results + 1
+        if count == 1:
+            share = 0
+        parts += changes.get(share, (part,))
+        if share in changes:
+            changes = {**changes, share: ()}  # the new parts are in the place of the first old one
+    return tuple(parts)
 
 
 def check_store(store: object, who: str, *kinds: type) -> None:

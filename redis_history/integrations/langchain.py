@@ -5,7 +5,7 @@ Use it with `RunnableWithMessageHistory` and everything else that accepts a `Bas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from operator import methodcaller
@@ -14,10 +14,25 @@ from typing import Any, Unpack
 from msgspec.structs import replace
 
 from redis_history import AsyncHistoryStore, HistoryStore, Message, TextPart
-from redis_history.errors import ConfigurationError, MessageConflictError, MessageNotFoundError, RedisHistoryError
+from redis_history.errors import (
+    ConfigurationError,
+    MessageConflictError,
+    MessageNotFoundError,
+    RedisHistoryError,
+    RevisionConflictError,
+)
 from redis_history.formats import OnLoss, from_langchain, to_langchain
 from redis_history.formats._notes import plain_text
-from redis_history.integrations._extras import BATCH, check_store, check_stores, checked_id, missing, search_runner
+from redis_history.integrations._extras import (
+    BATCH,
+    batches,
+    check_store,
+    check_stores,
+    checked_id,
+    missing,
+    search_runner,
+    with_shares,
+)
 from redis_history.model.ids import MAX_ID_BYTES
 from redis_history.model.pairs import without_lone_results
 from redis_history.tools import SearchOptions
@@ -49,6 +64,7 @@ _FIRST = ("content", "name", "tool_calls", "tool_call_id", "status")  # the orde
 #: A call of a store, and the types of exceptions to send back as its answer.
 _Steps = Generator[tuple[Callable[[Any], Any], tuple[type[Exception], ...]], Any, None]
 _PART = "#part-"  # in ids of messages that are parts of one stored message
+_IDS = "langchain_ids"  # key of provider_meta: the ids of such messages, when others of them were removed
 
 
 class LangChainHistory(BaseChatMessageHistory):
@@ -62,7 +78,8 @@ class LangChainHistory(BaseChatMessageHistory):
     The id of a LangChain message is its id in the store, as in the state of a LangGraph graph: a message that is added
     again is stored once, one with other content replaces the message of its id, and a `RemoveMessage` removes it. So
     the messages of a state can be added after every step, and only what is new or changed is written. A message without
-    an id is always added; all messages that are read have one.
+    an id is always added; all messages that are read have one. Tool results that another framework stored in one
+    message are several messages here; each is changed and removed alone, and the others keep their ids.
 
     Raises InvalidConversationIdError, and StoreTypeError without a store or for another kind of store.
     """
@@ -251,20 +268,27 @@ def search_tool(
     )
 
 
-def _changes(messages: Sequence[BaseMessage]) -> Iterator[list[BaseMessage] | str | None]:
-    """The changes that these messages mean, in order: messages to add, the id of one to remove, None to remove all."""
-    batch: dict[Any, BaseMessage] = {}
+def _changes(messages: Sequence[BaseMessage]) -> Iterator[list[BaseMessage] | dict[str, None] | None]:
+    """The changes that these messages mean, in order: messages to add, ids of some to remove, None to remove all."""
+    added: dict[Any, BaseMessage] = {}
+    removed: dict[str, None] = {}
     for index, message in enumerate(messages):
         removes = isinstance(message, RemoveMessage)
+        if added and (removes or len(added) == BATCH):
+            yield list(added.values())
+            added = {}
+        if removed and not removes:
+            yield removed
+            removed = {}
         if not removes:
-            batch[message.id or index] = message  # the last message of an id, in the place of the first
-        if batch and (removes or len(batch) == BATCH):
-            yield list(batch.values())
-            batch = {}
-        if removes:
-            yield None if message.id == _ALL else str(message.id)
-    if batch:
-        yield list(batch.values())
+            added[message.id or index] = message  # the last message of an id, in the place of the first
+        elif message.id == _ALL:
+            yield None
+            removed = {}
+        else:
+            removed[str(message.id)] = None
+    if added or removed:
+        yield list(added.values()) or removed
 
 
 def _writes(key: str, messages: Sequence[BaseMessage]) -> _Steps:
@@ -272,18 +296,61 @@ def _writes(key: str, messages: Sequence[BaseMessage]) -> _Steps:
     for change in _changes(messages):
         if change is None:
             yield methodcaller("clear", key), ()
-        elif isinstance(change, str):
-            yield methodcaller("delete_messages", key, [change]), ()
+        elif isinstance(change, dict):
+            yield from _replaced(key, change)
         else:
             if _is_new(change):
                 answer = yield methodcaller("append_many", key, _from_langchain(change)), (MessageConflictError,)
                 if not isinstance(answer, MessageConflictError):
                     continue
             stored = yield methodcaller("get", key, include_archived=True), ()
-            changed, new = _difference(change, stored)
+            changed, parts, new = _difference(change, stored)
             for message in changed:  # it may have been compacted or deleted
                 yield methodcaller("update_message", key, message), (MessageNotFoundError,)
+            if parts:
+                yield from _replaced(key, parts)
             yield methodcaller("append_many", key, new), ()
+
+
+def _replaced(key: str, changes: Mapping[str, BaseMessage | None]) -> _Steps:
+    """Replace the messages with these ids, or remove them (None). Of a stored message that is several messages here,
+    only their parts change."""
+    while True:
+        record = yield methodcaller("get_conversation", key), ()
+        stored = yield methodcaller("get", key, include_archived=True), ()
+        if record is None:
+            return
+        revision = record.revision
+        gone: list[str] = []
+        for message in stored:
+            kept = _changed(message, changes)
+            if kept is None:
+                gone.append(message.id)
+            elif kept != message:
+                known = (MessageNotFoundError, RevisionConflictError)
+                answer = yield methodcaller("update_message", key, kept, expected_revision=revision), known
+                if isinstance(answer, RevisionConflictError):
+                    break  # another writer was faster: read again
+                revision += not isinstance(answer, MessageNotFoundError)  # an archived message stays as it is
+        else:
+            for batch in batches(gone):
+                yield methodcaller("delete_messages", key, batch), ()
+            return
+
+
+def _changed(message: Message, changes: Mapping[str, BaseMessage | None]) -> Message | None:
+    """The stored message after changes of the messages that it is here; None if nothing of it is left."""
+    found = _to_langchain(message, lambda loss: None)
+    given = {at: changes[str(one.id)] for at, one in enumerate(found) if one.id in changes}
+    if not given:
+        return message
+    shares = {at: () if one is None else _to_message(one).parts for at, one in given.items()}
+    parts = with_shares(message, len(found), shares)
+    if not parts:
+        return None
+    ids = [one.id for at, one in enumerate(found) if shares.get(at, True)]
+    meta = message.provider_meta if len(ids) == len(found) else {**message.provider_meta, _IDS: ids}
+    return replace(message, parts=parts, provider_meta=meta)
 
 
 def _is_new(messages: list[BaseMessage]) -> bool:
@@ -292,14 +359,21 @@ def _is_new(messages: list[BaseMessage]) -> bool:
     return not ids or (len(messages) <= 2 and not any(_PART in id_ for id_ in ids))
 
 
-def _difference(messages: list[BaseMessage], stored: list[Message]) -> tuple[list[Message], list[Message]]:
-    """The messages that differ from the stored messages with their ids, and the new messages."""
-    found = [_to_langchain(message, lambda loss: None) for message in stored]
-    known = {converted.id: converted for one in found for converted in one}
-    # A message that another framework stored as a part of a larger one cannot be changed here.
-    several = {converted.id for one in found if len(one) > 1 for converted in one}
-    changed = [m for m in messages if m.id in known and known[m.id] != m and m.id not in several]
-    return _from_langchain(changed), _from_langchain([message for message in messages if message.id not in known])
+def _difference(
+    messages: list[BaseMessage], stored: list[Message]
+) -> tuple[list[Message], dict[str, BaseMessage | None], list[Message]]:
+    """The messages that differ from the stored messages with their ids, those that are parts of a stored message and
+    differ, by id, and the new messages."""
+    known: dict[str | None, tuple[BaseMessage, bool]] = {}
+    ids: set[str | None] = set()  # also of messages whose first part was removed
+    for message in stored:
+        found = _to_langchain(message, lambda loss: None)
+        known |= {one.id: (one, len(found) == 1 and one.id == message.id) for one in found}
+        ids.add(message.id)
+    changed = [one for one in messages if one.id in known and known[one.id][0] != one]
+    parts: dict[str, BaseMessage | None] = {str(one.id): one for one in changed if not known[one.id][1]}
+    new = [one for one in messages if one.id not in known and one.id not in ids]
+    return _from_langchain([one for one in changed if known[one.id][1]]), parts, _from_langchain(new)
 
 
 def _from_langchain(messages: Sequence[BaseMessage]) -> list[Message]:
@@ -335,9 +409,12 @@ def _defaults(kind: type[BaseMessage]) -> dict[str, Any]:
 def _to_langchain(message: Message, on_loss: OnLoss | None) -> list[BaseMessage]:
     kind = _CLASSES.get(message.role)
     text = plain_text(message, "langchain")
-    if kind is not None and text is not None:  # most messages, in a fraction of the time
+    ids: Any = message.provider_meta.get(_IDS)
+    if kind is not None and text is not None and ids is None:  # most messages, in a fraction of the time
         return [kind(content=text, id=message.id)]
     found: list[BaseMessage] = messages_from_dict(to_langchain([message], on_loss=on_loss))
-    for index, converted in enumerate(found):
-        converted.id = converted.id or (f"{message.id}{_PART}{index}" if index else message.id)
+    if ids is None or len(ids) != len(found):
+        ids = [f"{message.id}{_PART}{index}" if index else message.id for index in range(len(found))]
+    for converted, id_ in zip(found, ids, strict=True):
+        converted.id = converted.id or id_
     return found

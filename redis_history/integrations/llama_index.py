@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Unpack
 
 from msgspec.structs import replace
@@ -26,7 +27,7 @@ from redis_history.formats import OnLoss
 from redis_history.formats._content import parsed
 from redis_history.formats._losses import Losses
 from redis_history.formats._notes import foreign_block, note_of, opaque, plain_text, stored_value, with_note
-from redis_history.integrations._extras import batches, check_store, missing, plain_or, search_runner
+from redis_history.integrations._extras import batches, check_store, missing, plain_or, search_runner, with_shares
 from redis_history.integrations._live import LiveReplies
 from redis_history.tools import SearchOptions
 from redis_history.types import ConversationSearchTool, Part, Role
@@ -45,7 +46,7 @@ except ImportError as error:
 __all__ = ["LlamaIndexChatStore", "LlamaIndexMemoryStore", "search_tool"]
 
 _FORM = "llama_index"
-_ARCHIVED = "llama_index_archived"  # key of provider_meta
+_ARCHIVED, _CUT = "llama_index_archived", "llama_index_cut"  # keys of provider_meta; cut: some parts were deleted
 _ROLES: dict[str, Role] = {
     "system": "system", "developer": "system", "assistant": "assistant", "chatbot": "assistant", "model": "assistant",
     "tool": "tool", "function": "tool",
@@ -92,20 +93,15 @@ class LlamaIndexChatStore(BaseChatStore):
         return found if self._store.delete_conversation(key) else None
 
     def delete_message(self, key: str, idx: int) -> ChatMessage | None:
-        messages = self._store.get(key)
-        return self._removed(key, messages[idx]) if 0 <= idx < len(messages) else None
+        return _delete(self._store, key, idx, self._store.get, self._on_loss) if idx >= 0 else None
 
     def delete_last_message(self, key: str) -> ChatMessage | None:
-        newest = self._store.get(key, limit=1)
-        return self._removed(key, newest[0]) if newest else None
+        newest = partial(self._store.get, limit=1)  # it may be none here
+        removed = _delete(self._store, key, -1, newest, self._on_loss)
+        return removed or _delete(self._store, key, -1, self._store.get, self._on_loss)
 
     def get_keys(self) -> list[str]:
         return _keys(self._store)
-
-    def _removed(self, key: str, message: Message) -> ChatMessage | None:
-        if not self._store.delete_messages(key, [message.id]):
-            return None  # another caller removed it first
-        return next(iter(_to_llama_index(message, self._on_loss)), None)
 
 
 class LlamaIndexMemoryStore(AsyncDBChatStore):
@@ -177,11 +173,9 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
 
     async def delete_message(self, key: str, idx: int) -> ChatMessage | None:
         """Remove and return the message at index `idx` of all messages, from 0; None if there is no such message."""
-        messages = await asyncio.to_thread(self._read, key, None)
-        if not 0 <= idx < len(messages):
+        if idx < 0:
             return None
-        deleted = await asyncio.to_thread(self._store.delete_messages, key, [messages[idx].id])
-        return next(iter(_to_llama_index(messages[idx], self._on_loss)), None) if deleted else None
+        return await asyncio.to_thread(_delete, self._store, key, idx, partial(self._read, status=None), self._on_loss)
 
     async def delete_messages(self, key: str, status: MessageStatus | None = None) -> None:
         """Delete the messages of this status. None deletes the conversation."""
@@ -191,11 +185,12 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
             await asyncio.to_thread(self._store.delete_messages, key, found)
 
     async def delete_oldest_messages(self, key: str, n: int) -> list[ChatMessage]:
-        """Delete the oldest `n` active messages and return them. Concurrent calls return different messages."""
+        """Delete the oldest `n` active messages and return them. Concurrent calls return different messages. Tool
+        results that another framework stored in one message are taken together."""
         return await asyncio.to_thread(self._take_oldest, key, n, archive=False)
 
     async def archive_oldest_messages(self, key: str, n: int) -> list[ChatMessage]:
-        """Archive the oldest `n` active messages and return them. Concurrent calls return different messages."""
+        """Archive the oldest `n` active messages and return them, like `delete_oldest_messages`."""
         return await asyncio.to_thread(self._take_oldest, key, n, archive=True)
 
     async def get_keys(self) -> list[str]:
@@ -249,6 +244,30 @@ def search_tool(
     )
 
 
+def _delete(
+    store: HistoryStore, key: str, idx: int, get: Callable[[str], list[Message]], on_loss: OnLoss | None
+) -> ChatMessage | None:
+    """Remove and return one of the messages; None if there is no such message. Of a stored message that is several
+    messages here, only its part is removed."""
+    while True:
+        record = store.get_conversation(key)
+        found = [(one, _to_llama_index(one, lambda loss: None)) for one in get(key)]
+        places = [(one, at, len(converted)) for one, converted in found for at in range(len(converted))]
+        if record is None or not -len(places) <= idx < len(places):
+            return None
+        message, at, count = places[idx]
+        parts = with_shares(message, count, {at: ()})
+        try:
+            if parts:
+                kept = _marked(replace(message, parts=parts), _CUT)
+                store.update_message(key, kept, expected_revision=record.revision)
+            else:
+                store.delete_messages(key, [message.id], expected_revision=record.revision)
+        except (RevisionConflictError, MessageNotFoundError):
+            continue  # another writer was faster: read again
+        return _to_llama_index(message, on_loss)[at]
+
+
 def _keys(store: HistoryStore) -> list[str]:
     return [one.conversation_id for one in store.iter_conversations() if one.message_count]
 
@@ -257,9 +276,9 @@ def _status(message: Message) -> MessageStatus:
     return MessageStatus.ARCHIVED if _ARCHIVED in message.provider_meta else MessageStatus.ACTIVE
 
 
-def _marked(message: Message) -> Message:
+def _marked(message: Message, key: str = _ARCHIVED) -> Message:
     # A repeated identical update succeeds at any revision. So two calls must write different messages.
-    return replace(message, provider_meta={**message.provider_meta, _ARCHIVED: {"by": uuid.uuid4().hex}})
+    return replace(message, provider_meta={**message.provider_meta, key: {"by": uuid.uuid4().hex}})
 
 
 def _with_status(messages: Sequence[ChatMessage], status: MessageStatus) -> list[Message]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import uuid
 from typing import Any
@@ -16,9 +17,20 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
-from redis_history import AsyncHistoryStore, Participant, assistant, tool, tool_result, tool_use, user
+from redis_history import (
+    AsyncHistoryStore,
+    HistoryStore,
+    Message,
+    Participant,
+    assistant,
+    tool,
+    tool_result,
+    tool_use,
+    user,
+)
 from redis_history.errors import ConfigurationError, InvalidConversationIdError
 from redis_history.integrations.langchain import LangChainHistory
+from tests.support.faces import Awaitable
 
 CALL = {"name": "find", "args": {"q": ["x", 1.5, None]}, "id": "c1", "type": "tool_call"}
 EVERY = [
@@ -108,6 +120,68 @@ async def test_a_state_that_is_saved_again_writes_only_what_changed(store: Any, 
     assert history.messages == state[:-1]
     await save([RemoveMessage(id="__remove_all__"), HumanMessage("anew", id="n")])
     assert [message.id for message in history.messages] == ["n"]
+
+
+def foreign() -> list[Message]:
+    """Messages as other frameworks store them: the results of two calls in one, once with a text."""
+    return [
+        user("Weather?", id="q"),
+        assistant(tool_use("1", "f"), tool_use("2", "f"), id="a"),
+        tool(tool_result("1", "rain"), tool_result("2", "sun"), id="t"),
+        assistant("Again.", tool_use("3", "f"), id="b"),
+        user(tool_result("3", "wind"), "Thanks", id="u", participant=Participant("user", "ann")),
+    ]
+
+
+@pytest.mark.parametrize("face", ["sync", "async"])
+@pytest.mark.parametrize("backend", ["redis", "memory"])
+async def test_messages_that_are_stored_together_are_removed_and_changed_alone(
+    server: Any, namespace: str, backend: str, face: str
+) -> None:
+    kind: Any = HistoryStore if face == "sync" else AsyncHistoryStore
+    made = kind(server.url if backend == "redis" else "memory://", namespace=namespace)
+    history = LangChainHistory("s", **{"store" if face == "sync" else "async_store": made})
+    async with Awaitable(made) if face == "sync" else made as one:
+
+        async def saved(messages: list[BaseMessage]) -> list[tuple[Any, Any]]:
+            await history.aadd_messages(messages)
+            return [(message.id, message.content) for message in await history.aget_messages()]
+
+        await one.append_many("s", foreign())
+        state = await history.aget_messages()
+        q, a, t, t1, b, u, u1 = [(message.id, message.content) for message in state]
+        assert [content for _, content in (t, t1, u, u1)] == ["rain", "sun", "wind", "Thanks"]
+        assert await saved([RemoveMessage(id=str(t[0]))]) == [q, a, t1, b, u, u1]
+        assert await saved([message for message in state if message.id != t[0]]) == [q, a, t1, b, u, u1]
+        assert await saved(state) == [q, a, t1, b, u, u1], "what another one removed does not come back"
+        state[3].content, state[6].content = "cleared", "Thank you"
+        t1, u1 = (t1[0], "cleared"), (u1[0], "Thank you")
+        assert await saved(state) == [q, a, t1, b, u, u1]
+        revision = (await one.get_conversation("s")).revision
+        assert await saved(state) == [q, a, t1, b, u, u1]
+        assert (await one.get_conversation("s")).revision == revision
+        assert await saved([RemoveMessage(id=str(id_)) for id_, _ in (t1, u, q)]) == [a, b, u1]
+        [_, _, left] = await one.get("s")
+        assert (left.id, left.role, left.text, left.participant) == (
+            "u",
+            "user",
+            "Thank you",
+            foreign()[-1].participant,
+        )
+        state[6].content = "Thanks!"
+        assert await saved(state[6:]) == [a, b, (u1[0], "Thanks!")]
+        assert await saved([RemoveMessage(id=str(u1[0]))]) == [a, b]
+
+
+async def test_concurrent_removals_leave_the_others(async_store: AsyncHistoryStore) -> None:
+    results = tool(*(tool_result(str(n), str(n)) for n in range(8)))
+    await async_store.append_many("s", [assistant(*(tool_use(str(n), "f") for n in range(8))), results])
+    histories = [LangChainHistory("s", async_store=async_store) for _ in range(6)]
+    ids = [str(message.id) for message in (await histories[0].aget_messages())[1:]]
+    await asyncio.gather(
+        *(one.aadd_messages([RemoveMessage(id=id_)]) for one, id_ in zip(histories, ids, strict=False))
+    )
+    assert [message.id for message in await histories[0].aget_messages()][1:] == ids[6:]
 
 
 def test_a_state_that_is_saved_after_compaction_adds_nothing_old(store: Any) -> None:

@@ -17,7 +17,7 @@ from llama_index.core.base.llms.types import (
 from llama_index.core.memory import ChatMemoryBuffer, Memory
 from llama_index.core.storage.chat_store.base_db import MessageStatus
 
-from redis_history import AttachmentPart, ReasoningPart, assistant, tool, tool_result, tool_use, user
+from redis_history import AttachmentPart, HistoryStore, ReasoningPart, assistant, tool, tool_result, tool_use, user
 from redis_history.integrations.llama_index import LlamaIndexChatStore, LlamaIndexMemoryStore
 from tests.support.servers import wait_until
 
@@ -167,6 +167,47 @@ def test_a_message_is_deleted_by_its_index(chats: Any, index: int) -> None:
     assert chats.delete_last_message(KEY) == last
     chats.set_messages(KEY, [])
     assert chats.delete_last_message(KEY) is None
+
+
+@pytest.mark.parametrize("backend", ["redis", "memory"])
+@pytest.mark.parametrize("kind", [LlamaIndexChatStore, LlamaIndexMemoryStore])
+async def test_results_that_are_stored_together_are_deleted_alone(
+    server: Any, namespace: str, kind: Any, backend: str
+) -> None:
+    calls = assistant(*(tool_use(str(n), "f") for n in range(8)))
+    results = tool(*(tool_result(str(n), f"r{n}") for n in range(8)))
+    with HistoryStore(server.url if backend == "redis" else "memory://", namespace=namespace) as store:
+        store.append_many(KEY, [user("q"), calls, results, user(tool_result("8", "r8"), "Thanks")])
+        chats = kind(store)
+
+        async def call(name: str, *arguments: Any) -> Any:
+            found = getattr(chats, name)(KEY, *arguments)
+            return await found if asyncio.iscoroutine(found) else found
+
+        async def delete(index: int) -> Any:
+            found = await asyncio.to_thread(getattr(chats, name), KEY, index)
+            return (await found if asyncio.iscoroutine(found) else found).content
+
+        name = "delete_message"
+        assert [message.content for message in await call("get_messages")][2:] == [
+            *(f"r{n}" for n in range(9)),
+            "Thanks",
+        ]
+        assert await delete(3) == "r1"
+        assert await delete(9) == "r8"
+        assert sorted(await asyncio.gather(*(delete(2) for _ in range(6)))) == ["r0", "r2", "r3", "r4", "r5", "r6"]
+        assert [message.content for message in await call("get_messages")] == ["q", None, "r7", "Thanks"]
+        assert await call("delete_message", 4) is None
+        assert await delete(2) == "r7"
+        assert [message.text for message in store.get(KEY)] == ["q", "", "Thanks"]
+
+
+def test_the_last_of_messages_that_are_stored_together_is_deleted(chats: Any, store: Any) -> None:
+    results = tool(tool_result("1", "r1"), tool_result("2", "r2"))
+    unseen = assistant(AttachmentPart(reference="file-1"))
+    store.append_many(KEY, [assistant(tool_use("1", "f"), tool_use("2", "f")), results, unseen])
+    assert [chats.delete_last_message(KEY).content for _ in range(3)] == ["r2", "r1", None]
+    assert chats.get_messages(KEY) == []
 
 
 def test_messages_of_other_frameworks(store: Any) -> None:
