@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from copy import copy
 from functools import partial
 from typing import Any, TypeVar, Unpack, cast
@@ -52,6 +52,11 @@ def checked_id(conversation_id: str) -> str:
 def batches(items: list[T]) -> Iterator[list[T]]:
     """The items in lists of at most BATCH."""
     return (items[at : at + BATCH] for at in range(0, len(items), BATCH))
+
+
+def ended(messages: Iterable[Message]) -> list[Message]:
+    """Without live replies that are being written: a model must not read the beginning of an answer."""
+    return [message for message in messages if message.status != "streaming"]
 
 
 def with_shares(message: Message, count: int, changes: Mapping[int, tuple[Part, ...]]) -> tuple[Part, ...]:

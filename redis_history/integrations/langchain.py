@@ -29,6 +29,7 @@ from redis_history.integrations._extras import (
     check_store,
     check_stores,
     checked_id,
+    ended,
     missing,
     search_runner,
     with_shares,
@@ -103,7 +104,7 @@ class LangChainHistory(BaseChatMessageHistory):
 
     @property
     def messages(self) -> list[BaseMessage]:  # an attribute in the base class
-        """All messages, or the newest `limit`, oldest first."""
+        """All messages, or the newest `limit`, oldest first, without live replies that are being written."""
         return self._converted(self._sync().get(self.session_id, limit=self.limit))
 
     @messages.setter
@@ -153,7 +154,7 @@ class LangChainHistory(BaseChatMessageHistory):
             await self._async_store.clear(self.session_id)
 
     def _converted(self, messages: list[Message]) -> list[BaseMessage]:
-        kept = messages if self.limit is None else without_lone_results(messages)
+        kept = ended(messages) if self.limit is None else without_lone_results(ended(messages))
         return [converted for message in kept for converted in _to_langchain(message, self._on_loss)]
 
     def _sync(self) -> HistoryStore:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Any, Unpack
 
 from msgspec.structs import replace
@@ -27,7 +26,15 @@ from redis_history.formats import OnLoss
 from redis_history.formats._content import parsed
 from redis_history.formats._losses import Losses
 from redis_history.formats._notes import foreign_block, note_of, opaque, plain_text, stored_value, with_note
-from redis_history.integrations._extras import batches, check_store, missing, plain_or, search_runner, with_shares
+from redis_history.integrations._extras import (
+    batches,
+    check_store,
+    ended,
+    missing,
+    plain_or,
+    search_runner,
+    with_shares,
+)
 from redis_history.integrations._live import LiveReplies
 from redis_history.tools import SearchOptions
 from redis_history.types import ConversationSearchTool, Part, Role
@@ -83,7 +90,8 @@ class LlamaIndexChatStore(BaseChatStore):
         self._store.restore(key, [from_llama_index(message) for message in messages])
 
     def get_messages(self, key: str) -> list[ChatMessage]:
-        return _all(self._store.get(key), self._on_loss)
+        """All messages, oldest first, without live replies that are being written."""
+        return _all(ended(self._store.get(key)), self._on_loss)
 
     def add_message(self, key: str, message: ChatMessage) -> None:
         self._store.append(key, from_llama_index(message))
@@ -93,12 +101,11 @@ class LlamaIndexChatStore(BaseChatStore):
         return found if self._store.delete_conversation(key) else None
 
     def delete_message(self, key: str, idx: int) -> ChatMessage | None:
-        return _delete(self._store, key, idx, self._store.get, self._on_loss) if idx >= 0 else None
+        return _delete(self._store, key, idx, self._on_loss) if idx >= 0 else None
 
     def delete_last_message(self, key: str) -> ChatMessage | None:
-        newest = partial(self._store.get, limit=1)  # it may be none here
-        removed = _delete(self._store, key, -1, newest, self._on_loss)
-        return removed or _delete(self._store, key, -1, self._store.get, self._on_loss)
+        removed = _delete(self._store, key, -1, self._on_loss, limit=1)
+        return removed or _delete(self._store, key, -1, self._on_loss)  # the newest one is none here
 
     def get_keys(self) -> list[str]:
         return _keys(self._store)
@@ -134,8 +141,8 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
         limit: int | None = None,
         offset: int | None = None,
     ) -> list[ChatMessage]:
-        """The messages of this status (None: of any), oldest first: at most `limit`, after the first `offset`. A live
-        reply is one of them when it has ended."""
+        """The messages of this status (None: of any), oldest first, without live replies that are being written: at
+        most `limit`, after the first `offset`."""
         found = await asyncio.to_thread(self._read, key, status)
         start = offset or 0
         return _all(found, self._on_loss)[start : None if limit is None else start + limit]
@@ -175,7 +182,7 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
         """Remove and return the message at index `idx` of all messages, from 0; None if there is no such message."""
         if idx < 0:
             return None
-        return await asyncio.to_thread(_delete, self._store, key, idx, partial(self._read, status=None), self._on_loss)
+        return await asyncio.to_thread(_delete, self._store, key, idx, self._on_loss)
 
     async def delete_messages(self, key: str, status: MessageStatus | None = None) -> None:
         """Delete the messages of this status. None deletes the conversation."""
@@ -198,8 +205,7 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
 
     def _read(self, key: str, status: MessageStatus | None) -> list[Message]:
         # An agent reads its memory while its reply is written.
-        found = [one for one in self._store.get(key) if one.status != "streaming"]
-        return [one for one in found if status is None or _status(one) == status]
+        return [one for one in ended(self._store.get(key)) if status is None or _status(one) == status]
 
     def _take_oldest(self, key: str, n: int, *, archive: bool) -> list[ChatMessage]:
         taken: list[ChatMessage] = []
@@ -245,13 +251,13 @@ def search_tool(
 
 
 def _delete(
-    store: HistoryStore, key: str, idx: int, get: Callable[[str], list[Message]], on_loss: OnLoss | None
+    store: HistoryStore, key: str, idx: int, on_loss: OnLoss | None, *, limit: int | None = None
 ) -> ChatMessage | None:
     """Remove and return one of the messages; None if there is no such message. Of a stored message that is several
     messages here, only its part is removed."""
     while True:
         record = store.get_conversation(key)
-        found = [(one, _to_llama_index(one, lambda loss: None)) for one in get(key)]
+        found = [(one, _to_llama_index(one, lambda loss: None)) for one in ended(store.get(key, limit=limit))]
         places = [(one, at, len(converted)) for one, converted in found for at in range(len(converted))]
         if record is None or not -len(places) <= idx < len(places):
             return None

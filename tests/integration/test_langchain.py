@@ -31,6 +31,7 @@ from redis_history import (
 from redis_history.errors import ConfigurationError, InvalidConversationIdError
 from redis_history.integrations.langchain import LangChainHistory
 from tests.support.faces import Awaitable
+from tests.support.servers import wait_until
 
 CALL = {"name": "find", "args": {"q": ["x", 1.5, None]}, "id": "c1", "type": "tool_call"}
 EVERY = [
@@ -171,6 +172,17 @@ async def test_messages_that_are_stored_together_are_removed_and_changed_alone(
         state[6].content = "Thanks!"
         assert await saved(state[6:]) == [a, b, (u1[0], "Thanks!")]
         assert await saved([RemoveMessage(id=str(u1[0]))]) == [a, b]
+
+
+def test_a_live_reply_is_a_message_when_it_has_ended(store: Any) -> None:
+    store.append_many("s", foreign()[:3])
+    whole, newest = LangChainHistory("s", store), LangChainHistory("s", store, limit=4)
+    with store.stream("s") as reply:
+        reply.write("Half an")
+        wait_until(lambda: store.get("s")[-1].text == "Half an", "the beginning of the reply")
+        assert [len(history.messages) for history in (whole, newest)] == [4, 4]
+        reply.write(" answer")
+    assert [history.messages[-1].content for history in (whole, newest)] == ["Half an answer"] * 2
 
 
 async def test_concurrent_removals_leave_the_others(async_store: AsyncHistoryStore) -> None:

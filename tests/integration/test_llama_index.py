@@ -112,6 +112,10 @@ async def test_a_memory_holds_a_live_reply_when_it_has_ended(store: Any) -> None
         assert [message.content for message in await memory.aget()] == ["Hi"]
         assert await chats.count_messages(KEY, None) == 1
         assert await chats.delete_message(KEY, 1) is None
+        older = LlamaIndexChatStore(store)
+        assert (older.get_messages(KEY), older.delete_message(KEY, 1)) == ([said("Hi")], None)
+        assert older.delete_last_message(KEY) == said("Hi")
+        await memory.aput(said("Hi"))
         assert [message.content for message in await chats.archive_oldest_messages(KEY, 9)] == ["Hi"]
         reply.write(" answer")
     assert [message.content for message in await memory.aget()] == ["Half an answer"]
