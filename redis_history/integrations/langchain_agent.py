@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Annotated, Any, NotRequired
+from zlib import crc32
 
 from redis_history import AsyncHistoryStore, HistoryStore, conversation_search_tool
 from redis_history.errors import ConfigurationError
@@ -29,8 +30,8 @@ _STORED = "redis_history_stored"  # a field of the state
 
 
 class _State(AgentState[Any]):
-    #: For each conversation, the id of the newest message of this state that is stored.
-    redis_history_stored: NotRequired[Annotated[dict[str, str], PrivateStateAttr]]
+    #: For each conversation, the ids of messages of the last turn that are stored, and digests of what was stored.
+    redis_history_stored: NotRequired[Annotated[dict[str, dict[str, int]], PrivateStateAttr]]
 
 
 class ConversationMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
@@ -41,6 +42,7 @@ class ConversationMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
     `limit` loads only that number of the newest messages. `search=True` gives the agent the tool `conversation_search`
     for its own conversation. `store` is for `invoke`, `async_store` for `ainvoke`. `on_loss` as in LangChainHistory.
 
+    If another middleware changes a message of this turn, such as one that redacts, the stored message is replaced.
     No checkpointer is needed. With one, each message is stored once, and the state becomes what is stored: messages
     that were compacted, edited or deleted since then, or that are older than `limit`, do not come back from it.
     Raises StoreTypeError without a store or for another kind of store. A call without a conversation raises
@@ -83,13 +85,15 @@ class ConversationMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
 
     def before_model(self, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any]:
         history = self._history()
-        history.add_messages(_new(state, history.session_id))
-        return _mark(state, history.session_id, state["messages"])
+        update, new = _unsaved(state, history.session_id)
+        history.add_messages(new)
+        return update
 
     async def abefore_model(self, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any]:
         history = self._history()
-        await history.aadd_messages(_new(state, history.session_id))
-        return _mark(state, history.session_id, state["messages"])
+        update, new = _unsaved(state, history.session_id)
+        await history.aadd_messages(new)
+        return update
 
     after_model = after_agent = before_model
     aafter_model = aafter_agent = abefore_model
@@ -124,22 +128,25 @@ def _joined(stored: Sequence[BaseMessage], state: Any, key: str) -> tuple[dict[s
     """The update that makes the state the stored messages and then the new ones; and the new ones: those behind the
     last one that is stored, or was when the state was saved."""
     given = state["messages"]
-    new = given[_behind(given, {_marked(state, key), *(message.id for message in stored)}) :]
+    new = given[_behind(given, {*_saved(state, key), *(message.id for message in stored)}) :]
     joined = [*stored, *new]
-    update = _mark(state, key, joined)
+    update = _mark(state, key, {}, joined[-len(new) - 1 :])
     if joined != given:
         update["messages"] = [RemoveMessage(id=REMOVE_ALL_MESSAGES), *joined]
     return update, new
 
 
-def _new(state: Any, key: str) -> list[BaseMessage]:
-    """The messages that are not stored yet."""
-    messages: list[BaseMessage] = state["messages"]
-    start = _behind(messages, {_marked(state, key)})
+def _unsaved(state: Any, key: str) -> tuple[dict[str, Any], list[BaseMessage]]:
+    """The update of the state when these messages are stored; and the messages: new ones, and those that another
+    middleware has changed, such as one that redacts."""
+    messages, saved = state["messages"], _saved(state, key)
+    start = _behind(messages, set(saved))
     if not start:  # another middleware has put a summary in their place, which nobody said
         answers = [at for at, message in enumerate(messages) if isinstance(message, AIMessage)]
         start = answers[-1] if answers else len(messages)
-    return messages[start:]
+    changed = [one for one in messages[:start] if saved.get(one.id, digest := _digest(one)) != digest]
+    new = [*changed, *messages[start:]]
+    return _mark(state, key, saved, new) if new else {}, new
 
 
 def _behind(messages: Sequence[BaseMessage], ids: set[str | None]) -> int:
@@ -147,11 +154,15 @@ def _behind(messages: Sequence[BaseMessage], ids: set[str | None]) -> int:
     return max((at for at, message in enumerate(messages, 1) if message.id in ids), default=0)
 
 
-def _marked(state: Any, key: str) -> str | None:
-    found: str | None = state.get(_STORED, {}).get(key)
+def _saved(state: Any, key: str) -> dict[str | None, int]:
+    found: dict[str | None, int] = state.get(_STORED, {}).get(key, {})
     return found
 
 
-def _mark(state: Any, key: str, messages: Sequence[BaseMessage]) -> dict[str, Any]:
-    """The update that says that these messages are stored."""
-    return {_STORED: {**state.get(_STORED, {}), key: messages[-1].id}} if messages else {}
+def _mark(state: Any, key: str, saved: dict[str | None, int], more: Sequence[BaseMessage]) -> dict[str, Any]:
+    """The update that says that `saved` and `more` are stored."""
+    return {_STORED: {**state.get(_STORED, {}), key: {**saved, **{one.id: _digest(one) for one in more}}}}
+
+
+def _digest(message: BaseMessage) -> int:
+    return crc32(repr((message.content, getattr(message, "tool_calls", None))).encode())

@@ -11,6 +11,7 @@ from langchain.agents import create_agent
 from langchain.agents.middleware import (
     HumanInTheLoopMiddleware,
     ModelCallLimitMiddleware,
+    PIIMiddleware,
     SummarizationMiddleware,
 )
 from langchain.agents.structured_output import ToolStrategy
@@ -192,6 +193,45 @@ def test_a_summary_that_another_middleware_puts_into_the_state_is_not_stored(sto
             agent.invoke({"messages": [HumanMessage("What is 2 + 3?")]})
         assert any("SUMMARY" in message for request in model.requests for message in request)
         assert [message.role for message in store.get(f"c{number}")] == ["user", "assistant", "tool", "assistant"] * 3
+
+
+class Scripted(GenericFakeChatModel):
+    """Keeps what it is asked."""
+
+    requests: list[str] = []  # noqa: RUF012 -- a pydantic field
+
+    def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Any:
+        return self
+
+    def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> Any:
+        self.requests.append(str(messages))
+        return super()._generate(messages, *args, **kwargs)
+
+
+@pytest.mark.parametrize("face", ["sync", "async"])
+@pytest.mark.parametrize("saves", [False, True], ids=["alone", "checkpointer"])
+@pytest.mark.parametrize("first", [True, False], ids=["first", "last"])
+async def test_what_another_middleware_redacts_is_stored_redacted(
+    store: HistoryStore, async_store: AsyncHistoryStore, first: bool, saves: bool, face: str
+) -> None:
+    def find() -> str:
+        """Find the address."""
+        return "bob@mail.test"
+
+    call = {"name": "find", "args": {}, "id": "c"}
+    answers = [AIMessage("", tool_calls=[call, {**call, "id": "d"}]), AIMessage("It is bob@mail.test")] * 2
+    model = Scripted(messages=iter([one.model_copy() for one in answers]), requests=[])
+    other = PIIMiddleware("email", apply_to_input=True, apply_to_output=True, apply_to_tool_results=True)
+    ours = ConversationMiddleware(store, async_store=async_store)
+    middleware: Any = [ours, other] if first else [other, ours]
+    agent = create_agent(model, [find], middleware=middleware, checkpointer=InMemorySaver() if saves else None)
+    for turn in (1, 2):
+        given: Any = {"messages": [HumanMessage("I am ann@mail.test")]}
+        result = await agent.ainvoke(given, CONFIG) if face == "async" else agent.invoke(given, CONFIG)
+        stored = store.get("t1")
+        assert [message.id for message in stored] == [message.id for message in result["messages"]]
+        assert len(stored) == 5 * turn
+        assert "@" not in str(stored) + str(result["messages"]) + str(model.requests)
 
 
 @pytest.mark.proves("frameworks")
