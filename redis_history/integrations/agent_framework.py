@@ -19,7 +19,7 @@ from redis_history.formats._notes import (
     rebuild,
     write_block,
 )
-from redis_history.integrations._extras import asynchronous, batches, checked_id, missing, search_runner
+from redis_history.integrations._extras import asynchronous, batches, checked_id, ended, missing, search_runner
 from redis_history.integrations._live import LiveReplies
 from redis_history.model import (
     AttachmentPart,
@@ -78,8 +78,7 @@ class AgentFrameworkHistory(HistoryProvider):
         none."""
         if session_id is None:
             return []
-        stored = await self._store.get(checked_id(session_id), limit=self._limit)
-        found = [message for message in stored if message.status != "streaming"]
+        found = ended(await self._store.get(checked_id(session_id), limit=self._limit))
         return to_agent_framework(found if self._limit is None else without_lone_results(found), on_loss=self._on_loss)
 
     async def save_messages(

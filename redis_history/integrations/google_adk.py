@@ -26,6 +26,7 @@ from redis_history.integrations._extras import (
     all_conversations,
     asynchronous,
     checked_id,
+    ended,
     missing,
     plain_or,
     search_runner,
@@ -102,8 +103,7 @@ class AdkSessionService(BaseSessionService):
         )
         if found is None or _KEY not in found.metadata:
             return None
-        whole = [message for message in messages if message.status != "streaming"]
-        events = [event for message in whole if (event := _event(message)) is not None]
+        events = [event for message in ended(messages) if (event := _event(message)) is not None]
         pending = await self._pending(found) if recent is not None else _after(messages, _note(found))
         session = await self._session(found, events, pending)
         if recent == 0:

@@ -12,7 +12,7 @@ from redis_history import AsyncHistoryStore, HistoryStore, Message
 from redis_history._validation import refuse
 from redis_history.errors import BatchTooLargeError, RevisionConflictError
 from redis_history.formats import Loss, OnLoss, from_openai_responses, to_openai_responses
-from redis_history.integrations._extras import asynchronous, batches, checked_id, missing, search_runner
+from redis_history.integrations._extras import asynchronous, batches, checked_id, ended, missing, search_runner
 from redis_history.integrations._live import LiveReplies
 from redis_history.model.pairs import OpenCalls
 from redis_history.tools import SearchOptions
@@ -74,13 +74,13 @@ class AgentsSession(Session):
         if limit is None and self.session_settings is not None:
             limit = self.session_settings.limit
         if limit is None:
-            return self._items(_ended(await self._store.get(self.session_id)))
+            return self._items(ended(await self._store.get(self.session_id)))
         if limit <= 0:
             return []
         wanted = limit
         while True:  # a message can become any number of items, also none
             messages = await self._store.get(self.session_id, limit=wanted)
-            found = [self._items([message]) for message in _ended(messages)]
+            found = [self._items([message]) for message in ended(messages)]
             if sum(map(len, found)) >= limit or len(messages) < wanted:
                 return _whole_pairs(found, limit)
             wanted *= 4
@@ -100,7 +100,7 @@ class AgentsSession(Session):
         while True:
             record = await self._store.get_conversation(self.session_id)
             found = await self._store.get(self.session_id, limit=wanted)
-            newest = _ended(found)[-1:]
+            newest = ended(found)[-1:]
             if not newest and len(found) == wanted:
                 wanted *= 4  # only live replies
                 continue
@@ -156,7 +156,7 @@ class AgentsSession(Session):
         messages = await self._store.get(self.session_id)
         if type(self) is not AgentsSession or record is None or len(messages) > _MOST_REPLACED:
             return None
-        groups = [self._items(_ended([message])) for message in messages]
+        groups = [self._items(ended([message])) for message in messages]
         before = max(sum(map(len, groups)) - limit, 0)
 
         async def replace_suffix(start: int, output: list[TResponseInputItem]) -> bool:
@@ -210,11 +210,6 @@ def search_tool(
         on_invoke_tool=invoke,
         strict_json_schema=False,  # strict mode requires every parameter
     )
-
-
-def _ended(messages: list[Message]) -> list[Message]:
-    """Without the live replies that are being written."""
-    return [message for message in messages if message.status != "streaming"]
 
 
 def _ignore(loss: Loss) -> None:

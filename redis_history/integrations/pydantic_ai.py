@@ -32,6 +32,7 @@ from redis_history.integrations._extras import (
     batches,
     check_store,
     checked_id,
+    ended,
     missing,
     plain_or,
     search_runner,
@@ -117,8 +118,8 @@ class PydanticAIHistory:
         return self._store  # type: ignore[return-value]
 
     def _converted(self, messages: list[Message], limit: int | None) -> list[ModelMessage]:
-        ended = [message for message in messages if message.status != "streaming"]
-        return to_pydantic_ai(ended if limit is None else without_lone_results(ended), on_loss=self._on_loss)
+        found = ended(messages)
+        return to_pydantic_ai(found if limit is None else without_lone_results(found), on_loss=self._on_loss)
 
 
 def search_tool(

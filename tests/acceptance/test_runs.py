@@ -59,11 +59,16 @@ def test_a_run_is_stopped_and_ends_on_a_full_server(own_server: Start) -> None:
     """It has its place already. A new one needs memory."""
     server = own_server()
     with HistoryStore(server.url, search="off") as store, server.client() as client:
-        with pytest.raises(RunStopped), store.run("c") as run:
-            client.config_set("maxmemory", "1mb")
-            assert store.stop_run("c")
-            run.wait_stop(10)
-            run.check()
+
+        def work() -> None:
+            with store.run("c") as run:
+                client.config_set("maxmemory", "1mb")
+                assert store.stop_run("c")
+                run.wait_stop(10)
+                run.check()
+
+        with pytest.raises(RunStopped):
+            work()
         now = store.get_run("c")
         assert now is not None
         assert now.status == "stopped"

@@ -125,7 +125,7 @@ async def test_a_reply_that_is_being_written_is_no_message(async_store: AsyncHis
     history = AgentFrameworkHistory(async_store)
     await history.save_messages("s", MESSAGES)
     async with async_store.stream("s") as reply:
-        reply.write("Half")
+        await reply.write("Half")
         await until(lambda: _is_stored(async_store, "Half"), "the text")
         assert plain(await history.get_messages("s")) == plain(MESSAGES)
     assert (await history.get_messages("s"))[-1].text == "Half"
