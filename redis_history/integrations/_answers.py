@@ -7,12 +7,14 @@ complete. So it can be followed from its start at any time, by any number of rea
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from datetime import datetime
 from typing import Final
 
 from msgspec import Struct, structs
 
 from redis_history._async.store import AsyncHistoryStore
+from redis_history.errors import BackendUnavailableError
 from redis_history.events import (
     ConversationDeleted,
     Event,
@@ -31,6 +33,8 @@ from redis_history.model.runs import RunInfo, RunStatus
 
 #: A timeout for events that were read already; with 0 a subscription reads again.
 _NO_TIME: Final = 1e-6
+#: Seconds in which a run becomes known that was just asked for; it may also be refused.
+_SOON: Final = 2.0
 #: Messages of one answer.
 _MOST: Final = 1000
 _ROLES: Final = ("assistant", "tool")
@@ -58,7 +62,8 @@ async def follow_answer(
     """The states of an answer from its start: at each change, and every `heartbeat` seconds.
 
     `run_id`: of this run, which may still wait for its turn; None: of the active run, without one nothing. `after`: the
-    position of the message that it answers; None: the answer began with its run.
+    position of the message that it answers; None: the answer began with its run. A run that disappears, because the
+    conversation expires or is deleted, and one that never begins end the answer, too.
     """
     async with store.subscribe(conversation_id) as changes:
         # The first read tells the subscription which run there is; later ones are events.
@@ -69,8 +74,8 @@ async def follow_answer(
                 return
             run_id = run.run_id
         follower = _Follower(store, conversation_id, run_id, after)
-        if run is not None and run.run_id == run_id:
-            await follower.begin(run)
+        if run is not None:
+            await follower.see(run)
         while True:
             while event is not None and not follower.done:
                 await follower.apply(event)
@@ -78,7 +83,10 @@ async def follow_answer(
             yield follower.answer
             if follower.done:
                 return
-            event = await changes.get(heartbeat)
+            event = await changes.get(heartbeat if follower.is_known else min(heartbeat, _SOON))
+            if event is None:
+                with suppress(BackendUnavailableError):  # it looks again
+                    await follower.look()
 
 
 class _Follower:
@@ -90,20 +98,18 @@ class _Follower:
         self._since: datetime | None = None
         self._known: dict[str, Message] = {}
         self._run: RunInfo | None = None
-        self._was_waiting = False
+        self._ahead: str | None = None  # the newest run, while this one was waiting
         self.done = False
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the run has begun, or waits."""
+        return self._run is not None or self._ahead is not None
 
     @property
     def answer(self) -> Answer:
         messages = sorted(self._known.values(), key=lambda one: one.position or Position(0, 0))
         return Answer(messages, self._run, self.done, self._precedes)
-
-    async def begin(self, run: RunInfo) -> None:
-        """The run has begun."""
-        self._run = run
-        self._since = run.started_at
-        await self._load()
-        self.done = not run.is_active
 
     async def _load(self) -> None:
         snapshot = await self._store.snapshot(self._conversation_id, limit=_MOST)
@@ -123,7 +129,9 @@ class _Follower:
     async def apply(self, event: Event) -> None:
         match event:
             case RunChanged(run=run):
-                await self._apply_run(run)
+                await self.see(run)
+            case Reset() if self.is_known:
+                await self.look(again=True)
             case _ if self._run is None:
                 return  # the answer has not begun
             case MessagesAppended(messages=messages) | HistoryRestored(messages=messages):
@@ -145,25 +153,36 @@ class _Follower:
                 self._known.clear()
             case ConversationDeleted():
                 self.done = True
-            case Reset():
-                await self._load()
 
-    async def _apply_run(self, run: RunInfo) -> None:
+    async def look(self, *, again: bool = False) -> None:
+        """Read the newest run, and `again` the messages. A run that is gone, or that never began, causes no event."""
+        run = await self._store.get_run(self._conversation_id)
+        if run is not None:
+            if again and self._run is not None:
+                await self._load()
+            await self.see(run)
+        if run is None or not (run.run_id == self._run_id or self._waits(run)):
+            self.done = True
+
+    async def see(self, run: RunInfo) -> None:
+        """The newest run of the conversation."""
         if run.run_id == self._run_id:
             if self._run is None:
-                await self.begin(run)
+                self._since = run.started_at
+                await self._load()
             self._run = run
             self.done = not run.is_active
-        elif self._run is not None or (self._was_waiting and not self._waits(run)):
-            # Another run has begun: the end of this one was missed.
-            if self._run is None:
+        elif self._run is not None:  # another run has begun: the end of this one was missed
+            self._run = structs.replace(self._run, status=self._missed_status(self._run))
+            self.done = True
+        elif self._waits(run):
+            self._ahead = run.run_id
+        elif self._ahead is not None:
+            if self._ahead != run.run_id:  # another run has begun: this one was missed
                 self._since = None if self._after is not None else run.started_at
                 self._run = run
                 await self._load()
-            else:
-                self._run = structs.replace(self._run, status=self._missed_status(self._run))
             self.done = True
-        self._was_waiting = self._was_waiting or self._waits(run)
 
     def _missed_status(self, run: RunInfo) -> RunStatus:
         """How a run has ended whose end was missed, because the next one had already begun: by its messages, which a

@@ -30,7 +30,7 @@ async def serve(store: AsyncHistoryStore) -> AsyncIterator[Callable[..., Any]]:
     async with AsyncExitStack() as stack:
 
         async def serve(answer: Any, **options: Any) -> httpx.AsyncClient:
-            chat = ChatEndpoints(store, answer, **{"authorize": allow_all} | options)
+            chat = ChatEndpoints(answer=answer, **{"store": store, "authorize": allow_all} | options)
             app = Starlette(routes=[chat.mount("/api/chat"), Mount("/", Response(status_code=418))])
             port = await stack.enter_async_context(listening(app))
             await stack.enter_async_context(chat)  # ends before the server does

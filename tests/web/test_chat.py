@@ -22,7 +22,7 @@ from redis_history.errors import ConfigurationError
 from redis_history.formats import from_vercel_ai, to_vercel_ai
 from redis_history.integrations.ai_sdk import ui_message_stream
 from redis_history.web import ChatEndpoints, allow_all
-from tests.support.servers import until
+from tests.support.servers import RealServer, until
 from tests.web.chatting import CHAT, PATH, Gate, ask, asked, chunks_of, resumed_by, speaker, text_in
 
 
@@ -338,3 +338,43 @@ async def test_a_stream_carries_what_a_ui_message_does(store: AsyncHistoryStore)
         {"type": "finish-step"},
         {"type": "finish"},
     ]  # fmt: skip
+
+
+async def test_a_message_whose_run_is_refused_ends_its_stream(serve: Any, store: AsyncHistoryStore) -> None:
+    gate = Gate()
+    client = await serve(gate, wait=0)
+    first = asyncio.create_task(ask(client, asked("one")))
+    await gate.begun.wait()
+    refused = await ask(client, asked("two", "u2"))
+    assert [chunk["type"] for chunk in refused] == ["start", "error"]
+    gate.open.set()
+    assert text_in(await first) == "first last"
+
+
+async def test_a_stream_ends_if_its_conversation_is_deleted_and_created_again(
+    serve: Any, store: AsyncHistoryStore
+) -> None:
+    gate = Gate()
+    client = await serve(gate)
+    asking = asyncio.create_task(ask(client, asked("Hello")))
+    await gate.begun.wait()
+    await store.delete_conversation(CHAT)
+    await store.append(CHAT, user("Another conversation."))
+    async with asyncio.timeout(30):
+        assert (await asking)[-1]["type"] == "error"
+    assert (await client.get(f"/{PATH}/stream")).status_code == 204
+
+
+@pytest.mark.full
+async def test_a_stream_ends_if_its_conversation_expires(serve: Any, server: RealServer, namespace: str) -> None:
+    begun, never = asyncio.Event(), asyncio.Event()
+
+    async def answer(run: Any) -> None:
+        begun.set()
+        await never.wait()
+
+    async with AsyncHistoryStore(server.url, namespace=namespace, ttl=1) as store:
+        client = await serve(answer, store=store)
+        async with asyncio.timeout(30):
+            assert [chunk["type"] for chunk in await ask(client, asked("Hello"))] == ["start", "error"]
+        assert begun.is_set()
