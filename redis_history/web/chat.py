@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, Literal
 
 import orjson
@@ -24,7 +24,7 @@ from redis_history.errors import ConflictError, RedisHistoryError, RunStopped
 from redis_history.integrations._extras import check_store
 from redis_history.model import Message, Participant, Position, tool
 from redis_history.model.ids import check_conversation_id
-from redis_history.web._events import PING
+from redis_history.web._feed import Feed
 from redis_history.web._http import EndSignals, EventStream, Refused, answer, bad_input, failure, is_same_origin
 from redis_history.web.access import Action, Authorize, SignedIn, call
 from redis_history.web.protocols import AgUi, AiSdk, Asked, Protocol
@@ -35,13 +35,8 @@ _logger = logging.getLogger("redis_history")
 #: Bytes of a request: front ends send the whole conversation with each message.
 _MAX_BODY: Final = 16_000_000
 _LISTED: Final = 1000
-#: Bytes that a reader gets per read.
-_AT_ONCE: Final = 65_536
 #: Seconds for which a client may accept no data.
 _PATIENCE: Final = 60.0
-#: Seconds in which an event loop runs what is ready, unless it has too much to do; the longest pause of a feed then.
-_LAG: Final = 0.01
-_LONGEST_PAUSE: Final = 0.25
 #: Seconds that answers have to end when the application stops.
 _GRACE: Final = 5.0
 
@@ -105,7 +100,7 @@ class ChatEndpoints:
         self._protocol = _PROTOCOLS[protocol](store)
         self._agent_name, self._busy, self._wait = agent_name, busy, wait
         self._tasks: set[asyncio.Task[None]] = set()
-        self._feeds: dict[tuple[Any, ...], _Feed] = {}
+        self._feeds: dict[tuple[Any, ...], Feed] = {}
         self._signals = EndSignals(self._end_streams)
         self._closed = False
 
@@ -250,7 +245,7 @@ class ChatEndpoints:
         key = (asked.conversation_id, run_id, resumed, asked.run_id)
         feed = self._feeds.get(key)
         if feed is None or feed.is_cut:
-            feed = self._feeds[key] = _Feed(self._protocol.stream(asked, run_id, after, resumed=resumed))
+            feed = self._feeds[key] = Feed(self._protocol.stream(asked, run_id, after, resumed=resumed))
         feed.readers += 1
         self._signals.watch()
 
@@ -407,66 +402,3 @@ async def _body(http: Request) -> Any:
         return orjson.loads(received)
     except (orjson.JSONDecodeError, RecursionError) as error:
         raise bad_input("the body is not JSON") from error
-
-
-class _Feed:
-    """The server-sent events of one answer, for all its readers in this process: encoded once, and kept until the last
-    reader leaves, so that each reader may begin at their start. A reader is only an index."""
-
-    def __init__(self, chunks: AsyncGenerator[bytes, None]) -> None:
-        self.readers = 0
-        self.is_cut = False
-        self._frames: list[bytes] = []
-        self._done = False
-        self._news = asyncio.Event()
-        self.task = asyncio.create_task(self._collect(chunks), name="redis_history-chat-feed")
-
-    async def _collect(self, chunks: AsyncGenerator[bytes, None]) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            async with aclosing(chunks):
-                async for chunk in chunks:
-                    if chunk:
-                        self._frames.append(chunk)
-                    self._wake()
-                    # Under load, events are collected for longer, so that they take fewer reads and writes.
-                    began = loop.time()
-                    await asyncio.sleep(0)  # lets all readers write
-                    if (lag := loop.time() - began) > _LAG:
-                        await asyncio.sleep(min(4 * lag, _LONGEST_PAUSE))
-        except Exception as error:  # noqa: BLE001 -- clients reconnect, which starts a new feed
-            self.is_cut = True
-            _logger.warning("the stream of an answer ends, and clients reconnect: %s", error)
-        finally:
-            self._done = True
-            self._wake()
-
-    def cut(self) -> None:
-        """End the streams of all readers before the answer ends."""
-        self.is_cut = self.is_cut or not self._done
-        self.task.cancel()
-
-    def _wake(self) -> None:
-        news, self._news = self._news, asyncio.Event()
-        news.set()
-
-    async def read(self) -> AsyncGenerator[bytes, None]:
-        index = 0
-        while not self.is_cut:
-            if index < len(self._frames):
-                chunk, index = self._after(index)
-                yield chunk
-            elif self._done:
-                return
-            else:
-                await self._news.wait()
-                if index == len(self._frames) and not self._done:
-                    yield PING
-
-    def _after(self, index: int) -> tuple[bytes, int]:
-        """The frames from an index on, in one piece except for large ones, and the index after them."""
-        size, end = 0, index
-        while end < len(self._frames) and (size == 0 or size + len(self._frames[end]) <= _AT_ONCE):
-            size += len(self._frames[end])
-            end += 1
-        return b"".join(self._frames[index:end]), end
