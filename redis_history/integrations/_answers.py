@@ -173,7 +173,7 @@ class _Follower:
             self._run = run
             self.done = not run.is_active
         elif self._run is not None:  # another run has begun: the end of this one was missed
-            self._run = structs.replace(self._run, status=self._missed_status(self._run))
+            self._run = structs.replace(self._run, status=await self._missed_status(self._run))
             self.done = True
         elif self._waits(run):
             self._ahead = run.run_id
@@ -184,11 +184,17 @@ class _Follower:
                 await self._load()
             self.done = True
 
-    def _missed_status(self, run: RunInfo) -> RunStatus:
+    async def _missed_status(self, run: RunInfo) -> RunStatus:
         """How a run has ended whose end was missed, because the next one had already begun: by its messages, which a
         stop for another answer may have removed."""
         if not run.is_active:
             return run.status
+        for message_id in [one.id for one in self._known.values() if one.status == "streaming"]:
+            ended = await self._store.get_message(self._conversation_id, message_id)
+            if ended is None:
+                del self._known[message_id]
+            else:
+                self._known[message_id] = ended
         statuses = {message.status for message in self._known.values()}
         if statuses & {"streaming", "interrupted"}:
             return "interrupted"
