@@ -22,12 +22,12 @@ from redis_history._async.store import AsyncHistoryStore
 from redis_history._validation import check_choice, check_function, check_seconds, check_text, is_coroutine_function
 from redis_history.errors import ConflictError, RedisHistoryError, RunStopped
 from redis_history.integrations._extras import check_store
-from redis_history.model import Message, Participant, Position, tool
+from redis_history.model import Message, Participant, Position
 from redis_history.model.ids import check_conversation_id
 from redis_history.web._feed import Feed
 from redis_history.web._http import EndSignals, EventStream, Refused, answer, bad_input, failure, is_same_origin
 from redis_history.web.access import Action, Authorize, SignedIn, call
-from redis_history.web.protocols import AgUi, AiSdk, Asked, Protocol
+from redis_history.web.protocols import AgUi, AiSdk, Asked, Protocol, new_results
 from redis_history.web.routing import path_id, path_of
 
 _logger = logging.getLogger("redis_history")
@@ -284,19 +284,11 @@ class ChatEndpoints:
         if authored:
             done = await store.append_many(chat, authored)
             after, repeated = done[-1].message.position, all(one.duplicate for one in done)
-        for changed in await self._answered_calls(chat, asked):
+        if asked.results:
+            stored = await store.get(chat, limit=_LISTED)
             with suppress(ConflictError):  # a repeated request
-                await store.append(chat, changed)
+                await store.append_many(chat, new_results(asked.results, stored))
         return after, repeated and not asked.results
-
-    async def _answered_calls(self, chat: str, asked: Asked) -> list[Message]:
-        """The results of tool calls that the front end has made, and that are not stored yet."""
-        if not asked.results:
-            return []
-        stored = await self._store.get(chat, limit=_LISTED)
-        known = {result.tool_use_id for message in stored for result in message.tool_results}
-        new = [part for one in asked.results for part in one.tool_results if part.tool_use_id not in known]
-        return [tool(*new, id=f"{asked.results[0].id}.{new[0].tool_use_id}"[:200])] if new else []
 
     async def _remove(self, chat: str, after: Position, through: Position | None) -> None:
         """Remove the messages between two positions, and answers that were still being written there; messages that

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -11,14 +12,15 @@ from msgspec import Struct
 from redis_history._async.store import AsyncHistoryStore
 from redis_history.formats import from_vercel_ai, to_vercel_ai
 from redis_history.integrations import ai_sdk
-from redis_history.model import Message, Position
+from redis_history.model import Message, Position, tool
+from redis_history.model.pairs import open_calls
 from redis_history.web._http import bad_input
 
 
 class Asked(Struct):
     """A request for an answer.
 
-    `messages` are to be stored; `results` too, unless their calls have a result. `replaces`: the id of the message
+    `messages` are to be stored; `results` too, if their calls wait for one. `replaces`: the id of the message
     after which everything is removed, and which `messages` changes, if there are any. `fork`: the id of a new
     conversation for this, a fork up to that message; the present one stays as it is. `run_id`: of the protocol.
     """
@@ -29,6 +31,29 @@ class Asked(Struct):
     replaces: str | None = None
     fork: str | None = None
     run_id: str | None = None
+
+
+def new_results(results: Sequence[Message], stored: Sequence[Message]) -> list[Message]:
+    """The messages to store for results of front-end tools: the newest for each call that waits for one, without those
+    that an earlier copy of the request has stored. Models may use the id of a call again."""
+    waiting = Counter(call.id for _, calls in open_calls(stored) for call in calls)
+    kept = {one.id: {result.tool_use_id for result in one.tool_results} for one in stored if one.tool_results}
+    found = []
+    for one in reversed(results):
+        known = set[str]().union(*(kept.get(_result_id(one, part.tool_use_id), ()) for part in one.tool_results))
+        new = []
+        for part in reversed(one.tool_results):
+            if waiting[part.tool_use_id] > 0 and part.tool_use_id not in known:
+                waiting[part.tool_use_id] -= 1
+                new.append(part)
+        if new:
+            found.append(tool(*reversed(new), id=_result_id(one, new[-1].tool_use_id)))
+    return found[::-1]
+
+
+def _result_id(message: Message, call_id: str) -> str:
+    """The id of the stored message for results in a message of the client, of which this one comes first."""
+    return f"{message.id}.{call_id}"[:200]
 
 
 class Protocol(abc.ABC):

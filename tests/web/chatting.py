@@ -14,9 +14,7 @@ from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Mount
 
-from redis_history import (
-    AsyncHistoryStore,
-)
+from redis_history import AsyncHistoryStore, assistant, tool_use
 from redis_history.web import ChatEndpoints, allow_all
 from tests.support.web import listening
 
@@ -71,6 +69,27 @@ def speaker(store: AsyncHistoryStore) -> Callable[[Any], Any]:
                 await reply.write(word)
 
     return answer
+
+
+def asker(store: AsyncHistoryStore) -> Callable[[Any], Any]:
+    """Calls a tool of the front end as often as the message of the user says, always with the same id."""
+    wanted = {"one choice": 1, "two choices": 2}
+
+    async def answer(run: Any) -> None:
+        messages = await store.get(run.conversation_id)
+        turn = messages[max(at for at, one in enumerate(messages) if one.role == "user") :]
+        calls = sum(len(one.tool_uses) for one in turn)
+        given = [result.content for one in turn for result in one.tool_results]
+        if calls == len(given) < wanted[turn[0].text]:
+            await run.append(assistant("Choose:", tool_use("call_0", "ask", {})))
+        else:
+            await run.append(assistant(f"You chose {given}."))
+
+    return answer
+
+
+async def results(store: AsyncHistoryStore) -> list[Any]:
+    return [result.content for one in await store.get(CHAT) for result in one.tool_results]
 
 
 class Gate:

@@ -23,7 +23,7 @@ from redis_history.formats import from_vercel_ai, to_vercel_ai
 from redis_history.integrations.ai_sdk import ui_message_stream
 from redis_history.web import ChatEndpoints, allow_all
 from tests.support.servers import RealServer, until
-from tests.web.chatting import CHAT, PATH, Gate, ask, asked, chunks_of, resumed_by, speaker, text_in
+from tests.web.chatting import CHAT, PATH, Gate, ask, asked, asker, chunks_of, results, resumed_by, speaker, text_in
 
 
 async def test_an_answer_is_streamed_and_stored(serve: Any, store: AsyncHistoryStore) -> None:
@@ -378,3 +378,26 @@ async def test_a_stream_ends_if_its_conversation_expires(serve: Any, server: Rea
         async with asyncio.timeout(30):
             assert [chunk["type"] for chunk in await ask(client, asked("Hello"))] == ["start", "error"]
         assert begun.is_set()
+
+
+async def test_a_tool_of_the_front_end_may_use_an_id_again(serve: Any, store: AsyncHistoryStore) -> None:
+    """Models number their calls anew: in each answer, or in each step of one."""
+    client = await serve(asker(store))
+
+    async def choose(choice: str) -> dict[str, Any]:
+        message = (await client.get(f"/{PATH}/messages")).json()[-1]
+        open_ = next(part for part in message["parts"] if part.get("state") == "input-available")
+        open_ |= {"state": "output-available", "output": choice}
+        body = asked("") | {"messages": [message]}
+        await ask(client, body)
+        return body
+
+    await ask(client, asked("two choices", "u1"))
+    first = await choose("red")
+    second = await choose("blue")
+    await ask(client, asked("one choice", "u2"))
+    await ask(client, first)  # late copies
+    await ask(client, second)
+    assert await results(store) == ["red", "blue"]
+    await choose("green")
+    assert await results(store) == ["red", "blue", "green"]

@@ -15,7 +15,7 @@ from redis_history import (
     tool_use,
 )
 from tests.support.servers import until
-from tests.web.chatting import CHAT, PATH, Gate, ask, chunks_of, resumed_by
+from tests.web.chatting import CHAT, PATH, Gate, ask, asker, chunks_of, results, resumed_by
 
 
 def ag_ui_text(events: list[dict[str, Any]]) -> str:
@@ -114,3 +114,29 @@ async def test_a_client_of_ag_ui_that_connects_gets_what_it_has_missed(serve: An
     ]  # fmt: skip
     assert (found[2]["messageId"], ag_ui_text(found)) == (found[1]["messages"][-1]["id"], "is here.")
     assert ag_ui_text(await asking) == "It is here."
+
+
+def run_input(*messages: dict[str, Any], **forwarded: Any) -> dict[str, Any]:
+    """The body of a request. Messages of the user have a text, and results of tools a call."""
+    rest = {"state": {}, "tools": [], "context": [], "forwardedProps": forwarded}
+    return {"threadId": CHAT, "runId": "r1", "messages": list(messages), **rest}
+
+
+def said(id_: str, words: str) -> dict[str, Any]:
+    return {"id": id_, "role": "user", "content": words}
+
+
+def chosen(id_: str, choice: str) -> dict[str, Any]:
+    return {"id": id_, "role": "tool", "toolCallId": "call_0", "content": choice}
+
+
+async def test_a_tool_of_the_front_end_may_use_an_id_again(serve: Any, store: AsyncHistoryStore) -> None:
+    client = await serve(asker(store), protocol="ag-ui")
+    await ask(client, run_input(said("u1", "two choices")))
+    await ask(client, run_input(chosen("t1", "red")))
+    await ask(client, run_input(chosen("t2", "blue")))
+    await ask(client, run_input(said("u2", "one choice")))
+    await ask(client, run_input(chosen("t2", "blue")))  # a late copy
+    assert await results(store) == ["red", "blue"]
+    await ask(client, run_input(chosen("t3", "green")))
+    assert await results(store) == ["red", "blue", "green"]
