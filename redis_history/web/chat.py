@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any, Final, Literal
 
 import orjson
@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from redis_history._async.runs import AsyncRun
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._validation import check_choice, check_function, check_seconds, check_text, is_coroutine_function
-from redis_history.errors import ConflictError, RedisHistoryError, RunStopped
+from redis_history.errors import RedisHistoryError, RunStopped
 from redis_history.integrations._extras import check_store
 from redis_history.model import Message, Participant, Position
 from redis_history.model.ids import check_conversation_id
@@ -181,28 +181,35 @@ class ChatEndpoints:
     async def _send(self, http: Request) -> Response:
         asked = self._protocol.read(await _body(http))
         await self._check(http, asked.conversation_id, "append")
-        if self._closed:
-            raise Refused(503, "ending", "the application is ending", {"Retry-After": "5"})
         if asked.fork is not None:
             await self._check(http, asked.conversation_id, "fork")
             await self._check(http, asked.fork, "append")
-            await self._store.fork(asked.conversation_id, asked.fork, through=asked.replaces)
+        if self._closed:
+            raise Refused(503, "ending", "the application is ending", {"Retry-After": "5"})
+        kept = None if asked.replaces is None else await self._replaced(asked)
+        if asked.fork is not None:
+            await self._store.fork(asked.conversation_id, asked.fork, through=kept)
             asked.conversation_id = asked.fork
         chat = asked.conversation_id
         active = await self._store.get_run(chat)
         if active is not None and active.is_active:
             if self._busy == "refuse":
                 raise Refused(409, "conflict", "an answer is being written; wait for its end, or stop it")
-            if asked.replaces is not None:  # the answer that is being written is replaced, too
+            if kept is not None:  # the answer that is being written is replaced, too
                 await self._store.stop_run(chat)
-        after, repeated = await self._keep(asked, http)
-        if repeated:  # a repeated request: its answer is being written, or was
-            found = await self._store.get_run(chat)
-            if found is not None:
-                return self._stream(asked, found.run_id, after)
+        if kept is not None:
+            await self._edit(asked, kept, http)
+            after = kept.position
+        else:
+            last, repeated = await self._keep(asked, http)
+            after = None if last is None else last.position
+            if repeated and last is not None:  # its answer is being written, or was
+                run_id = self._protocol.answered_by(await self._store.get_run(chat), last)
+                if run_id is not None:
+                    return self._stream(asked, run_id, after)
         run = self._store.run(chat, agent_name=self._agent_name, wait=self._wait, cancel=True)
         replaced = None
-        if asked.replaces is not None and after is not None:
+        if kept is not None and after is not None:
             newest = await self._store.get(chat, limit=1)
             replaced = after, newest[-1].position if newest else None
         task = asyncio.create_task(self._work(run, replaced), name=f"redis_history-answer-{run.run_id}")
@@ -265,30 +272,43 @@ class ChatEndpoints:
 
     # Storage
 
-    async def _keep(self, asked: Asked, http: Request) -> tuple[Position | None, bool]:
-        """Store what the request adds. Returns the position of the message to answer, and whether a former request had
-        stored it."""
-        store, chat = self._store, asked.conversation_id
-        user = await self._signed_in(http) if asked.messages else None
-        authored = [replace(one, participant=user) if one.role == "user" else one for one in asked.messages]
-        if asked.replaces is not None:
-            kept = await store.get_message(chat, asked.replaces) if asked.replaces else None
-            if kept is None and not authored:
-                raise Refused(404, "not_found", f"there is no message {asked.replaces[:64]!r} in this conversation")
-            if kept is not None:
-                if authored:
-                    await store.update_message(chat, authored[0])
-                return kept.position, False
+    async def _replaced(self, asked: Asked) -> Message | None:
+        """The message of the user that is answered again or edited; None: it is new."""
+        kept = await self._store.get_message(asked.conversation_id, asked.replaces) if asked.replaces else None
+        if kept is None and (asked.fork is not None or not asked.messages):
+            raise Refused(404, "not_found", f"there is no message {str(asked.replaces)[:64]!r} in this conversation")
+        if kept is None:
             asked.replaces = None
-        after, repeated = None, bool(authored)
-        if authored:
-            done = await store.append_many(chat, authored)
-            after, repeated = done[-1].message.position, all(one.duplicate for one in done)
-        if asked.results:
-            stored = await store.get(chat, limit=_LISTED)
-            with suppress(ConflictError):  # a repeated request
-                await store.append_many(chat, new_results(asked.results, stored))
-        return after, repeated and not asked.results
+        elif kept.role != "user":
+            raise bad_input("only the message of a user can be edited or answered again")
+        return kept
+
+    async def _edit(self, asked: Asked, kept: Message, http: Request) -> None:
+        """Store the new content of a message, if there is any: the last one, which may have another id."""
+        if asked.messages:
+            [*_, changed] = await self._authored(asked, http)
+            await self._store.update_message(asked.conversation_id, replace(changed, id=kept.id))
+
+    async def _keep(self, asked: Asked, http: Request) -> tuple[Message | None, bool]:
+        """Store what the request adds. Returns the message to answer, and whether a former request has stored it."""
+        store, chat = self._store, asked.conversation_id
+        authored = await self._authored(asked, http)
+        stored = await store.get(chat, limit=_LISTED) if asked.results or len(authored) > 1 else []
+        # Front ends repeat messages that have no answer. The earlier ones stay as they are stored.
+        known = {one.id for one in stored}
+        added = [*new_results(asked.results, stored), *(one for one in authored[:-1] if one.id not in known)]
+        added += authored[-1:]
+        if not added:
+            calls = {result.tool_use_id for one in asked.results for result in one.tool_results}
+            given = [one for one in stored if calls.intersection(result.tool_use_id for result in one.tool_results)]
+            return (given[-1], True) if given else (None, False)
+        done = await store.append_many(chat, added)
+        return done[-1].message, all(one.duplicate for one in done)
+
+    async def _authored(self, asked: Asked, http: Request) -> list[Message]:
+        """The messages of a request, with their author."""
+        user = await self._signed_in(http) if asked.messages else None
+        return [replace(one, participant=user) if one.role == "user" else one for one in asked.messages]
 
     async def _remove(self, chat: str, after: Position, through: Position | None) -> None:
         """Remove the messages between two positions, and answers that were still being written there; messages that

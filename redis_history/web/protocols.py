@@ -14,6 +14,7 @@ from redis_history.formats import from_vercel_ai, to_vercel_ai
 from redis_history.integrations import ai_sdk
 from redis_history.model import Message, Position, tool
 from redis_history.model.pairs import open_calls
+from redis_history.model.runs import RunInfo
 from redis_history.web._http import bad_input
 
 
@@ -62,9 +63,21 @@ class Protocol(abc.ABC):
     headers: ClassVar[Mapping[str, str]] = {}
     #: Whether a client that reconnects gets the conversation, also if no answer is being written.
     has_snapshots: ClassVar[bool] = False
+    #: Whether a client sends a message again to get another answer after one that has failed.
+    repeats_failed: ClassVar[bool] = False
 
     def __init__(self, store: AsyncHistoryStore) -> None:
         self._store = store
+
+    def answered_by(self, run: RunInfo | None, message: Message) -> str | None:
+        """The id of the run that answers a stored message, if `run`, the newest, has begun or lists it since."""
+        if run is None or message.timestamp is None:
+            return None
+        stored = message.timestamp.replace(microsecond=message.timestamp.microsecond // 1000 * 1000)
+        if run.started_at >= stored:  # in milliseconds
+            failed = run.status in ("failed", "interrupted") and self.repeats_failed
+            return next((place.run_id for place in run.waiting), None) if failed else run.run_id
+        return next((place.run_id for place in run.waiting if place.since >= stored), None)
 
     @abc.abstractmethod
     def read(self, body: Any) -> Asked:
@@ -138,6 +151,7 @@ class AgUi(Protocol):
 
     headers: ClassVar[Mapping[str, str]] = {"cache-control": "no-cache"}
     has_snapshots = True
+    repeats_failed = True
 
     def __init__(self, store: AsyncHistoryStore) -> None:
         super().__init__(store)

@@ -92,6 +92,11 @@ async def results(store: AsyncHistoryStore) -> list[Any]:
     return [result.content for one in await store.get(CHAT) for result in one.tool_results]
 
 
+async def is_waiting(store: AsyncHistoryStore) -> bool:
+    run = await store.get_run(CHAT)
+    return run is not None and bool(run.waiting)
+
+
 class Gate:
     """An answer that begins, and waits to be let through."""
 

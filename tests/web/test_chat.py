@@ -23,7 +23,20 @@ from redis_history.formats import from_vercel_ai, to_vercel_ai
 from redis_history.integrations.ai_sdk import ui_message_stream
 from redis_history.web import ChatEndpoints, allow_all
 from tests.support.servers import RealServer, until
-from tests.web.chatting import CHAT, PATH, Gate, ask, asked, asker, chunks_of, results, resumed_by, speaker, text_in
+from tests.web.chatting import (
+    CHAT,
+    PATH,
+    Gate,
+    ask,
+    asked,
+    asker,
+    chunks_of,
+    is_waiting,
+    results,
+    resumed_by,
+    speaker,
+    text_in,
+)
 
 
 async def test_an_answer_is_streamed_and_stored(serve: Any, store: AsyncHistoryStore) -> None:
@@ -86,12 +99,7 @@ async def test_a_second_message_waits_or_is_refused(serve: Any, store: AsyncHist
     refused = await strict.post("/", json=asked("no", "u0"))
     assert (refused.status_code, refused.json()["code"]) == (409, "conflict")
     second = asyncio.create_task(ask(client, asked("two", "u2")))
-
-    async def waiting() -> bool:
-        run = await store.get_run(CHAT)
-        return run is not None and len(run.waiting) == 1
-
-    await until(waiting)
+    await until(lambda: is_waiting(store))
     assert gate.calls == 1
     gate.open.set()
     assert text_in(await first) == text_in(await second) == "first last"
@@ -165,11 +173,7 @@ async def test_a_message_that_is_sent_during_a_regenerate_stays(serve: Any, stor
     async with store.run(CHAT):  # the regenerate waits for the end of this
         again = asyncio.create_task(ask(client, asked("Hello") | {"trigger": "regenerate-message"}))
 
-        async def waits() -> bool:
-            run = await store.get_run(CHAT)
-            return run is not None and bool(run.waiting)
-
-        await until(waits)
+        await until(lambda: is_waiting(store))
         await store.append_many(CHAT, [user("Another question."), assistant("A late answer.")])
     gate.open.set()
     await again
@@ -401,3 +405,70 @@ async def test_a_tool_of_the_front_end_may_use_an_id_again(serve: Any, store: As
     assert await results(store) == ["red", "blue"]
     await choose("green")
     assert await results(store) == ["red", "blue", "green"]
+
+
+async def test_a_repeated_request_gets_the_answer_to_its_message(serve: Any, store: AsyncHistoryStore) -> None:
+    gate = Gate()
+    client = await serve(gate)
+    first = asyncio.create_task(ask(client, asked("one")))
+    await gate.begun.wait()
+    second = asyncio.create_task(ask(client, asked("two", "u2")))
+    await until(lambda: is_waiting(store))
+    async with client.stream("POST", "", json=asked("two", "u2")) as response:
+        gate.open.set()
+        again = [chunk async for chunk in chunks_of(response)]
+    assert again == await second
+    assert (again[0]["messageId"], text_in(again)) == ((await store.get(CHAT))[-1].id, text_in(await first))
+    assert gate.calls == 2
+
+
+async def test_a_message_that_got_no_answer_can_be_sent_again(serve: Any, store: AsyncHistoryStore) -> None:
+    gate = Gate()
+    client = await serve(gate, wait=0.1)
+    first = asyncio.create_task(ask(client, asked("one")))
+    await gate.begun.wait()
+    assert (await ask(client, asked("two", "u2")))[-1]["type"] == "error"  # the wait is over
+    gate.open.set()
+    await first
+    assert text_in(await ask(client, asked("two", "u2"))) == "first last"
+    assert [message.text for message in await store.get(CHAT)] == ["one", "first last", "two", "first last"]
+
+
+async def test_a_repeated_result_is_answered_once(serve: Any, store: AsyncHistoryStore) -> None:
+    client = await serve(asker(store))
+    await ask(client, asked("one choice"))
+    message = (await client.get(f"/{PATH}/messages")).json()[-1]
+    next(part for part in message["parts"] if "toolCallId" in part).update(state="output-available", output="red")
+    chunks = await ask(client, asked("") | {"messages": [message]})
+    assert text_in(chunks) == "You chose ['red']."
+    assert await ask(client, asked("") | {"messages": [message]}) == chunks
+    assert len(await store.get(CHAT)) == 4
+
+
+async def test_only_messages_of_users_are_edited(serve: Any, store: AsyncHistoryStore) -> None:
+    client = await serve(speaker(store))
+    reply = (await ask(client, asked("Hello")))[0]["messageId"]
+    response = await client.post("", json=asked("I never said that.", reply, messageId=reply))
+    assert response.status_code == 400
+    response = await client.post("", json=asked("", reply) | {"trigger": "regenerate-message"})
+    assert response.status_code == 400
+    assert [message.text for message in await store.get(CHAT)] == ["Hello", "You said: Hello"]
+
+
+async def test_an_edit_may_have_a_new_id(serve: Any, store: AsyncHistoryStore) -> None:
+    client = await serve(speaker(store))
+    await ask(client, asked("Hello"))
+    assert text_in(await ask(client, asked("Goodbye", "u2", messageId="u1"))) == "You said: Goodbye"
+    assert [(one.id, one.text) for one in await store.get(CHAT) if one.role == "user"] == [("u1", "Goodbye")]
+
+
+async def test_a_request_for_an_unknown_message_stops_nothing(serve: Any, store: AsyncHistoryStore) -> None:
+    gate = Gate()
+    client = await serve(gate)
+    asking = asyncio.create_task(ask(client, asked("Hello")))
+    await gate.begun.wait()
+    for more in ({}, {"fork": "f"}):
+        body = asked("", "unknown") | {"trigger": "regenerate-message"} | more
+        assert (await client.post("", json=body)).status_code == 404
+    gate.open.set()
+    assert (text_in(await asking), gate.calls) == ("first last", 1)

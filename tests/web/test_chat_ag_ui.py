@@ -7,12 +7,14 @@ from typing import Any
 
 from redis_history import (
     AsyncHistoryStore,
+    Participant,
     assistant,
     reasoning,
     text,
     tool,
     tool_result,
     tool_use,
+    user,
 )
 from tests.support.servers import until
 from tests.web.chatting import CHAT, PATH, Gate, ask, asker, chunks_of, results, resumed_by
@@ -140,3 +142,34 @@ async def test_a_tool_of_the_front_end_may_use_an_id_again(serve: Any, store: As
     assert await results(store) == ["red", "blue"]
     await ask(client, run_input(chosen("t3", "green")))
     assert await results(store) == ["red", "blue", "green"]
+
+
+async def test_messages_without_an_answer_do_not_block_a_chat(serve: Any, store: AsyncHistoryStore) -> None:
+    """A client sends them again with the next one, whoever has written or changed them."""
+    names = ["ann", "ann", "bob", "bob"]
+    fails = [True, True]
+
+    async def answer(run: Any) -> None:
+        if fails:
+            raise ValueError(fails.pop())
+        await run.append(assistant("Yes."))
+
+    client = await serve(answer, protocol="ag-ui", participant=lambda request: Participant("user", names.pop(0)))
+    first = run_input(said("u1", "one"))
+    assert (await ask(client, first))[-1]["type"] == "RUN_ERROR"
+    assert (await ask(client, first))[-1]["type"] == "RUN_ERROR"  # runAgent() asks again
+    assert not fails
+    await store.update_message(CHAT, user("[removed]", id="u1"))
+    more = run_input(said("u1", "one"), said("u2", "two"), said("u3", "three"))
+    assert (await ask(client, more))[-1]["type"] == "RUN_FINISHED"
+    assert [one.text for one in await store.get(CHAT)] == ["[removed]", "two", "three", "Yes."]
+    edited = run_input(said("u1", "one"), said("u3", "THREE"), messageId="u3")
+    assert (await ask(client, edited))[-1]["type"] == "RUN_FINISHED"
+    assert [one.text for one in await store.get(CHAT)] == ["[removed]", "two", "THREE", "Yes."]
+
+
+async def test_a_result_and_a_message_at_once(serve: Any, store: AsyncHistoryStore) -> None:
+    client = await serve(asker(store), protocol="ag-ui")
+    await ask(client, run_input(said("u1", "one choice")))
+    await ask(client, run_input(chosen("t1", "red"), said("u2", "one choice")))
+    assert [one.role for one in await store.get(CHAT)] == ["user", "assistant", "tool", "user", "assistant"]
