@@ -65,7 +65,9 @@ class ChatEndpoints:
     `GET /{id}/messages`.
 
     `authorize(request, conversation_id, action)`, plain or async, returns whether the request may do the action:
-    "read", "append", "fork" or "stop"; see `Action`. `participant(request)` returns the signed-in user, the author of
+    "read", "append", "fork", "stop" or "delete"; see `Action`. A message needs "append", and with AG-UI also "read", as
+    streams contain the conversation. To edit a message, or to answer it again, also needs "delete", unless it is in a
+    fork, and "stop" while an answer is being written. `participant(request)` returns the signed-in user, the author of
     the messages. `agent_name`: of the runs. `busy`: what happens to a message while an answer is being written: "queue"
     answers it afterwards, if that ends within `wait` seconds; "refuse" rejects it with status 409.
 
@@ -184,6 +186,10 @@ class ChatEndpoints:
         if asked.fork is not None:
             await self._check(http, asked.conversation_id, "fork")
             await self._check(http, asked.fork, "append")
+        elif asked.replaces is not None:
+            await self._check(http, asked.conversation_id, "delete")
+        if self._protocol.has_snapshots:
+            await self._check(http, asked.fork or asked.conversation_id, "read")
         if self._closed:
             raise Refused(503, "ending", "the application is ending", {"Retry-After": "5"})
         kept = None if asked.replaces is None else await self._replaced(asked)
@@ -196,6 +202,7 @@ class ChatEndpoints:
             if self._busy == "refuse":
                 raise Refused(409, "conflict", "an answer is being written; wait for its end, or stop it")
             if kept is not None:  # the answer that is being written is replaced, too
+                await self._check(http, chat, "stop")
                 await self._store.stop_run(chat)
         if kept is not None:
             await self._edit(asked, kept, http)

@@ -472,3 +472,20 @@ async def test_a_request_for_an_unknown_message_stops_nothing(serve: Any, store:
         assert (await client.post("", json=body)).status_code == 404
     gate.open.set()
     assert (text_in(await asking), gate.calls) == ("first last", 1)
+
+
+async def test_replacing_an_answer_needs_its_rights(serve: Any, store: AsyncHistoryStore) -> None:
+    refused: set[str] = set()
+    gate = Gate()
+    client = await serve(gate, authorize=lambda request, chat, action: action not in refused)
+    asking = asyncio.create_task(ask(client, asked("Hello")))
+    await gate.begun.wait()
+    for refused_now in ("stop", "delete"):
+        refused = {refused_now}
+        for body in (asked("Hello") | {"trigger": "regenerate-message"}, asked("Goodbye", messageId="u1")):
+            assert (await client.post("", json=body)).status_code == 403
+    gate.open.set()
+    assert text_in(await asking) == "first last"
+    fork = asked("Hello") | {"trigger": "regenerate-message", "fork": "again"}
+    assert text_in(await ask(client, fork)) == "first last"  # removes nothing here
+    assert [message.text for message in await store.get(CHAT)] == ["Hello", "first last"]
