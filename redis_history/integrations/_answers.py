@@ -57,12 +57,14 @@ async def follow_answer(
     *,
     run_id: str | None = None,
     after: Position | None = None,
+    whole: bool = False,
     heartbeat: float = 10.0,
 ) -> AsyncIterator[Answer]:
     """The states of an answer from its start: at each change, and every `heartbeat` seconds.
 
     `run_id`: of this run, which may still wait for its turn; None: of the active run, without one nothing. `after`: the
-    position of the message that it answers; None: the answer began with its run. A run that disappears, because the
+    position of the message that it answers; None: the answer began with its run. `whole`: with what former runs have
+    written after that. A run that disappears, because the
     conversation expires or is deleted, and one that never begins end the answer, too.
     """
     async with store.subscribe(conversation_id) as changes:
@@ -73,7 +75,7 @@ async def follow_answer(
             if run is None or not run.is_active:
                 return
             run_id = run.run_id
-        follower = _Follower(store, conversation_id, run_id, after)
+        follower = _Follower(store, conversation_id, run_id, after, whole=whole)
         if run is not None:
             await follower.see(run)
         while True:
@@ -90,11 +92,14 @@ async def follow_answer(
 
 
 class _Follower:
-    def __init__(self, store: AsyncHistoryStore, conversation_id: str, run_id: str, after: Position | None) -> None:
+    def __init__(
+        self, store: AsyncHistoryStore, conversation_id: str, run_id: str, after: Position | None, *, whole: bool
+    ) -> None:
         self._store = store
         self._conversation_id = conversation_id
         self._run_id = run_id
         self._after = after
+        self._whole = whole
         self._since: datetime | None = None
         self._known: dict[str, Message] = {}
         self._run: RunInfo | None = None
@@ -124,7 +129,7 @@ class _Follower:
         return self._since is not None and message.timestamp is not None and message.timestamp < self._since
 
     def _belongs(self, message: Message) -> bool:
-        return not self._precedes(message) and not self._is_older(message)
+        return not self._precedes(message) and (self._whole or not self._is_older(message))
 
     async def apply(self, event: Event) -> None:
         match event:

@@ -63,9 +63,12 @@ async def ui_message_stream(
             yield chunk
 
 
-async def chunks_of(store: AsyncHistoryStore, conversation_id: str, **options: Any) -> AsyncIterator[list[Chunk]]:
-    """The chunks of `ui_message_stream` that are known at the same time, together."""
-    writer = _Writer()
+async def chunks_of(
+    store: AsyncHistoryStore, conversation_id: str, *, message_id: str | None = None, **options: Any
+) -> AsyncIterator[list[Chunk]]:
+    """The chunks of `ui_message_stream` that are known at the same time, together. `message_id`: of the UI message of
+    the client that the answer continues; None: it is a new one."""
+    writer = _Writer(message_id)
     async for answer in follow_answer(store, conversation_id, **options):
         yield list(writer.chunks(answer))
 
@@ -86,7 +89,8 @@ def frame(chunk: Chunk) -> bytes:
 class _Writer:
     """Writes what a UI message has more than what was written."""
 
-    def __init__(self) -> None:
+    def __init__(self, message_id: str | None) -> None:
+        self._message_id = message_id
         self._started = False
         self._in_step = False
         self._parts: list[_Part] = []
@@ -105,7 +109,7 @@ class _Writer:
         if not self._started:
             self._started = True
             metadata = {"messageMetadata": message["metadata"]} if "metadata" in message else {}
-            yield {"type": "start", "messageId": message["id"], **metadata}
+            yield {"type": "start", "messageId": self._message_id or message["id"], **metadata}
 
     def _write(self, blocks: list[Chunk], done: bool) -> Iterator[Chunk]:
         for index, block in enumerate(blocks):

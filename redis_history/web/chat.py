@@ -27,14 +27,13 @@ from redis_history.model.ids import check_conversation_id
 from redis_history.web._feed import Feed
 from redis_history.web._http import EndSignals, EventStream, Refused, answer, bad_input, failure, is_same_origin
 from redis_history.web.access import Action, Authorize, SignedIn, call
-from redis_history.web.protocols import AgUi, AiSdk, Asked, Protocol, new_results
+from redis_history.web.protocols import LISTED, AgUi, AiSdk, Asked, Protocol, new_results
 from redis_history.web.routing import path_id, path_of
 
 _logger = logging.getLogger("redis_history")
 
 #: Bytes of a request: front ends send the whole conversation with each message.
 _MAX_BODY: Final = 16_000_000
-_LISTED: Final = 1000
 #: Seconds for which a client may accept no data.
 _PATIENCE: Final = 60.0
 #: Seconds that answers have to end when the application stops.
@@ -244,7 +243,8 @@ class ChatEndpoints:
             run_id = run.waiting[0].run_id if run.waiting and not run.is_active else run.run_id
         elif not self._protocol.has_snapshots:
             return Response(status_code=204)
-        return self._stream(Asked(chat), run_id, None, resumed=True)
+        after = await self._protocol.resumed_after(chat)
+        return self._stream(Asked(chat), run_id, after, resumed=True)
 
     async def _stop(self, http: Request, chat: str) -> Response:
         await self._check(http, chat, "stop")
@@ -253,10 +253,10 @@ class ChatEndpoints:
 
     async def _messages(self, http: Request, chat: str) -> Response:
         await self._check(http, chat, "read")
-        return answer(self._protocol.write(await self._store.get(chat, limit=_LISTED)))
+        return answer(self._protocol.write(await self._store.get(chat, limit=LISTED)))
 
     def _stream(self, asked: Asked, run_id: str | None, after: Position | None, *, resumed: bool = False) -> Response:
-        key = (asked.conversation_id, run_id, resumed, asked.run_id)
+        key = (asked.conversation_id, run_id, resumed, after, asked.run_id, asked.message_id)
         feed = self._feeds.get(key)
         if feed is None or feed.is_cut:
             feed = self._feeds[key] = Feed(self._protocol.stream(asked, run_id, after, resumed=resumed))
@@ -300,7 +300,7 @@ class ChatEndpoints:
         """Store what the request adds. Returns the message to answer, and whether a former request has stored it."""
         store, chat = self._store, asked.conversation_id
         authored = await self._authored(asked, http)
-        stored = await store.get(chat, limit=_LISTED) if asked.results or len(authored) > 1 else []
+        stored = await store.get(chat, limit=LISTED) if asked.results or len(authored) > 1 else []
         # Front ends repeat messages that have no answer. The earlier ones stay as they are stored.
         known = {one.id for one in stored}
         added = [*new_results(asked.results, stored), *(one for one in authored[:-1] if one.id not in known)]
@@ -326,8 +326,8 @@ class ChatEndpoints:
             return old or one.role in ("assistant", "tool")
 
         removed = [one.id async for one in self._store.iter(chat, since=after) if is_replaced(one)]
-        for start in range(0, len(removed), _LISTED):
-            await self._store.delete_messages(chat, removed[start : start + _LISTED])
+        for start in range(0, len(removed), LISTED):
+            await self._store.delete_messages(chat, removed[start : start + LISTED])
 
     async def _signed_in(self, http: Request) -> Participant | None:
         user = None if self._participant is None else await call(self._participant, http)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from msgspec import Struct
 
@@ -17,6 +17,9 @@ from redis_history.model.pairs import open_calls
 from redis_history.model.runs import RunInfo
 from redis_history.web._http import bad_input
 
+#: Messages of a conversation that a client gets.
+LISTED: Final = 1000
+
 
 class Asked(Struct):
     """A request for an answer.
@@ -24,6 +27,7 @@ class Asked(Struct):
     `messages` are to be stored; `results` too, if their calls wait for one. `replaces`: the id of the message
     after which everything is removed, and which `messages` changes, if there are any. `fork`: the id of a new
     conversation for this, a fork up to that message; the present one stays as it is. `run_id`: of the protocol.
+    `message_id`: of the message of the client that the answer continues.
     """
 
     conversation_id: str
@@ -32,6 +36,7 @@ class Asked(Struct):
     replaces: str | None = None
     fork: str | None = None
     run_id: str | None = None
+    message_id: str | None = None
 
 
 def new_results(results: Sequence[Message], stored: Sequence[Message]) -> list[Message]:
@@ -78,6 +83,10 @@ class Protocol(abc.ABC):
             failed = run.status in ("failed", "interrupted") and self.repeats_failed
             return next((place.run_id for place in run.waiting), None) if failed else run.run_id
         return next((place.run_id for place in run.waiting if place.since >= stored), None)
+
+    async def resumed_after(self, chat: str) -> Position | None:
+        """The position after which the messages come that a client gets which reconnects. None: the run began then."""
+        return None
 
     @abc.abstractmethod
     def read(self, body: Any) -> Asked:
@@ -133,7 +142,21 @@ class AiSdk(Protocol):
         found = from_vercel_ai([last])
         if last.get("role") == "user":
             return Asked(chat, found, replaces=named, fork=fork)
-        return Asked(chat, results=[one for one in found if one.tool_results])
+        return Asked(chat, results=[one for one in found if one.tool_results], message_id=last["id"])
+
+    async def resumed_after(self, chat: str) -> Position | None:
+        """The stream replaces one UI message of the client: that which is being written, or else the last one. An
+        earlier one may be of the same run, if the user has sent a message in the meantime."""
+        stored = await self._store.get(chat, limit=LISTED)
+        written = next((at for at, one in enumerate(stored) if one.status == "streaming"), len(stored) - 1)
+        shown = self.write(stored[: written + 1])
+        if not shown:
+            return Position(0, 0)
+        if shown[-1]["role"] != "assistant":
+            return stored[-1].position
+        names = ((one.id, one.provider_meta.get("vercel_ai", {}).get("of")) for one in stored)
+        first = next(at for at, ids in enumerate(names) if shown[-1]["id"] in ids)
+        return stored[first - 1].position if first else Position(0, 0)
 
     def write(self, messages: list[Message]) -> Any:
         return to_vercel_ai(messages, on_loss=lambda loss: None)
@@ -141,7 +164,8 @@ class AiSdk(Protocol):
     async def stream(
         self, asked: Asked, run_id: str | None, after: Position | None, *, resumed: bool
     ) -> AsyncGenerator[bytes, None]:
-        async for chunks in ai_sdk.chunks_of(self._store, asked.conversation_id, run_id=run_id, after=after):
+        options = {"run_id": run_id, "after": after, "whole": resumed, "message_id": asked.message_id}
+        async for chunks in ai_sdk.chunks_of(self._store, asked.conversation_id, **options):
             yield b"".join(map(ai_sdk.frame, chunks))
         yield ai_sdk.DONE
 

@@ -489,3 +489,56 @@ async def test_replacing_an_answer_needs_its_rights(serve: Any, store: AsyncHist
     fork = asked("Hello") | {"trigger": "regenerate-message", "fork": "again"}
     assert text_in(await ask(client, fork)) == "first last"  # removes nothing here
     assert [message.text for message in await store.get(CHAT)] == ["Hello", "first last"]
+
+
+async def test_an_answer_to_results_continues_the_message_of_the_client(serve: Any, store: AsyncHistoryStore) -> None:
+    client = await serve(asker(store))
+    began = await ask(client, asked("one choice"))
+    message = (await client.get(f"/{PATH}/messages")).json()[-1]
+    assert message["id"] == began[0]["messageId"]
+    next(part for part in message["parts"] if "toolCallId" in part).update(state="output-available", output="red")
+    chunks = await ask(client, asked("") | {"messages": [message | {"id": "of the client"}]})
+    assert (chunks[0]["messageId"], text_in(chunks)) == ("of the client", "You chose ['red'].")
+
+
+@pytest.mark.parametrize("case", ["steered", "results", "queued"])
+async def test_a_client_that_reconnects_shows_nothing_twice(serve: Any, store: AsyncHistoryStore, case: str) -> None:
+    """A stream replaces the message of its id, so the client must have read that, or it is a new one."""
+    gate = Gate()
+
+    async def answer(run: Any) -> None:
+        last = (await store.get(CHAT))[-1]
+        if case == "results" and last.role == "user":
+            await run.append(assistant("Choose:", tool_use("c", "ask", {})))
+            return
+        if case == "steered":
+            await run.append(assistant("I look."))
+            await store.append(CHAT, user("Quickly!"))
+        await gate(run)
+
+    async def read() -> list[dict[str, Any]]:
+        return (await client.get(f"/{PATH}/messages")).json()  # type: ignore[no-any-return]
+
+    async def is_stored() -> bool:
+        return any(one.text == "first " for one in await store.get(CHAT))
+
+    client = await serve(answer)
+    asking = [asyncio.create_task(ask(client, asked("Hello")))]
+    if case == "results":
+        await asking[0]
+        message = (await read())[-1]
+        next(part for part in message["parts"] if "toolCallId" in part).update(state="output-available", output="red")
+        asking.append(asyncio.create_task(ask(client, asked("") | {"messages": [message]})))
+    await gate.begun.wait()
+    await until(is_stored)
+    if case == "queued":
+        asking.append(asyncio.create_task(ask(client, asked("More", "u2"))))
+        await until(lambda: is_waiting(store))
+    before = await read()
+    [chunks] = await resumed_by(client, gate, 1)
+    await asyncio.gather(*asking)
+    [shown] = [one for one in before if one["id"] == chunks[0]["messageId"]]
+    assert shown == [one for one in before if one["role"] == "assistant"][-1]
+    [ended] = [one for one in await read() if one["id"] == shown["id"]]
+    assert text_in(chunks) == "".join(part.get("text", "") for part in ended["parts"])
+    assert text_in(chunks).endswith("first last")
