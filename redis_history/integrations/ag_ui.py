@@ -102,17 +102,24 @@ async def events_of(
 ) -> AsyncIterator[list[BaseEvent]]:  # fmt: skip
     """The `events` that are known at the same time, together."""
     writer: _Writer | None = None
+
+    async def shown(answer: Answer) -> MessagesSnapshotEvent:
+        stored = await store.get(conversation_id, limit=_MOST)
+        own = {message.id: message for message in answer.messages}
+        known = [own.get(one.id, one) for one in stored if one.id in own or answer.precedes(one)]
+        return MessagesSnapshotEvent(messages=to_ag_ui(known))
+
     async for answer in follow_answer(store, conversation_id, run_id=run_id, after=after):
         found: list[BaseEvent] = []
+        if writer is not None and writer.is_outdated(answer):
+            found += [*writer.end_texts(), await shown(answer)]
+            writer.skip(answer)
         if writer is None and (answer.run is not None or answer.done):
-            shown = protocol_run_id or (answer.run.run_id if answer.run is not None else run_id) or ""
-            writer = _Writer(conversation_id, shown)
-            found.append(RunStartedEvent(thread_id=conversation_id, run_id=shown))
+            name = protocol_run_id or (answer.run.run_id if answer.run is not None else run_id) or ""
+            writer = _Writer(conversation_id, name)
+            found.append(RunStartedEvent(thread_id=conversation_id, run_id=name))
             if snapshot:
-                stored = await store.get(conversation_id, limit=_MOST)
-                own = {message.id: message for message in answer.messages}
-                known = [own.get(one.id, one) for one in stored if one.id in own or answer.precedes(one)]
-                found.append(MessagesSnapshotEvent(messages=to_ag_ui(known)))
+                found.append(await shown(answer))
                 writer.skip(answer)
         if writer is not None:
             found += writer.events(answer)
@@ -128,17 +135,32 @@ class _Writer:
 
     def __init__(self, conversation_id: str, run_id: str) -> None:
         self._conversation_id, self._run_id = conversation_id, run_id
-        self._lengths: dict[tuple[str, int], int] = {}  # of the texts, as far as the client has them
-        self._begun: set[tuple[str, int]] = set()  # texts
+        self._texts: dict[tuple[str, int], str] = {}  # as far as the client has them
+        self._begun: dict[tuple[str, int], Iterator[BaseEvent]] = {}  # texts, and how they end
         self._ended: set[tuple[str, int]] = set()  # parts that are complete
 
     def skip(self, answer: Answer) -> None:
         """The client has this much of the answer from a snapshot."""
+        self._texts, self._begun, self._ended = {}, {}, set()
         for message, index, part, complete in self._parts(answer):
-            if complete or not isinstance(part, TextPart | ReasoningPart):
+            is_text = isinstance(part, TextPart | ReasoningPart)
+            if is_text:
+                self._texts[message.id, index] = part.text
+            if complete or not is_text:
                 self._ended.add((message.id, index))
-            else:
-                self._lengths[message.id, index] = len(part.text)
+
+    def is_outdated(self, answer: Answer) -> bool:
+        """Whether something that the client has was edited or removed."""
+        texts = {(message.id, at): getattr(part, "text", "") for message, at, part, _ in self._parts(answer)}
+        sent = self._texts.items()
+        return not (self._texts.keys() | self._ended) <= texts.keys() or any(
+            texts[key] != text if key in self._ended else not texts[key].startswith(text) for key, text in sent
+        )
+
+    def end_texts(self) -> Iterator[BaseEvent]:
+        """End the texts that are being written, before a snapshot."""
+        for end in self._begun.values():
+            yield from end
 
     def events(self, answer: Answer) -> Iterator[BaseEvent]:
         for message, index, part, complete in self._parts(answer):
@@ -159,15 +181,15 @@ class _Writer:
         match part:
             case TextPart(text=text) | ReasoningPart(text=text):
                 start, content, end = _TEXT if isinstance(part, TextPart) else _REASONING
-                known = self._lengths.get(key, 0)
+                known = self._texts.get(key, "")
                 if key not in self._begun:
-                    self._begun.add(key)
+                    self._begun[key] = end(name)
                     yield from start(name)
-                if len(text) > known:  # an empty delta is no valid event
-                    yield content(message_id=name, delta=text[known:])
-                    self._lengths[key] = len(text)
+                if len(text) > len(known):  # an empty delta is no valid event
+                    yield content(message_id=name, delta=text[len(known) :])
+                self._texts[key] = text
                 if complete:
-                    yield from end(name)
+                    yield from self._begun.pop(key)
             case ToolUsePart():
                 parent = _part_id(message, _text_before(message, index))
                 yield ToolCallStartEvent(tool_call_id=part.id, tool_call_name=part.name, parent_message_id=parent)

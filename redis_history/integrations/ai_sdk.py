@@ -18,6 +18,7 @@ from typing import Any, Final
 import orjson
 
 from redis_history._async.store import AsyncHistoryStore
+from redis_history.errors import ConflictError
 from redis_history.formats.json_form import to_json
 from redis_history.formats.vercel_ai import ui_message_of
 from redis_history.integrations._answers import Answer, follow_answer
@@ -55,7 +56,8 @@ async def ui_message_stream(
 
     `run_id`: the answer of this run, also if it still waits for its turn; None: of the active run, without one nothing
     at all. `after`: the position of the message that it answers. Raises ConfigurationError for another store than an
-    AsyncHistoryStore.
+    AsyncHistoryStore; ConflictError if a part that was sent is edited or removed: then close the connection, so that
+    the client reads the messages again.
     """
     check_store(store, "ui_message_stream", AsyncHistoryStore)
     async for chunks in chunks_of(store, conversation_id, run_id=run_id, after=after):
@@ -112,15 +114,19 @@ class _Writer:
             yield {"type": "start", "messageId": self._message_id or message["id"], **metadata}
 
     def _write(self, blocks: list[Chunk], done: bool) -> Iterator[Chunk]:
+        if len(blocks) < len(self._parts):
+            raise _changed()
         for index, block in enumerate(blocks):
             kind = block["type"]
             if index == len(self._parts):
-                self._parts.append(_Part(str(index)))
+                self._parts.append(_Part(str(index), block))
                 if kind == "step-start" or not self._in_step:
                     if self._in_step:
                         yield {"type": "finish-step"}
                     self._in_step = True
                     yield {"type": "start-step"}
+            if not self._parts[index].is_of(block):
+                raise _changed()
             if kind != "step-start":
                 yield from self._parts[index].chunks(block, done or index < len(blocks) - 1)
 
@@ -142,10 +148,14 @@ class _Writer:
 class _Part:
     """The written text of one part of a UI message."""
 
-    def __init__(self, id_: str) -> None:
+    def __init__(self, id_: str, block: Chunk) -> None:
         self._id = id_
-        self._length = 0
+        self._kind = block["type"], block.get("toolCallId")
+        self._sent = ""
         self._written: set[str] = set()
+
+    def is_of(self, block: Chunk) -> bool:
+        return self._kind == (block["type"], block.get("toolCallId"))
 
     def chunks(self, block: Chunk, ended: bool) -> Iterator[Chunk]:
         kind = block["type"]
@@ -167,9 +177,13 @@ class _Part:
         text = block["text"]
         if self._once("start"):
             yield {"type": f"{kind}-start", "id": self._id}
-        if len(text) > self._length:
-            yield {"type": f"{kind}-delta", "id": self._id, "delta": text[self._length :]}
-            self._length = len(text)
+        if not text.startswith(self._sent):
+            # Frameworks strip a text at its end. For a reader it is the same.
+            if text.split() != self._sent.split():
+                raise _changed()
+        elif len(text) > len(self._sent):
+            yield {"type": f"{kind}-delta", "id": self._id, "delta": text[len(self._sent) :]}
+            self._sent = text
         if ended and self._once("end"):
             yield {"type": f"{kind}-end", "id": self._id, **_taken(block, "providerMetadata")}
 
@@ -205,6 +219,10 @@ class _Part:
             yield {"type": "tool-output-error", **given, "errorText": str(block.get("errorText", ""))}
         elif state == "output-denied" and self._once("output"):
             yield {"type": "tool-output-denied", "toolCallId": block["toolCallId"]}
+
+
+def _changed() -> ConflictError:
+    return ConflictError("a part of the answer that was sent has been edited or removed; read the messages again")
 
 
 def _taken(block: Chunk, *names: str) -> Chunk:

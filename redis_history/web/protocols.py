@@ -164,7 +164,7 @@ class AiSdk(Protocol):
     async def stream(
         self, asked: Asked, run_id: str | None, after: Position | None, *, resumed: bool
     ) -> AsyncGenerator[bytes, None]:
-        options = {"run_id": run_id, "after": after, "whole": resumed, "message_id": asked.message_id}
+        options: dict[str, Any] = {"run_id": run_id, "after": after, "whole": resumed, "message_id": asked.message_id}
         async for chunks in ai_sdk.chunks_of(self._store, asked.conversation_id, **options):
             yield b"".join(map(ai_sdk.frame, chunks))
         yield ai_sdk.DONE

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import httpx
 import pytest
 
 from redis_history import (
@@ -542,3 +543,39 @@ async def test_a_client_that_reconnects_shows_nothing_twice(serve: Any, store: A
     [ended] = [one for one in await read() if one["id"] == shown["id"]]
     assert text_in(chunks) == "".join(part.get("text", "") for part in ended["parts"])
     assert text_in(chunks).endswith("first last")
+
+
+@pytest.mark.parametrize("change", ["edit", "remove"])
+async def test_a_client_reads_again_what_is_edited_while_it_is_written(
+    serve: Any, store: AsyncHistoryStore, change: str
+) -> None:
+    gate = Gate()
+
+    async def answer(run: Any) -> None:
+        await run.append(assistant("A secret.", id="a1"))
+        await gate(run)
+
+    client = await serve(answer)
+    async with client.stream("POST", "", json=asked("Hello")) as response:
+        chunks = chunks_of(response)
+        while (await anext(chunks)).get("delta") != "first ":
+            pass
+        if change == "edit":
+            await store.update_message(CHAT, assistant("[removed]", id="a1"))
+        else:
+            await store.delete_messages(CHAT, ["a1"])
+        with pytest.raises(httpx.RemoteProtocolError):  # closed before its end, as by a lost network
+            [chunk async for chunk in chunks]
+    [resumed] = await resumed_by(client, gate, 1)
+    assert text_in(resumed) == ("[removed]" if change == "edit" else "") + "first last"
+    assert resumed[-1]["type"] == "finish"
+
+
+async def test_a_text_that_is_stripped_at_its_end_is_no_edit(serve: Any, store: AsyncHistoryStore) -> None:
+    async def answer(run: Any) -> None:
+        async with run.stream(id="a1") as reply:
+            await reply.write("Hello. \n")
+        await store.update_message(CHAT, assistant("Hello.", id="a1"))
+
+    chunks = await ask(await serve(answer), asked("Hello"))
+    assert (text_in(chunks).strip(), chunks[-1]["type"]) == ("Hello.", "finish")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from redis_history import (
     AsyncHistoryStore,
     Participant,
@@ -181,3 +183,34 @@ async def test_a_stream_that_has_the_messages_needs_the_right_to_read(serve: Any
     for more in ({}, {"messageId": "u1"}, {"messageId": "u1", "fork": "f"}):
         assert (await client.post("", json=run_input(said("u1", "Hello"), **more))).status_code == 403
     assert await store.get_conversation("f") is None
+
+
+@pytest.mark.parametrize("change", ["edit", "remove"])
+async def test_a_snapshot_has_what_is_edited_while_it_is_written(
+    serve: Any, store: AsyncHistoryStore, change: str
+) -> None:
+    gate = Gate()
+
+    async def answer(run: Any) -> None:
+        await run.append(assistant("A secret.", id="a1"))
+        await gate(run)
+
+    client = await serve(answer, protocol="ag-ui")
+    async with client.stream("POST", "", json=run_input(said("u1", "Hello"))) as response:
+        events = chunks_of(response)
+        while (await anext(events)).get("delta") != "first ":
+            pass
+        if change == "edit":
+            await store.update_message(CHAT, assistant("[removed]", id="a1"))
+        else:
+            await store.delete_messages(CHAT, ["a1"])
+        found = [await anext(events) for _ in range(3)]
+        gate.open.set()
+        found += [event async for event in events]
+    assert [event["type"] for event in found] == [
+        "TEXT_MESSAGE_END", "MESSAGES_SNAPSHOT", "TEXT_MESSAGE_START", "TEXT_MESSAGE_CONTENT", "TEXT_MESSAGE_END",
+        "RUN_FINISHED",
+    ]  # fmt: skip
+    kept = ["[removed]"] if change == "edit" else []
+    assert [one["content"] for one in found[1]["messages"]] == ["Hello", *kept, "first "]
+    assert ag_ui_text(found) == "last"
