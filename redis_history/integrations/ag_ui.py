@@ -87,8 +87,9 @@ async def events(
     `run_id`: the answer of this run, also if it still waits for its turn; None: of the active run, without one nothing
     at all. `after`: the position of the message that it answers. `protocol_run_id`: the id of the run in the events, by
     default that of the store's run. `snapshot`: for a client that reconnects: RUN_STARTED is followed by the messages
-    of the conversation, with the answer so far, and then by the rest of it; also if there is no run. Raises
-    ConfigurationError for another store than an AsyncHistoryStore.
+    of the conversation, with the answer so far, and then by the rest of it; also if there is no run. Such a snapshot
+    also follows if something that was sent is edited or removed. Raises ConfigurationError for another store than an
+    AsyncHistoryStore.
     """
     check_store(store, "events", AsyncHistoryStore)
     async for found in events_of(store, conversation_id, run_id, after, protocol_run_id, snapshot):
