@@ -153,7 +153,7 @@ class AsyncWriting:
             metadata = {name: value for name, value in message.metadata.items() if name != "pinned"}
             changed = replace(message, metadata={**metadata, "pinned": True} if pinned else metadata)
             try:
-                revision = None if message.is_pinned is pinned else head.cursor.revision
+                revision = head.cursor.revision  # else it might undo an edit
                 done = await self.update_message(conversation_id, changed, expected_revision=revision)
             except RevisionConflictError:
                 continue

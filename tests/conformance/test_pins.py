@@ -22,8 +22,10 @@ from redis_history import (
 )
 from redis_history.compaction import Policy
 from redis_history.errors import MessageNotFoundError
+from redis_history.operations import FindMessage
 from redis_history.tokens import count_characters
 from tests.conformance.test_compaction import summary
+from tests.support.faces import act_after
 
 PIN = {"pinned": True}
 
@@ -63,6 +65,18 @@ async def test_a_message_is_pinned_and_unpinned(store: Any) -> None:
     for conversation_id, message_id in (("c", "x"), ("x", "a")):
         with pytest.raises(MessageNotFoundError):
             await store.pin(conversation_id, message_id)
+
+
+@pytest.mark.parametrize("before", [{}, PIN])
+@pytest.mark.parametrize("pinned", [True, False])
+@pytest.mark.proves("no-lost-update")
+async def test_a_pin_undoes_no_edit(store: Any, before: dict[str, Any], pinned: bool) -> None:
+    await store.append("c", user("my card is 4111", id="a", metadata=before))
+    edited = user("redacted", id="a", metadata={**before, "k": 1})
+    act_after(store, FindMessage, lambda: store.update_message("c", edited))
+    changed = await store.pin("c", "a", pinned=pinned)
+    assert (changed.text, changed.metadata) == ("redacted", {"k": 1, **(PIN if pinned else {})})
+    assert await store.get("c") == [changed]
 
 
 @pytest.mark.proves("pins")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import inspect
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -65,3 +66,30 @@ async def _on_change(on_change: Any, args: Any, options: Any) -> Any:
 def open_store(face: str, url: str | None = None, **options: Any) -> Any:
     """A store of the kind "sync" or "async"."""
     return Awaitable(HistoryStore(url, **options)) if face == "sync" else AsyncHistoryStore(url, **options)
+
+
+def act_after(store: Any, kind: type, act: Callable[[], Coroutine[Any, Any, Any]], skip: int = 0) -> None:
+    """Do `act` once, as another process would, after the next operation of this kind of the store (or of its backend), or
+    after `skip` more."""
+    backend, loop, left = store.backend, asyncio.get_running_loop(), [act] * (skip + 1)
+    execute = backend.execute
+
+    def is_next(op: object) -> bool:
+        if left and isinstance(op, kind):
+            left.pop()
+            return not left
+        return False
+
+    async def execute_async(op: Any) -> Any:
+        found = await execute(op)
+        if is_next(op):
+            await act()
+        return found
+
+    def execute_sync(op: Any) -> Any:  # in a thread
+        found = execute(op)
+        if is_next(op):
+            asyncio.run_coroutine_threadsafe(act(), loop).result()
+        return found
+
+    backend.execute = execute_async if inspect.iscoroutinefunction(execute) else execute_sync
