@@ -162,6 +162,18 @@ def test_archives_live_and_end_with_their_conversation(own_server: Start) -> Non
         assert lasting(client) == set()
 
 
+@pytest.mark.proves("ttl")
+def test_archives_end_with_a_conversation_whose_ttl_is_shortened(server: RealServer, namespace: str) -> None:
+    archive = Keyspace(namespace).conversation("c").archive(2)
+    with HistoryStore(server.url, namespace=namespace, ttl=3600) as store, server.client() as client:
+        _fill(store, 10)
+        store.compact("c", through="old 2", summary=_summary("s"))
+        for ttl in (60, 3600, 60):
+            with HistoryStore(server.url, namespace=namespace, ttl=ttl) as other:
+                other.append("c", user("new"))
+            assert ttl * 1000 - 30_000 < client.pttl(archive) <= ttl * 1500
+
+
 def test_nothing_is_left_of_what_was_cleared(own_server: Start, monkeypatch: Any) -> None:
     """Also when there are many documents: those of archived messages are removed in small steps."""
     server = own_server()

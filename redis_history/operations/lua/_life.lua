@@ -24,7 +24,7 @@ local function live(ttl, now, before, generation, archived)
       redis.call('PEXPIREAT', list, format('%.0f', math.floor(now / 1000) + lasts))
     end
   end
-  if archived and tonumber(archived) < math.floor(now / 1000) + ttl then renew_archives(now, ttl) end
+  if archived and (ttl ~= before or tonumber(archived) < math.floor(now / 1000) + ttl) then renew_archives(now, ttl) end
   if generation then renew_documents(generation, now, ttl, ttl ~= before) end
 end
 
