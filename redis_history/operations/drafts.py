@@ -220,7 +220,7 @@ class Publish(Write[bool], frozen=True, kw_only=True):
             conversation.insert_live(entry.message.id)
         for archive, _ in self.archives:
             messages = []
-            for position, entry in sorted(draft.sets[archive.number].items()):
+            for position, entry in sorted(draft.sets.get(archive.number, {}).items()):
                 conversation.store(entry, position, self.record.revision, self.token)
                 messages.append((position, entry.message.id))
             conversation.add_archive(archive.number, archive.summary_id or "", self.token, archive.former, messages)

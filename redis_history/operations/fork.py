@@ -118,11 +118,13 @@ class Draft:
             groups.setdefault(staged.archive, []).append(staged)
         kept = []
         for archive in archives:
-            if archive.number in groups:
-                former = archive.former
-                if former is not None and getattr(self.messages.get(former), "archive", None) != archive.number:
-                    former = None
-                kept.append((replace(archive, former=former), _held(groups[archive.number])))
+            summary, former, held = archive.summary_id, archive.former, groups.get(archive.number, [])
+            if former is not None and getattr(self.messages.get(former), "archive", None) != archive.number:
+                former = None
+            if summary not in self.messages:
+                summary = None
+            if held or summary is not None:
+                kept.append((replace(archive, summary_id=summary, former=former), _held(held)))
         published = yield ops.Publish(
             self.conversation_id,
             token=self._token,
@@ -355,6 +357,7 @@ class _Reading:
         self.conversation_id = conversation_id
         self.end = end
         self.cut = cut
+        self._removed: set[str] = set()
 
     def read(self, begin: Callable[[int], Draft | Collected]) -> Steps[Snapshot]:
         """`begin` gets the number of archives, and returns where to put the messages. Raises _StaleError."""
@@ -388,7 +391,9 @@ class _Reading:
             record = yield ops.ReadConversation(self.conversation_id)
             if record is None:
                 raise refusals.conversation_missing(self.conversation_id)
-        return Snapshot(record, numbered, layout.ttl)
+        # A summary that was removed meanwhile is none, even if its id was appended again.
+        present = (one if one.summary_id not in self._removed else replace(one, summary_id=None) for one in numbered)
+        return Snapshot(record, list(present), layout.ttl)
 
     def _kept(self, layout: ops.Layout, end: Position | None) -> Steps[tuple[ops.Archive, ...]]:
         """The archives of the fork: those whose summaries quote no message behind the end. The messages of the others
@@ -417,6 +422,7 @@ class _Reading:
                 self._repeat(draft, added, removed, event)
                 known = event.cursor
             yield from draft.remove(removed)
+            self._removed.update(removed)
             groups: dict[int, list[Message]] = {}
             for archive, message in added.values():
                 groups.setdefault(archive, []).append(message)

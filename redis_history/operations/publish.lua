@@ -48,7 +48,9 @@ local function move(from, to)
   redis.call('PERSIST', to)
 end
 if ARGV[14] ~= '0' then move(KEYS[6], messages) end
-for i = 1, count do move(KEYS[5 + 2 * i], KEYS[6 + 2 * i]) end
+for i = 1, count do -- all messages of an archive may have been deleted
+  if ARGV[15 + i] ~= '0' then move(KEYS[5 + 2 * i], KEYS[6 + 2 * i]) end
+end
 if ARGV[6] == '' then redis.call('PERSIST', registry) end
 write_log(newest, '')
 announce(revision, now, new_owners)

@@ -16,8 +16,10 @@ from redis_history.errors import (
 )
 from redis_history.events import BEGINNING
 from redis_history.model import Position
+from redis_history.operations import ReadPage
 from tests.conformance.conftest import take
 from tests.conformance.test_compaction import summary
+from tests.support.faces import act_after
 from tests.support.servers import until
 
 
@@ -174,6 +176,48 @@ async def test_archives_without_their_summary_come_along(store: Any) -> None:
     await store.expand("d", "s2")
     assert _ids(await store.get("d")) == ["y", *"efgh"]
     assert _ids(await store.get("d", include_archived=True)) == ["y", *"abcefgh"]
+
+
+@pytest.mark.proves("fork")
+async def test_empty_archives_come_along(store: Any) -> None:
+    await _compacted_twice(store)
+    await store.delete_messages("c", [*"abc"])
+    await store.fork("c", "d")
+    for name in ("c", "d"):
+        await store.expand(name, "s2")
+        assert (await store.expand(name, "s1")).count == 0
+    assert _ids((await _both(store, "d"))[1]) == _ids((await _both(store, "c"))[1]) == ["y", *"defgh"]
+
+
+@pytest.mark.proves("fork")
+async def test_an_erasure_reaches_a_summary_whose_originals_were_deleted(store: Any) -> None:
+    await _compacted_twice(store)
+    await store.delete_messages("c", ["s1", "d", "e"])
+    await store.fork("c", "d")
+    for name in ("c", "d"):
+        assert await store.erase(name, ["a"]) == 1
+        assert _ids(await store.get(name, include_archived=True)) == ["y", *"bcfgh"]
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.proves("fork")
+async def test_a_summary_that_is_deleted_during_a_fork_is_none(store: Any, again: bool) -> None:
+    await _compacted_twice(store)
+
+    async def delete() -> None:
+        await store.delete_messages("c", ["s2"])
+        if again:
+            await store.append("c", user("a note", id="s2"))
+
+    act_after(store, ReadPage, delete)
+    await store.fork("c", "d")
+    assert await _both(store, "d") == await _both(store, "c")
+    for name in ("c", "d"):
+        with pytest.raises(MessageNotFoundError):
+            await store.expand(name, "s2")
+        await store.compact(name, through="g", summary=summary(id="s3"))
+        await store.expand(name, "s3")
+    assert await _both(store, "d") == await _both(store, "c")
 
 
 async def test_results_of_calls_come_along(store: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
@@ -30,7 +31,7 @@ from redis_history import (
     tool_use,
     user,
 )
-from redis_history.errors import InvalidInputError
+from redis_history.errors import InvalidInputError, MessageNotFoundError
 from redis_history.importers import (
     async_export_messages,
     async_import_messages,
@@ -38,7 +39,9 @@ from redis_history.importers import (
     import_messages,
     read_transcripts,
 )
+from redis_history.operations import ReadPage
 from tests.property.strategies import messages as any_messages
+from tests.support.faces import act_after
 from tests.support.servers import until
 
 CHAT = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]
@@ -51,7 +54,9 @@ async def import_into(store: Any, path: Path, **options: Any) -> Any:
 
 async def exported(store: Any, path: Any, **options: Any) -> Any:
     target = getattr(store, "_target", None)
-    return export_messages(target, path, **options) if target else await async_export_messages(store, path, **options)
+    if target:
+        return await asyncio.to_thread(export_messages, target, path, **options)
+    return await async_export_messages(store, path, **options)
 
 
 def bare(messages: Any) -> Any:
@@ -299,6 +304,44 @@ async def test_a_backup_is_restored_as_it_was(stores: Any, compacted: Any, tmp_p
     before = (await store.get_conversation("c")).revision
     assert (await store.append("c", user("goes on again"))).revision == before + 1
     assert len(await expand_all(store)) == 2
+
+
+@pytest.mark.proves("backup")
+async def test_a_backup_restores_empty_archives(compacted: Any, tmp_path: Path) -> None:
+    store = await compacted()
+    first, second = [one.id for one in await store.get("c", include_archived=True) if one.is_summary]
+    archived = await store.get("c", include_archived=True)
+    live = {one.id for one in await store.get("c")}
+    await store.delete_messages("c", [one.id for one in archived if one.id not in live and not one.is_summary][:4])
+    path = tmp_path / "c.jsonl"
+    await exported(store, path)
+    expected = await state_of(store)
+    await store.delete_conversation("c")
+    await import_into(store, path)
+    assert await state_of(store) == expected
+    await store.expand("c", second)
+    assert (await store.expand("c", first)).count == 0
+
+
+@pytest.mark.proves("backup")
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_summary_that_is_deleted_during_an_export_is_none(compacted: Any, tmp_path: Path, again: bool) -> None:
+    store = await compacted()
+    [name] = [one.id for one in await store.get("c") if one.is_summary]
+
+    async def delete() -> None:
+        await store.delete_messages("c", [name])
+        if again:
+            await store.append("c", user("a note", id=name))
+
+    act_after(store, ReadPage, delete)
+    await exported(store, tmp_path / "c.jsonl", conversation_ids=["c"])
+    expected = await state_of(store)
+    await store.delete_conversation("c")
+    await import_into(store, tmp_path / "c.jsonl")
+    assert await state_of(store) == expected
+    with pytest.raises(MessageNotFoundError):
+        await store.expand("c", name)
 
 
 async def test_an_open_reply_is_exported_as_it_is(store: Any, tmp_path: Path) -> None:

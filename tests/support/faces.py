@@ -68,17 +68,18 @@ def open_store(face: str, url: str | None = None, **options: Any) -> Any:
     return Awaitable(HistoryStore(url, **options)) if face == "sync" else AsyncHistoryStore(url, **options)
 
 
-def act_after(store: Any, kind: type, act: Callable[[], Coroutine[Any, Any, Any]], skip: int = 0) -> None:
-    """Do `act` once, as another process would, after the next operation of this kind of the store (or of its backend), or
-    after `skip` more."""
-    backend, loop, left = store.backend, asyncio.get_running_loop(), [act] * (skip + 1)
+def act_after(store: Any, kind: type, act: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+    """Do `act` once, as another process would, after the next operation of this kind that the backend of the store
+    executes."""
+    backend, loop = store.backend, asyncio.get_running_loop()
+    done: list[object] = []
     execute = backend.execute
 
     def is_next(op: object) -> bool:
-        if left and isinstance(op, kind):
-            left.pop()
-            return not left
-        return False
+        if done or not isinstance(op, kind):
+            return False
+        done.append(op)
+        return True
 
     async def execute_async(op: Any) -> Any:
         found = await execute(op)
