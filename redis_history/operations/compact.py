@@ -126,11 +126,11 @@ class Compact(Write[Compacted], frozen=True):
         [head] = yield [plain(b"HMGET", keys.state, b"e", b"r", b"x", b"q", b"s", own, mark)]
         epoch, revision, token, sequence, former, place, compaction = head
         found = _Range(epoch or b"", int(revision or 0), token or b"", int(sequence or 0))
-        if place is not None and compaction is not None:
+        if place is not None and compaction is not None and self.precondition.held_at(int(compaction)):
             args = [own, entry.message.id.encode()]
             [member] = yield [Call(FIND, pack_keys(keys.state, keys.messages), args, as_is)]
             if member is not None and body_of(member) == entry.body:
-                return found  # done before: the script returns its outcome, or refuses the precondition
+                return found  # done before: the script returns its outcome
         if self.precondition.expected_revision not in (None, found.revision):
             raise refusals.revision_conflict(self.conversation_id, found.revision, self.precondition.expected_revision)
         end = self.through._replace(sequence=self.through.sequence + 1)

@@ -22,6 +22,7 @@ from redis_history import (
 from redis_history.errors import (
     CompactionConflictError,
     InvalidInputError,
+    MessageConflictError,
     MessageNotFoundError,
     RevisionConflictError,
 )
@@ -193,6 +194,17 @@ async def test_the_same_summary_again_changes_nothing(store: Any) -> None:
     with pytest.raises(RevisionConflictError):
         await store.compact("c", through="c", summary=one, expected_revision=2)
     assert (await store.snapshot("c")).cursor.revision == 3
+
+
+async def test_the_same_summary_again_at_the_present_revision(store: Any) -> None:
+    await _filled(store)
+    one = summary(id="s")
+    done = await store.compact("c", through="c", summary=one)
+    again = await store.compact("c", through="s", summary=one, expected_revision=done.revision)
+    assert again == Compacted(done.revision, None, 0, False)
+    with pytest.raises(MessageConflictError):
+        await store.compact("c", through="e", summary=one, expected_revision=done.revision)
+    assert (await store.snapshot("c")).cursor.revision == done.revision
 
 
 @pytest.mark.proves("compaction")
