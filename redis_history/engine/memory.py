@@ -15,7 +15,7 @@ from redis_history.capabilities import Capabilities
 from redis_history.engine.space import DEFAULT_CAP, ConversationState, Space
 from redis_history.errors import StoreClosedError
 from redis_history.events import BEGINNING
-from redis_history.operations import FindMessage, GrowReply, Op, ReadChanges, ReadHead, ReadPage, Write
+from redis_history.operations import FindMessage, GrowReply, ListPreviews, Op, ReadChanges, ReadHead, ReadPage, Write
 from redis_history.operations.backend import AsyncBackend, ChangedHeads, ChangeQuery, SearchedBy, Wake, WakeAll
 from redis_history.operations.base import Entry
 from redis_history.operations.update import ReplyEnd, UpdateMessage
@@ -58,14 +58,14 @@ class MemoryBackend:
     def execute(self, op: Op[T]) -> T:
         """Like `AsyncBackend.execute`."""
         with self._open_space():
-            changed = op.conversation_id if isinstance(op, Write | GrowReply) else None
-            if isinstance(op, FindMessage | ReadChanges | ReadHead | ReadPage) and self._end_dead_replies(
-                op.conversation_id
-            ):
-                changed = op.conversation_id
+            changed = [op.conversation_id] if isinstance(op, Write | GrowReply) else []
+            shown = list(self._space.conversations) if isinstance(op, ListPreviews) else []
+            if isinstance(op, FindMessage | ReadChanges | ReadHead | ReadPage):
+                shown = [op.conversation_id]
+            changed += filter(self._end_dead_replies, shown)
             outcome = self._run(op)
-            if changed is not None:
-                self._space.announce(changed)
+            for conversation_id in changed:
+                self._space.announce(conversation_id)
             wakes, self._space.wakes = self._space.wakes, []
         for wake in wakes:
             wake()

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from msgspec import Struct
 
 from redis_history.errors import CorruptDataError
-from redis_history.model import Conversation, Message
+from redis_history.model import Conversation, Message, Position
 from redis_history.model.times import from_microseconds
 from redis_history.operations.base import Call, Op, Steps, Upkeep, as_is, once, plain, readable
 from redis_history.operations.keys import BUCKETS, Keyspace, pack_keys
@@ -20,6 +20,7 @@ from redis_history.operations.page import ReadPage, page_of
 from redis_history.operations.record import STATE_FIELDS, ReadConversation, conversation_of
 from redis_history.operations.scripts import load_script
 from redis_history.operations.settings import Settings
+from redis_history.operations.stream import refreshed
 
 if TYPE_CHECKING:
     from redis_history.engine.space import Space
@@ -280,6 +281,9 @@ def _read_records(op: Selection, settings: Settings, chunk: list[tuple[float, by
             stale.append(Call(FORGET, pack_keys(registry, keys[at].state), [name], as_is))
         elif op.has(conversation):
             last, beginning = ([*filter(None, map(readable, page[at]))] if page else [] for page in (newest, first))
+            if last and last[-1].status == "streaming":
+                positions = [cast(Position, last[-1].position)]
+                last = [*filter(None, (yield from refreshed(conversation_id, positions, settings)))]
             found.append(Preview.of(conversation, beginning, last))
     if stale:  # expired conversations in a registry that other ones keep alive
         yield Upkeep(once(stale))

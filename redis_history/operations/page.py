@@ -83,12 +83,13 @@ class ReadPage(Struct, Read[Page], frozen=True):
             return structs.replace(page, archived=(False,) * len(page.messages))
         sets = [(reply[at] or 2**63, reply[at + 1], reply[at + 2]) for at in range(0, len(reply), 3)]
         found: list[tuple[Position, bool, Message]] = []
-        unreadable = 0
+        unreadable, live = 0, False
         for order, _, members in sorted(sets):  # a live summary follows archived messages of its position
             page = page_of_members(self.conversation_id, members)
-            unreadable += page.unreadable
+            unreadable, live = unreadable + page.unreadable, live or page.live
             found += [(cast(Position, one.position), order < 2**63, one) for one in page.messages]
-        return self.cut(found, unreadable, frozenset(former.decode() for _, former, _ in sets if former))
+        merged = self.cut(found, unreadable, frozenset(former.decode() for _, former, _ in sets if former))
+        return structs.replace(merged, live=live)
 
     def completed(self, page: Page, settings: Settings) -> Steps[Page]:
         """Replies that are being written with their text so far."""

@@ -169,6 +169,28 @@ async def test_subscribers_end_the_reply_of_a_dead_writer(stores: Any) -> None:
     assert await execute(writer, GrowReply("c", op.token, len(records("half of ")), records("it"), True)) == -1
 
 
+async def _newest(store: Any, how: str) -> Any:
+    if how == "list":
+        return (await store.list_conversations(preview=True))[0].last_message
+    if how == "iter":
+        return [message async for message in store.iter("c", include_archived=True)][-1]
+    return (await store.get("c", include_archived=how == "archive", limit=1 if how == "limit" else None))[-1]
+
+
+@pytest.mark.parametrize("how", ["get", "limit", "archive", "iter", "list"])
+async def test_every_read_has_the_text_of_a_reply_and_ends_that_of_a_dead_writer(store: Any, how: str) -> None:
+    await store.append_many("c", [user("one", id="a"), user("two", id="b")])
+    await store.compact("c", through="a", summary="about one")
+    await begun(store, "half of ")
+    message = await _newest(store, how)
+    assert (message.id, message.status, message.text) == ("r", "streaming", "half of ")
+    ends = time.monotonic() + SOON
+    while (message := await _newest(store, how)).status == "streaming" and time.monotonic() < ends:
+        await asyncio.sleep(0.2)
+    assert (message.status, message.text) == ("interrupted", "half of ")
+    assert (await store.get("c"))[-1] == message
+
+
 async def test_a_reader_without_subscription_ends_the_reply_of_a_dead_writer(stores: Any) -> None:
     writer, reader = stores(), stores()
     await begun(writer, "half of ")
