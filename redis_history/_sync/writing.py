@@ -142,7 +142,8 @@ class Writing:
         """Set `metadata["pinned"]` of a message, or remove it if not `pinned`, and return the message.
 
         No compaction, cap or plugin replaces or removes a pinned message, nor the calls and results that belong to it.
-        Raises MessageNotFoundError, also for archived messages: `expand` their summary first.
+        Raises MessageNotFoundError, also for archived messages: `expand` their summary first. Raises ConflictError
+        while the message is being written: pin it afterwards, or begin it with `stream(metadata={"pinned": True})`.
         """
         check_conversation_id(conversation_id)
         check_message_id(message_id)
@@ -151,6 +152,8 @@ class Writing:
             message = self._backend.execute(ops.FindMessage(conversation_id, message_id))
             if message is None:
                 break
+            if message.status == "streaming":
+                raise refusals.reply_not_pinned(conversation_id, message_id)
             metadata = {name: value for name, value in message.metadata.items() if name != "pinned"}
             changed = replace(message, metadata={**metadata, "pinned": True} if pinned else metadata)
             try:

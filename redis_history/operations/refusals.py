@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from redis_history.errors import (
     CompactionConflictError,
+    ConflictError,
     ConversationExistsError,
     ConversationNotFoundError,
     InvalidInputError,
@@ -60,6 +61,13 @@ def reply_unfinished(conversation_id: str, revision: int) -> RevisionConflictErr
         "rewrite it when the reply has ended",
         current_revision=revision,
         expected_revision=revision,
+    )
+
+
+def reply_not_pinned(conversation_id: str, message_id: str) -> ConflictError:
+    return ConflictError(
+        f"message {message_id[:64]!r} of conversation {_named(conversation_id)} is being written; pin it when it has "
+        "ended, or begin it with stream(metadata={'pinned': True})"
     )
 
 

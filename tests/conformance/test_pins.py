@@ -21,7 +21,7 @@ from redis_history import (
     user,
 )
 from redis_history.compaction import Policy
-from redis_history.errors import MessageNotFoundError
+from redis_history.errors import ConflictError, MessageNotFoundError
 from redis_history.operations import FindMessage
 from redis_history.tokens import count_characters
 from tests.conformance.test_compaction import summary
@@ -77,6 +77,19 @@ async def test_a_pin_undoes_no_edit(store: Any, before: dict[str, Any], pinned: 
     changed = await store.pin("c", "a", pinned=pinned)
     assert (changed.text, changed.metadata) == ("redacted", {"k": 1, **(PIN if pinned else {})})
     assert await store.get("c") == [changed]
+
+
+async def test_a_reply_is_pinned_at_its_beginning_or_after_its_end(store: Any) -> None:
+    for name, before in (("r", {}), ("pinned", PIN)):
+        async with store.stream("c", id=name, interval=0, metadata=before) as reply:
+            await reply.write("the answer ")
+            for pinned in (True, False):
+                with pytest.raises(ConflictError, match="metadata"):
+                    await store.pin("c", name, pinned=pinned)
+            await reply.write("is 42")
+        message = await store.get_message("c", name)
+        assert (message.text, message.status, message.metadata) == ("the answer is 42", "complete", before)
+        assert (await store.pin("c", name)).metadata == PIN
 
 
 @pytest.mark.proves("pins")

@@ -356,6 +356,12 @@ async def test_branches_and_pins(windows: Windows, server_of: Servers, namespace
         assert [one.id for one in store.get("c") if one.metadata.get("pinned")] == ["red"]
         await row.get_by_role("button", name="Unpin").click()
         await expect(row.get_by_text("pinned")).to_have_count(0)
+        with store.stream("c", id="reply") as reply:
+            reply.write("Because")
+            written = page.locator(".row[data-id=reply]")
+            await expect(written).to_contain_text("Because")
+            await expect(written.get_by_role("button", name="Pin", exact=True, include_hidden=True)).to_have_count(0)
+        await expect(written.get_by_role("button", name="Pin", exact=True, include_hidden=True)).to_have_count(1)
         await row.get_by_role("button", name="Branch").click()
         await expect(page.locator("#timeline .row")).to_have_count(2)
         [branch] = store.list_conversations(forked_from="c")

@@ -78,7 +78,7 @@ function actions(message, conversation) {
     copyButton(() => link, "Link"),
     el("a.button.quiet", { href, target: "_blank", rel: "noopener" }, "JSON"),
     change("Branch"),
-    change(message.metadata?.pinned ? "Unpin" : "Pin"),
+    message.status !== "streaming" && change(message.metadata?.pinned ? "Unpin" : "Pin"),
   );
 }
 
