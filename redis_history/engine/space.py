@@ -24,7 +24,7 @@ from redis_history.model.wire import STREAMING, decode_member, encode_member
 from redis_history.operations import Entry, LeaseKind, Precondition, refusals
 from redis_history.operations.append import Appended
 from redis_history.operations.backend import Wake, WakeAll
-from redis_history.operations.base import RunFence
+from redis_history.operations.base import FIELDS, RunFence
 from redis_history.operations.changelog import LogEntry, token_of
 
 _logger = logging.getLogger("redis_history")
@@ -432,10 +432,14 @@ class Space:
     def end(self, conversation_id: str, token: str) -> None:
         """Remove a conversation. `token`: of its last change, the deletion."""
         now = time.time()
-        self.ended = {name: (of, until) for name, (of, until) in self.ended.items() if until > now}
+        for name in [name for name, (_, until) in self.ended.items() if until <= now]:
+            del self.ended[name]
+            self.drop_runs(name, of_deleted=True)
         self.ended[conversation_id] = token, now + _ENDED
         del self.conversations[conversation_id]
-        self.drop_runs(conversation_id)
+        for kind in FIELDS:  # a late copy of a call that took a lease must not begin it again
+            if (runs := self.runs.get((conversation_id, kind))) is not None:
+                self.runs[conversation_id, kind] = Runs(fence=runs.fence, last_ids=runs.last_ids)
 
     def draft(self, token: str) -> Draft:
         """A draft, or a new one. Drafts that nobody continued are removed."""
@@ -465,10 +469,12 @@ class Space:
         if kind == "run":
             self.announce(conversation_id)
 
-    def drop_runs(self, conversation_id: str) -> None:
-        """End all leases: the conversation is gone."""
-        self.runs.pop((conversation_id, "run"), None)
-        self.runs.pop((conversation_id, "compressor"), None)
+    def drop_runs(self, conversation_id: str, *, of_deleted: bool = False) -> None:
+        """End all leases: the conversation is gone. `of_deleted`: forget what its deletion left."""
+        for kind in FIELDS:
+            runs = self.runs.get((conversation_id, kind))
+            if runs is not None and not (of_deleted and (runs.run or runs.queue)):
+                del self.runs[conversation_id, kind]
 
     def drop_old_logs(self) -> None:
         """Drop logs of deleted conversations that no subscription needs."""

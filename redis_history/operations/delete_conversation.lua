@@ -34,7 +34,12 @@ forget_replies(state)
 redis.call('UNLINK', messages)
 forget_archives(state, known[7])
 drop_copy()
-start_over(seen, {'o', last})
+local staying = {'o', last}
+for _, name in ipairs({'f', 'Z'}) do -- for late copies of calls that took a lease: see run.lua
+  local value = redis.call('HGET', state, name)
+  if value then staying[#staying + 1], staying[#staying + 2] = name, value end
+end
+start_over(seen, staying)
 redis.call('ZREM', registry, ARGV[5])
 for _, list in ipairs(lists_of({known[10], known[11], known[12]})) do redis.call('ZREM', list, ARGV[5]) end
 if ARGV[8] ~= '' then redis.pcall('PUBLISH', ARGV[8], revision + 1) end

@@ -384,13 +384,23 @@ async def test_a_cap_holds_during_a_run(stores: Any) -> None:
     assert [message.text for message in await store.get("c")] == ["2", "3"]
 
 
-async def test_a_late_copy_of_a_request_begins_no_run(stores: Any) -> None:
+@pytest.mark.parametrize("deleted", ["", "afterwards", "and made again"])
+async def test_a_late_copy_of_a_request_begins_no_run(stores: Any, deleted: str) -> None:
     store = stores()
     async with store.run("c") as run:
         run_id = run.run_id
+        await run.append(user("x"))
+    if deleted:
+        await store.delete_conversation("c")
+        assert await store.get_run("c") is None
+    if deleted == "and made again":
+        await store.append("c", user("y"))
     outcome = await execute(store, TakeRun("c", ((run_id, None),), True))
     assert (outcome.done, outcome.lost) == (False, run_id)
-    assert (await store.get_run("c")).waiting == ()
+    present = await store.get_run("c")
+    assert (present and present.waiting) == (None if deleted else ())
+    async with store.run("c", wait=0) as run:
+        await run.append(user("z"))
 
 
 @pytest.mark.smoke
