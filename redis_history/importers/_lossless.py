@@ -3,11 +3,12 @@
 The first line of a conversation is its record, and each further line is a message:
 
     {"type": "conversation", "version": 2, "conversation": {"conversation_id": …, "revision": …, …},
-     "archives": [{"number": 1, "summary_id": …, "former": …}], "ttl": …}
+     "archives": [{"number": 1, "summary_id": …, "former": …}], "ttl": …, "sequence": …}
     {"type": "message", "conversation_id": …, "timestamp": …, "sequence": …, "archive": 1, "message": {…}}
 
 `archive` is the number of the archive that has the message; live messages have none. Archives are numbered in the order
 of their compactions; `former` is the summary before `summary_id`, if it is in the archive. `ttl` is in seconds.
+`sequence` is the highest one, which a removed message may have had.
 Messages have the form of `redis_history.formats.json_form`.
 """
 
@@ -27,6 +28,7 @@ from redis_history.importers.source import Source
 from redis_history.importers.transcript import Original, Transcript, need
 from redis_history.model import Conversation, Message
 from redis_history.model.message import RECORD_FIELDS
+from redis_history.model.times import to_microseconds
 from redis_history.model.wire import encode_body
 from redis_history.operations import Archive
 from redis_history.operations.fork import Snapshot
@@ -36,7 +38,8 @@ VERSION = 2
 _LONGEST = 3_155_760_000
 #: How the line of a record begins.
 RECORD_START = b'{"type":"conversation"'
-_FIELDS = ("conversation_id", *RECORD_FIELDS, "created_at", "updated_at", "revision")
+_TIMES = ("created_at", "updated_at", "first_message_at", "last_message_at")
+_FIELDS = ("conversation_id", *RECORD_FIELDS, *_TIMES, "revision")
 
 
 def record_line(snapshot: Snapshot) -> bytes:
@@ -48,7 +51,9 @@ def record_line(snapshot: Snapshot) -> bytes:
     line: dict[str, Any] = {"type": "conversation", "version": VERSION, "conversation": value_to_json(given)}
     if snapshot.archives:
         line["archives"] = [asdict(archive) for archive in snapshot.archives]
-    return _line(line if snapshot.ttl is None else line | {"ttl": snapshot.ttl})
+    if snapshot.ttl is not None:
+        line["ttl"] = snapshot.ttl
+    return _line(line | {"sequence": snapshot.sequence})
 
 
 def message_line(conversation_id: str, message: Message, archive: int) -> bytes:
@@ -125,7 +130,7 @@ def _read(value: Any) -> tuple[Snapshot, Message | None]:
         message = message_from_json(need(value, "message", dict) | {"timestamp": value.get("timestamp")})
         message = replace(message, sequence=sequence)
         encode_body(message)  # raises an error for a message that cannot be stored
-        return Snapshot(Conversation(need(value, "conversation_id", str)), [], None), message
+        return Snapshot(Conversation(need(value, "conversation_id", str)), []), message
     if kind != "conversation":
         raise InvalidMessageError(f"type must be conversation or message, not {kind[:40]!r}")
     version = need(value, "version", int)
@@ -136,13 +141,18 @@ def _read(value: Any) -> tuple[Snapshot, Message | None]:
     try:
         record = msgspec.convert(known, Conversation)
         archives = msgspec.convert(value.get("archives", []), list[Archive])
+        for time in (getattr(record, name) for name in _TIMES):
+            if time is not None:
+                to_microseconds(time)  # raises an error for one that cannot be stored
         ttl = msgspec.convert(value.get("ttl"), float | None)
+        sequence = value.get("sequence", 0)
         if (
             record.revision < 0
+            or not is_integer(sequence, 0, 2**32 - 1)
             or any(not 1 <= one.number <= 2**31 for one in archives)
             or (ttl is not None and ttl < 0)
         ):
             raise InvalidMessageError("the line has a number that no conversation has")
-        return Snapshot(record, archives, ttl), None
+        return Snapshot(record, archives, ttl, sequence), None
     except (msgspec.ValidationError, OverflowError) as error:
         raise InvalidMessageError(f"the line is not a conversation record: {error}") from error

@@ -41,10 +41,11 @@ class Archive(Struct, frozen=True):
 
 
 class Layout(Struct, frozen=True):
-    """The archives of a conversation, oldest first, and its own time to live in seconds."""
+    """The archives of a conversation, oldest first, its own time to live in seconds, and its highest sequence."""
 
     archives: tuple[Archive, ...] = ()
     ttl: float | None = None
+    sequence: int = 0
 
 
 class ReadLayout(OnConversation, Op[Layout | None], frozen=True):
@@ -60,7 +61,7 @@ class ReadLayout(OnConversation, Op[Layout | None], frozen=True):
         if conversation is None:
             return None
         archives = (Archive(one.revision, one.summary_id or None, one.former) for one in conversation.archives)
-        return Layout(tuple(archives), conversation.ttl)
+        return Layout(tuple(archives), conversation.ttl, conversation.sequence)
 
 
 class WriteDraft(OnConversation, Op[bool], frozen=True, kw_only=True):
@@ -132,8 +133,9 @@ class Held(Struct, frozen=True):
 
 class Publish(Write[bool], frozen=True, kw_only=True):
     """Make a draft the conversation, which must not exist. `page`: its last page. `record` has the record, the origin
-    of a fork and the revision, and optionally `created_at` and `updated_at`. `live` and `archives`: what the draft has.
-    `sequence`: the highest one. `ttl`: the time to live in seconds, if the store has none. False: the draft is lost."""
+    of a fork and the revision, and optionally `created_at`, `updated_at`, `first_message_at` and `last_message_at`,
+    which may be times of removed messages. `live` and `archives`: what the draft has. `sequence`: the highest one.
+    `ttl`: the time to live in seconds, if the store has none. False: the draft is lost."""
 
     page: int
     record: Conversation
@@ -144,15 +146,14 @@ class Publish(Write[bool], frozen=True, kw_only=True):
 
     def steps(self, settings: Settings) -> Steps[bool]:
         keys, record = settings.keyspace.conversation(self.conversation_id), self.record
-        times = [one.times for one in (self.live, *(held for _, held in self.archives)) if one.times is not None]
+        times = self._times()
         fields: dict[bytes, bytes] = {
             b"c": b"%d" % self.live.characters,
             b"k": b"%d" % self.live.tokens,
             b"q": b"%d" % self.sequence,
         }
-        if times:
-            bounds = min(first for first, _ in times), max(last for _, last in times)
-            fields[b"F"] = b"".join(time.to_bytes(7, "big", signed=True) for time in bounds)
+        if times is not None:
+            fields[b"F"] = b"".join(time.to_bytes(7, "big", signed=True) for time in times)
         for name in RECORD_FIELDS:
             if (value := getattr(record, name)) not in (None, {}):
                 fields[RECORD_KEYS[name]] = msgspec.msgpack.encode(value)
@@ -178,6 +179,14 @@ class Publish(Write[bool], frozen=True, kw_only=True):
         for archive, _ in self.archives:
             sets += (_set_of(keys, self.token, archive.number), keys.archive(archive.number))
         return self.send(replace(call, keys=extend_keys(call.keys, sets)), settings)
+
+    def _times(self) -> tuple[int, int] | None:
+        """Those of the first and of the last message."""
+        held = (self.live, *(one for _, one in self.archives))
+        times = [time for one in held for time in one.times or ()]
+        given = self.record.first_message_at, self.record.last_message_at
+        times += [to_microseconds(time) for time in given if time is not None]
+        return (min(times), max(times)) if times else None
 
     def _fields_of_archives(self) -> dict[bytes, bytes]:
         """The fields of the state: see lua/_archive.lua."""
@@ -227,7 +236,7 @@ class Publish(Write[bool], frozen=True, kw_only=True):
         if self.archives:
             conversation.summary = self.archives[-1][0].summary_id
         times = [stored.position.timestamp for stored in conversation.stored.values()]
-        conversation.times = (min(times), max(times)) if times else None
+        conversation.times = self._times()
         conversation.sequence, conversation.stamp = (
             self.sequence,
             max([time for time in times if time <= space.now()], default=0),
@@ -248,12 +257,12 @@ class Publish(Write[bool], frozen=True, kw_only=True):
 def _layout(reply: list[bytes]) -> Layout | None:
     if not reply:
         return None
-    ttl, *rest = reply
+    ttl, sequence, *rest = reply
     archives = (
         Archive(int(rest[at]), rest[at + 1].decode() or None, rest[at + 2].decode() or None)
         for at in range(0, len(rest), 3)
     )
-    return Layout(tuple(archives), int(ttl) / 1000 if ttl else None)
+    return Layout(tuple(archives), int(ttl) / 1000 if ttl else None, int(sequence))
 
 
 def _set_of(keys: ConversationKeys, token: str, archive: int) -> bytes:

@@ -109,15 +109,15 @@ class Draft:
         if not written:
             raise DraftLostError
 
-    def publish(self, record: Conversation, archives: Iterable[ops.Archive], ttl: float | None) -> Steps[None]:
-        """Make it the conversation, with this record. Raises ConversationExistsError, DraftLostError."""
+    def publish(self, snapshot: Snapshot) -> Steps[None]:
+        """Make it the conversation, as the snapshot says. Raises ConversationExistsError, DraftLostError."""
         if not self._page:
             yield from self._write(0, [], [])
         groups: dict[int, list[_Staged]] = {}
         for staged in self.messages.values():
             groups.setdefault(staged.archive, []).append(staged)
         kept = []
-        for archive in archives:
+        for archive in snapshot.archives:
             summary, former, held = archive.summary_id, archive.former, groups.get(archive.number, [])
             if former is not None and getattr(self.messages.get(former), "archive", None) != archive.number:
                 former = None
@@ -130,11 +130,11 @@ class Draft:
             token=self._token,
             precondition=ops.Precondition(must_not_exist=True),
             page=self._page,
-            record=replace(record, conversation_id=self.conversation_id, revision=self.revision),
+            record=replace(snapshot.record, conversation_id=self.conversation_id, revision=self.revision),
             live=_held(groups.get(0, [])),
             archives=tuple(kept),
-            sequence=max((staged.position.sequence for staged in self.messages.values()), default=0),
-            ttl=ttl,
+            sequence=max([snapshot.sequence, *(staged.position.sequence for staged in self.messages.values())]),
+            ttl=snapshot.ttl,
         )
         if not published:
             raise DraftLostError
@@ -263,11 +263,13 @@ class CollectedMessage(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """The record of a conversation at one revision, its archives, numbered from 1, and its own time to live."""
+    """The record of a conversation at one revision, its archives, numbered from 1, its own time to live, and its
+    highest sequence, which a removed message may have had."""
 
     record: Conversation
     archives: list[ops.Archive]
-    ttl: float | None
+    ttl: float | None = None
+    sequence: int = 0
 
 
 def collect(
@@ -301,7 +303,7 @@ def publish(snapshot: Snapshot, archive_of: Mapping[str, int], messages: Sequenc
         try:
             for number, group in groups.items():
                 yield from draft.add(number, group)
-            yield from draft.publish(record, snapshot.archives, snapshot.ttl)
+            yield from draft.publish(snapshot)
             return
         except DraftLostError as error:
             if attempt == _TRIES - 1:
@@ -327,13 +329,14 @@ class _Fork:
     def make(self) -> Steps[None]:
         end = yield from self._end()
         reading = _Reading(self.conversation_id, end, _Cut(end))
-        record, kept, ttl = yield from reading.read(self._begin)
+        snapshot = yield from reading.read(self._begin)
         draft = self.draft
         assert draft is not None  # noqa: S101
         live = [(one.position, name) for name, one in draft.messages.items() if not one.archive]
-        origin = ForkedFrom(self.conversation_id, record.revision, max(live)[1] if live else None)
-        record = replace(record, forked_from=origin, created_at=None, updated_at=None)
-        yield from draft.publish(record, kept, ttl)
+        origin = ForkedFrom(self.conversation_id, snapshot.record.revision, max(live)[1] if live else None)
+        times = dict.fromkeys(("created_at", "updated_at", "first_message_at", "last_message_at"))
+        record = replace(snapshot.record, forked_from=origin, **times)
+        yield from draft.publish(snapshot._replace(record=record, sequence=0))
 
     def _begin(self, archives: int) -> Draft:
         self.draft = Draft(self.new_id, archives + 1)
@@ -393,7 +396,7 @@ class _Reading:
                 raise refusals.conversation_missing(self.conversation_id)
         # A summary that was removed meanwhile is none, even if its id was appended again.
         present = (one if one.summary_id not in self._removed else replace(one, summary_id=None) for one in numbered)
-        return Snapshot(record, list(present), layout.ttl)
+        return Snapshot(record, list(present), layout.ttl, layout.sequence)
 
     def _kept(self, layout: ops.Layout, end: Position | None) -> Steps[tuple[ops.Archive, ...]]:
         """The archives of the fork: those whose summaries quote no message behind the end. The messages of the others

@@ -287,7 +287,12 @@ async def test_a_backup_is_restored_as_it_was(stores: Any, compacted: Any, tmp_p
     await store.update_message("fork", user("edited", id=(await store.get("fork"))[-1].id))
     await store.update_conversation("calls", title="the last change")
     await store.delete_messages("fork", [(await store.get("fork"))[1].id])
-    listed, names = await store.list_conversations(), ("c", "empty", "calls", "fork")
+    dated = [user(one, id=one, timestamp=f"20{one}-01-01") for one in ("20", "21", "22", "23")]
+    await store.append_many("dated", dated)
+    await store.delete_messages("dated", ["20", "23"])
+    await store.append_many("emptied", dated)
+    await store.delete_messages("emptied", ["20", "21", "22", "23"])
+    listed, names = await store.list_conversations(), ("c", "empty", "calls", "fork", "dated", "emptied")
     messages = {name: (await store.get(name), await store.get(name, include_archived=True)) for name in names}
     found = [hit.message.id for hit in await store.search("c", "first twelve")]
     path = tmp_path / "backup.jsonl.gz"
@@ -295,7 +300,7 @@ async def test_a_backup_is_restored_as_it_was(stores: Any, compacted: Any, tmp_p
     for name in names:
         await store.delete_conversation(name)
     counts = await import_into(store, path)
-    assert (counts.conversations, counts.problems) == (4, 0)
+    assert (counts.conversations, counts.problems) == (6, 0)
     assert await store.list_conversations() == listed
     for name in names:
         assert (await store.get(name), await store.get(name, include_archived=True)) == messages[name]
@@ -304,6 +309,25 @@ async def test_a_backup_is_restored_as_it_was(stores: Any, compacted: Any, tmp_p
     before = (await store.get_conversation("c")).revision
     assert (await store.append("c", user("goes on again"))).revision == before + 1
     assert len(await expand_all(store)) == 2
+    for name in ("dated", "emptied"):
+        assert (await store.append(name, user("goes on"))).message.sequence == 5
+
+
+@pytest.mark.backends("memory")
+@pytest.mark.parametrize(
+    "change", [{"sequence": -1}, {"sequence": 2**32}, {"ttl": -1}, {"conversation": {"last_message_at": "9999-01-01"}}]
+)
+async def test_a_record_that_no_conversation_has_is_reported(store: Any, change: Any, tmp_path: Path) -> None:
+    await store.append("c", user("x", id="m"))
+    path = tmp_path / "c.jsonl"
+    await exported(store, path)
+    first, *rest = path.read_text().splitlines()
+    record = json.loads(first)
+    record |= change | {"conversation": record["conversation"] | change.get("conversation", {})}
+    path.write_text("\n".join([json.dumps(record), *rest]))
+    await store.delete_conversation("c")
+    assert (await import_into(store, path)).problems == 1
+    assert [one.id for one in await store.get("c")] == ["m"]
 
 
 @pytest.mark.proves("backup")
