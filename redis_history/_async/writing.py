@@ -344,6 +344,7 @@ class AsyncWriting:
         new_id = new_message_id() if new_id is None else new_id
         check_conversation_id(new_id)
         end = None if through is None else through_of(through)
+        self._check_unfenced(new_id)
         made = await self._steps(forks.fork(conversation_id, new_id, end))
         await self._steps(Searcher(self._backend, self._options).document_all(new_id))
         return made
@@ -406,8 +407,13 @@ class AsyncWriting:
 
     async def _publish(self, conversation_id: str, steps: Steps[None]) -> None:
         """Run the steps that publish a draft, and write its search documents."""
+        self._check_unfenced(conversation_id)
         await self._steps(steps)
         await self._steps(Searcher(self._backend, self._options).document_all(conversation_id))
+
+    def _check_unfenced(self, conversation_id: str) -> None:
+        if self._exclusive:
+            raise refusals.not_fenced(conversation_id)
 
     async def _steps(self, steps: Steps[T]) -> T:
         await self._open_subscriptions()

@@ -343,6 +343,7 @@ class Writing:
         new_id = new_message_id() if new_id is None else new_id
         check_conversation_id(new_id)
         end = None if through is None else through_of(through)
+        self._check_unfenced(new_id)
         made = self._steps(forks.fork(conversation_id, new_id, end))
         self._steps(Searcher(self._backend, self._options).document_all(new_id))
         return made
@@ -403,8 +404,13 @@ class Writing:
 
     def _publish(self, conversation_id: str, steps: Steps[None]) -> None:
         """Run the steps that publish a draft, and write its search documents."""
+        self._check_unfenced(conversation_id)
         self._steps(steps)
         self._steps(Searcher(self._backend, self._options).document_all(conversation_id))
+
+    def _check_unfenced(self, conversation_id: str) -> None:
+        if self._exclusive:
+            raise refusals.not_fenced(conversation_id)
 
     def _steps(self, steps: Steps[T]) -> T:
         self._open_subscriptions()

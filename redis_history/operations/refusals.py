@@ -47,6 +47,13 @@ def run_lost(conversation_id: str) -> RunLostError:
     )
 
 
+def not_fenced(conversation_id: str) -> RunLostError:
+    return RunLostError(
+        f"this exclusive store does not make conversation {_named(conversation_id)}: forks and imports of exports "
+        "have no run; use the store that it was made of"
+    )
+
+
 def revision_conflict(conversation_id: str, current: int, expected: int | None) -> RevisionConflictError:
     return RevisionConflictError(
         f"conversation {_named(conversation_id)} is at revision {current}, not at {expected}; read it again",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from redis_history.errors import (
     RunLostError,
     RunStopped,
 )
+from redis_history.importers import async_export_messages, async_import_messages
 from redis_history.operations import EndRun, LeaveRun, RunFence, StopRun, TakeRun
 from tests.conformance.conftest import SOON
 from tests.conformance.test_stream import execute
@@ -520,6 +522,8 @@ def write_exclusively(store: Any) -> None:
     exclusive = store.exclusive()
     with store.run("c"):
         exclusive.append("c", assistant("one"))
+        with pytest.raises(RunLostError):
+            exclusive.fork("c")
         with exclusive.stream("c") as reply:
             reply.write("two")
     with pytest.raises(RunLostError, match="only in the block of a run"):
@@ -528,11 +532,14 @@ def write_exclusively(store: Any) -> None:
 
 
 @pytest.mark.smoke
-async def test_an_exclusive_store_writes_for_the_run_around_it(stores: Any, face: str) -> None:
-    store, other = stores(), stores()
+async def test_an_exclusive_store_writes_for_the_run_around_it(stores: Any, face: str, tmp_path: Path) -> None:
+    store, other, path = stores(), stores(), tmp_path / "another.jsonl"
     if face == "sync":
         await asyncio.to_thread(write_exclusively, store._target)
         return
+    await store.append("another", user("x"))
+    await async_export_messages(store, path)
+    await store.delete_conversation("another")
     exclusive = store.exclusive()
     with pytest.raises(RunLostError, match="only in the block of a run"):
         await exclusive.append("c", assistant("without a run"))
@@ -546,6 +553,11 @@ async def test_an_exclusive_store_writes_for_the_run_around_it(stores: Any, face
         assert await run.messages() == []
         with pytest.raises(RunLostError):
             await exclusive.append("another", assistant("outside"))
+        with pytest.raises(RunLostError):
+            await exclusive.fork("c", "another")
+        with pytest.raises(RunLostError):
+            await async_import_messages(path, exclusive)
+        assert await exclusive.get_conversation("another") is None
         await lose(other, run)
         with pytest.raises(RunLostError):
             await exclusive.clear("c")
