@@ -5,13 +5,17 @@
 -- Returns the revision, or {'revision', current} | {'missing'} | {'exists', current} | {'late', …}; then nothing was written.
 use_journal()
 use_documents()
-local known = redis.call('HMGET', state, 'e', 'r', 'l', 'i', 'a', 'u', 'g', 'U', 'A', 'B')
+local known = redis.call('HMGET', state, 'e', 'r', 'l', 'i', 'a', 'u', 'g', 'U', 'A', 'B', 'w', '~')
 local epoch, revision = known[1], tonumber(known[2] or 0)
 local later = {known[8], known[9], known[10]}
 for i = 11, #ARGV, 2 do
   if ARGV[i] == 'U' then later[1] = ARGV[i + 1] elseif ARGV[i] == 'A' then later[2] = ARGV[i + 1] end
 end
-local ask = undeclared(lists_and({known[8], known[9], known[10]}, lists_of(later)))
+local names = lists_of(later)
+if ARGV[6] ~= '' or known[3] then -- a time to live is renewed
+  for _, name in ipairs(contents_in(known[11], known[12])) do names[#names + 1] = name end
+end
+local ask = undeclared(lists_and({known[8], known[9], known[10]}, names))
 if ask then return ask end
 local seen, reply = open_change(epoch, revision, known[6], known[7])
 if reply then return reply end
