@@ -19,7 +19,8 @@ use_documents()
 use_places()
 local id, count, replaced = ARGV[12], tonumber(ARGV[17]), tonumber(ARGV[18])
 local known = redis.call('HMGET', state, 'e', 'r', 'n', 'c', 'k', 'l', 'i', 'h', 's', 'w', 'a', 'm', ARGV[24], '^' .. id, 'q', 'u', 'g', 'j')
-local names = contents_in(known[10])
+local ttl = ARGV[6] ~= '' and ARGV[6] or known[6]
+local names = contents_in(known[10], ttl and redis.call('HGET', state, '~')) -- a time to live is renewed
 names[#names + 1] = archive_of(state, string.format('%.0f', (known[2] or 0) + 1))
 local ask = undeclared(lists_and(owners(), names)) or known[7] and moving(known[7])
 if ask then return ask end
@@ -84,7 +85,6 @@ redis.call('HSET', state, 'r', revision, 'x', newest, 'u', now, 'n', known[3] - 
            'c', known[4] - ARGV[19] + characters, 'k', known[5] - ARGV[20] + math.ceil(characters / 4), 'h', revision, 's', id,
            'w', (known[10] or '') .. listed, 'O', '1', 'm', (known[12] or 0) + replaced - (former and 1 or 0),
            ARGV[24], pack_place(ARGV[21], mark, tonumber(ARGV[22]), revision) .. string.sub(ARGV[13], 6), '^' .. id, revision, '#' .. revision, size)
-local ttl = ARGV[6] ~= '' and ARGV[6] or known[6]
 if not known[11] or not ttl then redis.call('HSET', state, 'a', 0) end
 local generation = known[7]
 if generation and former then

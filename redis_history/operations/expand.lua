@@ -15,8 +15,8 @@ local id, copy = ARGV[10], sub(state, 1, -2) .. 'x'
 local known = redis.call('HMGET', state, 'e', 'r', 'n', 'c', 'k', 'l', 'i', 's', 'w', 'a', 'm', ARGV[11], '^' .. id, 'h', 'q', 'u', 'g', 'j')
 local revision, place, compaction = tonumber(known[2] or 0), known[12], known[13]
 if compaction then
-  local archive = archive_of(state, compaction)
-  local names = {archive, ARGV[12] == '1' and copy or nil}
+  local names = {archive_of(state, compaction), ARGV[12] == '1' and copy or nil}
+  if ARGV[6] ~= '' or known[6] then names = contents_in(known[9], redis.call('HGET', state, '~')) end -- it is renewed
   local ask = undeclared(lists_and(owners(), names)) or moving(known[7])
   if ask then return ask end
 end

@@ -125,7 +125,9 @@ def _work(cluster: RealCluster, namespace: str) -> None:
             reply.write("text")
             wait_until(lambda: (found := store.get_message("c", "live")) and found.text, "the text")
             brief.append("c", user("y"))  # renews the content and the archives
-            brief.update_conversation("c", title="t")  # this, too
+            brief.update_conversation("c", title="t")  # these, too
+            brief.compact("c", through="m8", summary=user("so far", id="s3", metadata={"is_summary": True}))
+            brief.expand("c", "s3")
             lease = client.hget(state, "~")
             wait_until(lambda: client.hget(state, "~") != lease, "the writer to renew its lease")
             store.snapshot("c")
