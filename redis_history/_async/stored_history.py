@@ -136,9 +136,9 @@ class AsyncRedisHistory(History):
         """Send the unsaved changes, and read those of others. Returns how many messages were new
         to the store.
 
-        `clear`, `restore`, `reset` and `reduce` are applied only if nobody has changed the conversation since it was
-        loaded, nor is writing a reply; otherwise RevisionConflictError is raised, nothing is overwritten, and `load`
-        reads the present state.
+        `clear`, `restore` and `reset` are applied only if nobody has changed the conversation since it was loaded, nor
+        is writing a reply; otherwise RevisionConflictError is raised, nothing is overwritten, and `load` reads the
+        present state. A reduction is given up with CompactionConflictError if the messages it summarizes have changed.
         Another conversation than the loaded one gets all entries. After any error, the next call sends the rest; it
         repeats nothing. More than 1,000 messages, or 4 MB, are several changes. Raises as `append_many`, and
         InvalidInputError without a conversation.
@@ -386,7 +386,7 @@ class AsyncRedisHistory(History):
                 done = await self._store.compact(
                     conversation_id, through=change.replaced[-1].id, summary=change.summary, seen=change.replaced
                 )
-            except TornPairError as error:  # a tool result arrived since it was planned
+            except (TornPairError, MessageNotFoundError) as error:  # a tool result came, or the last message is gone
                 raise refusals.compaction_conflict(conversation_id, str(error)) from error
             self._syncer.rewritten(change, done.revision, changed=done.changed)
             return

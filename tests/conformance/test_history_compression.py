@@ -91,6 +91,25 @@ async def test_an_edit_of_summarized_messages_is_a_conflict_and_loses_nothing(st
     assert history.entries == live
 
 
+@pytest.mark.parametrize("what", ["the last message", "an earlier message", "the conversation"])
+async def test_a_deletion_of_summarized_messages_is_a_conflict_and_loses_nothing(stores: Any, what: str) -> None:
+    store, history = stores(), compressing(stores())
+    await store.append_many("c", LOTS)
+    await history.load("c")
+    removed = await history.reduce(max_entries=6)
+    if what == "the conversation":
+        await store.delete_conversation("c")
+    else:
+        await store.delete_messages("c", [LOTS[0 if what == "an earlier message" else removed - 1].id])
+    history.add_text("user", "mine")
+    with pytest.raises(CompactionConflictError):
+        await history.save()
+    await history.save()
+    assert history.entries == await store.get("c")
+    assert texts(history)[-1] == "mine"
+    assert len(history) == (1 if what == "the conversation" else 12)
+
+
 async def test_a_result_that_comes_before_it_is_saved_is_a_conflict(stores: Any) -> None:
     """The call that it answers had been given up."""
     store, history = stores(), compressing(stores())
