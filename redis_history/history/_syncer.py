@@ -30,7 +30,7 @@ from redis_history.history._outbox import Add, Compaction, Outbox, PendingChange
 from redis_history.history._replica import Replica, read_whole
 from redis_history.history.history import History
 from redis_history.model import Message
-from redis_history.model.ranges import stays
+from redis_history.model.ranges import leaving
 from redis_history.model.wire import encode_body
 from redis_history.operations import Appended, ReadChanges, Restore, Snapshot
 from redis_history.operations.base import Steps
@@ -122,7 +122,7 @@ class Syncer:
                 summary = replace(summary, metadata={**summary.metadata, "is_summary": True})
             stored = self.outbox.apply(self.replica.messages, self.replica)  # with entries that are not shown
             last = next(index for index, entry in enumerate(stored) if entry.id == replaced[-1].id)
-            seen = [entry for entry in stored[: last + 1] if not stays(entry)]
+            seen = leaving(stored[: last + 1])
             self._put(Compaction(self._seen, summary, seen, len(encode_body(summary))))
         self._left_out |= left_out
 

@@ -110,6 +110,23 @@ async def test_a_deletion_of_summarized_messages_is_a_conflict_and_loses_nothing
     assert len(history) == (1 if what == "the conversation" else 12)
 
 
+@pytest.mark.proves("pins")
+@pytest.mark.parametrize("pinned", ["call", "result"])
+async def test_a_reduction_around_a_pinned_call_is_saved(stores: Any, pinned: str) -> None:
+    store, history = stores(), compressing(stores())
+    call, result = assistant(tool_use("1", "f"), id="call"), tool(tool_result("1", "found"), id="result")
+    await store.append_many("c", [*LOTS[:3], call, LOTS[3], result, *LOTS[4:]])
+    await store.pin("c", pinned)
+    await history.load("c")
+    await history.reduce(max_entries=8)
+    shown = [entry.id for entry in history.entries]
+    await history.save()
+    assert [entry.id for entry in history.entries] == shown
+    assert history.entries == await store.get("c")
+    assert shown[:2] == ["call", "result"]
+    assert history.entries[2].is_summary
+
+
 async def test_a_result_that_comes_before_it_is_saved_is_a_conflict(stores: Any) -> None:
     """The call that it answers had been given up."""
     store, history = stores(), compressing(stores())
