@@ -23,6 +23,8 @@ from redis_history.events import (
     HistoryCompacted,
     HistoryRestored,
     MessagesAppended,
+    MessagesDeleted,
+    MessageUpdated,
     ReplyEnded,
     Reset,
 )
@@ -332,6 +334,10 @@ class Syncer:
             reply = event.message
             if reply is not None and reply.id not in self._history._ids and reply.id in self.replica:
                 post("entry", reply)
+        elif isinstance(event, MessagesDeleted | MessageUpdated):
+            if self._history._reducing:
+                names = [event.message_id] if isinstance(event, MessageUpdated) else event.message_ids
+                self._history._withdrawn.update(names)
         elif isinstance(event, HistoryCleared | ConversationDeleted | HistoryCompacted | HistoryRestored):
             self._history._void_reductions()
             if isinstance(event, HistoryRestored):

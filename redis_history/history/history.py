@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, cast
 from redis_history._validation import check_function, check_integer
 from redis_history.errors import CompactionConflictError, InvalidInputError, InvalidMessageError, MessageConflictError
 from redis_history.formats import json_form
-from redis_history.history._limits import ReduceOptions, Reduction, TokenCounts, drop_oldest, reduce_options
+from redis_history.history._limits import (
+    ReduceOptions,
+    Reduction,
+    TokenCounts,
+    drop_oldest,
+    reduce_options,
+    with_later,
+)
 from redis_history.history._listeners import Listeners, run_in_background
 from redis_history.history.selectors import Selectors
 from redis_history.model import Message, Part, Role, TextPart
@@ -136,6 +143,7 @@ class History(Selectors):
         self._tokens = TokenCounts(token_counter)
         self._reducing = False
         self._generation = 0  # a change of it makes a running reduction void
+        self._withdrawn: set[str] = set()  # edited or deleted by others since the running reduction began
         self._entries: list[Message] = []
         self._ids: set[str] = set()
         self._added_at: dict[str, datetime] = {}
@@ -316,7 +324,8 @@ class History(Selectors):
         `max_tokens` and `max_entries` count all entries; `older_than` is an instant or an age. In an event loop, await
         the outcome; elsewhere the reduction is done when this returns. A call during another reduction does nothing.
         The store keeps everything: replaced entries move to its archive, and entries that a plugin leaves out stay
-        there.
+        there. If entries are edited, deleted or inserted in the store while they are summarized, nothing changes; call
+        it again.
 
         Raises InvalidInputError, CompactionConflictError (a replaced tool call got its result in the meantime), and the
         errors of plugins; then nothing has changed.
@@ -332,12 +341,13 @@ class History(Selectors):
         return Reduction(None, work)
 
     async def _reduce_by(self, options: ReduceOptions) -> tuple[int, bool]:
-        """The number of removed entries, and whether the reduction was void because entries were replaced in the
+        """The number of removed entries, and whether the reduction was void because others changed the entries in the
         meantime."""
         with self._lock:
             if self._reducing:
                 return 0, False
             self._reducing = True
+            self._withdrawn.clear()
             before, generation = self.get_snapshot(), self._generation
         token = _reducing_history.set(self)
         try:
@@ -364,7 +374,11 @@ class History(Selectors):
                 raise CompactionConflictError(
                     "the history was not reduced: a tool call that would leave got its result meanwhile; reduce again"
                 )
-            left += late
+            is_summary_outdated = not leaving.isdisjoint(self._withdrawn) and any(one.id not in then for one in left)
+            merged = None if is_summary_outdated else with_later(left, before, self._entries)
+            if merged is None:
+                return 0, True
+            left = merged
             if left != self._entries:
                 if self._recorder is not None:
                     self._recorder.reducing(left)

@@ -127,6 +127,44 @@ async def test_a_reduction_around_a_pinned_call_is_saved(stores: Any, pinned: st
     assert history.entries[2].is_summary
 
 
+@pytest.mark.proves("summarizers")
+@pytest.mark.parametrize("change", ["edit", "erase", "pin", "insert"])
+async def test_a_change_of_messages_during_their_summary_makes_it_void(stores: Any, change: str) -> None:
+    """The history has read the change before the summarizer returns."""
+    store, reached, go = stores(), asyncio.Event(), asyncio.Event()
+
+    async def held(messages: Sequence[Message], previous: str | None) -> str:
+        reached.set()
+        await go.wait()
+        return "|".join(message.text for message in messages)
+
+    history = compressing(stores(), held)
+    await store.append_many("c", LOTS)
+    await history.load("c")
+    before = await store.get("c")
+    work = asyncio.create_task(_await(history.reduce(max_entries=6)))
+    await reached.wait()
+    if change == "edit":
+        await store.update_message("c", user("Something else.", id="m1"))
+    elif change == "erase":
+        await store.erase("c", ["m1"])
+    elif change == "pin":
+        await store.pin("c", "m1")
+    else:
+        await store.append("c", user("From an old device.", timestamp="1999-01-01"))
+    await history.save()
+    go.set()
+    assert await work == 0
+    await history.save()
+    live = await store.get("c")
+    assert history.entries == live != before
+    assert not any(message.is_summary for message in live)
+    await history.reduce(max_entries=6)
+    await history.save()
+    assert history.entries == await store.get("c")
+    assert len(history) == 6
+
+
 async def test_a_result_that_comes_before_it_is_saved_is_a_conflict(stores: Any) -> None:
     """The call that it answers had been given up."""
     store, history = stores(), compressing(stores())

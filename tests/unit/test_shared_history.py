@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from redis_history import HistoryStore, Message, tool_result, tool_use, user
+from redis_history import HistoryStore, Message, compression, tool_result, tool_use, user
 from redis_history.errors import ConfigurationError
 from redis_history.history._outbox import stamped
 from redis_history.operations import ReadChanges
@@ -143,6 +143,22 @@ def test_an_acknowledgement_during_a_read_is_not_taken_for_a_deleted_conversatio
         reads.send(changes)
     assert history._generation == generation  # a reduction under way stays valid
     assert texts(history) == ["before", "mine"]
+
+
+def test_messages_that_come_before_an_unsaved_one_during_a_summary_stay_there(store: HistoryStore) -> None:
+    store.append_many("c", [user(f"Message {number}, which is long enough.", id=f"m{number}") for number in range(8)])
+    history = following(store)
+
+    def summarize(messages: Sequence[Message], previous: str | None) -> str:
+        store.append("c", user("of others", id="others"))
+        receive_events(store, history)
+        return "x"
+
+    history.use(compression(summarize, keep_recent=2))
+    history.add_entry(user("mine", id="mine"))
+    history.reduce(max_entries=5)
+    assert history.entries[0].is_summary
+    assert [entry.id for entry in history.entries[1:]] == ["m5", "m6", "m7", "others", "mine"]
 
 
 def test_half_a_pair_does_not_come_back(store: HistoryStore) -> None:
