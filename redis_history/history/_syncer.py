@@ -188,7 +188,7 @@ class Syncer:
         """Save to a conversation that was not read: all entries are new to it."""
         with self._history._lock:
             self._begin(conversation_id)
-            for message in self._history._entries:
+            for message in stamped(self._history._entries):  # a summary is newer than what follows it
                 self.outbox.put(Add(message, len(encode_body(message))))
 
     def _use(self, snapshot: Snapshot) -> None:

@@ -165,6 +165,19 @@ async def test_a_change_of_messages_during_their_summary_makes_it_void(stores: A
     assert len(history) == 6
 
 
+async def test_a_reduced_history_is_saved_to_another_conversation_in_its_order(stores: Any) -> None:
+    store, history = stores(), compressing(stores())
+    await store.append_many("c", LOTS)
+    await history.load("c")
+    await history.reduce(max_entries=6)
+    history.add_text("user", "mine")
+    shown = texts(history)
+    assert await history.save("other") == len(shown)
+    assert texts(history) == shown
+    assert history.entries == await store.get("other")
+    assert [message.id for message in await store.get("c")] == [message.id for message in LOTS]
+
+
 async def test_a_result_that_comes_before_it_is_saved_is_a_conflict(stores: Any) -> None:
     """The call that it answers had been given up."""
     store, history = stores(), compressing(stores())
