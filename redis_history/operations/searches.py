@@ -27,7 +27,7 @@ from redis_history.operations.index import MakeIndex
 from redis_history.operations.options import Options
 from redis_history.operations.page import next_page
 from redis_history.operations.search import Search, SearchAll, SearchMatches
-from redis_history.search.hits import Reindexed, SearchHit, SearchHits, cut_to_tokens, highlights
+from redis_history.search.hits import Reindexed, SearchHit, SearchHits, cut_to_tokens, highlights, searched_for
 from redis_history.search.query import MAX_TERMS, Query, parse_query
 from redis_history.search.ranking import (
     AUTHORSHIP,
@@ -393,7 +393,7 @@ class Searcher(Struct, frozen=True):
     def _finished(self, hits: SearchHits, asked: Asked, query: Query) -> Steps[SearchHits]:
         finish = partial(_cut_and_highlighted, hits, asked, query, self.options.language)
         shown = yield from _work(finish, slow=asked.highlight or len(hits) > _FETCHED)
-        return SearchHits(shown, hits.total, hits.incomplete)
+        return searched_for(SearchHits(shown, hits.total, hits.incomplete), query)
 
 
 def _work(function: Callable[[], T], *, slow: bool) -> Steps[T]:

@@ -242,6 +242,18 @@ class SearchHits(list[SearchHit]):
         super().__init__(hits)
         self.total = total
         self.incomplete = incomplete
+        self._searched: Query | None = None
+
+
+def searched_for(hits: SearchHits, query: Query) -> SearchHits:
+    """Note the terms that were searched for in the end, for `terms_of`."""
+    hits._searched = query
+    return hits
+
+
+def terms_of(hits: Sequence[SearchHit]) -> Query | None:
+    """The terms that were searched for, in the language of the store: words in place of a phrase that nothing has."""
+    return getattr(hits, "_searched", None)
 
 
 class Reindexed(Struct, frozen=True):

@@ -388,3 +388,40 @@ def test_earlier_searches_cost_at_most_one_question_in_forty(path: Any) -> None:
                 messages = [user(question), call, tool(tool_result(f"call-{n}", answer)), said]
                 store.append_many("with" + conversation.name, messages)
     assert hits["without"] - hits["with"] <= hits["all"] / 40, hits
+
+
+def _thought(text: str) -> Message:
+    return Message(role="assistant", parts=(ReasoningPart("Let me think."), TextPart(text)))
+
+
+@pytest.mark.proves("search-tool")
+@pytest.mark.parametrize(
+    ("language", "text", "query"),
+    [
+        ("english", "We drank green jasmine tea.", '"green tea"'),
+        ("german", "Die Häuser waren alt.", "Haus"),
+        ("german", "Was war das?", "was"),
+    ],
+    ids=["a phrase that nothing has", "a stem", "a stop word of another language"],
+)
+def test_a_message_with_reasoning_is_found_as_by_the_store(language: str, text: str, query: str) -> None:
+    with HistoryStore("memory://", language=language) as store:
+        store.append("mine", _thought(text))
+        [line] = data(conversation_search_tool(store, "mine")(query=query))
+        assert json.loads(line)["text"] == text
+        assert len(store.search("mine", query)) == 1
+
+
+@pytest.mark.proves("search-tool")
+def test_an_earlier_search_for_a_phrase_does_not_hide_its_words() -> None:
+    with HistoryStore("memory://") as store:
+        store.append_many("mine", [user("We drank green jasmine tea."), assistant("Nice.")])
+        tool_of_model = conversation_search_tool(store, "mine")
+        for number in range(3):
+            answer = tool_of_model(query='"green tea"')
+            [line] = data(answer)
+            assert json.loads(line)["text"] == "We drank green jasmine tea."
+            call = tool_use(f"call-{number}", "conversation_search", {"query": '"green tea"'})
+            turn = [user("What was it?"), Message(role="assistant", parts=(call,))]
+            turn.append(tool(tool_result(f"call-{number}", answer, name="conversation_search")))
+            store.append_many("mine", [*turn, assistant("Jasmine.")])
