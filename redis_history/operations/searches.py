@@ -366,12 +366,20 @@ class Searcher(Struct, frozen=True):
         if not count:
             return (), ()
         op = ops.ReadPage(conversation_id, count, newest=True, before=message.position, archived=archived)
-        before = yield op
-        after = yield replace(op, newest=False, before=None, after=message.position)
-        if not archived:
-            return tuple(before.messages), tuple(after.messages)
-        earlier = tuple(compress(before.messages, before.archived))
-        return earlier[-count:], tuple(compress(after.messages, after.archived))[:count]
+        before = yield from self._next_to(op)
+        after = yield from self._next_to(replace(op, newest=False, before=None, after=message.position))
+        return tuple(before[-count:]), tuple(after[:count])
+
+    def _next_to(self, op: ops.ReadPage) -> Steps[list[Message]]:
+        """The messages of the page. Of archived ones `op.limit`, although live messages may be among them."""
+        page: ops.Page = yield op
+        if not op.archived:
+            return page.messages
+        found = list(compress(page.messages, page.archived))
+        if len(found) < min(op.limit, len(page.messages)):
+            page = yield replace(op, limit=_PAGE)
+            found = list(compress(page.messages, page.archived))
+        return found
 
     def _newest_page(self, conversation_id: str) -> ops.ReadPage:
         return ops.ReadPage(conversation_id, _PAGE, newest=True, archived=True)

@@ -284,8 +284,10 @@ class Scan:
         if not self._filters.selects:
             questions = [n for n in matching if is_question(messages[n])]
             self._questions.setdefault(conversation, {}).update((numbers[n], 1.0) for n in questions)
-            # The message after the last one is the first one of another call.
-            kept.update((numbers[n], messages[n]) for n in (0, *(n + 1 for n in questions)) if n < len(messages))
+            # The message after the last one is the first one of another call. If the times of messages are not in the
+            # order of their sequences, the one after a question can be anywhere.
+            after = [n for n, number in enumerate(numbers) if not n or numbers[n - 1] + 1 != number]
+            kept.update((numbers[n], messages[n]) for n in (*after, *(n + 1 for n in questions)) if n < len(messages))
 
     def ranked(self, *, one: bool = True) -> list[Ranked]:
         """All messages that match, best first. `one`: the search is of one conversation. Afterwards `query` has the
@@ -302,29 +304,36 @@ class Scan:
         dated = Matches(sum(map(len, self._dated.values())), self._dated)
         if dated.total <= MAX_LISTED:
             ranked = favor(ranked, dated, size)
-        return favor(ranked, self._authored(frozenset(query.names)), size, AUTHORSHIP)
+        return favor(ranked, self._authored(query, found), size, AUTHORSHIP)
 
     def _asked(self, query: Query, found: Mapping[Term, Matches]) -> Matches:
         """The questions that a word matches, and that another message follows."""
-        by_word = [found[term].scores for term in query.terms if term.kind != "phrase"]
         scores = {
-            where: {
-                n: 1.0
-                for n in asked
-                if n + 1 in self.messages[where] and any(n in each.get(where, ()) for each in by_word)
-            }
-            for where, asked in self._questions.items()
+            where: {n: 1.0 for n in asked if n + 1 in self.messages[where]}
+            for where, asked in self._with_words(self._questions, query, found).items()
         }
         return Matches(sum(map(len, scores.values())), scores)
 
-    def _authored(self, names: frozenset[str]) -> Matches:
-        """The messages by writers with any of these names."""
+    def _authored(self, query: Query, found: Mapping[Term, Matches]) -> Matches:
+        """The messages by writers that the query names, that a word matches; the total is of all by these writers."""
+        names = frozenset(query.names)
         scores: dict[Any, dict[int, float]] = {}
         for writer, written in self._written.items():
             if not names.isdisjoint(author_words(*writer)):
                 for conversation, listed in written.items():
                     scores.setdefault(conversation, {}).update(listed)
-        return Matches(sum(map(len, scores.values())), scores)
+        return Matches(sum(map(len, scores.values())), self._with_words(scores, query, found))
+
+    @staticmethod
+    def _with_words(
+        scores: Mapping[Any, Mapping[int, float]], query: Query, found: Mapping[Term, Matches]
+    ) -> dict[Any, dict[int, float]]:
+        """Those of the messages that a word of the query matches."""
+        by_word = [found[term].scores for term in query.terms if term.kind != "phrase"]
+        return {
+            where: {n: score for n, score in those.items() if any(n in each.get(where, ()) for each in by_word)}
+            for where, those in scores.items()
+        }
 
     def _matches(self, lines: list[str]) -> dict[int, set[int]]:
         """The indexes of the lines that each term matches. Searches all of them together, which takes a fifth of the

@@ -14,6 +14,7 @@ from redis_history import (
     SearchHit,
     assistant,
     conversation_search_tool,
+    system,
     tool,
     tool_result,
     tool_use,
@@ -107,6 +108,15 @@ async def test_the_answer_to_a_question_need_not_repeat_its_words(store: Any) ->
     assert hits.total == 3
     assert ids(await store.search("c", "kayak", roles=["user"])) == ["open", "question"]
     assert ids(await store.search("c", '"color has"')) == ["question"]
+
+
+@pytest.mark.proves("found")
+async def test_the_answer_is_found_if_times_are_not_in_the_order_of_arrival(store: Any) -> None:
+    said = [("Which harbor?", 50), ("The old one.", 30), ("I see.", 60), ("Fine.", 10)]
+    await store.append_many("c", [user(text, timestamp=1e9 + at) for text, at in said])
+    found = await store.search("c", "harbor")
+    assert [hit.message.text for hit in found] == ["Which harbor?", "The old one."]
+    assert found.total == 2
 
 
 @pytest.mark.proves("found")
@@ -239,6 +249,16 @@ async def test_neighbors_and_highlights(talk: Any) -> None:
     [first] = await talk.search("c", "lisbon", context=3)
     assert first.before == ()
     assert first.highlights == ()
+
+
+@pytest.mark.proves("found")
+async def test_live_messages_take_no_place_of_the_neighbors_of_archived_ones(store: Any) -> None:
+    talk = [user("one"), system("Be kind."), system("Be brief."), user("two"), system("Be fast."), user("three")]
+    stored = await store.append_many("c", [*talk, user("four")])
+    await store.compact("c", through=stored[5].message, summary="numbers")
+    [hit] = await store.search("c", "two", context=1)
+    assert hit.archived
+    assert [[one.text for one in those] for those in (hit.before, hit.after)] == [["one"], ["three"]]
 
 
 @pytest.mark.proves("found")
@@ -392,6 +412,15 @@ async def test_a_named_writer_comes_first(store: Any) -> None:
     ):  # fmt: skip
         assert ids(await store.search("c", query))[0] == first, query
     assert ids(await store.search("c", "Ann camping", participant_ids=["bob"])) == ["b"]
+
+
+@pytest.mark.proves("found")
+async def test_a_name_counts_only_for_messages_with_a_word(store: Any) -> None:
+    ann, bob = Participant("user", "ann"), Participant("user", "bob")
+    said = [("Where is bob?", ann), ("Over there.", bob), *[("Hello.", ann)] * 5, ("I see bob.", ann)]
+    await store.append_many("c", [user(text, participant=writer) for text, writer in said])
+    found = [hit.message.text for hit in await store.search("c", "bob")]
+    assert found == ["I see bob.", "Where is bob?", "Over there."]
 
 
 async def test_the_end_of_a_long_tool_result_is_found(store: Any) -> None:
