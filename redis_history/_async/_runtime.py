@@ -333,8 +333,14 @@ def check_callback(callback: object, name: str, *, optional: bool = True) -> Non
 
 
 async def resolve(outcome: Any) -> Any:
-    """The outcome of a callback, which may be a coroutine function."""
-    return await outcome if isinstance(outcome, Awaitable) else outcome
+    """The outcome of a callback, which may be a coroutine function. Raises RuntimeError if it waits for another task,
+    and that was cancelled."""
+    try:
+        return await outcome if isinstance(outcome, Awaitable) else outcome
+    except asyncio.CancelledError as error:
+        if is_cancelled():
+            raise
+        raise RuntimeError("it was cancelled") from error
 
 
 def at_exit(work: Work) -> Callable[[], None]:

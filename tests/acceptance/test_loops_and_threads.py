@@ -79,6 +79,31 @@ async def test_a_second_event_loop_is_refused(store: AsyncHistoryStore) -> None:
     await until(lambda: len(called) == 2)
 
 
+@pytest.mark.proves("get-in-time", "embedders")
+async def test_a_callback_that_waits_for_a_cancelled_task_has_failed(server: RealServer, namespace: str) -> None:
+    """Nobody has cancelled the task of the store."""
+    seen: list[Any] = []
+    errors: list[Any] = []
+
+    async def wait_for_cancelled(*_: Any) -> Any:
+        shared = asyncio.ensure_future(asyncio.sleep(60))
+        shared.cancel()
+        await shared
+
+    async def callback(event: Any) -> None:
+        seen.append(event.revision)
+        await wait_for_cancelled()
+
+    async with AsyncHistoryStore(server.url, namespace=namespace, embedder=wait_for_cancelled, vectors=8) as store:
+        unsubscribe = await store.on_change("c", callback, on_error=lambda error, event: errors.append(event))
+        for text in ("one", "two"):
+            await store.append("c", user(text))
+        await until(lambda: len(errors) == 2)
+        assert seen == [1, 2]
+        assert [hit.message.text for hit in await store.search("c", "two")] == ["two"]
+        await unsubscribe()
+
+
 def test_a_loop_that_runs_and_stops_many_times(own_server: Start) -> None:
     """As in an interactive program. Another loop is refused, also when the first one does not run."""
     server = own_server()
