@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from datetime import UTC, tzinfo
 from functools import partial
-from itertools import compress, islice
+from itertools import compress, islice, pairwise
 from typing import Any, Final, TypeVar
 
 from msgspec import Struct
@@ -28,12 +28,13 @@ from redis_history.operations.options import Options
 from redis_history.operations.page import next_page
 from redis_history.operations.search import Search, SearchAll, SearchMatches
 from redis_history.search.hits import Reindexed, SearchHit, SearchHits, cut_to_tokens, highlights, searched_for
-from redis_history.search.query import MAX_TERMS, Query, parse_query
+from redis_history.search.query import MAX_TERMS, Query, Term, parse_query
 from redis_history.search.ranking import (
     AUTHORSHIP,
     DEPTH,
     MAX_LISTED,
     MAX_SCANNED,
+    Matches,
     Ranked,
     Scan,
     estimated_size,
@@ -41,7 +42,7 @@ from redis_history.search.ranking import (
     fuse,
     rank,
 )
-from redis_history.search.text import MAX_CHARACTERS, MAX_IN_ORDER, chunk_length, pack_all, searchable
+from redis_history.search.text import MAX_CHARACTERS, MAX_IN_ORDER, chunk_length, index_lines, pack_all, searchable
 from redis_history.tokens import TokenCounter, count_characters
 
 T = TypeVar("T")
@@ -256,6 +257,7 @@ class Searcher(Struct, frozen=True):
             found = yield replace(op, depth=0, vector=None) if many else op
             if found is None:
                 return None
+            found = yield from self._with_repeated_words(op.query, found)
             totals = [one.total for one in found.matches]
             wider = op.query.widened(totals)
             if not {*wider.terms} <= {*op.query.terms}:
@@ -264,6 +266,32 @@ class Searcher(Struct, frozen=True):
                 op = replace(op, query=op.query.rarest(totals))
             else:
                 return op.query, found
+
+    def _with_repeated_words(self, query: Query, found: SearchMatches) -> Steps[SearchMatches]:
+        """The matches without those of a phrase such as "no no" or "1.0.0" that have the repeated word once:
+        RediSearch finds these, too."""
+        matches = list(found.matches)
+        for at, term in enumerate(query.terms):
+            if term.kind == "phrase" and matches[at].listed and any(one == two for one, two in pairwise(term.words)):
+                matches[at] = yield from self._with_phrase(term, matches[at])
+        return replace(found, matches=matches)
+
+    def _with_phrase(self, term: Term, found: Matches) -> Steps[Matches]:
+        """The matches that have this phrase."""
+        phrase = f" {' '.join(term.words)} "
+        scores: dict[Any, dict[int, float]] = {}
+        for where, listed in found.scores.items():
+            numbers = list(listed)
+            for start in range(0, len(numbers), _FETCHED):
+                sequences = tuple(numbers[start : start + _FETCHED])
+                [outcome] = yield ops.ReadTogether((Fetch(where[0], where[1], sequences),))
+                texts = yield Work(partial(index_lines, [one.message for one in outcome if one is not None]))
+                lines = iter(texts)
+                for sequence, one in zip(sequences, outcome, strict=True):
+                    if one is not None and phrase in f" {' '.join(next(lines).split())} ":
+                        scores.setdefault(where, {})[sequence] = listed[sequence]
+        kept = Matches(0, scores)
+        return kept._replace(total=found.total - found.listed + kept.listed)
 
     def _ranked(self, query: Query, found: SearchMatches, asked: Asked) -> Steps[SearchHits]:
         totals = [one.total for one in (*found.matches, found.together) if one is not None]

@@ -174,7 +174,7 @@ def _matcher(term: Term, stem: Callable[[str], str] | None, language: str) -> Ca
     wanted = frozenset(forms(term.word, language))
     if stem is not None:
         roots = frozenset(map(stem, wanted))
-        return lambda word: word in wanted or stem(word) in roots
+        return lambda word: word in wanted or word in roots or stem(word) in roots
     if language != "english" or is_unspaced(term.word):
         return wanted.__contains__
     return lambda word: word in wanted or any(_akin(word, one) for one in wanted)

@@ -369,10 +369,8 @@ class Scan:
         alike = [(word, word) for word in by_root.keys() & written]
         if self._stem is not None:
             roots = zip(written, map(self._stem, written), strict=True)
-            alike = [
-                *((word, root) for word, root in alike if not _is_stemmed(word)),
-                *((word, root) for word, root in [one for one in roots if one[1] in by_root] if _is_stemmed(word)),
-            ]
+            # RediSearch also looks for the root itself, whose own root may be another one: "kurses", "kurs" and "kur".
+            alike += [(word, root) for word, root in [one for one in roots if one[1] in by_root] if _is_stemmed(word)]
         for word, root in alike:
             found[word] = found.get(word, _NONE) | by_root[root]
         for at, prefix in self._prefixes:

@@ -132,6 +132,34 @@ async def test_irregular_forms_of_english_words(store: Any) -> None:
 
 
 @pytest.mark.proves("found")
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ('"no no"', ["no no no, never", "well, no no"]),
+        ('"no no no"', ["no no no, never"]),
+        ('"1.0.0"', ["version 1.0.0 is out"]),
+        ('"never never"', ["no no no, never", "never"]),  # nothing has the phrase
+    ],
+)
+async def test_a_phrase_with_a_repeated_word(store: Any, query: str, found: list[str]) -> None:
+    texts = ["no, one, no", "no no no, never", "never", "version 1.0 is out", "version 1.0.0 is out", "well, no no"]
+    await store.append_many("c", [user(text) for text in texts])
+    hits = await store.search("c", query)
+    assert {hit.message.text for hit in hits} == set(found)
+    assert hits.total == len(found)
+
+
+@pytest.mark.proves("found")
+async def test_a_word_is_found_by_a_root_that_has_another_root(stores: Any) -> None:
+    pytest.importorskip("Stemmer")
+    store = stores(language="german")
+    await store.append_many("c", [user("Der Kurs steigt."), user("Das Wetter ist gut.")])
+    for query in ("Kurses", "Kurs"):
+        [hit] = await store.search("c", query, highlight=True)
+        assert [one.marked() for one in hit.highlights] == ["Der **Kurs** steigt."]
+
+
+@pytest.mark.proves("found")
 async def test_words_of_all_scripts(store: Any) -> None:
     texts = [
         "我最近在看一部很好看的电影",
