@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from typing import Any, Final
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 from redis_history._version import __version__
-from redis_history.errors import ConfigurationError, RedisHistoryError
+from redis_history.errors import BackendUnavailableError, ConfigurationError, RedisHistoryError
 from redis_history.integrations._extras import check_store, missing
 from redis_history.model import Conversation, Message, Participant
 from redis_history.model.ids import check_conversation_id
@@ -28,12 +30,17 @@ from redis_history._async.store import AsyncHistoryStore
 
 __all__ = ["mcp_server"]
 
+_logger = logging.getLogger("redis_history")
+T = TypeVar("T")
+
 #: Maximum items of an answer, and characters of a message in it.
 MOST: Final = 100
 SHOWN: Final = 2_000
 #: Tool calls, and results, of one message; and characters of a whole answer.
 _MOST_PARTS: Final = 20
 _MOST_CHARACTERS: Final = 200_000
+#: Seconds before the next attempt to read, if the store's server is away.
+_PAUSE: Final = 0.5
 _RESOURCE: Final = "redis-history://conversations/"
 _READS: Final = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 _APPENDS: Final = ToolAnnotations(
@@ -149,11 +156,12 @@ class _Changes(InMemorySubscriptionBus):
     async def _follow(self) -> None:
         async with self._store.subscribe_all() as changes:
             # Conversations that have just changed may have done so after the client was answered.
-            for found in await self._scope.conversations(MOST, 0):
+            for found in await _through_outages(partial(self._scope.conversations, MOST, 0)):
                 await self.publish(ResourceUpdated(uri=_uri(found.conversation_id)))
             async for event in changes:
-                if await self._scope.allows(event.conversation_id):
-                    await self.publish(ResourceUpdated(uri=_uri(event.conversation_id)))
+                changed = event.conversation_id
+                if await _through_outages(partial(self._scope.allows, changed)):
+                    await self.publish(ResourceUpdated(uri=_uri(changed)))
 
 
 class _Scope:
@@ -188,6 +196,16 @@ class _Scope:
         if conversation_id is not None:
             return await self._store.search(conversation_id, query, limit=limit)
         return await self._store.search_all(query, limit=limit, user_id=self._user_id, conversation_ids=self._named)
+
+
+async def _through_outages(read: Callable[[], Awaitable[T]]) -> T:
+    """The result of a read. Like a subscription, it waits as long as the store's server is away."""
+    while True:
+        try:
+            return await read()
+        except BackendUnavailableError as error:
+            _logger.warning("the clients of an MCP server hear of changes later: %s", error)
+            await asyncio.sleep(_PAUSE)
 
 
 async def _answered(work: Any) -> Any:

@@ -7,16 +7,29 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 from mcp import Client, MCPError, StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
-from redis_history import AsyncHistoryStore, Conversation, Participant, assistant, tool, tool_result, tool_use, user
-from redis_history.errors import ConfigurationError
+from redis_history import (
+    AsyncHistoryStore,
+    Conversation,
+    HistoryStore,
+    Participant,
+    RetryPolicy,
+    assistant,
+    tool,
+    tool_result,
+    tool_use,
+    user,
+)
+from redis_history.errors import BackendUnavailableError, ConfigurationError
 from redis_history.integrations.mcp_server import mcp_server
-from tests.support.servers import RealServer
+from tests.support.proxy import LossyProxy
+from tests.support.servers import DEADLINE, RealServer, Start
 
 TOKEN = "a-token-that-is-long-enough"
 
@@ -119,6 +132,38 @@ async def test_a_client_listens_to_conversations_of_its_scope(store: Any) -> Non
                     assert (await anext(aiter(changes))).uri == uris[odd]
         [content] = (await client.read_resource(uris[odd])).contents
         assert "Hello" in content.text  # type: ignore[union-attr]
+
+
+async def test_a_client_hears_of_changes_after_an_outage_between_a_change_and_the_read_of_its_owner(
+    own_server: Start,
+) -> None:
+    server = own_server(tcp=True)
+    with closing(LossyProxy(server.port)) as proxy:
+        at_once = RetryPolicy(deadline=0)
+        async with AsyncHistoryStore(f"redis://127.0.0.1:{proxy.port}", retry=at_once) as store:
+            for name in ("busy", "later"):
+                await store.create_conversation(Conversation(conversation_id=name, user_id=1))
+            async with Client(mcp_server(store, user_id=1)) as client:
+                uris = {one["conversation_id"]: one["resource"] for one in await call(client, "list_conversations")}
+                async with (
+                    client.listen(resource_subscriptions=list(uris.values())) as heard,
+                    asyncio.timeout(DEADLINE),
+                ):
+                    changes = aiter(heard)
+                    first = {(await anext(changes)).uri, (await anext(changes)).uri}
+                    assert first == set(uris.values()), "as both have changed just now"
+                    with HistoryStore(server.url) as other:  # blocks the loop, so that many changes are read together
+                        for number in range(500):
+                            other.append("busy", user(str(number)))
+                    await anext(changes)
+                    proxy.refuse()
+                    with pytest.raises(BackendUnavailableError):
+                        await store.get_conversation("busy")
+                    proxy.forward(server.port)
+                    async with AsyncHistoryStore(server.url) as other_store:
+                        await other_store.append("later", user("Hello"))
+                    while (await anext(changes)).uri != uris["later"]:
+                        pass
 
 
 async def test_stored_text_stays_data(store: Any) -> None:
