@@ -141,7 +141,8 @@ async def messages(view: View, request: ApiRequest) -> Response:
 
     shapes, more, _ = await _read_back(read, limit, before)
     page = {"messages": shapes, "more": more, "cursor": cursor}
-    return answer(page) if cursor is None else request.answer_with_etag(page, cursor)
+    grows = any(shape["status"] == "streaming" for shape in shapes)  # without another revision
+    return answer(page) if cursor is None or grows else request.answer_with_etag(page, cursor)
 
 
 async def message(view: View, request: ApiRequest) -> Response:

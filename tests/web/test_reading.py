@@ -25,6 +25,7 @@ from redis_history import (
 )
 from redis_history.web import allow_all
 from redis_history.web.routing import API
+from tests.support.servers import until
 from tests.support.web import at, client
 
 ODD = "a/b ..\\?&=#%\n\x00\u202e😀"
@@ -315,3 +316,23 @@ async def test_a_state_that_the_client_has_is_not_sent_again(web: Any, store: An
         assert (same.status_code, same.content, same.headers["etag"]) == (304, b"", tag)
         await store.append("c", user("2"))
         assert (await web.get(path, headers={"If-None-Match": tag})).status_code == 200
+
+
+async def test_a_reply_that_grows_is_sent_again(web: Any, store: Any) -> None:
+    path, known = at("c", "messages"), dict[str, str]()
+    async with store.stream("c", id="answer") as reply:
+        for token, written in (("Because ", "Because "), ("of ", "Because of ")):
+            await reply.write(token)
+
+            async def is_stored(written: str = written) -> bool:
+                found = await store.get_message("c", "answer")
+                return found is not None and found.text == written
+
+            await until(is_stored)
+            page = await web.get(path, headers=known)
+            assert page.status_code == 200
+            assert [one["text"] for one in page.json()["messages"]] == [written]
+            known = {"If-None-Match": page.headers.get("etag", "")}
+    page = await web.get(path, headers=known)
+    assert page.json()["messages"][0]["status"] == "complete"
+    assert (await web.get(path, headers={"If-None-Match": page.headers["etag"]})).status_code == 304
