@@ -77,7 +77,7 @@ def ls_command(context: Context, limit: int, offset: int, everything: bool, **ow
     if len(found) > limit:
         click.echo(f"There are more: --offset {offset + limit}, or --all", err=True)
     elif not found and not context.json:
-        kind = "such conversations" if offset or any(owner.values()) else "conversations"
+        kind = "such conversations" if offset or owner != dict.fromkeys(owner) else "conversations"
         click.echo(f"There are no {kind} in the namespace '{name(context.namespace)}'. {others}".rstrip(), err=True)
 
 

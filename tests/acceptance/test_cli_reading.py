@@ -84,7 +84,8 @@ def test_ls_in_pages_and_of_an_owner(store: HistoryStore, on: Any) -> None:
     for name, *_, owner, _agent in rows:  # as it is shown, so it can be given
         (found,) = on("--json", "ls", "--user", owner).lines
         assert (found["conversation_id"], found["user_id"]) == (name, owners[name])
-    assert on("ls", "--agent", "nobody").stderr.startswith("There are no such conversations in the namespace 'test-")
+    for nobody in (("--agent", "nobody"), ("--user", "0"), ("--user", "")):
+        assert on("ls", *nobody).stderr.startswith("There are no such conversations in the namespace 'test-")
 
 
 def test_show_is_a_timeline_with_results_beside_their_calls(store: HistoryStore, on: Any) -> None:
