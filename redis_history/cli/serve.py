@@ -23,7 +23,7 @@ from redis_history._async.store import AsyncHistoryStore
 from redis_history.cli._options import Number
 from redis_history.cli._output import complain
 from redis_history.cli._stores import connect, search_options
-from redis_history.cli.commands import WRONG, Context, define
+from redis_history.cli.commands import INTERRUPTED, TERMINATED, WRONG, Context, define
 from redis_history.engine.urls import parse_url
 from redis_history.errors import ConfigurationError
 from redis_history.model.ids import owner_of
@@ -235,11 +235,31 @@ def mcp_command(
                 append_as=append_as,
             )
             if http is None:
-                await server.run_stdio_async()
+                await _serve_stdio(store, server)
             else:
                 await _serve_mcp(context, server.streamable_http_app(), http)
 
     asyncio.run(work())
+
+
+async def _serve_stdio(store: AsyncHistoryStore, server: Any) -> None:
+    """Serve standard input and output, until the client closes its end, or SIGINT or SIGTERM."""
+    ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def end(status: int) -> None:
+        if ended.done():  # the second signal
+            os._exit(status)
+        ended.set_result(status)
+
+    for number, status in ((signal.SIGINT, INTERRUPTED), (signal.SIGTERM, TERMINATED)):
+        asyncio.get_running_loop().add_signal_handler(number, end, status)
+    serving = asyncio.ensure_future(server.run_stdio_async())
+    await asyncio.wait((serving, ended), return_when=asyncio.FIRST_COMPLETED)
+    if not serving.done():
+        # A thread of the server waits for input. Nothing interrupts it, and the interpreter would not end before it.
+        await store.aclose()
+        os._exit(ended.result())
+    await serving
 
 
 async def _serve_mcp(context: Context, app: Any, port: int) -> None:

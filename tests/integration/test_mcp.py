@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import closing
@@ -210,6 +211,31 @@ async def test_the_command_serves_standard_input_and_output(store: Any, server: 
     async with Client(stdio_client(process)) as client:
         [one] = await call(client, "list_conversations")
         assert one["title"] == "Lost suitcase"
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+async def test_a_signal_ends_the_command_while_it_waits_for_input(
+    server: RealServer, namespace: str, number: signal.Signals, status: int
+) -> None:
+    about = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *command(server, namespace, "--all"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        request = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": about}
+        process.stdin.write(json.dumps(request).encode() + b"\n")
+        assert json.loads(await asyncio.wait_for(process.stdout.readline(), 60))["id"] == 1
+        process.send_signal(number)
+        assert await asyncio.wait_for(process.wait(), DEADLINE) == status
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
 async def test_the_command_serves_http_with_a_token(store: Any, server: RealServer, namespace: str) -> None:
