@@ -178,6 +178,9 @@ class _Follower:
             self._run = run
             self.done = not run.is_active
         elif self._run is not None:  # another run has begun: the end of this one was missed
+            self._known = {
+                one.id: one for one in self._known.values() if one.timestamp is None or one.timestamp < run.started_at
+            }
             self._run = structs.replace(self._run, status=await self._missed_status(self._run))
             self.done = True
         elif self._waits(run):

@@ -82,7 +82,8 @@ local function take(id, agent)
   local fence, since = (known[5] or 0) + 1, 0
   -- A run that was interrupted may not have settled the calls of the one before.
   if run and run[STATUS] == 'interrupted' then since = (run[SINCE] or 0) > 0 and run[SINCE] or run[STARTED] end
-  run = {fence, id, agent, 'active', now, now + ARGV[3], 0, '', since}
+  -- With a fraction, because a message of this run may be written in the millisecond in which the one before ended.
+  run = {fence, id, agent, 'active', time[1] * 1000 + time[2] / 1000, now + ARGV[3], 0, '', since}
   active = true
   redis.call('HSET', state, 'f', fence, 'Z', with_id(id))
   store()

@@ -303,8 +303,8 @@ def is_active(run: bytes) -> bool:
     return False
 
 
-def _time(milliseconds: int) -> Any:
-    return from_microseconds(1000 * milliseconds)
+def _time(milliseconds: float) -> Any:
+    return from_microseconds(round(1000 * milliseconds))
 
 
 def _milliseconds(seconds: float) -> bytes:

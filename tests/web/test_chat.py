@@ -296,6 +296,23 @@ async def test_a_stream_for_own_routes(store: AsyncHistoryStore) -> None:
     assert found[0]["messageId"] == to_vercel_ai(await store.get(CHAT))[0]["id"]
 
 
+async def test_a_stream_has_nothing_of_the_run_that_follows(store: AsyncHistoryStore) -> None:
+    """It learns at once that its run has ended, that the next one has begun, and what that has written."""
+    await store.append(CHAT, user("Hi"))
+    async with store.run(CHAT) as run:
+        await run.append(assistant("first "))
+        stream = ui_message_stream(store, CHAT)
+        chunks = [await anext(stream)]
+        while chunks[-1]["type"] != "text-delta":
+            chunks.append(await anext(stream))
+        await run.append(assistant("last"))
+    async with store.run(CHAT) as run:
+        await run.append(assistant("of another"))
+        chunks += [chunk async for chunk in stream]
+    assert text_in(chunks) == "first last"
+    assert chunks[-1]["type"] == "finish"
+
+
 async def test_a_stream_carries_what_a_ui_message_does(store: AsyncHistoryStore) -> None:
     meta = {"provider": {"signature": "s"}}
     parts: list[dict[str, Any]] = [
