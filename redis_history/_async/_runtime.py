@@ -294,7 +294,7 @@ def is_cancelled() -> bool:
 
 
 def delivers_cancellation(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Decorates a function that awaits redis-py: it raises CancelledError if its task is cancelled meanwhile, although
+    """Decorates a function that awaits redis-py: it raises CancelledError if its task is then cancelled, although
     redis-py may lose that error."""
     if sys.version_info >= (3, 12):
         return function

@@ -235,8 +235,8 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
             async with store.run(conversation_id, wait=30):
                 await Runner.run(agent, text, session=AgentsSession(conversation_id, store.exclusive()))
 
-        Writes outside of such a block raise RunLostError, as do forks and imports of exports, which have no run. Reads
-        are those of this store, which it shares all with.
+        Writes outside of such a block raise RunLostError, as do forks and imports of exports, which do not have a run.
+        Reads are those of this store, which it shares all with.
         """
         store = copy(self)
         store._exclusive = True

@@ -256,7 +256,7 @@ async def _serve_stdio(store: AsyncHistoryStore, server: Any) -> None:
     serving = asyncio.ensure_future(server.run_stdio_async())
     await asyncio.wait((serving, ended), return_when=asyncio.FIRST_COMPLETED)
     if not serving.done():
-        # A thread of the server waits for input. Nothing interrupts it, and the interpreter would not end before it.
+        # A thread of the server waits for input. It cannot be interrupted, and the interpreter would not end before it.
         await store.aclose()
         os._exit(ended.result())
     await serving

@@ -152,7 +152,7 @@ class ChatFormat(Format):
         is_function = role == "function" and role in self.roles and part.name is not None
         is_function = is_function and isinstance(content, str | None)
         item = {"role": role, "content": content, "tool_call_id": part.tool_use_id, "name": part.name}
-        if is_function:  # it may be null, and has no id
+        if is_function:  # it may be null, and lacks an id
             item["content"] = content if part.content is not None else None
         elif shape != "original":
             item["role"] = "tool"

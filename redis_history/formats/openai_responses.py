@@ -338,7 +338,7 @@ def _is_item(part: Part, role: Role) -> bool:
 
 
 def _has_id(item: Mapping[str, Any]) -> bool:
-    """Whether a message item of the assistant is one of a reply, whose types need these keys."""
+    """Whether a message item of the assistant belongs to a reply, whose types need these keys."""
     return isinstance(item.get("id"), str) and isinstance(item.get("status"), str)
 
 

@@ -112,8 +112,8 @@ def drop_oldest(
 
 
 def with_later(left: Sequence[Message], before: Sequence[Message], present: Sequence[Message]) -> list[Message] | None:
-    """What a reduction of `before` has left, with the entries that came in the meantime, in the order of the present
-    ones. None if a message is now among those that a new entry replaces, although it was not before."""
+    """The entries that a reduction of `before` has left, with the entries that came in the meantime, in the present
+    order. None if a message is now among those that a new entry replaces, although it was not before."""
     then = {entry.id: index for index, entry in enumerate(before)}
     places = {entry.id: index for index, entry in enumerate(present)}
     late = [entry for entry in present if entry.id not in then]

@@ -143,7 +143,7 @@ def _read(value: Any) -> tuple[Snapshot, Message | None]:
         archives = msgspec.convert(value.get("archives", []), list[Archive])
         for time in (getattr(record, name) for name in _TIMES):
             if time is not None:
-                to_microseconds(time)  # raises an error for one that cannot be stored
+                to_microseconds(time)  # raises an error for a time that cannot be stored
         ttl = msgspec.convert(value.get("ttl"), float | None)
         sequence = value.get("sequence", 0)
         if (

@@ -43,7 +43,7 @@ _ROLES: Final = ("assistant", "tool")
 class Answer(Struct):
     """An answer as it is now: the messages of role assistant and tool since its start, ascending. `run` is None before
     it begins. `done`: nothing follows. `precedes(message)`: whether another message of the conversation belongs to it
-    without being part of the answer, or of a former one that this answer replaces."""
+    without being part of the answer, or of a former answer, which this one replaces."""
 
     messages: list[Message]
     run: RunInfo | None
@@ -65,7 +65,7 @@ async def follow_answer(
     `run_id`: of this run, which may still wait for its turn; None: of the active run, without one nothing. `after`: the
     position of the message that it answers; None: the answer began with its run. `whole`: with what former runs have
     written after that. A run that disappears, because the
-    conversation expires or is deleted, and one that never begins end the answer, too.
+    conversation expires or is deleted, and a run that never begins end the answer, too.
     """
     async with store.subscribe(conversation_id) as changes:
         # The first read tells the subscription which run there is; later ones are events.

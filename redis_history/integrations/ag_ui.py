@@ -87,7 +87,7 @@ async def events(
     `run_id`: the answer of this run, also if it still waits for its turn; None: of the active run, without one nothing
     at all. `after`: the position of the message that it answers. `protocol_run_id`: the id of the run in the events, by
     default that of the store's run. `snapshot`: for a client that reconnects: RUN_STARTED is followed by the messages
-    of the conversation, with the answer so far, and then by the rest of it; also if there is no run. Such a snapshot
+    of the conversation, with the answer so far, and then by the rest of it; also without a run. Such a snapshot
     also follows if something that was sent is edited or removed. Raises ConfigurationError for another store than an
     AsyncHistoryStore.
     """
@@ -186,7 +186,7 @@ class _Writer:
                 if key not in self._begun:
                     self._begun[key] = end(name)
                     yield from start(name)
-                if len(text) > len(known):  # an empty delta is no valid event
+                if len(text) > len(known):  # an empty delta is not a valid event
                     yield content(message_id=name, delta=text[len(known) :])
                 self._texts[key] = text
                 if complete:

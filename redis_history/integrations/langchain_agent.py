@@ -42,7 +42,7 @@ class ConversationMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
     `limit` loads only that number of the newest messages. `search=True` gives the agent the tool `conversation_search`
     for its own conversation. `store` is for `invoke`, `async_store` for `ainvoke`. `on_loss` as in LangChainHistory.
 
-    If another middleware changes a message of this turn, such as one that redacts, the stored message is replaced.
+    If another middleware changes a message of this turn, for example to redact it, the stored message is replaced.
     No checkpointer is needed. With one, each message is stored once, and the state becomes what is stored: messages
     that were compacted, edited or deleted since then, or that are older than `limit`, do not come back from it.
     Raises StoreTypeError without a store or for another kind of store. A call without a conversation raises
@@ -126,7 +126,7 @@ class ConversationMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
 
 def _joined(stored: Sequence[BaseMessage], state: Any, key: str) -> tuple[dict[str, Any], list[BaseMessage]]:
     """The update that makes the state the stored messages and then the new ones; and the new ones: those behind the
-    last one that is stored, or was when the state was saved."""
+    last stored one, or the last that was stored when the state was saved."""
     given = state["messages"]
     new = given[_behind(given, {*_saved(state, key), *(message.id for message in stored)}) :]
     joined = [*stored, *new]
@@ -138,7 +138,7 @@ def _joined(stored: Sequence[BaseMessage], state: Any, key: str) -> tuple[dict[s
 
 def _unsaved(state: Any, key: str) -> tuple[dict[str, Any], list[BaseMessage]]:
     """The update of the state when these messages are stored; and the messages: new ones, and those that another
-    middleware has changed, such as one that redacts."""
+    middleware has changed, for example redacted."""
     messages, saved = state["messages"], _saved(state, key)
     start = _behind(messages, set(saved))
     if not start:  # another middleware has put a summary in their place, which nobody said

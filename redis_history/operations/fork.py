@@ -394,7 +394,7 @@ class _Reading:
             record = yield ops.ReadConversation(self.conversation_id)
             if record is None:
                 raise refusals.conversation_missing(self.conversation_id)
-        # A summary that was removed meanwhile is none, even if its id was appended again.
+        # A summary that was removed during the read does not count, even if its id was appended again.
         present = (one if one.summary_id not in self._removed else replace(one, summary_id=None) for one in numbered)
         return Snapshot(record, list(present), layout.ttl, layout.sequence)
 

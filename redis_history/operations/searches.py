@@ -399,7 +399,7 @@ class Searcher(Struct, frozen=True):
         return tuple(before[-count:]), tuple(after[:count])
 
     def _next_to(self, op: ops.ReadPage) -> Steps[list[Message]]:
-        """The messages of the page. Of archived ones `op.limit`, although live messages may be among them."""
+        """The messages of the page. For archived ones, `op.limit` of them, although live messages may be among them."""
         page: ops.Page = yield op
         if not op.archived:
             return page.messages

@@ -301,7 +301,7 @@ class ChatEndpoints:
         store, chat = self._store, asked.conversation_id
         authored = await self._authored(asked, http)
         stored = await store.get(chat, limit=LISTED) if asked.results or len(authored) > 1 else []
-        # Front ends repeat messages that have no answer. The earlier ones stay as they are stored.
+        # Front ends repeat messages without an answer. The earlier ones stay as they are stored.
         known = {one.id for one in stored}
         added = [*new_results(asked.results, stored), *(one for one in authored[:-1] if one.id not in known)]
         added += authored[-1:]

@@ -68,7 +68,7 @@ class Protocol(abc.ABC):
     headers: ClassVar[Mapping[str, str]] = {}
     #: Whether a client that reconnects gets the conversation, also if no answer is being written.
     has_snapshots: ClassVar[bool] = False
-    #: Whether a client sends a message again to get another answer after one that has failed.
+    #: Whether a client sends a message again to get another answer after a failed one.
     repeats_failed: ClassVar[bool] = False
 
     def __init__(self, store: AsyncHistoryStore) -> None:
