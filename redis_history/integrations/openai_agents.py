@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from redis_history import AsyncHistoryStore, HistoryStore, Message
 from redis_history._validation import refuse
 from redis_history.errors import BatchTooLargeError, RevisionConflictError
-from redis_history.formats import Loss, OnLoss, from_openai_responses, to_openai_responses
+from redis_history.formats import OnLoss, from_openai_responses, to_openai_responses
 from redis_history.integrations._extras import asynchronous, batches, checked_id, ended, missing, search_runner
 from redis_history.integrations._live import LiveReplies
 from redis_history.model.pairs import OpenCalls
@@ -181,7 +181,8 @@ class AgentsSession(Session):
         """The parts of `message`, whose items these are, without its last item; () if there is no other."""
         for end in range(len(message.parts) - 1, 0, -1) if len(items) > 1 else ():
             parts = message.parts[:end]
-            if to_openai_responses([replace(message, parts=parts)], shape="original", on_loss=_ignore) == items[:-1]:
+            kept = [replace(message, parts=parts)]
+            if to_openai_responses(kept, shape="original", on_loss=lambda loss: None) == items[:-1]:
                 return parts
         # The last part is not the last item: calls come last in a message of a user.
         rest = from_openai_responses([dict(item) for item in items[:-1]])
@@ -210,10 +211,6 @@ def search_tool(
         on_invoke_tool=invoke,
         strict_json_schema=False,  # strict mode requires every parameter
     )
-
-
-def _ignore(loss: Loss) -> None:
-    """`on_loss` for what was reported before."""
 
 
 def _whole_pairs(messages: list[list[TResponseInputItem]], limit: int) -> list[TResponseInputItem]:

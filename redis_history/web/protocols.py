@@ -78,8 +78,9 @@ class Protocol(abc.ABC):
         """The id of the run that answers a stored message, if `run`, the newest, has begun or lists it since."""
         if run is None or message.timestamp is None:
             return None
+        # To the millisecond, because the times at which callers began to wait have no more digits.
         stored = message.timestamp.replace(microsecond=message.timestamp.microsecond // 1000 * 1000)
-        if run.started_at >= stored:  # in milliseconds
+        if run.started_at >= stored:
             failed = run.status in ("failed", "interrupted") and self.repeats_failed
             return next((place.run_id for place in run.waiting), None) if failed else run.run_id
         return next((place.run_id for place in run.waiting if place.since >= stored), None)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import inspect
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -169,6 +170,14 @@ async def test_subscribers_end_the_reply_of_a_dead_writer(stores: Any) -> None:
     assert await execute(writer, GrowReply("c", op.token, len(records("half of ")), records("it"), True)) == -1
 
 
+async def _ended(read: Callable[[], Awaitable[Any]]) -> Any:
+    """The message that is read, when the reply of a dead writer has come to its end."""
+    ends = time.monotonic() + SOON
+    while (message := await read()).status == "streaming" and time.monotonic() < ends:
+        await asyncio.sleep(0.2)
+    return message
+
+
 async def _newest(store: Any, how: str) -> Any:
     if how == "list":
         return (await store.list_conversations(preview=True))[0].last_message
@@ -184,9 +193,7 @@ async def test_every_read_has_the_text_of_a_reply_and_ends_that_of_a_dead_writer
     await begun(store, "half of ")
     message = await _newest(store, how)
     assert (message.id, message.status, message.text) == ("r", "streaming", "half of ")
-    ends = time.monotonic() + SOON
-    while (message := await _newest(store, how)).status == "streaming" and time.monotonic() < ends:
-        await asyncio.sleep(0.2)
+    message = await _ended(lambda: _newest(store, how))
     assert (message.status, message.text) == ("interrupted", "half of ")
     assert (await store.get("c"))[-1] == message
 
@@ -194,9 +201,7 @@ async def test_every_read_has_the_text_of_a_reply_and_ends_that_of_a_dead_writer
 async def test_a_reader_without_subscription_ends_the_reply_of_a_dead_writer(stores: Any) -> None:
     writer, reader = stores(), stores()
     await begun(writer, "half of ")
-    ends = time.monotonic() + SOON
-    while (message := (await reader.get("c"))[0]).status == "streaming" and time.monotonic() < ends:
-        await asyncio.sleep(0.2)
+    message = await _ended(lambda: _newest(reader, "get"))
     assert (message.status, message.text) == ("interrupted", "half of ")
     assert await reader.get_message("c", "r") == message
     assert (await reader.snapshot("c")).messages == [message]

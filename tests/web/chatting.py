@@ -113,6 +113,24 @@ class Gate:
             await reply.write("last")
 
 
+def after_a_secret(gate: Gate) -> Callable[[Any], Any]:
+    """Writes the message a1, and then what the gate lets through."""
+
+    async def answer(run: Any) -> None:
+        await run.append(assistant("A secret.", id="a1"))
+        await gate(run)
+
+    return answer
+
+
+async def hide_the_secret(store: AsyncHistoryStore, change: str) -> None:
+    """Somebody edits or removes the message a1."""
+    if change == "edit":
+        await store.update_message(CHAT, assistant("[removed]", id="a1"))
+    else:
+        await store.delete_messages(CHAT, ["a1"])
+
+
 async def resumed_by(client: httpx.AsyncClient, gate: Gate, count: int) -> list[list[dict[str, Any]]]:
     """The streams of `count` readers that come in the middle of the answer."""
     reading = asyncio.Barrier(count + 1)

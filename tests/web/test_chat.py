@@ -28,10 +28,12 @@ from tests.web.chatting import (
     CHAT,
     PATH,
     Gate,
+    after_a_secret,
     ask,
     asked,
     asker,
     chunks_of,
+    hide_the_secret,
     is_waiting,
     results,
     resumed_by,
@@ -567,20 +569,12 @@ async def test_a_client_reads_again_what_is_edited_while_it_is_written(
     serve: Any, store: AsyncHistoryStore, change: str
 ) -> None:
     gate = Gate()
-
-    async def answer(run: Any) -> None:
-        await run.append(assistant("A secret.", id="a1"))
-        await gate(run)
-
-    client = await serve(answer)
+    client = await serve(after_a_secret(gate))
     async with client.stream("POST", "", json=asked("Hello")) as response:
         chunks = chunks_of(response)
         while (await anext(chunks)).get("delta") != "first ":
             pass
-        if change == "edit":
-            await store.update_message(CHAT, assistant("[removed]", id="a1"))
-        else:
-            await store.delete_messages(CHAT, ["a1"])
+        await hide_the_secret(store, change)
         with pytest.raises(httpx.RemoteProtocolError):  # closed before its end, as by a lost network
             [chunk async for chunk in chunks]
     [resumed] = await resumed_by(client, gate, 1)

@@ -19,7 +19,18 @@ from redis_history import (
     user,
 )
 from tests.support.servers import until
-from tests.web.chatting import CHAT, PATH, Gate, ask, asker, chunks_of, results, resumed_by
+from tests.web.chatting import (
+    CHAT,
+    PATH,
+    Gate,
+    after_a_secret,
+    ask,
+    asker,
+    chunks_of,
+    hide_the_secret,
+    results,
+    resumed_by,
+)
 
 
 def ag_ui_text(events: list[dict[str, Any]]) -> str:
@@ -190,20 +201,12 @@ async def test_a_snapshot_has_what_is_edited_while_it_is_written(
     serve: Any, store: AsyncHistoryStore, change: str
 ) -> None:
     gate = Gate()
-
-    async def answer(run: Any) -> None:
-        await run.append(assistant("A secret.", id="a1"))
-        await gate(run)
-
-    client = await serve(answer, protocol="ag-ui")
+    client = await serve(after_a_secret(gate), protocol="ag-ui")
     async with client.stream("POST", "", json=run_input(said("u1", "Hello"))) as response:
         events = chunks_of(response)
         while (await anext(events)).get("delta") != "first ":
             pass
-        if change == "edit":
-            await store.update_message(CHAT, assistant("[removed]", id="a1"))
-        else:
-            await store.delete_messages(CHAT, ["a1"])
+        await hide_the_secret(store, change)
         found = [await anext(events) for _ in range(3)]
         gate.open.set()
         found += [event async for event in events]
