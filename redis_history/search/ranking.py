@@ -17,6 +17,7 @@ static embedder, and within 0.15 of 0 for random vectors, which therefore change
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, compress
@@ -27,7 +28,7 @@ from redis_history.model import Message
 from redis_history.model.filters import ANYTHING, Filters
 from redis_history.search.query import Query, Term
 from redis_history.search.text import author_words, index_lines, is_question
-from redis_history.search.words import SEPARATOR, forms, load_stemmer
+from redis_history.search.words import PREFIX_KEEPING, SEPARATOR, forms, load_stemmer
 
 #: Messages of each term that are ranked, those that have it most often, if no more are asked for.
 DEPTH: Final = 1_000
@@ -219,6 +220,8 @@ def _is_stemmed(word: str) -> bool:
     return len(word) >= _LEAST_STEMMED or len(word.encode()) >= _LEAST_STEMMED
 
 
+# With more, a pattern of all of them is slower than splitting the text.
+_FEW_TERMS: Final = 16
 #: Messages that are searched without an index: the newest of each conversation. It takes about 0.1 s.
 MAX_SCANNED: Final = 20_000
 
@@ -247,6 +250,8 @@ class Scan:
                     root = form if self._stem is None else self._stem(form)
                     self._by_word[form] = self._by_word.get(form, _NONE) | {at}
                     self._by_root[root] = self._by_root.get(root, _NONE) | {at}
+        few = len(self._terms) <= _FEW_TERMS and language in PREFIX_KEEPING
+        self._pattern = self._words_like_terms() if few else None
         self._dated: dict[Any, dict[int, float]] = {}
         #: By the id and the display name of the writer.
         self._written: dict[tuple[str, str | None], dict[Any, dict[int, float]]] = {}
@@ -350,7 +355,7 @@ class Scan:
             return has
 
         found: dict[int, set[int]] = {}
-        written = set(whole.split())
+        written = set(whole.split() if self._pattern is None else self._pattern.findall(whole))
         for word, terms in self._matching_words(written).items():
             has = lines_with(word)
             for term in terms:
@@ -378,6 +383,12 @@ class Scan:
                 if word.startswith(prefix):
                     found[word] = found.get(word, _NONE) | {at}
         return found
+
+    def _words_like_terms(self) -> re.Pattern[str]:
+        """Finds all words that may match a term, and few others, in a quarter of the time of splitting the text."""
+        beginnings = {word for _, words in self._phrases for word in words} | {prefix for _, prefix in self._prefixes}
+        beginnings.update(root[: max(1, len(root) - 2)] for root in self._by_root)
+        return re.compile(f" ((?:{'|'.join(sorted(beginnings))})[^ ]*)")
 
     def _is_dated(self, message: Message) -> bool:
         if not self.query.periods or message.position is None:

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from bisect import bisect
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from importlib import import_module
+from itertools import accumulate
 from typing import Any, Final
 
 from redis_history._validation import check_choice
@@ -72,12 +74,14 @@ def plain_lines(texts: Sequence[str]) -> list[str | None]:
     joined = f" {SEPARATOR} ".join(plain).encode()
     lower = joined.translate(_ASCII_LINES)
     lines: list[str | None] = list(f" {lower.decode()} ".split(SEPARATOR))
-    for table, wanted in ((_HUMPS, (b"lU", b"UUll")), (_LETTERS, (b"l" * (LONG_WORD + 1),))):
+    ends = list(accumulate([len(text) + 3 for text in plain]))
+    for table, wanted in ((_HUMPS, b"lU"), (_HUMPS, b"UUll"), (_LETTERS, b"l" * (LONG_WORD + 1))):
         kinds = joined.translate(table)
-        if any(one in kinds for one in wanted):
-            for at, each in enumerate(kinds.split(SEPARATOR.encode())):
-                if any(one in each for one in wanted):
-                    lines[at] = None
+        at = kinds.find(wanted)
+        while at >= 0:
+            line = bisect(ends, at)
+            lines[line] = None
+            at = kinds.find(wanted, ends[line])
     return [line if part or not text else None for line, part, text in zip(lines, plain, texts, strict=True)]
 
 
@@ -127,6 +131,9 @@ _NAMES: Final = """
 """
 #: Languages that RediSearch and Snowball both stem.
 LANGUAGES: Final = frozenset(_NAMES.split())
+
+#: Languages in which a word begins as its stem does, but for the last two letters of the stem: "dying" and "die".
+PREFIX_KEEPING: Final = frozenset(["english"])
 
 # Words of a question that do not say what it is about. Negations and numbers are not among them.
 _ENGLISH: Final = """

@@ -16,10 +16,16 @@ from redis_history import Message, TextPart, tool_use, user
 from redis_history.search.hits import SearchHit, cut_to_tokens, passage
 from redis_history.search.query import Query, Term, parse_query
 from redis_history.search.ranking import Matches, Ranked, Scan, fuse, rank
+from redis_history.search.words import load_stemmer
 from redis_history.tokens import TokenCounter, estimate_tokens, message_tokens
 from tests.property.strategies import messages
 
 NOTHING = Query(())
+#: Endings of words and of stems, after Porter.
+ENDINGS = """
+    s sses us ied ies ed eed edly ing ingly e y ly tional enci anci abli entli ization ational ation ator alism aliti
+    fulness ousness iveness iviti biliti ogi lessli alize icate ical ness ative ance able ible ement ment ity ability
+"""
 
 
 def query_of(count: int) -> Query:
@@ -144,6 +150,30 @@ def test_a_scan_ranks_alike_in_any_chunks_and_order() -> None:
     assert expected
     assert scan(said, 1) == expected
     assert scan(said[::-1], 7) == expected
+
+
+@given(st.text("abcdeilnorstuxyz", max_size=5), st.lists(st.sampled_from(ENDINGS.split()), max_size=3))
+def test_an_english_word_begins_as_its_stem_but_for_two_letters(beginning: str, endings: list[str]) -> None:
+    word, stem = beginning + "".join(endings), load_stemmer("english")
+    assert stem is not None
+    assert word.startswith(stem(word)[: max(1, len(stem(word)) - 2)])
+
+
+@pytest.mark.parametrize("terms", [1, 30])
+def test_a_scan_finds_the_words_with_the_stem_of_a_term(terms: int) -> None:
+    texts = ["He is dying.", "The dice", "They DIE", "skies", "a sky", "skill", "running", "ran", "rung", "ru", "a-b b"]
+    said = [Message(role="user", parts=(text,), sequence=n) for n, text in enumerate(texts, 1)]
+
+    def found(query: str) -> set[str]:
+        scan = Scan(parse_query(query + "".join(f" absent{n}" for n in range(1, terms))))
+        scan.add(said)
+        return {texts[sequence - 1] for sequence in sequences(scan.ranked())}
+
+    assert found("die") == {"He is dying.", "They DIE"}
+    assert found("sky") == {"skies", "a sky"}
+    assert found("runs") == {"running", "ran"}
+    assert found("ski*") == {"skies", "skill"}
+    assert found('"a b"') == {"a-b b"}
 
 
 def hit(name: str, length: int, **beside: Any) -> SearchHit:
