@@ -336,6 +336,8 @@ class _Feed:
         self._last = changes[-1]
         self._lossy = bool(losses)
         self._lost = [call for call in timeline._calls if call.token not in timeline.made and _is_lost(call, losses)]
+        # An edit or an end that was lost may have been seen before, just as a removal.
+        self._lost_forms = {as_form(one["form"]) for call in self._lost for one in call.arguments.get("entries", ())}
         self._texts: dict[str, str] = {}
 
     def check(self, seen: list[Seen]) -> list[str]:
@@ -417,10 +419,10 @@ class _Feed:
         for name in wanted:
             versions = self._state.versions[key, name]
             fitting = {one for at, one in versions if at >= event.revision}
-            if name in forms and forms[name] not in fitting:
+            if name in forms and forms[name] not in fitting | self._lost_forms:
                 return f"the message {forms[name]}, which never was so"
             gone = [at for at in self._state.removals[key, name] if at > event.revision]
-            # A cap removes a message together with its call. A removal that was lost may have been seen before.
+            # A cap removes a message together with its call.
             lost = any(_may_remove(call, name) for call in self._lost)
             if name not in forms and not gone and name not in event.removed and not lost:
                 return f"no message {name}, which was not removed"

@@ -206,6 +206,18 @@ def test_a_removal_that_a_server_lost_may_have_been_seen(good: Recorded) -> None
     assert len(check(good)) == 1
 
 
+def test_an_edit_that_a_server_lost_may_have_been_seen(good: Recorded) -> None:
+    edited = ("a", "lost", (), "")
+    show(0, forms=(edited,))(good)
+    good.losses.append((55.0, 80.0))
+    assert len(check(good)) == 1
+    lost = Call("w", C, "UpdateMessage", "lost", {"entries": [{"form": edited}]}, 56.0)
+    good.calls.append(lost)
+    assert check(good) == []
+    good.calls[-1] = structs.replace(lost, invoked=90.0)
+    assert len(check(good)) == 1
+
+
 def test_a_write_applied_twice_that_undoes_a_write() -> None:
     """The update arrives again, after a later acknowledged one."""
     run = Run()
