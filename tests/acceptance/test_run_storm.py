@@ -39,7 +39,7 @@ OUTAGES = ("restart", "fail_over")
 #: Seconds between two outages: a server that restarts more often gives holders no time to come back.
 QUIET = 9.0
 #: How long a long storm takes. In 500 seconds, each fault happens more than 20 times.
-SECONDS = float(os.environ.get("REDIS_HISTORY_STORM_SECONDS", "40"))
+SECONDS = float(os.environ.get("REDIS_HISTORY_STORM_SECONDS", "25"))
 KINDS = ["redis", "valkey", "cluster", *(["cluster of valkey"] if SECONDS > 100 else [])]
 #: Before the end, for the last faults to be over.
 SETTLED = 16.0

@@ -78,7 +78,7 @@ FILTERS = st.fixed_dictionaries(
 )
 
 
-def thorough(full: bool, examples: int = 1_000) -> Any:
+def thorough(full: bool, examples: int = 500) -> Any:
     # Shrinking is for the long run: each example asks a server.
     phases = list(Phase) if full else [phase for phase in Phase if phase is not Phase.shrink]
     return settings(
@@ -136,7 +136,7 @@ def test_each_own_message_is_found_and_no_other(stores: dict[str, HistoryStore])
 
 @pytest.mark.proves("search-isolated")
 def test_no_query_and_no_filter_leaves_its_conversation(stores: dict[str, HistoryStore], full: bool) -> None:
-    @thorough(full, 10_000)
+    @thorough(full, 3_000)
     @given(st.sampled_from(sorted(stores)), st.sampled_from(CONVERSATIONS), QUERIES, FILTERS)
     def search(namespace: str, conversation: str, query: str, filters: dict[str, Any]) -> None:
         hits = stores[namespace].search(conversation, query, **filters)
