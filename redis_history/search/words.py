@@ -75,8 +75,8 @@ def plain_lines(texts: Sequence[str]) -> list[str | None]:
     lower = joined.translate(_ASCII_LINES)
     lines: list[str | None] = list(f" {lower.decode()} ".split(SEPARATOR))
     ends = list(accumulate([len(text) + 3 for text in plain]))
-    for table, wanted in ((_HUMPS, b"lU"), (_HUMPS, b"UUll"), (_LETTERS, b"l" * (LONG_WORD + 1))):
-        kinds = joined.translate(table)
+    humps, letters = joined.translate(_HUMPS), joined.translate(_LETTERS)
+    for kinds, wanted in ((humps, b"lU"), (humps, b"UUll"), (letters, b"l" * (LONG_WORD + 1))):
         at = kinds.find(wanted)
         while at >= 0:
             line = bisect(ends, at)
