@@ -191,7 +191,9 @@ class Assembly:
         summary_tokens = sum(map(count, summaries))
         tokens = system_tokens + summary_tokens
         chosen: dict[int, tuple[Message, ...]] = {}
-        newest_first = sorted(turns, key=lambda turn: (turn.is_pinned, turn.last), reverse=True)
+        newest_first = sorted(turns, key=lambda turn: turn.last, reverse=True)
+        newest = next(filter(self._project, newest_first), None)
+        newest_first.sort(key=lambda turn: (turn is not newest, not turn.is_pinned))
         for number, turn in enumerate(newest_first):
             shown = self._project(turn)
             if not shown:

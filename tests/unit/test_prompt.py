@@ -269,6 +269,13 @@ def test_what_is_always_inside() -> None:
     assert found.report.tokens == 103 + 108 + 100
 
 
+def test_a_pinned_message_does_not_take_the_place_of_the_newest_turn() -> None:
+    talk = [user("x" * 40, id="pin", metadata={"pinned": True}), *(user("x" * 40, id=str(n)) for n in range(3))]
+    assert ids(talk, token_budget=15) == ["pin", "2"]
+    assert ids([*talk, user(" ", id="empty")], token_budget=15) == ["pin", "2"]
+    assert ids(talk, token_budget=30) == ["pin", "1", "2"]
+
+
 def test_a_pair_is_cut_as_a_whole() -> None:
     talk = [
         assistant(tool_use("c", "find", {"q": "x" * 200}), id="call"),
