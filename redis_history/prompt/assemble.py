@@ -21,6 +21,7 @@ from redis_history.model.times import cutoff
 from redis_history.prompt.addressing import Addressing
 from redis_history.prompt.options import (
     Addressed,
+    AddressedReason,
     AssembledPrompt,
     LeftOut,
     LeftOutReason,
@@ -238,7 +239,9 @@ class Assembly:
         }
 
         def addressed(turn: Turn) -> bool:
-            reason = "summary" if turn.is_summary else addressing.reason(turn, len(others) == 1)
+            reason: AddressedReason | None = "summary"
+            if not turn.is_summary:
+                reason = addressing.reason(turn, len(others) == 1) or ("pinned" if turn.is_pinned else None)
             if reason is not None:
                 for index, message in zip(turn.indices, turn.sources, strict=True):
                     self._addressed[index] = Addressed(message.id, reason)

@@ -85,7 +85,7 @@ def prompt_options(options: PromptOptions | Mapping[str, Any] | None) -> PromptO
         raise ConfigurationError(f"options must be PromptOptions or a dict of {known}: {error}") from error
 
 
-AddressedReason = Literal["own", "mention", "summary", "system", "dm", "two_party", "named", "also_addressed"]
+AddressedReason = Literal["own", "mention", "summary", "system", "dm", "two_party", "named", "also_addressed", "pinned"]
 
 LeftOutReason = Literal[
     "scope", "streaming", "time_window", "not_addressed", "summarized", "budget", "pair", "other_agent_tools", "empty"
@@ -95,7 +95,7 @@ LeftOutReason = Literal[
 class Addressed(Struct, frozen=True, gc=False):
     """A message that addressed-only mode kept: `message_id`, and the `reason`: "own" (by the agent, or a result of its
     call), "mention" (in `mentions`), "system", "dm", "two_party" (nobody but one other talks), "named" (a name in the
-    text), "also_addressed" (by that function) or "summary"."""
+    text), "also_addressed" (by that function), "pinned" or "summary"."""
 
     message_id: str
     reason: AddressedReason

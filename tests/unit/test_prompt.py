@@ -240,6 +240,16 @@ def test_the_scope_of_loaded_messages() -> None:
     assert found.report.ids("scope") == ["0", "2", "4"]
 
 
+@pytest.mark.parametrize("mode", [True, "strict"])
+def test_a_pinned_message_is_for_every_agent(mode: Any) -> None:
+    talk = [
+        user("Answer in French.", id="pin", participant=ANN, metadata={"pinned": True}),
+        user("hi", id="other", participant=BOB),
+    ]
+    found = prompt(talk, addressed_only_mode=mode)
+    assert [(one.message_id, one.reason) for one in found.report.addressed] == [("pin", "pinned")]
+
+
 # Budget
 
 
