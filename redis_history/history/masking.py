@@ -14,6 +14,7 @@ from redis_history.errors import ConfigurationError, InvalidInputError
 from redis_history.history.history import History, Plugin
 from redis_history.model import Message, Part, ToolResultPart, ToolUsePart
 from redis_history.model.pairs import pairs_of
+from redis_history.model.ranges import pinned_groups
 from redis_history.tokens import message_tokens
 
 _NAME = "retrieve_tool_result"
@@ -53,7 +54,9 @@ class RetrieveTool:
         found = self._history.get_tool_result(tool_call_id, occurrence)
         if found is None:
             return f"No tool result found for id: {tool_call_id}"
-        return found if isinstance(found, str) else orjson.dumps(found, default=str).decode()
+        if isinstance(found, str):
+            return found
+        return orjson.dumps(found, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
 
 
 class ToolResultMasking(Plugin):
@@ -84,19 +87,26 @@ class ToolResultMasking(Plugin):
         self._history = self.retrieve_tool._history = history
 
     def transform(self, entries: list[Message]) -> Sequence[Message]:
-        counts = Counter(part.tool_use_id for message in entries for part in message.tool_results)
-        seen: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
+        # The occurrences as `get_tool_result` counts them. Another plugin may have hidden some of them here.
+        occurrences: dict[tuple[str, str], list[int]] = {}
+        for message in entries if self._history is None else self._history.get_snapshot():
+            for result in message.tool_results:
+                counts[result.tool_use_id] += 1
+                occurrences.setdefault((message.id, result.tool_use_id), []).append(counts[result.tool_use_id])
         candidates: list[tuple[int, int, str]] = []  # message, part, marker
-        call_of = pairs_of(entries).call_of
+        call_of, pins = pairs_of(entries).call_of, pinned_groups(entries)
         for index, message in enumerate(entries):
             for at, part in enumerate(message.parts):
                 if type(part) is not ToolResultPart:
                     continue
-                seen[part.tool_use_id] += 1
-                occurrence = f", occurrence: {seen[part.tool_use_id]}" if counts[part.tool_use_id] > 1 else ""
+                if not (numbers := occurrences.get((message.id, part.tool_use_id))):
+                    continue  # it could not be read again
+                number = numbers.pop(0)
+                occurrence = f", occurrence: {number}" if counts[part.tool_use_id] > 1 else ""
                 call = call_of.get((index, at))
                 name = part.name or "" if call is None else cast(ToolUsePart, entries[call[0]].parts[call[1]]).name
-                if not message.is_pinned and self._masks(name, part):
+                if not pins[index] and self._masks(name, part):
                     candidates.append((index, at, f"[MASKED - ref: {part.tool_use_id}{occurrence}]"))
         shown = list(entries)
         for index, at, marker in candidates[: max(0, len(candidates) - self._keep)]:
@@ -126,9 +136,9 @@ def tool_result_masking(
     Stored entries do not change.
 
     `exclude` names tools whose results are never masked; `include` names the only tools whose results are masked. Both
-    together raise ConfigurationError. Results of fewer than `min_tokens_to_mask` tokens and of pinned messages are
-    never masked. Results that are never masked do not count for `keep_recent_results`. If an id is repeated, the marker
-    contains the occurrence.
+    together raise ConfigurationError. Results of fewer than `min_tokens_to_mask` tokens, and those of pinned messages
+    and calls, are never masked. Results that are never masked do not count for `keep_recent_results`. If an id is
+    repeated, the marker contains the occurrence.
     Give `.retrieve_tool` to the model.
     """
     return ToolResultMasking(keep_recent_results, exclude, include, min_tokens_to_mask)

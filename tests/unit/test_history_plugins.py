@@ -242,6 +242,31 @@ def test_a_repeated_id_belongs_to_the_nearest_earlier_call() -> None:
     assert masking.retrieve_tool("same", 4).startswith("No tool result")
 
 
+def test_an_occurrence_is_that_of_the_history_also_if_a_plugin_hides_others() -> None:
+    class Newest(Plugin):
+        hides_old = False
+
+        def transform(self, entries: list[Message]) -> list[Message]:
+            return entries[-2:] if self.hides_old else entries[:2]
+
+    history, newest, masking = History(), Newest(), tool_result_masking(keep_recent_results=0)
+    for number in (1, 2):
+        history.add_message("assistant", [tool_use("same", "f")])
+        history.add_message("tool", [tool_result("same", {number: "result"})])
+    history.use(newest).use(masking)
+    for number in (1, 2):
+        newest.hides_old = number == 2
+        assert history.get_entries()[-1].text == f"[MASKED - ref: same, occurrence: {number}]"
+        assert masking.retrieve_tool("same", number) == f'{{"{number}":"result"}}'
+
+
+def test_the_result_of_a_pinned_call_is_not_masked() -> None:
+    history = History().use(tool_result_masking(keep_recent_results=0))
+    history.add_entry(assistant(tool_use("c", "f"), metadata={"pinned": True}))
+    history.add_entry(tool(tool_result("c", "the rules")))
+    assert history.get_entries() == history.entries
+
+
 @pytest.mark.proves("plugins")
 def test_the_retrieve_tool() -> None:
     masking = tool_result_masking(keep_recent_results=0)
