@@ -3,7 +3,7 @@
 A message is an object of its fields, with the names of `Message`. A part has its fields and its `type`. Times are
 ISO 8601 in UTC, positions and cursors are text. A free-form value that JSON cannot represent becomes an object with one
 key that begins with "&": `{"&bytes": base64}`, `{"&time": ISO 8601}`, `{"&ext": [code, base64]}`,
-`{"&map": [[key, value], …]}`.
+`{"&map": [[key, value], …]}`. An object with one key that begins with "&" gets a second "&" before it.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ def message_from_json(value: Any) -> Message:
 def value_to_json(value: Any) -> Any:
     """The JSON form of a free-form value, without loss."""
     if isinstance(value, dict):
-        named = all(isinstance(key, str) for key in value)
-        if named and not (len(value) == 1 and next(iter(value)).startswith("&")):
-            return {key: value_to_json(item) for key, item in value.items()}
+        if all(isinstance(key, str) for key in value):
+            escape = "&" if len(value) == 1 and next(iter(value)).startswith("&") else ""
+            return {escape + key: value_to_json(item) for key, item in value.items()}
         return {"&map": [[value_to_json(key), value_to_json(item)] for key, item in value.items()]}
     if isinstance(value, list | tuple):
         return [value_to_json(item) for item in value]
@@ -178,4 +178,6 @@ def _untagged(value: Any) -> Any:
                 return {_untagged(key): _untagged(item) for key, item in items}
             case {"&bytes": _} | {"&time": _} | {"&ext": _} | {"&map": _}:
                 raise ValueError(f"{str(value)[:80]!r} represents no value")
+        if (key := next(iter(value))).startswith("&&"):
+            return {key[1:]: _untagged(value[key])}
     return {key: _untagged(item) for key, item in value.items()}

@@ -52,7 +52,7 @@ class ImportLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_ratio: int = 200
     max_record_bytes: int = 32 << 20
     max_values: int = 500_000
-    max_depth: int = 100
+    max_depth: int = 110  # a message of 100 levels, and the line around it
     max_conversation_bytes: int = 64 << 20
 
     def __post_init__(self) -> None:

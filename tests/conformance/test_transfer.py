@@ -159,6 +159,18 @@ def test_any_message_comes_back_from_a_file(conversation: list[Any], tmp_path_fa
         assert bare(other.get("c")) == bare(store.get("c"))
 
 
+@pytest.mark.parametrize("key", ["k", "&k"])
+def test_the_deepest_messages_come_back_from_a_file(tmp_path: Path, key: str) -> None:
+    value: Any = b"x"
+    for _ in range(99):
+        value = {key: value}
+    with HistoryStore("memory://") as store, HistoryStore("memory://", namespace="other") as other:
+        store.append_many("c", [user("x", metadata={key: value}), assistant(tool_use("c", "f", {key: value}))])
+        export_messages(store, tmp_path / "a.jsonl")
+        import_messages(tmp_path / "a.jsonl", other)
+        assert other.get("c") == store.get("c")
+
+
 def test_owners_come_back_with_their_types(tmp_path: Path) -> None:
     owners: dict[str, tuple[Any, Any]] = {"a": (1, "1"), "b": ("1", 1), "c": (0, -(2**63)), "d": (2**63 - 1, "")}
     path = tmp_path / "out.jsonl"
