@@ -10,13 +10,14 @@ local archives, summaries = archives_in(known[4]), {}
 local function note(summary)
   local revision = summary and summary ~= '' and redis.call('HGET', KEYS[1], '^' .. summary)
   if revision then summaries[revision] = summary end
+  return revision
 end
 note(known[3])
 local formers = {}
 for i, archive in ipairs(archives) do
   local size = redis.call('HGET', KEYS[1], '#' .. archive[1]) or ''
   formers[i] = string.match(size, '^%d+ %d+ %d+ %x+ (.*)$') or ''
-  note(formers[i])
+  if not note(formers[i]) then formers[i] = '' end
 end
 local answer = {known[2] or '', known[5] or '0'}
 for i, archive in ipairs(archives) do

@@ -359,6 +359,14 @@ async def test_a_backup_restores_empty_archives(compacted: Any, tmp_path: Path) 
     assert (await store.expand("c", first)).count == 0
 
 
+async def test_an_export_does_not_name_a_former_summary_that_was_deleted(compacted: Any, tmp_path: Path) -> None:
+    store = await compacted()
+    former = next(one.id for one in await store.get("c", include_archived=True) if one.is_summary)
+    await store.delete_messages("c", [former])
+    await exported(store, tmp_path / "c.jsonl")
+    assert former not in (tmp_path / "c.jsonl").read_text()
+
+
 @pytest.mark.proves("backup")
 @pytest.mark.parametrize("again", [False, True])
 async def test_a_summary_that_is_deleted_during_an_export_is_none(compacted: Any, tmp_path: Path, again: bool) -> None:
