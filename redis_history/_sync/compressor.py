@@ -37,9 +37,11 @@ from redis_history.compaction.worker import (
     CompressionProgress,
     CompressorStats,
     Timing,
+    Version,
     Work,
     compressor_policy,
     is_over,
+    version_of,
 )
 from redis_history.errors import (
     CapabilityError,
@@ -136,7 +138,7 @@ class Compressor:
         self._workers: set[Signal] = set()
         self._running = False
         self._ended_by: BaseException | None = None  # the error that ended a worker
-        self._known: dict[str, int] = {}  # revisions of recently read conversations, the newest first
+        self._known: dict[str, Version] = {}  # versions of recently read conversations, the newest first
 
     @property
     def stats(self) -> CompressorStats:
@@ -270,7 +272,7 @@ class Compressor:
         """Check the newest `_KNOWN` conversations if they have changed. The next sweep finds the others."""
 
         def is_new(one: Conversation) -> bool:
-            return self._known.get(one.conversation_id) != one.revision
+            return self._known.get(one.conversation_id) != version_of(one)
 
         found = self._list(_FIRST_LOOK)
         if any(map(is_new, found[_FIRST_LOOK // 2 :])):
@@ -290,11 +292,11 @@ class Compressor:
         return self._store.backend.execute(ListConversations(limit=limit))
 
     def _remember(self, conversations: Sequence[Conversation]) -> None:
-        newest = {one.conversation_id: one.revision for one in conversations[:_KNOWN]}
-        for name, revision in self._known.items():
+        newest = {one.conversation_id: version_of(one) for one in conversations[:_KNOWN]}
+        for name, version in self._known.items():
             if len(newest) >= _KNOWN:
                 break
-            newest.setdefault(name, revision)
+            newest.setdefault(name, version)
         self._known = newest
 
     def _found(self, conversations: Sequence[Conversation], rested: bool = True) -> int:
@@ -317,7 +319,7 @@ class Compressor:
         gets_old = None if oldest is None else oldest + age
         if gets_old is not None and gets_old < datetime.now(UTC):
             return True
-        self._work.young.add(conversation.conversation_id, conversation.revision, gets_old)
+        self._work.young.add(conversation.conversation_id, version_of(conversation), gets_old)
         return False
 
     def _worker(self, signal: Signal, control: Signal) -> Callable[[], Any]:
@@ -352,7 +354,7 @@ class Compressor:
 
     # Compressing one conversation
 
-    def _compress(self, conversation_id: str, revision: int, signal: Signal) -> None:
+    def _compress(self, conversation_id: str, version: Version, signal: Signal) -> None:
         """Compress one conversation. Its errors are reported; they do not stop the worker."""
         started = time.monotonic()
         lease: RunFence | None = None
@@ -366,7 +368,7 @@ class Compressor:
                     self._work.count(busy=1)
                     rest = self._timing.lease
                     return
-                progress = self._attempt(conversation_id, lease, revision, signal)
+                progress = self._attempt(conversation_id, lease, version, signal)
             except _StoppedError:
                 self._work.succeeded(conversation_id)
                 return
@@ -414,7 +416,7 @@ class Compressor:
             _logger.info("the lease on %r was not released: %s", conversation_id[:80], error)
             return True
 
-    def _attempt(self, conversation_id: str, lease: RunFence, revision: int, signal: Signal) -> CompressionProgress:
+    def _attempt(self, conversation_id: str, lease: RunFence, version: Version, signal: Signal) -> CompressionProgress:
         messages = self._store.get(conversation_id)
         now = datetime.now(UTC)
         plans = wider(self._policy, lambda policy: policy.plan(messages, now=now))
@@ -424,7 +426,7 @@ class Compressor:
             self._work.succeeded(conversation_id)
             ages = isinstance(self._policy.older_than, timedelta)
             until = now + timedelta(seconds=self._timing.sweep_interval) if ages else None
-            self._work.settled.add(conversation_id, revision, until)
+            self._work.settled.add(conversation_id, version, until)
             return CompressionProgress("nothing", conversation_id)
         summary: Message | None = None
         self._report(CompressionProgress("started", conversation_id, len(plan.seen), plan.tokens))
@@ -438,7 +440,7 @@ class Compressor:
             # Do not retry at this revision; after a change only after a while, because a summary costs money.
             self._work.count(nothing=1)
             wait = self._work.failed(conversation_id)
-            self._work.settled.add(conversation_id, revision, None)
+            self._work.settled.add(conversation_id, version, None)
             return CompressionProgress(
                 "nothing", conversation_id, len(plan.seen), plan.tokens, wait=wait, error=describe_error(error)
             )

@@ -131,23 +131,31 @@ class Timing(Struct, frozen=True):
         check_seconds(self.grace, "grace", 0)
 
 
+#: Of a conversation: a deleted one may come back, and reach the same revision.
+Version = tuple[datetime | None, int]
+
+
+def version_of(conversation: Conversation) -> Version:
+    return conversation.created_at, conversation.revision
+
+
 class Facts:
-    """Facts that hold for a conversation at one revision, until a time (None: forever). Thread-safe."""
+    """Facts that hold for a conversation at one version, until a time (None: forever). Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._until: OrderedDict[str, tuple[int, datetime | None]] = OrderedDict()
+        self._until: OrderedDict[str, tuple[Version, datetime | None]] = OrderedDict()
 
-    def add(self, conversation_id: str, revision: int, until: datetime | None) -> None:
+    def add(self, conversation_id: str, version: Version, until: datetime | None) -> None:
         with self._lock:
             self._until.pop(conversation_id, None)
-            self._until[conversation_id] = revision, until
+            self._until[conversation_id] = version, until
             while len(self._until) > _MAX_FACTS:
                 self._until.popitem(last=False)
 
     def __contains__(self, conversation: Conversation) -> bool:
-        revision, until = self._until.get(conversation.conversation_id, (None, None))
-        return revision == conversation.revision and (until is None or datetime.now(UTC) < until)
+        version, until = self._until.get(conversation.conversation_id, (None, None))
+        return version == version_of(conversation) and (until is None or datetime.now(UTC) < until)
 
 
 class Work:
@@ -157,7 +165,7 @@ class Work:
         self._first_wait = first_wait
         self._longest_wait = longest_wait
         self._lock = threading.Lock()
-        self._waiting: OrderedDict[str, int] = OrderedDict()
+        self._waiting: OrderedDict[str, Version] = OrderedDict()
         self._working: set[str] = set()
         self._resting: dict[str, float] = {}
         self._failures: Counter[str] = Counter()
@@ -179,18 +187,18 @@ class Work:
                     if not rested or self._resting[name] > now:
                         continue
                     del self._resting[name]
-                self._waiting[name] = conversation.revision
+                self._waiting[name] = version_of(conversation)
                 new += 1
         return new
 
-    def take(self) -> tuple[str, int] | None:
-        """The next conversation to compress, and the revision at which it was found."""
+    def take(self) -> tuple[str, Version] | None:
+        """The next conversation to compress, and the version at which it was found."""
         with self._lock:
             if not self._waiting:
                 return None
-            name, revision = self._waiting.popitem(last=False)
+            name, version = self._waiting.popitem(last=False)
             self._working.add(name)
-            return name, revision
+            return name, version
 
     def succeeded(self, conversation_id: str) -> None:
         """The work on the conversation has ended without a failure."""

@@ -313,6 +313,18 @@ async def test_a_change_wakes_the_compressor(store: Any, stores: Stores) -> None
     assert compressor.stats.sweeps == 1
 
 
+async def test_a_conversation_that_was_made_anew_is_looked_at_again(store: Any) -> None:
+    by_length = compressor_of(store, summarize, max_messages=5)
+    by_age = compressor_of(store, summarize, max_messages=None, older_than=timedelta(days=1))
+    for compressor in (by_length, by_age):
+        await store.append_many("c", [system(f"rule {number}") for number in range(10)])
+        assert (await compressor.run_once()).compressed == 0
+        await store.delete_conversation("c")
+        await store.append_many("c", [assistant(one.text, timestamp="2020-01-01") for one in LOTS])
+        assert (await compressor.run_once()).compressed == 1
+        await store.delete_conversation("c")
+
+
 async def test_a_preview_changes_nothing(store: Any) -> None:
     await store.append_many("c", LOTS)
     await store.append_many("short", LOTS[:5])
