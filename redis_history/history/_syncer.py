@@ -68,6 +68,8 @@ class Syncer:
         self.conversation_id = conversation_id
         self.replica = Replica()
         self.outbox.clear()
+        # Without a conversation: all messages, also those that the limits of the history have removed.
+        self._early: list[Message] = []
         self._hidden: set[str] = set()  # removed by the limits of the history, and not stored yet
         self._left_out: set[str] = set()  # left out by a reduction, although the store keeps them
         self._seen = 0  # up to this revision, own changes included, the entries are those of the store
@@ -76,7 +78,7 @@ class Syncer:
     @property
     def unsaved(self) -> list[Message]:
         with self._history._lock:
-            return self.outbox.unsaved() if self.conversation_id is not None else list(self._history._entries)
+            return self.outbox.unsaved() if self.conversation_id is not None else list(self._early)
 
     @property
     def cursor(self) -> Cursor | None:
@@ -92,12 +94,16 @@ class Syncer:
     # Called by the history, with its lock held
 
     def adding(self, message: Message, size: int) -> None:
-        if self.conversation_id is not None:
+        if self.conversation_id is None:
+            self._early.append(message)
+        else:
             self._put(Add(message, size))
             self._left_out.discard(message.id)
 
     def replacing(self, entries: list[Message]) -> None:
-        if self.conversation_id is not None:
+        if self.conversation_id is None:
+            self._early = list(entries)
+        else:
             target = stamped(entries)
             op = Restore.of(self.bound_id, target)  # raises if it would not fit
             change = Rewrite(self._seen, target, sum(len(entry.body) for entry in op.entries))
@@ -109,9 +115,10 @@ class Syncer:
     def reducing(self, entries: list[Message]) -> None:
         """A summary moves entries to the archive of the store. Entries that a plugin only left out stay stored, and are
         not shown here."""
-        if self.conversation_id is None:
-            return
         before = self._history._entries
+        if self.conversation_id is None:
+            self._early = [*(one for one in self._early if one.id not in self._history._ids), *entries]
+            return
         summary, replaced = summary_and_replaced(before, entries)
         left_out = {entry.id for entry in before}.difference(entry.id for entry in (*entries, *replaced))
         if summary is not None:
@@ -185,11 +192,17 @@ class Syncer:
             self._compose()
 
     def bind(self, conversation_id: str) -> None:
-        """Save to a conversation that was not read: all entries are new to it."""
+        """Save to a conversation that was not read: all entries are new to it, and those that are not stored yet."""
         with self._history._lock:
+            entries = self._history._entries if self.conversation_id is not None else self._early
+            if self._hidden:
+                stored = self.outbox.apply(self.replica.messages, self.replica)
+                entries = [one for one in stored if one.id not in self._left_out]
             self._begin(conversation_id)
-            for message in stamped(self._history._entries):  # a summary is newer than what follows it
+            for message in stamped(entries):  # a summary is newer than what follows it
                 self.outbox.put(Add(message, len(encode_body(message))))
+                if message.id not in self._history._ids:
+                    self._hidden.add(message.id)
 
     def _use(self, snapshot: Snapshot) -> None:
         self.replica.begin(snapshot.messages, snapshot.cursor, whole=len(snapshot.messages) == snapshot.message_count)

@@ -224,6 +224,21 @@ async def test_limits_remove_nothing_from_the_store(stores: Any) -> None:
     assert texts(history) == ["s", "8", "9"]
 
 
+@pytest.mark.proves("no-overwrite")
+@pytest.mark.parametrize("loaded", [None, "d"])
+async def test_entries_beyond_the_limits_are_saved_to_any_conversation(stores: Any, loaded: str | None) -> None:
+    store, history = stores(), history_over(stores(), max_length=3)
+    if loaded is not None:
+        await history.load(loaded)
+    history.add_system("s")
+    for number in range(6):
+        history.add_text("user", str(number))
+    assert len(history.unsaved) == 7
+    assert await history.save("c") == 7
+    assert texts(history) == ["s", "4", "5"]
+    assert await stored_texts(store) == ["s", *map(str, range(6))]
+
+
 async def test_invalid_input_is_rejected_before_sending(stores: Any) -> None:
     history = history_over(stores())
     await history.load("c")
