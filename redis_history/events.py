@@ -178,8 +178,9 @@ class HistoryRestored(Change, frozen=True, tag="history_restored"):
 
 class HistoryCompacted(Change, frozen=True, tag="history_compacted"):
     """The summary `summary_id` replaced the oldest `count` messages, which are in the archive now: all messages with a
-    position up to `through`, that of the summary, except system messages that are not summaries. `summary` is None if
-    it was removed since."""
+    position up to `through`, that of the summary, except system messages that are not summaries, replies that are being
+    written, and pinned messages with their tool calls and results, which may come later. `summary` is None if it was
+    removed since."""
 
     summary_id: str
     summary: Message | None

@@ -107,7 +107,10 @@ class Replica:
                 self.remove(event.removed_ids)
             case events.HistoryCompacted():
                 before = [one for one in self.messages if position_in_store(one) <= event.through]
-                self.remove([one.id for one in leaving(before)])
+                replaced = leaving(before)
+                if len(replaced) != event.count:  # what stays also depends on later messages, and on pins removed since
+                    return False
+                self.remove([one.id for one in replaced])
                 if event.summary is not None:
                     self.put(event.summary)
             case events.HistoryCleared() | events.ConversationDeleted():

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from redis_history import Plugin, system, tool_use, user
+from redis_history import Plugin, assistant, system, tool, tool_result, tool_use, user
 from redis_history.errors import (
     BackendUnavailableError,
     BatchTooLargeError,
@@ -237,6 +237,20 @@ async def test_entries_beyond_the_limits_are_saved_to_any_conversation(stores: A
     assert await history.save("c") == 7
     assert texts(history) == ["s", "4", "5"]
     assert await stored_texts(store) == ["s", *map(str, range(6))]
+
+
+@pytest.mark.proves("histories")
+@pytest.mark.parametrize("unpinned", [False, True])
+async def test_a_compaction_by_others_leaves_the_call_of_a_later_pinned_result(stores: Any, unpinned: bool) -> None:
+    store, history = stores(), history_over(stores())
+    result = tool(tool_result("t", "rules"), id="pin", metadata={"pinned": True})
+    await store.append_many("c", [user("a"), assistant(tool_use("t", "f")), user("b"), result, user("c")])
+    await history.load("c")
+    await store.compact("c", through="pin", summary="of a and b")
+    if unpinned:
+        await store.pin("c", "pin", pinned=False)
+    await history.save()
+    assert history.entries == await store.get("c")
 
 
 async def test_invalid_input_is_rejected_before_sending(stores: Any) -> None:
