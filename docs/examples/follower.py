@@ -43,15 +43,9 @@ def states(store: HistoryStore, conversation_id: str) -> Iterator[dict[str, Mess
                     case MessagesDeleted():
                         for message_id in event.message_ids:
                             known.pop(message_id, None)
-                    case HistoryCompacted():  # a summary took the place of the oldest messages
-                        for message in list(known.values()):
-                            if message.position <= event.through and message.role != "system":
-                                del known[message.id]
-                        if event.summary is not None:
-                            known[event.summary_id] = event.summary
                     case RunChanged():  # who works on it: docs/how-to/runs.md
                         continue
-                    case HistoryExpanded() | Reset():
+                    case HistoryCompacted() | HistoryExpanded() | Reset():
                         break  # read again
                 yield known
             else:

@@ -135,6 +135,7 @@ def test_the_follower_has_what_is_stored(store: HistoryStore) -> None:
         lambda: store.append("c", user("5", id="5")),
         lambda: store.update_message("c", user("six", id="5")),
         lambda: store.delete_messages("c", ["5"]),
+        lambda: store.pin("c", "1"),
         lambda: store.compact("c", through="2", summary="They counted."),
         lambda: store.clear("c"),
     ):
