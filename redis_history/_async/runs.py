@@ -353,7 +353,7 @@ _runs_here: ContextVar[tuple[AsyncRun, ...]] = ContextVar("redis_history_runs", 
 
 def run_here(store: Any, conversation_id: str) -> AsyncRun:
     """The run of a conversation whose block the caller is in. Raises RunLostError."""
-    for run in _runs_here.get():
+    for run in reversed(_runs_here.get()):  # a task may outlive the run in whose block it was created
         if run.conversation_id == conversation_id and run._store.backend is store.backend:
             return run
     raise RunLostError(

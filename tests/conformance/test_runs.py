@@ -568,6 +568,22 @@ async def test_an_exclusive_store_writes_for_the_run_around_it(stores: Any, face
     assert [message.text for message in await exclusive.get("c")] == ["four", "five"]
 
 
+async def test_a_task_that_outlives_a_run_writes_for_the_run_of_its_own(stores: Any, face: str) -> None:
+    if face == "sync":
+        pytest.skip("a thread does not inherit the runs of its parent")
+    store = stores()
+
+    async def work() -> None:
+        async with store.run("c", wait=SOON):
+            await store.exclusive().append("c", assistant("written"))
+
+    async with store.run("c"):
+        task = asyncio.create_task(work())
+        await until_waiting(store, 1)
+    await task
+    assert [message.text for message in await store.get("c")] == ["written"]
+
+
 async def test_the_fence_is_checked_with_the_message(stores: Any) -> None:
     """A stale fence, also with the right number or the right id."""
     store = stores()
