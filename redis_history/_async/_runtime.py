@@ -261,11 +261,9 @@ class Canceller:
         self._task.cancel()
 
     def is_own(self, error: BaseException | None) -> bool:
-        """Whether this error is the cancellation by `cancel`, and by nobody else; then the task is not cancelled any
-        more."""
-        if not (self._cancelled and isinstance(error, asyncio.CancelledError)):
-            return False
-        return self._task.uncancel() == 0
+        """Whether this error is the cancellation by `cancel`, and by nobody else. The task is not cancelled by it any
+        more, also if its code has handled the error, or raised another one."""
+        return self._cancelled and self._task.uncancel() == 0 and isinstance(error, asyncio.CancelledError)
 
 
 async def uninterrupted(work: Work, unfinished: set[Any]) -> None:

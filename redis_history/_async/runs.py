@@ -196,6 +196,16 @@ class AsyncRun:
             self._canceller = Canceller()
         self._entered = True
         self._signal = Signal()
+        try:
+            await self._begin()
+        except BaseException as error:
+            if self._is_own_cancellation(error):
+                raise self._stopped() from error
+            raise
+        _runs_here.set((*_runs_here.get(), self))
+        return self
+
+    async def _begin(self) -> None:
         await self._store._runs.take(self, self._wait)
         try:
             head = await self._store.backend.execute(ReadHead(self.conversation_id, 1))
@@ -207,8 +217,6 @@ class AsyncRun:
         except BaseException:
             await uninterrupted(self._abandon, self._unfinished)
             raise
-        _runs_here.set((*_runs_here.get(), self))
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -219,13 +227,20 @@ class AsyncRun:
             status = "stopped"
         elif error is not None:
             status = "failed" if isinstance(error, Exception) else "interrupted"
+        stopped = self._is_own_cancellation(error)
 
         async def end() -> None:
             await self._end(status)
 
         await uninterrupted(end, self._unfinished)
-        if self._canceller is not None and self._canceller.is_own(error) and self._stop_requested:
+        if stopped:
             raise self._stopped() from error
+
+    def _is_own_cancellation(self, error: BaseException | None) -> bool:
+        """At the end of the block: whether this error is the cancellation by a request to stop. From now on, none
+        cancels the task."""
+        canceller, self._canceller = self._canceller, None
+        return canceller is not None and canceller.is_own(error)
 
     def _stopped(self) -> RunStopped:
         reason = f": {self._stop_reason}" if self._stop_reason else ""
@@ -233,7 +248,7 @@ class AsyncRun:
 
     async def _abandon(self) -> None:
         """End a run that did not begin."""
-        await self._end("interrupted")
+        await self._end("stopped" if self._stop_requested else "interrupted")
 
     async def _end(self, status: RunStatus) -> None:
         self._ended = True
@@ -324,7 +339,7 @@ class AsyncRun:
         if not self._stop_requested:
             self._stop_requested, self._stop_reason = True, run.stop_reason
             self._notify()
-            if self._canceller is not None and not self._ended:
+            if self._canceller is not None:
                 self._canceller.cancel()
         return True
 

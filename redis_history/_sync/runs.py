@@ -195,6 +195,16 @@ class Run:
             self._canceller = Canceller()
         self._entered = True
         self._signal = Signal()
+        try:
+            self._begin()
+        except BaseException as error:
+            if self._is_own_cancellation(error):
+                raise self._stopped() from error
+            raise
+        _runs_here.set((*_runs_here.get(), self))
+        return self
+
+    def _begin(self) -> None:
         self._store._runs.take(self, self._wait)
         try:
             head = self._store.backend.execute(ReadHead(self.conversation_id, 1))
@@ -206,8 +216,6 @@ class Run:
         except BaseException:
             uninterrupted(self._abandon, self._unfinished)
             raise
-        _runs_here.set((*_runs_here.get(), self))
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -218,13 +226,20 @@ class Run:
             status = "stopped"
         elif error is not None:
             status = "failed" if isinstance(error, Exception) else "interrupted"
+        stopped = self._is_own_cancellation(error)
 
         def end() -> None:
             self._end(status)
 
         uninterrupted(end, self._unfinished)
-        if self._canceller is not None and self._canceller.is_own(error) and self._stop_requested:
+        if stopped:
             raise self._stopped() from error
+
+    def _is_own_cancellation(self, error: BaseException | None) -> bool:
+        """At the end of the block: whether this error is the cancellation by a request to stop. From now on, none
+        cancels the task."""
+        canceller, self._canceller = self._canceller, None
+        return canceller is not None and canceller.is_own(error)
 
     def _stopped(self) -> RunStopped:
         reason = f": {self._stop_reason}" if self._stop_reason else ""
@@ -232,7 +247,7 @@ class Run:
 
     def _abandon(self) -> None:
         """End a run that did not begin."""
-        self._end("interrupted")
+        self._end("stopped" if self._stop_requested else "interrupted")
 
     def _end(self, status: RunStatus) -> None:
         self._ended = True
@@ -323,7 +338,7 @@ class Run:
         if not self._stop_requested:
             self._stop_requested, self._stop_reason = True, run.stop_reason
             self._notify()
-            if self._canceller is not None and not self._ended:
+            if self._canceller is not None:
                 self._canceller.cancel()
         return True
 

@@ -19,10 +19,10 @@ from redis_history.errors import (
     RunStopped,
 )
 from redis_history.importers import async_export_messages, async_import_messages
-from redis_history.operations import EndRun, LeaveRun, RunFence, StopRun, TakeRun
+from redis_history.operations import EndRun, LeaveRun, ReadHead, RunFence, StopRun, TakeRun
 from tests.conformance.conftest import SOON
 from tests.conformance.test_stream import execute
-from tests.support.faces import open_store
+from tests.support.faces import act_after, open_store
 from tests.support.servers import until
 
 
@@ -501,6 +501,52 @@ async def test_cancel_ends_the_block(stores: Any, face: str) -> None:
     assert (await store.get_run("c")).status == "stopped"
     task = asyncio.current_task()
     assert task is not None
+    assert task.cancelling() == 0
+
+
+async def test_a_stop_during_the_entry_is_no_cancellation_of_the_task(stores: Any, face: str) -> None:
+    if face == "sync":
+        pytest.skip("threads are not cancelled")
+    store, other = stores(), stores()
+
+    async def stop() -> None:
+        await other.stop_run("c", reason="now")
+        await asyncio.sleep(SOON)
+
+    act_after(store, ReadHead, stop)
+    with pytest.raises(RunStopped, match="now"):
+        async with store.run("c", cancel=True):
+            pass
+    assert (await store.get_run("c")).status == "stopped"
+
+
+async def test_a_block_may_handle_the_cancellation_of_a_stop(stores: Any, face: str) -> None:
+    if face == "sync":
+        pytest.skip("threads are not cancelled")
+    store, task = stores(), asyncio.current_task()
+    assert task is not None
+
+    async def fail() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            raise ValueError
+
+    async with store.run("c", cancel=True):
+        with contextlib.suppress(asyncio.CancelledError):
+            await store.stop_run("c")
+            await asyncio.sleep(60)
+    assert task.cancelling() == 0
+
+    async def work() -> None:
+        async with store.run("c", cancel=True), asyncio.TaskGroup() as group:
+            group.create_task(fail())  # with Python 3.13, its error cancels the cancelled parent once more
+            stops.add(asyncio.create_task(store.stop_run("c")))
+
+    stops: set[asyncio.Task[bool]] = set()
+    with pytest.raises(ExceptionGroup):
+        await work()
+    assert await stops.pop()
     assert task.cancelling() == 0
 
 
