@@ -117,6 +117,8 @@ class AsyncRun:
         while not self._stop_requested and not self._lost and (left := ends - time.monotonic()) > 0:
             await signal.wait(left)
             signal.clear()
+        if self._stop_requested or self._lost:
+            signal.set()  # for other threads that wait
         return self._stop_requested
 
     async def append(self, message: Message, *, expected_revision: int | None = None) -> Appended:

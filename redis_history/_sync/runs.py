@@ -118,6 +118,8 @@ class Run:
         while not self._stop_requested and not self._lost and (left := ends - time.monotonic()) > 0:
             signal.wait(left)
             signal.clear()
+        if self._stop_requested or self._lost:
+            signal.set()  # for other threads that wait
         return self._stop_requested
 
     def append(self, message: Message, *, expected_revision: int | None = None) -> Appended:

@@ -155,6 +155,15 @@ async def has_text(store: Any, wanted: str, message_id: str = "r") -> bool:
     return message is not None and message.text == wanted
 
 
+async def test_several_wait_for_a_stop(stores: Any) -> None:
+    store = stores()
+    async with store.run("c") as run:
+        waiting = [asyncio.create_task(run.wait_stop(60)) for _ in range(3)]
+        assert not await run.wait_stop(0.1)
+        await store.stop_run("c")
+        assert await asyncio.wait_for(asyncio.gather(*waiting), SOON) == [True] * 3
+
+
 @pytest.mark.smoke
 async def test_a_stop_ends_the_reply_and_settles_its_calls(stores: Any) -> None:
     holder, other = stores(), stores()
