@@ -89,6 +89,7 @@ class Run:
         self._newest = 0  # the newest sequence that `messages` has seen
         self._newest_at: datetime | None = None  # the time of the newest message when the run began
         self._returned: set[str] = set()  # ids of the messages that `messages` has returned
+        self._growing: set[str] = set()  # ids of the replies that it has seen before their end
         self._own: set[str] = set()  # ids of the messages that the run has written
         self._unfinished: set[Any] = set()
 
@@ -163,7 +164,11 @@ class Run:
             for event in changes.events:
                 if isinstance(event, Reset):
                     page = self._store.backend.execute(ReadPage(self.conversation_id, _LOOKED_AT, newest=True))
-                    messages = tuple(one for one in page.messages if (one.sequence or 0) > newest and self._is_new(one))
+                    messages = tuple(
+                        one
+                        for one in page.messages
+                        if one.id in self._growing or ((one.sequence or 0) > newest and self._is_new(one))
+                    )
                 elif isinstance(event, HistoryRestored):
                     messages = tuple(filter(self._is_new, event.messages))
                 elif isinstance(event, MessagesAppended):
@@ -174,12 +179,15 @@ class Run:
                     messages = ()
                 for message in messages:
                     newest = max(newest, message.sequence or 0)
-                    if message.id not in self._own and message.status != "streaming":
+                    if message.status == "streaming":
+                        self._growing.add(message.id)
+                    elif message.id not in self._own:
                         found[message.id] = message
                 cursor = event.cursor
             if not changes.more:  # and no read has failed
                 self._cursor, self._newest = cursor, newest
                 self._returned.update(found)
+                self._growing.difference_update(found)
                 return list(found.values())
 
     def _is_new(self, message: Message) -> bool:

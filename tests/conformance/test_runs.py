@@ -285,6 +285,19 @@ async def test_messages_after_a_reset_are_returned_once(stores: Any) -> None:
         assert [message.text for message in await run.messages()] == ["two"]
 
 
+async def test_a_reply_of_others_that_ended_before_a_reset_is_returned(stores: Any) -> None:
+    holder, other = stores(log_length=10), stores(log_length=10)
+    async with holder.run("c") as run:
+        async with other.stream("c") as reply:
+            await other.append("c", user("one"))
+            assert [message.text for message in await run.messages()] == ["one"]
+            await reply.write("two")
+        for number in range(100):
+            await other.update_conversation("c", title=str(number))
+        assert [message.text for message in await run.messages()] == ["two"]
+        assert await run.messages() == []
+
+
 async def test_a_cancelled_read_of_messages_loses_none(stores: Any, face: str) -> None:
     if face == "sync":
         pytest.skip("threads are not cancelled")
