@@ -174,7 +174,14 @@ class Job:
 
 
 def spawn(work: Work, name: str) -> Job:
-    return Job(asyncio.create_task(work(), name=name))
+    """Run `work` in the background, not before the caller goes on: with Python 3.12, a loop may have
+    asyncio.eager_task_factory."""
+
+    async def run() -> None:
+        await sleep(0)
+        await work()
+
+    return Job(asyncio.create_task(run(), name=name))
 
 
 class Background:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import random
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -123,6 +124,21 @@ def test_a_loop_that_runs_and_stops_many_times(own_server: Start) -> None:
         wait_until(lambda: len(client.client_list()) == 1, "the store's connections to end")
     loop.close()
     gc.collect()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="new in Python 3.12")
+def test_a_loop_whose_tasks_begin_at_once(server: RealServer, namespace: str) -> None:
+    async def work() -> None:
+        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
+        async with AsyncHistoryStore(server.url, namespace=namespace) as store:
+            async with store.run("c") as run, run.stream() as reply:
+                await reply.write("Hello")
+            assert [message.text for message in await store.get("c")] == ["Hello"]
+
+    thread = threading.Thread(target=asyncio.run, args=(work(),), daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
 
 
 @pytest.mark.proves("threads")
