@@ -12,7 +12,7 @@ from typing import Any, Final, Self, Unpack
 
 from msgspec.structs import replace
 
-from redis_history._async._runtime import Canceller, Signal, uninterrupted
+from redis_history._async._runtime import Canceller, Signal, uninterrupted, wait_for_unfinished
 from redis_history._async.replies import AsyncReply
 from redis_history._validation import check_name, check_seconds, check_text
 from redis_history.errors import (
@@ -91,6 +91,7 @@ class AsyncRun:
         self._growing: set[str] = set()  # ids of the replies that it has seen before their end
         self._own: set[str] = set()  # ids of the messages that the run has written
         self._unfinished: set[Any] = set()
+        self._ends_of_replies: set[Any] = set()  # that are unfinished
 
     @property
     def stop_requested(self) -> bool:
@@ -263,6 +264,7 @@ class AsyncRun:
     async def _end(self, status: RunStatus) -> None:
         self._ended = True
         try:
+            await wait_for_unfinished(self._ends_of_replies)
             if not self._lost and self._interrupted_since is not None:  # its reply may have ended only now
                 await self._settle("interrupted", since=self._interrupted_since)
             if status != "completed" and self._own and not self._lost:

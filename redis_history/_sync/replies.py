@@ -87,6 +87,7 @@ class Reply(Openable):
         """Write it only while its writer has this run. Before the beginning."""
         self._run_of, self._fence = run, fence
         self._op = self._op.for_run(fence)
+        self._unfinished = run._ends_of_replies
 
     @property
     def message(self) -> Message:

@@ -104,7 +104,8 @@ class RunKeeper:
             runs = [*self._held.values(), *(run for waiting in self._waiting.values() for run in waiting)]
         self.wake()
         for run in runs:
-            run._fail(StoreClosedError("the store was closed"))
+            if not run._ended:  # else its end may be under way, after a cancellation
+                run._fail(StoreClosedError("the store was closed"))
         if job is not None:
             job.stop()
 

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from redis_history import RunChanged, assistant, text, tool_use, user
@@ -490,6 +491,20 @@ async def test_an_entry_cancelled_at_any_moment_leaves_no_run(stores: Any, face:
         info = await store.get_run("c")
         assert not info.is_active
         assert info.waiting == ()
+
+
+async def test_a_cancelled_scope_of_anyio_ends_reply_run_and_store(stores: Any, face: str) -> None:
+    """It also cancels each `await` at the ends of their blocks."""
+    if face == "sync":
+        pytest.skip("threads are not cancelled")
+    other = stores()
+    with anyio.CancelScope() as scope:
+        async with stores() as store, store.run("c") as run, run.stream() as reply:
+            await reply.write("half")
+            scope.cancel()
+            await asyncio.sleep(60)
+    async with other.run("c", wait=2):
+        assert [(message.text, message.status) for message in await other.get("c")] == [("half", "interrupted")]
 
 
 async def test_a_run_is_entered_once(stores: Any) -> None:
