@@ -21,6 +21,7 @@ export class VirtualList {
     this.heights = new Map();
     this.drawn = new Map();
     this.pinned = true; // whether the list is at the end, and follows it
+    this.end = 0; // where the list itself scrolled to, to follow the end
     this.endless = false; // whether rows after these are not loaded, so that there is no end to follow
     this.held = null; // a row that was just unfolded or navigated to: it keeps its place while heights are measured
     this.resizes = new ResizeObserver((entries) => this.measured(entries));
@@ -84,6 +85,7 @@ export class VirtualList {
       }
     }
     this.paint();
+    if (this.pinned) this.end = this.scroller.scrollTop;
   }
 
   /** Draw only the rows near the viewport. */
@@ -189,7 +191,9 @@ export class VirtualList {
 
   scrolled() {
     const { scrollTop, clientHeight, scrollHeight } = this.scroller;
-    this.pinned = !this.endless && scrollHeight - scrollTop - clientHeight < AT_END;
+    // The view may have become lower since the list scrolled to the end: only a reader who scrolls up leaves it.
+    const stays = this.pinned && scrollTop > this.end - 1;
+    this.pinned = !this.endless && (stays || scrollHeight - scrollTop - clientHeight < AT_END);
     this.paint();
     this.onScroll();
   }
