@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Final, Literal
+from weakref import WeakValueDictionary
 
 import orjson
 from msgspec.structs import replace
@@ -24,6 +25,7 @@ from redis_history.errors import RedisHistoryError, RunStopped
 from redis_history.integrations._extras import check_store
 from redis_history.model import Message, Participant, Position
 from redis_history.model.ids import check_conversation_id
+from redis_history.model.runs import RunInfo
 from redis_history.web._feed import Feed
 from redis_history.web._http import EndSignals, EventStream, Refused, answer, bad_input, failure, is_same_origin
 from redis_history.web.access import Action, Authorize, SignedIn, call
@@ -102,6 +104,7 @@ class ChatEndpoints:
         self._agent_name, self._busy, self._wait = agent_name, busy, wait
         self._tasks: set[asyncio.Task[None]] = set()
         self._feeds: dict[tuple[Any, ...], Feed] = {}
+        self._beginning: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._signals = EndSignals(self._end_streams)
         self._closed = False
 
@@ -195,10 +198,16 @@ class ChatEndpoints:
         if asked.fork is not None:
             await self._store.fork(asked.conversation_id, asked.fork, through=kept)
             asked.conversation_id = asked.fork
+        lock = self._beginning.setdefault(asked.conversation_id, asyncio.Lock())
+        async with lock:  # a copy of a request finds the run of the first one
+            return await self._begin(asked, kept, http)
+
+    async def _begin(self, asked: Asked, kept: Message | None, http: Request) -> Response:
+        """Store a request, and begin its answer, unless it is a copy. `kept`: see `_replaced`."""
         chat = asked.conversation_id
         active = await self._store.get_run(chat)
         if active is not None and active.is_active:
-            if self._busy == "refuse":
+            if self._busy == "refuse" and (kept is not None or not await self._is_copy(asked, active)):
                 raise Refused(409, "conflict", "an answer is being written; wait for its end, or stop it")
             if kept is not None:  # the answer that is being written is replaced, too
                 await self._check(http, chat, "stop")
@@ -306,11 +315,19 @@ class ChatEndpoints:
         added = [*new_results(asked.results, stored), *(one for one in authored[:-1] if one.id not in known)]
         added += authored[-1:]
         if not added:
-            calls = {result.tool_use_id for one in asked.results for result in one.tool_results}
-            given = [one for one in stored if calls.intersection(result.tool_use_id for result in one.tool_results)]
-            return (given[-1], True) if given else (None, False)
+            given = _given(asked, stored)
+            return given, given is not None
         done = await store.append_many(chat, added)
         return done[-1].message, all(one.duplicate for one in done)
+
+    async def _is_copy(self, asked: Asked, run: RunInfo) -> bool:
+        """Whether a run answers an earlier copy of this request."""
+        if asked.messages:
+            last = await self._store.get_message(asked.conversation_id, asked.messages[-1].id)
+        else:
+            stored = await self._store.get(asked.conversation_id, limit=LISTED)
+            last = None if new_results(asked.results, stored) else _given(asked, stored)
+        return last is not None and self._protocol.answered_by(run, last) is not None
 
     async def _authored(self, asked: Asked, http: Request) -> list[Message]:
         """The messages of a request, with their author."""
@@ -356,6 +373,13 @@ class ChatEndpoints:
             _logger.warning("an answer in conversation %r failed: %s", run.conversation_id[:80], error)
         except Exception:
             _logger.exception("an answer in conversation %r failed", run.conversation_id[:80])
+
+
+def _given(asked: Asked, stored: list[Message]) -> Message | None:
+    """The last stored message that has results for the same calls as a request."""
+    calls = {result.tool_use_id for one in asked.results for result in one.tool_results}
+    given = (one for one in reversed(stored) if calls.intersection(part.tool_use_id for part in one.tool_results))
+    return next(given, None)
 
 
 class _Route(BaseRoute):

@@ -104,8 +104,9 @@ async def test_a_second_message_waits_or_is_refused(serve: Any, store: AsyncHist
     second = asyncio.create_task(ask(client, asked("two", "u2")))
     await until(lambda: is_waiting(store))
     assert gate.calls == 1
+    again = asyncio.create_task(ask(strict, asked("one")))  # the very message that is being answered
     gate.open.set()
-    assert text_in(await first) == text_in(await second) == "first last"
+    assert text_in(await first) == text_in(await second) == text_in(await again) == "first last"
     assert sorted(message.text for message in await store.get(CHAT)) == ["first last", "first last", "one", "two"]
 
 
@@ -114,6 +115,19 @@ async def test_a_repeated_request_is_answered_once(serve: Any, store: AsyncHisto
     first = await ask(client, asked("Hello"))
     again = await ask(client, asked("Hello"))
     assert text_in(first) == text_in(again)
+    assert len(await store.get(CHAT)) == 2
+
+
+async def test_copies_of_a_request_at_once_are_answered_once(serve: Any, store: AsyncHistoryStore) -> None:
+    arrived = asyncio.Barrier(4)
+
+    async def authorize(request: Any, chat: str | None, action: str) -> bool:
+        await arrived.wait()
+        return True
+
+    client = await serve(speaker(store), authorize=authorize)
+    copies = await asyncio.gather(*(ask(client, asked("Hello")) for _ in range(4)))
+    assert [text_in(copy) for copy in copies] == ["You said: Hello"] * 4
     assert len(await store.get(CHAT)) == 2
 
 
