@@ -11,7 +11,7 @@ from typing import Any, Final
 import orjson
 
 from redis_history.formats.json_form import to_json
-from redis_history.model import Conversation, Message, Part
+from redis_history.model import Conversation, Message, Part, TextPart
 from redis_history.model.runs import RunInfo
 from redis_history.search.hits import Highlight, SearchHit
 
@@ -110,8 +110,8 @@ def message_preview(message: Message | None) -> dict[str, Any] | None:
 
 
 def parts_shape(parts: Iterable[Part]) -> list[dict[str, Any]]:
-    """Parts, as within a message."""
-    return [_part_shape(to_json(part), LONGEST) for part in parts]
+    """Parts, as within a message, but with whole texts, which further text may continue."""
+    return [_part_shape(to_json(part), None if type(part) is TextPart else LONGEST) for part in parts]
 
 
 def _facts_of_reply(message: Message) -> dict[str, Any]:

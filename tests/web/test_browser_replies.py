@@ -14,7 +14,7 @@ from playwright.async_api import expect
 from redis_history import AsyncHistoryStore, assistant, tool, tool_result, tool_use, user
 from tests.support.servers import RealServer
 from tests.support.web import serve
-from tests.web.browsing import Network, Site, Window, Windows
+from tests.web.browsing import Held, Network, Site, Window, Windows
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -50,6 +50,28 @@ async def test_a_reply_is_shown_whole_while_it_is_written_and_afterwards(window:
         await expect(row.locator("h5")).to_have_count(25)
         assert await row.locator("button.more").count() == 0
         assert await row.locator(".prose").all_inner_texts() == shown
+
+
+async def test_a_long_reply_is_whole_if_the_page_was_opened_in_the_middle(window: Window, site: Site) -> None:
+    name, words = site.name("middle"), ("Some of it. " * 50 + "\n\n") * 40
+    site.store.append(name, user("Tell me everything."))
+    page = await window.open()
+    row = page.locator(".row[data-id=r]")
+    paragraphs = row.locator(".prose p")
+    async with store_of(site) as store, store.stream(name, id="r", interval=0.0) as reply:
+        await reply.add(tool_use("1", "find_it"))
+        await reply.write(words)
+        async with Held(page, "**/messages/r"):  # the whole text, as it was earlier
+            await window.follow(name)
+            await reply.write("The middle.\n\n")
+            await expect(row).to_contain_text("The middle.")
+        await reply.write("The end.")
+    await expect(row.locator(".caret")).to_have_count(0)
+    await expect(paragraphs).to_have_count(42)
+    assert await paragraphs.nth(40).inner_text() == "The middle."
+    site.store.update_message(name, assistant(f"{words}Edited.", id="r"))
+    await expect(paragraphs).to_have_count(41)
+    await expect(paragraphs.last).to_have_text("Edited.")
 
 
 async def test_only_pasted_texts_and_output_of_tools_are_folded(window: Window, site: Site) -> None:

@@ -274,7 +274,16 @@ export class Conversation {
     return { kind: "info" };
   }
 
-  /** Replace a message, such as one that was cut by its full text; false if it is not in the window. */
+  /** Fill in what was cut of a message. `whole` was read meanwhile: a newer state of the message stays. */
+  fill(message, whole) {
+    const now = this.byId.get(message.id);
+    if (now?.status === "streaming") {
+      const parts = now.parts.map((part, at) => (part.cut && whole.parts[at]) || part);
+      this.complete({ ...now, parts });
+    } else if (now === message) this.complete(whole);
+  }
+
+  /** Replace a message by a newer state; false if it is not in the window. */
   complete(message) {
     const before = this.byId.get(message.id);
     const at = this.messages.indexOf(before);

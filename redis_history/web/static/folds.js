@@ -7,7 +7,7 @@ export class Folds {
   constructor({ conversation, prefix, hold, redraw, rebuild }) {
     Object.assign(this, { conversation, prefix, hold, redraw, rebuild });
     this.open = new Map(); // by row and part
-    this.completed = new Set(); // ids of messages whose rest was requested
+    this.completed = new WeakSet(); // messages whose rest was requested
     this.summaries = new Map(); // by id: {open, busy, messages, more, before, error}
     this.counts = new Map(); // by id of a summary: how many messages it replaced, if known
     this.names = new Map(); // of participants, by id
@@ -39,22 +39,23 @@ export class Folds {
     if (open && isCut) this.load(row, message);
   }
 
-  /** Load the rest of an answer: only its beginning came with the page. */
+  /** Load the rest of an answer: only its beginning came with the page. While it is written, its stream has the rest. */
   complete(row) {
     const { message } = row;
-    const isCut = message.role !== "user" && message.parts.some((part) => part.type === "text" && part.cut);
-    if (!isCut || this.completed.has(message.id)) return;
-    this.completed.add(message.id);
+    const isCut = message.parts.some((part) => part.type === "text" && part.cut);
+    const isWhole = !isCut || message.role === "user" || message.status === "streaming";
+    if (isWhole || this.completed.has(message)) return;
+    this.completed.add(message);
     this.load(row, message);
   }
 
   async load(row, message) {
     const whole = await api.message(this.conversation.id, message.id).catch(() => null);
     if (!whole) {
-      this.completed.delete(message.id);
+      this.completed.delete(message);
       return;
     }
-    this.conversation.complete(whole);
+    this.conversation.fill(message, whole);
     for (const summary of this.summaries.values()) {
       summary.messages = summary.messages?.map((other) => (other.id === whole.id ? whole : other));
     }
