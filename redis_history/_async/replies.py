@@ -161,7 +161,9 @@ class AsyncReply(Openable):
             _logger.warning("reply %r could not be ended, so its readers will do it: %s", self._start.id[:64], error)
 
     async def _interrupt(self) -> None:
-        await self._finish("stopped" if self._stop_requested else "interrupted")
+        # Once `finish` has sent the end, that is repeated, because it may have been stored.
+        status = "stopped" if self._stop_requested else "interrupted"
+        await self._finish(status if self._end is None else self._end.entry.message.status)
 
     @property
     def _stop_requested(self) -> bool:
@@ -275,7 +277,13 @@ class AsyncReply(Openable):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
-            await self.finish()
-        else:
+        if error is not None:
             await self.aclose()
+            return
+        try:
+            await self.finish()
+        except Exception:
+            raise
+        except BaseException:
+            await self.aclose()
+            raise

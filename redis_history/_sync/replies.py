@@ -162,7 +162,9 @@ class Reply(Openable):
             _logger.warning("reply %r could not be ended, so its readers will do it: %s", self._start.id[:64], error)
 
     def _interrupt(self) -> None:
-        self._finish("stopped" if self._stop_requested else "interrupted")
+        # Once `finish` has sent the end, that is repeated, because it may have been stored.
+        status = "stopped" if self._stop_requested else "interrupted"
+        self._finish(status if self._end is None else self._end.entry.message.status)
 
     @property
     def _stop_requested(self) -> bool:
@@ -276,7 +278,13 @@ class Reply(Openable):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
-            self.finish()
-        else:
+        if error is not None:
             self.close()
+            return
+        try:
+            self.finish()
+        except Exception:
+            raise
+        except BaseException:
+            self.close()
+            raise

@@ -507,6 +507,29 @@ async def test_a_cancelled_scope_of_anyio_ends_reply_run_and_store(stores: Any, 
         assert [(message.text, message.status) for message in await other.get("c")] == [("half", "interrupted")]
 
 
+async def test_a_reply_whose_end_is_cancelled_at_any_moment_has_ended(stores: Any, face: str) -> None:
+    if face == "sync":
+        pytest.skip("threads are not cancelled")
+    store = stores()
+
+    async def work(written: asyncio.Event) -> None:
+        async with store.run("c") as run, run.stream(interval=0.0) as reply:
+            await reply.write("All of it.")
+            written.set()
+
+    for moment in range(0, 120, 3):
+        written = asyncio.Event()
+        task = asyncio.create_task(work(written))
+        await written.wait()
+        for _ in range(moment):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        [reply] = await store.get("c", limit=1)
+        assert reply.text == "All of it."
+        assert reply.status in ("complete", "interrupted")
+
+
 async def test_a_run_is_entered_once(stores: Any) -> None:
     store = stores()
     run = store.run("c")
