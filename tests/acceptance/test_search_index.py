@@ -399,6 +399,23 @@ def test_no_document_is_left_after_everything(own_server: Callable[..., RealServ
         assert documents(server) == 0
 
 
+@pytest.mark.proves("index-expiry", "ttl")
+@pytest.mark.parametrize("former", [None, 5_000_000])
+def test_all_documents_end_with_a_conversation_that_gets_a_ttl_late(
+    own_server: Callable[..., RealServer], former: float | None
+) -> None:
+    """By a single change, after which nobody changes it any more."""
+    server = own_server()
+    with HistoryStore(server.url, ttl=former) as store, HistoryStore(server.url, ttl=60) as ending:
+        filled(store, 600)
+        store.compact("c", through="299", summary="gist")
+        ending.append("c", user("word", id="last"))
+        with server.client() as client:
+            lives = [client.pttl(key) for key in client.scan_iter(match="rhd2:*", count=1000)]
+        assert len(lives) == 602
+        assert all(0 < life <= 90_000 for life in lives)
+
+
 @pytest.mark.proves("index")
 def test_documents_that_expired_too_soon_are_written_again(own_server: Callable[..., RealServer]) -> None:
     server = own_server()

@@ -7,7 +7,7 @@
 -- are found no more at that moment, and are removed at once if they are few, else little by little (purge.lua).
 -- With a time to live they have one of their own, half as long again, so that not every change must renew all of them:
 -- 'd' is until when (milliseconds) all are there, 'y' the rank up to which a renewal has come and what it renews to.
-local AT_ONCE, RENEWED = 500, 256
+local AT_ONCE, RENEWED, FIRST_RENEWED = 500, 256, 4000 -- the last takes up to 20 ms
 
 local attempt, documents_of, document_ends, document, forget_documents, keys_of, note_unfinished, note_move, schedule_purge
 
@@ -121,39 +121,43 @@ local function use_documents()
   end
 
   -- Lets documents live on with their conversation. A long one is renewed by its changes in turns, its live messages first,
-  -- then its archives, the newest last; what that misses, the next search in the conversation writes anew.
+  -- then its archives, the newest last; what that misses, the next search in the conversation writes anew. Until all have
+  -- got the end of another time to live the turns are longer: nothing else removes documents that have none, or a late one.
   function renew_documents(generation, now, ttl, changed)
     local known = redis.call('HMGET', state, 'd', 'y', 's', 'w')
     local needed = math.floor(now / 1000) + ttl
+    if changed then redis.call('HDEL', state, 'd') end
     if known[1] and not changed and tonumber(known[1]) >= needed then return end
     local rank, ends, archive = 0, nil, nil
     if known[2] and not changed then rank, ends, archive = string.match(known[2], '^(%d+) (%d+) ?(%d*)$') end
     if not ends or tonumber(ends) < needed then rank, ends, archive = 0, document_ends(now, ttl), '' end
     rank = tonumber(rank)
-    local key = archive == '' and messages or archive_of(state, archive)
-    local members = attempt('ZRANGE', key, rank, rank + RENEWED - 1) or {}
-    local prefix = documents_of(generation)
-    for _, member in ipairs(members) do
-      if #member >= SHORTEST then attempt('PEXPIREAT', prefix .. sequence_of(member), ends) end
-    end
-    if archive == '' and rank == 0 and known[3] then
-      use_places()
-      local sequence = sequence_at(state, known[3])
-      if sequence then attempt('PEXPIREAT', prefix .. '-' .. sequence, ends) end
-    end
-    rank = rank + RENEWED
-    if #members < RENEWED then
-      local here, following = tonumber(archive) or 0, nil
-      for _, one in ipairs(archives_in(known[4])) do
-        if not following and tonumber(one[1]) > here then following = one[1] end
+    local prefix, left = documents_of(generation), known[1] and not changed and RENEWED or FIRST_RENEWED
+    repeat
+      local key = archive == '' and messages or archive_of(state, archive)
+      local members = attempt('ZRANGE', key, rank, rank + RENEWED - 1) or {}
+      for _, member in ipairs(members) do
+        if #member >= SHORTEST then attempt('PEXPIREAT', prefix .. sequence_of(member), ends) end
       end
-      if not following then
-        redis.call('HSET', state, 'd', ends)
-        redis.call('HDEL', state, 'y')
-        return
+      if archive == '' and rank == 0 and known[3] then
+        use_places()
+        local sequence = sequence_at(state, known[3])
+        if sequence then attempt('PEXPIREAT', prefix .. '-' .. sequence, ends) end
       end
-      rank, archive = 0, following
-    end
+      rank, left = rank + RENEWED, left - #members - 1
+      if #members < RENEWED then
+        local here, following = tonumber(archive) or 0, nil
+        for _, one in ipairs(archives_in(known[4])) do
+          if not following and tonumber(one[1]) > here then following = one[1] end
+        end
+        if not following then
+          redis.call('HSET', state, 'd', ends)
+          redis.call('HDEL', state, 'y')
+          return
+        end
+        rank, archive = 0, following
+      end
+    until left <= 0
     redis.call('HSET', state, 'y', rank .. ' ' .. ends .. (archive == '' and '' or ' ' .. archive))
   end
 
