@@ -351,7 +351,7 @@ class Space:
     def find(self, conversation_id: str) -> ConversationState | None:
         conversation = self.conversations.get(conversation_id)
         if conversation is not None and conversation.ends <= time.time():
-            del self.conversations[conversation_id]
+            self._remove(conversation_id, conversation.token)
             self.drop_runs(conversation_id)
             return None
         return conversation
@@ -367,7 +367,8 @@ class Space:
         self.ended.pop(conversation_id, None)
         if self.max_conversations is not None and len(self.conversations) >= self.max_conversations:
             self.warn_of_cap("conversations", self.max_conversations, "max_conversations")
-            del self.conversations[min(self.conversations, key=lambda name: self.conversations[name].updated)]
+            oldest = min(self.conversations, key=lambda name: self.conversations[name].updated)
+            self._remove(oldest, self.conversations[oldest].token)
         conversation = ConversationState(token, deque(maxlen=self.log_length), former)
         self.conversations[conversation_id] = conversation
         return conversation
@@ -430,16 +431,20 @@ class Space:
         return msgspec.structs.replace(BEGINNING, token=token) if until > time.time() else BEGINNING
 
     def end(self, conversation_id: str, token: str) -> None:
-        """Remove a conversation. `token`: of its last change, the deletion."""
+        """Delete a conversation. `token`: of its last change, the deletion."""
+        self._remove(conversation_id, token)
+        for kind in FIELDS:  # a late copy of a call that took a lease must not begin it again
+            if (runs := self.runs.get((conversation_id, kind))) is not None:
+                self.runs[conversation_id, kind] = Runs(fence=runs.fence, last_ids=runs.last_ids)
+
+    def _remove(self, conversation_id: str, token: str) -> None:
+        """Remove a conversation, and remember that there was one with this last change."""
         now = time.time()
         for name in [name for name, (_, until) in self.ended.items() if until <= now]:
             del self.ended[name]
             self.drop_runs(name, of_deleted=True)
         self.ended[conversation_id] = token, now + _ENDED
         del self.conversations[conversation_id]
-        for kind in FIELDS:  # a late copy of a call that took a lease must not begin it again
-            if (runs := self.runs.get((conversation_id, kind))) is not None:
-                self.runs[conversation_id, kind] = Runs(fence=runs.fence, last_ids=runs.last_ids)
 
     def draft(self, token: str) -> Draft:
         """A draft, or a new one. Drafts that nobody continued are removed."""

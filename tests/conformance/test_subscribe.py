@@ -23,6 +23,7 @@ from redis_history import (
 )
 from redis_history.errors import ConfigurationError, InvalidInputError
 from tests.conformance.conftest import SOON, take
+from tests.support.servers import until
 
 ONE_AND_ALL = pytest.mark.parametrize("every", [False, True], ids=["one", "all"])
 
@@ -326,6 +327,21 @@ async def test_an_expired_conversation_gives_a_reset(stores: Any) -> None:
         await lasting.append("c", user("anew"))
         [event] = await take(subscription, 1)
         assert (type(event), event.revision) == (MessagesAppended, 1)
+
+
+@pytest.mark.proves("reset")
+async def test_a_life_of_a_conversation_that_was_missed_is_a_reset(stores: Any) -> None:
+    store, lasting = stores(ttl=1.0), stores()
+    async with lasting.subscribe("c") as subscription:
+        await store.append("c", user("expires"))
+        await until(partial(_is_empty, store))
+        await lasting.append("c", user("anew"))
+        [event] = await take(subscription, 1)
+        assert (type(event), event.reason, event.revision) == (Reset, "conversation_replaced", 1)
+
+
+async def _is_empty(store: Any) -> bool:
+    return not await store.get("c")
 
 
 async def test_namespaces_are_apart(stores: Any) -> None:
