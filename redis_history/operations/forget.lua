@@ -1,4 +1,5 @@
--- Removes expired conversations from a registry, or from the list of an owner.
+-- Removes expired conversations from a registry, or from the list of an owner; from that also those which were created again,
+-- and have another owner.
 --
 -- KEYS  1 registry or list (sorted set), then the state (hash) of each conversation
 -- ARGV  their names, in the same order
@@ -9,9 +10,11 @@
 local KEPT = 120000 -- milliseconds: two of the journal's periods
 local gone, time = 0, redis.call('TIME')
 local oldest = (time[1] * 1000 - KEPT) * 1000
+local kind, digest = string.match(KEYS[1], ':(.):(%x+)$')
 for i, name in ipairs(ARGV) do
   local state = KEYS[i + 1]
-  if not redis.call('HGET', state, 'e') then
+  local epoch, user, agent, forked = unpack(redis.call('HMGET', state, 'e', 'U', 'A', 'B'))
+  if not epoch then
     local changed = tonumber(redis.call('ZSCORE', KEYS[1], name) or 0)
     if changed > oldest then
       local journal = redis.call('HGET', state, 'g')
@@ -21,6 +24,9 @@ for i, name in ipairs(ARGV) do
       end
     end
     gone = gone + redis.call('ZREM', KEYS[1], name)
+  elseif kind then
+    local owner = ({u = user, v = agent, f = forked})[kind]
+    if not owner or redis.sha1hex(owner) ~= digest then gone = gone + redis.call('ZREM', KEYS[1], name) end
   end
 end
 return gone

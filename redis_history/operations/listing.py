@@ -53,6 +53,12 @@ class Selection(Struct, frozen=True):
             and self.forked_from in (None, origin)
         )
 
+    def lists(self, conversation: Conversation) -> bool:
+        """Whether it belongs in these lists."""
+        if self.forked_from is not None:
+            return Selection(forked_from=self.forked_from).has(conversation)
+        return Selection(self.user_id, self.agent_name if self.user_id is None else None).has(conversation)
+
     def registries(self, settings: Settings) -> list[bytes]:
         keyspace = settings.keyspace
         if self.forked_from is not None:
@@ -277,7 +283,7 @@ def _read_records(op: Selection, settings: Settings, chunk: list[tuple[float, by
         except CorruptDataError as error:
             _logger.error("a list leaves out a conversation: %s", error)
             continue
-        if conversation is None:
+        if conversation is None or not op.lists(conversation):
             stale.append(Call(FORGET, pack_keys(registry, keys[at].state), [name], as_is))
         elif op.has(conversation):
             last, beginning = ([*filter(None, map(readable, page[at]))] if page else [] for page in (newest, first))
@@ -285,6 +291,6 @@ def _read_records(op: Selection, settings: Settings, chunk: list[tuple[float, by
                 positions = [cast(Position, last[-1].position)]
                 last = [*filter(None, (yield from refreshed(conversation_id, positions, settings)))]
             found.append(Preview.of(conversation, beginning, last))
-    if stale:  # expired conversations in a registry that other ones keep alive
+    if stale:  # expired conversations, some of them created again, in a list that other ones keep alive
         yield Upkeep(once(stale))
     return found
