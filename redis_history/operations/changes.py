@@ -260,12 +260,20 @@ def _with_content(change: Change, conversation: ConversationState | None, log: l
         stored = conversation.stored.get(message_id) if conversation else None
         if conversation and stored is not None and stored.position.sequence == sequence:
             messages.append(decode_member(conversation.member_of(message_id)))
-        elif change.entry.kind in (Kind.UPDATED, Kind.REPLY_ENDED, Kind.COMPACTED) or any(
-            message_id in one.entry.ids
-            for one in log
-            if one.entry.revision >= change.entry.revision and one.entry.kind in _REMOVING
+        elif change.entry.kind in (Kind.UPDATED, Kind.REPLY_ENDED, Kind.COMPACTED) or _has_left(
+            message_id, change.entry.revision, log
         ):
             gone.append(message_id)
     fields = {name: conversation.record[name] for name in change.fields if conversation and name in conversation.record}
     fields = msgspec.msgpack.decode(msgspec.msgpack.encode(fields))
     return dataclasses.replace(change.entry, messages=tuple(messages), gone_ids=tuple(gone), fields=fields)
+
+
+def _has_left(message_id: str, revision: int, log: list[Change]) -> bool:
+    """Whether a message of the change of this revision was removed since, but not together with all others."""
+    for entry in (change.entry for change in log if change.entry.revision >= revision):
+        if entry.kind in (Kind.CLEARED, Kind.RESTORED) and entry.revision > revision:
+            return False
+        if entry.kind in _REMOVING and message_id in entry.ids:
+            return True
+    return False

@@ -109,6 +109,8 @@ async def test_events_before_a_clear_have_no_messages(stores: Any) -> None:
         first, _, again = await take(subscription, 3)
     assert (first.messages, first.gone_ids) == ((), ())
     assert [message.text for message in again.messages] == ["again"]
+    await writer.delete_messages("c", ["a"])
+    assert [event.gone_ids for event in (await writer.log("c"))[::2]] == [(), ("a",)]
 
 
 @ONE_AND_ALL
