@@ -417,10 +417,14 @@ class Space:
         conversation.created = conversation.created or conversation.updated
         entry = LogEntry(conversation.revision, conversation.token, kind, **known)
         conversation.log.append(Change(entry, tuple(references), tuple(fields)))
+        self.renew(conversation)
+        return conversation.revision
+
+    def renew(self, conversation: ConversationState) -> None:
+        """Extend the life of a conversation with a time to live."""
         conversation.ttl = self.ttl or conversation.ttl
         if conversation.ttl is not None:
             conversation.ends = time.time() + conversation.ttl
-        return conversation.revision
 
     def deleted_head(self, conversation_id: str) -> Cursor:
         """The head of a conversation that does not exist: its last change before the deletion, if still known."""

@@ -101,16 +101,17 @@ class GrowReply(Struct, Op[int], frozen=True):
         if self.run is not None:
             space.check(self.conversation_id, Precondition(run=self.run))
         conversation = space.find(self.conversation_id)
-        reply = conversation and conversation.replies.get(self.token)
-        if not reply:
+        reply = None if conversation is None else conversation.replies.get(self.token)
+        if conversation is None or reply is None:
             return -1
         if len(reply.content) == self.offset:
             reply.content += self.records
-            if self.tools and conversation is not None:
+            if self.tools:
                 stored = conversation.stored[reply.message_id]
                 stored.entry = msgspec.structs.replace(stored.entry, tools=stored.entry.tools + self.tools)
         if self.lives:
             reply.ends = time.time() + LEASE_SECONDS
+            space.renew(conversation)
         return len(reply.content)
 
 

@@ -18,6 +18,7 @@ from redis_history.model.replies import record_of
 from redis_history.operations import Append, GrowReply, ReplyEnd, UpdateMessage
 from redis_history.operations.base import Entry
 from tests.conformance.conftest import SOON, take
+from tests.support.servers import until
 
 
 async def execute(store: Any, op: Any) -> Any:
@@ -409,3 +410,17 @@ async def test_a_search_finds_a_reply_when_it_has_ended(store: Any) -> None:
         assert await store.search("c", "walrus") == []
     [hit] = await store.search("c", "walrus")
     assert hit.message == reply.message
+
+
+@pytest.mark.proves("ttl", "live")
+async def test_a_conversation_does_not_expire_while_a_reply_is_being_written(stores: Any) -> None:
+    store, op = stores(ttl=1.0), Append.of_reply("c", "assistant", {"id": "r"})
+    start = time.monotonic()
+    await execute(store, op)
+
+    async def renewed_for_long() -> bool:
+        assert await execute(store, GrowReply("c", op.token, 0, b"", True)) == 0
+        return time.monotonic() > start + 1.5
+
+    await until(renewed_for_long)
+    assert [message.status for message in await store.get("c")] == ["streaming"]
