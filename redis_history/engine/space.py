@@ -46,9 +46,9 @@ class StoredMessage:
     revision: int
     token: str
 
-    def outcome(self, token: str) -> Appended:
-        """Of a call that finds it stored; with the `token` that stored it, the call was repeated."""
-        return Appended(self.revision, self.entry.placed(self.position), self.token != token)
+    def outcome(self, entry: Entry, token: str) -> Appended:
+        """Of a call that finds its `entry` stored; with the `token` that stored it, the call was repeated."""
+        return Appended(self.revision, entry.placed(self.position), self.token != token)
 
 
 @dataclass(slots=True)

@@ -218,13 +218,14 @@ class Append(_Adding[list[Appended]], frozen=True):
             ):
                 raise refusals.message_conflict(self.conversation_id, entry.message.id)
         if all(before) and self.precondition.held_at(cast("StoredMessage", before[-1]).revision):
-            return [stored.outcome(self.token) for stored in before if stored is not None]
+            pairs = zip(self.entries, before, strict=True)
+            return [stored.outcome(entry, self.token) for entry, stored in pairs if stored is not None]
         space.check(self.conversation_id, self.precondition)
         conversation = space.find_or_create(self.conversation_id, self.token)
         outcome, references, clock = [], [], space.now()
         for entry, stored in zip(self.entries, before, strict=True):
             if stored is not None:
-                outcome.append(stored.outcome(self.token))
+                outcome.append(stored.outcome(entry, self.token))
                 continue
             position = conversation.add(entry, self.token, clock)
             references.append((entry.message.id, position.sequence))

@@ -57,6 +57,14 @@ async def test_the_same_message_again_changes_nothing(store: Any) -> None:
 
 
 @pytest.mark.proves("stored-once")
+@pytest.mark.smoke
+async def test_a_message_that_another_store_has_stored_is_returned_whole(stores: Any) -> None:
+    first = await stores().append("c", assistant("once", id="m1"))
+    again = await stores().append("c", assistant("once", id="m1"))
+    assert (again.message, again.duplicate) == (first.message, True)
+
+
+@pytest.mark.proves("stored-once")
 async def test_the_same_id_with_other_content_is_a_conflict(store: Any) -> None:
     await store.append("c", user("one", id="m1"))
     with pytest.raises(MessageConflictError, match="m1") as caught:
