@@ -55,6 +55,7 @@ RIGHTS: Final[dict[str, tuple[str, ...]]] = {
         "exists {messages}",
         "pubsub|numsub a",
         "pubsub|numpat",
+        "zpopmin {pending_delete}",
     ),
     "compacting": _COMPACTING,
     "following": (
@@ -66,7 +67,6 @@ RIGHTS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "searching": (
         "hscan {pending_work} 0",
-        "zpopmin {pending_delete}",
         "ft.info {index}",
         "ft.search {index} a",
         "hset {document} a b",
@@ -102,7 +102,9 @@ def acl_line(keyspace: Keyspace, database: int, role: Role, *, cluster: bool) ->
     commands = dict.fromkeys(command.split()[0] for purpose in purposes for command in RIGHTS[purpose])
     if database:
         commands["select"] = None
-    keys = _key_patterns(keyspace)[: None if "searching" in purposes else 1]
+    # A change of messages also removes or marks the search documents that a tenant has written.
+    changing = not {"writing", "compacting"}.isdisjoint(purposes)
+    keys = _key_patterns(keyspace)[: None if "searching" in purposes else 2 if changing else 1]
     channels = _channel_patterns(keyspace, database)
     allowed = (f"+{name}" for name in commands)
     return " ".join(("user", role, "on >change-me resetkeys", *keys, "resetchannels", *channels, "-@all", *allowed))

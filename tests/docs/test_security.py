@@ -31,8 +31,8 @@ DISPENSABLE = {"config|get", "ft.create"}
 READING = ("changes", "fetch", "find", "head", "page", "page_archived", "reply")
 SCRIPTS: dict[str, tuple[str, ...]] = {
     "reader": READING,
-    "worker": (*READING, "compact", "run"),
-    "writer": tuple(name for name in scripts.SCRIPTS if name not in ("documents", "mark", "purge", "search")),
+    "worker": (*READING, "compact", "mark", "run"),
+    "writer": tuple(name for name in scripts.SCRIPTS if name not in ("documents", "search")),
 }
 
 
@@ -235,6 +235,26 @@ def test_a_role_has_the_rights_that_it_needs(make_site: Callable[[str], Site], k
     if not site.searches:
         allowed -= commands("searching", "indexing") - commands("writing")
     assert allowed - used - rare == set()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.proves("acl")
+def test_a_writer_and_a_worker_change_messages_that_have_search_documents(
+    make_site: Callable[[str], Site], kind: str
+) -> None:
+    site = make_site(kind)
+    with site.store("operator") as others, site.store("writer") as writer, site.store("worker") as worker:
+        for name in ("few", "many"):
+            others.append_many(name, [user("word", id=str(n)) for n in range(9 if name == "few" else 900)])
+            writer.update_message(name, user("another word", id="0"))
+            assert writer.delete_messages(name, ["1"]) == 1
+            for through in ("3", "5"):
+                worker.compact(name, through=through, summary="a summary")
+            writer.expand(name, writer.get(name)[0].id)
+            assert {hit.message.id for hit in others.search(name, "another")} == {"0"}
+            assert writer.delete_conversation(name)
+    assert site.denied() == set()
+    assert not site.admin.keys("rhd2:*"), "no content is left"
 
 
 @pytest.mark.parametrize("role", SCRIPTS)
