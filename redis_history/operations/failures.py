@@ -152,6 +152,8 @@ def translate(error: Exception, server: str) -> BackendError:
         )
     if is_transient(error):
         hint = "; does the server ask for a certificate (ssl_certfile)?" if "_ssl.c" in text else ""
+        if text == "Timeout connecting to server" and server.startswith("rediss"):
+            hint = "; does it speak TLS at this port? If not, use redis://"
         return BackendUnavailableError(f"{server} gave no answer before the deadline: {_reason(error, text)}{hint}")
     if isinstance(error, AskError):  # and MovedError
         return UnsupportedServerError(f"{server} is one node of a cluster; connect with redis+cluster://: {text}")

@@ -21,6 +21,7 @@ from redis_history.errors import (
     UnsupportedServerError,
 )
 from redis_history.operations.keys import Keyspace
+from tests.support.faces import FACES, open_store
 from tests.support.servers import RealServer
 
 BRIEF = RetryPolicy(deadline=0.2)
@@ -68,6 +69,16 @@ def test_a_web_server() -> None:
         pytest.raises(UnsupportedServerError),
     ):
         store.append("c", user("x"))
+
+
+@FACES
+async def test_a_server_that_waits_for_more_of_a_tls_handshake(face: str) -> None:
+    """As Redis does at a port without TLS."""
+    with answering(lambda line: None) as port:
+        url = f"rediss://127.0.0.1:{port}?socket_connect_timeout=0.1"
+        async with open_store(face, url, retry=BRIEF) as store:
+            with pytest.raises(BackendUnavailableError, match="TLS"):
+                await store.append("c", user("x"))
 
 
 def test_a_foreign_key(server: RealServer, namespace: str) -> None:
