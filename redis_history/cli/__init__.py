@@ -11,9 +11,9 @@ __all__ = ["main"]
 def main() -> None:
     """Run the command named by the arguments of the process, and exit with its status.
 
-    0: done; also the status of commands that run until SIGINT or SIGTERM. 1: something failed, was skipped or was not
-    found. 2: wrong arguments or settings, or the server lacks a capability. 3: the server cannot be reached, or
-    refuses. 130: interrupted. 141: the reader of the output closed it. 143: ended by SIGTERM.
+    0: done; also the status of commands, other than `mcp`, that run until SIGINT or SIGTERM. 1: something failed, was
+    skipped or was not found. 2: wrong arguments or settings, or the server lacks a capability. 3: the server cannot be
+    reached, or refuses. 130: interrupted. 141: the reader of the output closed it. 143: ended by SIGTERM.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that cleanup code runs
     try:
