@@ -22,7 +22,12 @@ _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 class Number(click.IntRange):
-    name = "n"
+    """A whole number in a range. The help of commands calls it N."""
+
+    name = "whole number"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        return "N"
 
 
 def duration(text: str) -> float:

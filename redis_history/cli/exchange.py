@@ -267,6 +267,8 @@ def export_command(
         output = "-"
     if output == "-" and sys.stdout.isatty():
         raise click.UsageError("the export would go to your terminal: name a file with --output, or use a pipe")
+    if output == "-" and resume:
+        raise click.UsageError("--resume needs a file: name it with --output")
     with open_store(context, lasting=True) as store:
         for conversation_id in conversations:
             if store.get_conversation(conversation_id) is None:

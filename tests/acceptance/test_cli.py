@@ -63,6 +63,8 @@ def test_compress_old_messages(store: HistoryStore, server: RealServer) -> None:
         ("compress --max-tokens 5 --language klingon", "klingon"),
         ("compress --max-tokens 5 --lease 1ms", "lease"),
         ("compress --max-tokens 5 --once --url redis://localhost:99999", "port"),
+        ("ls -n many", "'many' is not a valid whole number"),
+        ("export --resume", "--output"),
         ("ls --url http://localhost", "http"),
         ("ls --url localhost:6379", "does not begin with"),
         ("ls --url=", "URL"),
