@@ -202,6 +202,27 @@ async def test_visible_messages_keep_their_place(window: Window, site: Site) -> 
     await expect(page.locator("#announcer")).to_contain_text(re.compile("Followed again|new messages"))
 
 
+PINNED = {"pinned": True}
+
+
+async def test_a_compaction_leaves_what_is_pinned(window: Window, site: Site) -> None:
+    name = site.name("pins")
+    call = Message(role="assistant", parts=(tool_use("t1", "look", {}),), id="call")
+    result = Message(role="tool", parts=(ToolResultPart("t1", "seen"),), id="result", metadata=PINNED)
+    pinned = user("Two?", id="q2", metadata=PINNED)
+    messages = [pinned, call, result, user("One?", id="q1"), user("Three?", id="q3")]
+    site.store.append_many(name, messages)
+    page = await window.open(name)
+    await expect(window.said("Three?")).to_be_visible()
+    site.store.compact(name, through=site.store.get(name)[3], summary="[Earlier conversation summary: one question]")
+    await expect(page.locator(".summary")).to_contain_text("one question")
+    left = [message.id for message in site.store.get(name)]
+    assert len(left) == 5
+    await expect(window.said("Two?")).to_be_visible()
+    await expect(page.locator(".row")).to_have_count(4)
+    assert set(await window.ids()) <= set(left)
+
+
 async def test_changes_are_seen_as_they_happen(window: Window, site: Site) -> None:
     name = site.name("edit")
     messages = [user(f"Question {number}?", id=f"q{number}") for number in range(6)]

@@ -164,8 +164,12 @@ export class Timeline {
     if (name === "run") return this.work(data.run);
     if (name !== "expanded") return this.conversation.apply(name, data);
     this.folds.summaries.delete(data.summary_id);
-    this.conversation.refresh(this.position()).catch(() => this.stream?.restart());
+    this.refresh();
     return null;
+  }
+
+  refresh() {
+    this.conversation.refresh(this.position()).catch(() => this.stream?.restart());
   }
 
   changed({ kind, added = [], removed = [], ids = [], summary, count, grown }) {
@@ -182,6 +186,8 @@ export class Timeline {
     if (kind === "compacted") {
       this.folds.counts.set(summary.id, count);
       this.announce([`${plural(count ?? removed.length, "message")} folded into a summary`]);
+      // Only the server knows what stays with a pinned message, such as the call of its result.
+      if (this.conversation.messages.some((message) => message.metadata?.pinned)) this.refresh();
     }
     if (kind === "deleted") this.folds.forget(ids);
     if (kind === "gone") this.forget();
