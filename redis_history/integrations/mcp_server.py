@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 from redis_history._version import __version__
-from redis_history.errors import BackendUnavailableError, ConfigurationError, RedisHistoryError
+from redis_history.errors import ConfigurationError, RedisHistoryError, StoreClosedError
 from redis_history.integrations._extras import check_store, missing
 from redis_history.model import Conversation, Message, Participant
 from redis_history.model.ids import check_conversation_id
@@ -39,7 +39,7 @@ SHOWN: Final = 2_000
 #: Tool calls, and results, of one message; and characters of a whole answer.
 _MOST_PARTS: Final = 20
 _MOST_CHARACTERS: Final = 200_000
-#: Seconds before the next attempt to read, if the store's server is away.
+#: Seconds before the next attempt to read, if the store's server is away or refuses.
 _PAUSE: Final = 0.5
 _RESOURCE: Final = "redis-history://conversations/"
 _READS: Final = ToolAnnotations(read_only_hint=True, open_world_hint=False)
@@ -154,13 +154,15 @@ class _Changes(InMemorySubscriptionBus):
         return leave
 
     async def _follow(self) -> None:
-        async with self._store.subscribe_all() as changes:
+        changes = self._store.subscribe_all()
+        await _until_read(changes.open)
+        async with changes:
             # Conversations that have just changed may have done so after the client was answered.
-            for found in await _through_outages(partial(self._scope.conversations, MOST, 0)):
+            for found in await _until_read(partial(self._scope.conversations, MOST, 0)):
                 await self.publish(ResourceUpdated(uri=_uri(found.conversation_id)))
-            async for event in changes:
+            while (event := await _until_read(changes.get)) is not None:
                 changed = event.conversation_id
-                if await _through_outages(partial(self._scope.allows, changed)):
+                if await _until_read(partial(self._scope.concerns, changed)):
                     await self.publish(ResourceUpdated(uri=_uri(changed)))
 
 
@@ -171,6 +173,7 @@ class _Scope:
         self._store = store
         self._named = named
         self._user_id = user_id
+        self._shown: set[str] = set()  # the user's conversations that a client may know of
 
     async def check(self, conversation_id: str) -> None:
         """Raises ToolError for a conversation outside the scope. The text does not tell whether it exists."""
@@ -184,11 +187,25 @@ class _Scope:
             return True
         found = await self._store.get_conversation(conversation_id)
         # An int is not the same user as its text, and True is not 1.
-        return found is not None and (type(found.user_id), found.user_id) == (type(self._user_id), self._user_id)
+        if found is None or (type(found.user_id), found.user_id) != (type(self._user_id), self._user_id):
+            return False
+        self._shown.add(conversation_id)
+        return True
+
+    async def concerns(self, conversation_id: str) -> bool:
+        """Whether a client may hear of a change: also of the one that took a conversation out of the scope."""
+        if allowed := await self.allows(conversation_id):
+            return allowed
+        known = conversation_id in self._shown
+        self._shown.discard(conversation_id)
+        return known
 
     async def conversations(self, limit: int, offset: int) -> list[Conversation]:
         if self._named is None:
-            return await self._store.list_conversations(user_id=self._user_id, limit=limit, offset=offset)
+            listed = await self._store.list_conversations(user_id=self._user_id, limit=limit, offset=offset)
+            if self._user_id is not None:
+                self._shown.update(one.conversation_id for one in listed)
+            return listed
         found = [await self._store.get_conversation(one) for one in self._named[offset : offset + limit]]
         return [one for one in found if one is not None]
 
@@ -198,13 +215,18 @@ class _Scope:
         return await self._store.search_all(query, limit=limit, user_id=self._user_id, conversation_ids=self._named)
 
 
-async def _through_outages(read: Callable[[], Awaitable[T]]) -> T:
-    """The result of a read. Like a subscription, it waits as long as the store's server is away."""
+async def _until_read(read: Callable[[], Awaitable[T]]) -> T:
+    """The result of a read. It waits as long as the store's server is away or refuses, unless the store is closed."""
+    is_first = True
     while True:
         try:
             return await read()
-        except BackendUnavailableError as error:
-            _logger.warning("the clients of an MCP server hear of changes later: %s", error)
+        except StoreClosedError:
+            raise
+        except RedisHistoryError as error:
+            if is_first:
+                _logger.warning("the clients of an MCP server hear of changes later: %s", error)
+            is_first = False
             await asyncio.sleep(_PAUSE)
 
 

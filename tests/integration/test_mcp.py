@@ -135,6 +135,66 @@ async def test_a_client_listens_to_conversations_of_its_scope(store: Any) -> Non
         assert "Hello" in content.text  # type: ignore[union-attr]
 
 
+async def test_a_client_hears_that_a_conversation_of_its_user_is_gone(store: Any) -> None:
+    """Whether it was deleted or given to somebody else."""
+    await store.create_conversation(Conversation(conversation_id="ann-2", user_id=1))
+    async with Client(mcp_server(store, user_id=1)) as client:
+        uris = [one["resource"] for one in await call(client, "list_conversations")]
+        hidden = uris[0].replace("ann-2", "bob-1")
+        async with client.listen(resource_subscriptions=[hidden, *uris]) as heard, asyncio.timeout(DEADLINE):
+            changes = aiter(heard)
+            assert [(await anext(changes)).uri for _ in uris] == uris, "as both have changed just now"
+            await store.delete_conversation("bob-1")
+            await store.delete_conversation("ann-1")
+            assert (await anext(changes)).uri == uris[1]
+            await store.update_conversation("ann-2", user_id=2)
+            assert (await anext(changes)).uri == uris[0]
+            await store.append("ann-2", user("A secret"))
+            await store.create_conversation(Conversation(conversation_id="ann-1", user_id=1))
+            assert (await anext(changes)).uri == uris[1]
+        for uri in (hidden, uris[0]):
+            with pytest.raises(MCPError, match="there is no conversation"):
+                await client.read_resource(uri)
+
+
+async def test_a_client_hears_of_changes_after_reading_was_refused(
+    own_server: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    """From the beginning, and later. Each time there is one warning."""
+    server = own_server()
+    with server.client() as admin, HistoryStore(server.url) as other:
+
+        def right(*rules: str) -> None:
+            admin.execute_command("ACL", "SETUSER", "app", *rules)
+
+        async def refused(attempts: int) -> None:
+            while sum(one["count"] for one in admin.acl_log()) < attempts:
+                await asyncio.sleep(0.01)
+            admin.acl_log_reset()
+
+        right("on", ">secret", "~*", "&*", "+@all")
+        other.append("c", user("0"))
+        url = f"unix://app:secret@{server.socket}"
+        async with (
+            AsyncHistoryStore(url, poll_interval=0.05) as store,
+            Client(mcp_server(store, everything=True)) as client,
+            asyncio.timeout(DEADLINE),
+        ):
+            [found] = await call(client, "list_conversations")
+            right("-@read", "-@scripting")
+            async with client.listen(resource_subscriptions=[found["resource"]]) as heard:
+                await refused(attempts=3)
+                right("+@all")
+                changes = aiter(heard)
+                await anext(changes)
+                right("-@read", "-@scripting")
+                other.append("c", user("1"))
+                await refused(attempts=3)
+                right("+@all")
+                await anext(changes)
+        assert len(caplog.records) == 2
+
+
 async def test_a_client_hears_of_changes_after_an_outage_between_a_change_and_the_read_of_its_owner(
     own_server: Start,
 ) -> None:
