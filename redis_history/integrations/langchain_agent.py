@@ -43,6 +43,7 @@ class ConversationMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
     for its own conversation. `store` is for `invoke`, `async_store` for `ainvoke`. `on_loss` as in LangChainHistory.
 
     If another middleware changes a message of this turn, for example to redact it, the stored message is replaced.
+    Put it first in the list: only then it is there after the `after_agent` of the others, and stores what that adds.
     No checkpointer is needed. With one, each message is stored once, and the state becomes what is stored: messages
     that were compacted, edited or deleted since then, or that are older than `limit`, do not come back from it.
     Raises StoreTypeError without a store or for another kind of store. A call without a conversation raises
