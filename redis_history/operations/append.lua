@@ -2,9 +2,9 @@
 -- nothing. What most appends do not need is in _append.lua. After _change.lua.
 --
 -- ARGV  10 '1' to replace what there is; '2' to remove at once whatever a cap requires   11 most messages or ''
---       12, 13 characters and tokens of all messages   14 how many messages, then three for each, ids distinct: the field of its
---       place; its head, which is characters, flags, header byte, tool marks, then its timestamp in microseconds, if it has one,
---       and the length of that as a byte; the rest of the body, which begins with the id;
+--       12 how many messages (uint16), their characters and tokens (uint64 each); then three for each, ids distinct: the field of
+--       its place; its head, which is characters, flags, header byte, tool marks, then its timestamp in microseconds, if it has
+--       one, and the length of that as a byte; the rest of the body, which begins with the id;
 --       then, with search, for each message its document: how many fields and values, and these
 --
 -- Returns {revision, sequence, timestamp}: of the change, of its first message, the first of the server's clock; then 1 if pinned
@@ -14,15 +14,15 @@
 -- or {'pending', that, generation} if documents of replaced messages are still to be removed (purge.lua);
 -- or {'trim'} if many messages must leave before (trim.lua);
 -- or {'conflict', id} | {'revision', current} | {'missing'} | {'exists', current} | {'late', …}; then nothing was written.
-local FIRST, WIDTH, FIELDS, BACKLOG = 15, 3, 10, 100
+local FIRST, WIDTH, FIELDS, BACKLOG = 13, 3, 10, 100
 local replace = ARGV[10] == '1'
-local count = tonumber(ARGV[14])
+local count, characters, tokens = struct.unpack('>I2I8I8', ARGV[12])
 local fields = {'e', 'r', 'q', 't', 'n', 'c', 'k', 'O', 'p', 'F', ARGV[FIRST]}
 for i = 2, count do
   fields[FIELDS + i] = ARGV[FIRST + (i - 1) * WIDTH]
 end
 local known = redis.call('HMGET', state, unpack(fields))
-local epoch, revision = known[1], tonumber(known[2] or 0)
+local epoch, revision = known[1], (known[2] or 0) + 0
 -- A field that a small hash does not have is looked for from start to end, so those that most conversations do not have are
 -- read only if one of them may be there.
 local lives, generation, archives_end, archived_count, archives, journal, owner, agent, forked
@@ -32,7 +32,6 @@ elseif known[8] ~= '' then
   lives, generation, archives_end, archived_count, archives, journal, owner, agent, forked = unpack(
     redis.call('HMGET', state, 'l', 'i', 'a', 'm', 'w', 'g', 'U', 'A', 'B'))
 end
-local characters, tokens = tonumber(ARGV[12]), tonumber(ARGV[13])
 local now = clock()
 -- Whether an earlier copy of this call may be in the journal, and whether the journal has entries that are too old.
 local asks, old_entries
@@ -78,14 +77,14 @@ local ask = needed and undeclared(needed) or (replace or excess and generation) 
 if ask then return ask end
 
 local stamp = now
-if known[4] and stamp <= tonumber(known[4]) then stamp = tonumber(known[4]) + 1 end
+if known[4] and stamp <= known[4] + 0 then stamp = known[4] + 1 end
 local first_stamp = stamp
-local sequence = tonumber(known[3] or 0)
+local sequence = (known[3] or 0) + 0
 revision = revision + 1
 local outcome = {revision, sequence + 1, stamp}
 
 -- Messages of the present period and the one before may still be asked for by a late copy: where their sequences begin.
-local period = math.floor(now / LIFETIME)
+local period = (now - now % LIFETIME) / LIFETIME
 local begun, at_its_start, at_start_before = 0, 0, 0
 if known[9] then begun, at_its_start, at_start_before = struct.unpack('>I4I6I6', known[9]) end
 local new_period = begun < period
@@ -94,8 +93,9 @@ if new_period then
   at_its_start = sequence
 end
 
-local hset = {'r', revision, 'x', '', 'u', now, 'q', 0, 't', 0, 'n', 0, 'c', characters, 'k', tokens}
-local zadd, times, added, next_field = {}, {}, 0, 17
+-- With room for one message, because a table that grows costs more.
+local hset = {'r', revision, 'x', '', 'u', now, 'q', 0, 't', 0, 'n', 0, 'c', characters, 'k', tokens, nil, nil, nil, nil}
+local zadd, times, added, next_field = {nil, nil}, {nil}, 0, 17
 local documents, next_document = {}, FIRST + WIDTH * count
 if searched or generation or unusual and (replace or archives_end) then use_documents() end
 local changed = pack_number(revision)
@@ -114,7 +114,7 @@ for i = 1, count do
     local length, timestamp, time = byte(head, -1), nil, stamp
     if length > 0 then
       timestamp = sub(head, -1 - length, -2)
-      time = tonumber(timestamp)
+      time = timestamp + 0
       stamped = false
     else
       timestamp = stamp -- as a number: redis.call writes integers below 2^53 exactly, and formatting costs more

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import islice
@@ -39,6 +40,9 @@ MAX_BATCH_BYTES: Final = 4_000_000
 _DOCUMENTS: Final = 500
 _DOCUMENTS_CHARACTERS: Final = 150_000
 
+#: How many messages, and their characters and tokens.
+_pack_totals: Final = struct.Struct(">HQQ").pack
+
 
 class Appended(Struct, frozen=True):
     """The outcome of one appended message: `message` has its timestamp and sequence, `revision` is the change that
@@ -74,7 +78,7 @@ class _Adding(Write[T], frozen=True):
         if document is not None:
             rest += self._documents(document)
         most = b"" if settings.max_messages is None else b"%d" % settings.max_messages
-        args = [how, most, b"%d" % characters, b"%d" % tokens, b"%d" % len(self.entries), *rest]
+        args = [how, most, _pack_totals(len(self.entries), characters, tokens), *rest]
         upkeep = how == b"1" or (document is not None and len(self.entries) > 1)
         after = partial(self._upkeep, settings, document) if upkeep else None
         return self.send(self.script_call(APPEND, settings, args), settings, after)

@@ -43,7 +43,7 @@ redis.call('RPUSH', KEYS[3], ARGV[2])
 redis.call('ZADD', KEYS[2], ARGV[3], ARGV[4])
 redis.call('HSET', KEYS[1], 'r', ARGV[5], 'x', ARGV[2], 'u', ARGV[3], 'q', ARGV[5], 't', ARGV[3], 'n', ARGV[5],
            'c', ARGV[5], 'k', ARGV[5], 'F', ARGV[6], ARGV[1], ARGV[6])
-redis.call('ZREVRANGE', KEYS[4], 0, 0, 'WITHSCORES')
+redis.call('ZCOUNT', KEYS[4], ARGV[3], '+inf')
 redis.call('ZADD', KEYS[4], ARGV[3], 'c')
 return ARGV[5]
 """

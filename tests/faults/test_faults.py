@@ -101,7 +101,7 @@ MUTATIONS: dict[str, tuple[Any, ...]] = {
     "characters and tokens zero": (
         "its totals are",
         "redis 8",
-        ("append.lua", "'c', characters, 'k', tokens}", "'c', 0, 'k', 0}"),
+        ("append.lua", "'c', characters, 'k', tokens", "'c', 0, 'k', 0"),
     ),
     "a key that is not declared": (
         "",
