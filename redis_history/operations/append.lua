@@ -48,8 +48,11 @@ for i = 1, count do
 end
 local searched = #ARGV >= FIRST + WIDTH * count
 local begins = count > 0 and byte(ARGV[FIRST + 1], 4) >= 4 -- a streaming reply
-if unusual or searched or generation or begins then
--- include _member _live _archive _document
+if unusual or begins then
+-- include _member _live _archive
+end
+if unusual or searched then
+-- include _document
 end
 if unusual or owner or agent or forked then
 -- include _declared _lists
@@ -57,7 +60,7 @@ end
 local stored, before_count, seen, updated
 if unusual then
   updated = redis.call('HGET', state, 'u')
--- include _life _journal _locate _archived _empty _trim _append
+-- include _documents _life _journal _locate _archived _empty _trim _append
 end
 
 if not replace then characters, tokens = characters + (known[6] or 0), tokens + (known[7] or 0) end
@@ -97,7 +100,7 @@ end
 local hset = {'r', revision, 'x', '', 'u', now, 'q', 0, 't', 0, 'n', 0, 'c', characters, 'k', tokens, nil, nil, nil, nil}
 local zadd, times, added, next_field = {nil, nil}, {nil}, 0, 17
 local documents, next_document = {}, FIRST + WIDTH * count
-if searched or generation or unusual and (replace or archives_end) then use_documents() end
+if unusual and (searched or generation or replace or archives_end) then use_documents() elseif searched then use_document() end
 local changed = pack_number(revision)
 local earliest, latest
 local stamped = true -- all at the server's time

@@ -1,4 +1,4 @@
--- Removes all messages of a conversation, also archived ones. After _change.lua, _document.lua and _empty.lua.
+-- Removes all messages of a conversation, also archived ones. After _change.lua, _documents.lua and _empty.lua.
 --
 -- Returns the revision (unchanged if there was nothing to remove),
 -- {'pending', revision, generation} if purge.lua must remove search documents,

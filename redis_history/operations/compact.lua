@@ -1,5 +1,5 @@
 -- Replaces the oldest messages by a summary, as one change, and moves them to an archive. The client has read them in pages
--- (plan_compaction.py); this script checks that they have not changed. After _document.lua, _locate.lua.
+-- (plan_compaction.py); this script checks that they have not changed. After _documents.lua, _locate.lua.
 --
 -- ARGV  10, 11 epoch or '' and revision at the start of reading
 --       12 id of the summary   13 its characters, flags, header byte and tool marks   14 the rest of its body

@@ -1,5 +1,5 @@
 -- Removes messages by id as one change, also archived ones. Unknown ids are ignored; if all are unknown, nothing changes.
--- After _document.lua and _archived.lua.
+-- After _documents.lua and _archived.lua.
 --
 -- ARGV  10 how many, then their fields of the state, then the ids, distinct, then which summaries may stay although they may
 --       quote these messages: '' all; 'live' none, and if the live summary is one of them, nothing is written, so that the

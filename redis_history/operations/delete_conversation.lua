@@ -1,4 +1,4 @@
--- Removes everything of a conversation. After _change.lua, _document.lua and _empty.lua.
+-- Removes everything of a conversation. After _change.lua, _documents.lua and _empty.lua.
 --
 -- ARGV  10 milliseconds that the log outlives the conversation if there are subscribers
 --       11 the channel of subscribers; '': they may have none

@@ -1,4 +1,4 @@
--- Writes the search documents of stored messages. After _document.lua and _archived.lua.
+-- Writes the search documents of stored messages. After _documents.lua and _archived.lua.
 --
 -- ARGV  1 to 9 as in every writing script, although the conversation does not change
 --       10 epoch when they were read; '' if this call has appended them   11 revision when they were read or appended

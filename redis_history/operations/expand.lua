@@ -1,4 +1,4 @@
--- Restores the messages that the live summary replaced, as one change. After _document.lua, _archived.lua.
+-- Restores the messages that the live summary replaced, as one change. After _documents.lua, _archived.lua.
 --
 -- ARGV  10 id of the summary   11 its field of the state   12 how to join live and archived messages: '' if either are few;
 --       '1' if copy.lua has copied all to one set; '2' at once, however many

@@ -1,4 +1,4 @@
--- Makes a draft (draft.lua) the conversation, as one change. After _change.lua, _document.lua.
+-- Makes a draft (draft.lua) the conversation, as one change. After _change.lua, _documents.lua.
 --
 -- KEYS  5 the draft's state (hash)   6 its live messages (sorted set)   then for each archive its messages in the draft, and its key
 -- ARGV  10 the draft's last page   11, 12 times of creation and of the last change in microseconds, or ''

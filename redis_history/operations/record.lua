@@ -1,4 +1,4 @@
--- Creates a conversation with its record, or changes fields of the record. After _change.lua and _document.lua.
+-- Creates a conversation with its record, or changes fields of the record. After _change.lua and _documents.lua.
 --
 -- ARGV  10 names of the fields, one letter each   then pairs of a field and its value
 --

@@ -1,5 +1,5 @@
 -- Records that the writer of a reply is alive. Does not change the conversation. Each call has its own token; that of the reply
--- is in the name of the content. After _change.lua, _member.lua, _live.lua, _archive.lua, _document.lua and _life.lua.
+-- is in the name of the content. After _change.lua, _member.lua, _live.lua, _archive.lua, _documents.lua and _life.lua.
 --
 -- KEYS  5 content (string)
 --

@@ -1,5 +1,5 @@
 -- Removes some of the oldest messages of a conversation that has many more than a cap allows, as one change. An append that
--- removed all of them would hold up the server. After _change.lua, _document.lua, _locate.lua and _trim.lua.
+-- removed all of them would hold up the server. After _change.lua, _documents.lua, _locate.lua and _trim.lua.
 --
 -- ARGV  10 most messages
 --

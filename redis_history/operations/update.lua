@@ -1,4 +1,4 @@
--- Replaces the content of a message. After _document.lua and _archived.lua.
+-- Replaces the content of a message. After _documents.lua and _archived.lua.
 --
 -- ARGV  3 also 'reply:<token>' to end the streaming reply with this token, and ';run:…' behind it; or 'settle:<bytes>' to end a
 --         reply of a dead writer with so many bytes of content

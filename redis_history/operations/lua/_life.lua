@@ -1,6 +1,6 @@
 -- Preconditions, times to live and new conversations, which most appends do not need. After _change.lua.
 local RECORD = {'U', 'A', 'T', 'D', 'M', 'B', 'C'}
-local renew_documents, renew_archives -- of _document.lua
+local renew_documents, renew_archives -- of _documents.lua
 
 -- Sets the time to live of all keys of the conversation to `ttl` milliseconds, also for later writers. `generation`: of its
 -- search documents; `archived`: when its archives expire, if there are any.

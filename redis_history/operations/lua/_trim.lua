@@ -1,5 +1,5 @@
 -- Removes the oldest messages in whole groups, so that no tool result loses its call: see redis_history/model/pairs.py.
--- After _document.lua.
+-- After _documents.lua.
 --
 -- Tool calls' ids and the agents of calls and results appear as four bytes of their digests. Calls are numbered in order;
 -- stacks of them are linked lists (`below` and `own_below`), because a table for each would cost more.
