@@ -46,7 +46,8 @@ class AsyncGuard:
     async def connect(self) -> None:
         if (self._unready or self._awaited) and not self._streams:
             await self.disconnect()
-        await super().connect()  # type: ignore[misc]
+        if not self.is_connected:  # type: ignore[attr-defined]  # redis-py asks that behind its retries, on each call
+            await super().connect()  # type: ignore[misc]
 
     async def connect_check_health(self, *args: Any, **options: Any) -> None:
         if self.is_connected:  # type: ignore[attr-defined]

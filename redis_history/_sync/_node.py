@@ -47,7 +47,8 @@ class Guard:
     def connect(self) -> None:
         if (self._unready or self._awaited) and not self._streams:
             self.disconnect()
-        super().connect()  # type: ignore[misc]
+        if not self.is_connected:  # type: ignore[attr-defined]  # redis-py asks that behind its retries, on each call
+            super().connect()  # type: ignore[misc]
 
     def connect_check_health(self, *args: Any, **options: Any) -> None:
         if self.is_connected:  # type: ignore[attr-defined]
