@@ -90,6 +90,8 @@ class _Adding(Write[T], frozen=True):
 
     def _documents(self, document: DocumentOf) -> list[bytes]:
         """The search documents to write together with the messages: all, or none for a large batch."""
+        if len(self.entries) == 1:
+            return self._document(document, 0)
         if self._chunk_end(0) < len(self.entries):
             return []
         return [part for index in range(len(self.entries)) for part in self._document(document, index)]
