@@ -28,6 +28,8 @@ local epoch, revision = known[1], (known[2] or 0) + 0
 local lives, generation, archives_end, archived_count, archives, journal, owner, agent, forked
 if not epoch then
   journal = redis.call('HGET', state, 'g')
+elseif known[8] and byte(known[8]) == 105 then -- 'i'
+  generation = sub(known[8], 2)
 elseif known[8] ~= '' then
   lives, generation, archives_end, archived_count, archives, journal, owner, agent, forked = unpack(
     redis.call('HMGET', state, 'l', 'i', 'a', 'm', 'w', 'g', 'U', 'A', 'B'))
@@ -169,7 +171,8 @@ if replace then hset[#hset + 1], hset[#hset + 2] = 'h', revision end
 if new_period then hset[#hset + 1], hset[#hset + 2] = 'p', pack('>I4I6I6', period, at_its_start, at_start_before) end
 if not generation and #documents > 0 then
   generation = token
-  for _, value in ipairs({'i', generation, 'O', '1'}) do hset[#hset + 1] = value end
+  local alone = not epoch or known[8] == ''
+  for _, value in ipairs({'i', generation, 'O', alone and 'i' .. generation or '1'}) do hset[#hset + 1] = value end
 end
 if added > 0 then redis.call('ZADD', messages, unpack(zadd)) end
 if added > 64 then

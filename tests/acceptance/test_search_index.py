@@ -15,6 +15,7 @@ import pytest
 from redis_history import Compressor, HistoryStore, Message, user
 from redis_history.errors import (
     CapabilityError,
+    ConflictError,
     ConversationNotFoundError,
     MessageNotFoundError,
 )
@@ -514,3 +515,32 @@ def test_a_store_without_the_embedder_uses_an_index_with_vectors(
         [[told]] = backend.ask([[b"FT.INFO", Keyspace("default").index]])
         assert read_index_form(Keyspace("default"), told) == Searching("english", 2)
         assert read_index_form(Keyspace("other"), told) is None
+
+
+@pytest.mark.parametrize("change", ["nothing", "record", "restore", "compact", "clear", "delete", "refused"])
+def test_appends_find_the_generation_after_every_kind_of_change(
+    own_server: Callable[..., RealServer], change: str
+) -> None:
+    """Field O has the generation only while none of the other rare fields exists."""
+    server = own_server()
+    changes: dict[str, Callable[[HistoryStore], Any]] = {
+        "nothing": lambda store: None,
+        "record": lambda store: store.update_conversation("c", user_id="u"),
+        "restore": lambda store: store.restore("c", [user("word", id="0")]),
+        "compact": lambda store: store.compact("c", through="1", summary="a summary"),
+        "clear": lambda store: store.clear("c"),
+        "delete": lambda store: store.delete_messages("c", ["0"]),
+        "refused": lambda store: store.append("c", user("x"), expected_revision=99),
+    }
+    with HistoryStore(server.url) as store, server.client() as client:
+        for number in range(4):
+            store.append("c", user("word", id=str(number)))
+        with contextlib.suppress(ConflictError):
+            changes[change](store)
+        store.append("c", user("word", id="new"))
+        found = {hit.message.id for hit in store.search("c", "word", archived=False)}
+        assert found == {message.id for message in store.get("c") if message.text == "word"}
+        state = client.hgetall(Keyspace("default").conversation("c").state)
+        others = [name for name in (b"l", b"a", b"m", b"w", b"g", b"U", b"A", b"B") if name in state]
+        assert state.get(b"O") == (b"i" + state[b"i"] if change == "nothing" else b"1")
+        assert (others == []) == (change == "nothing")

@@ -17,7 +17,8 @@
 -- differ for each, q sequence, t newest server timestamp,
 -- n messages, c characters, k tokens, b created, u updated (microseconds), l time to live (milliseconds),
 -- F times of the first and the last message since the last restore or clear (7 bytes each);
--- O '' if none of i, l, a, m, w, g, U, A and B exists, so that appends need not read them;
+-- O '' if none of i, l, a, m, w, g, U, A and B exists, or 'i' and the value of i if it alone does, so that appends need not read
+-- them;
 -- i, d, y search documents (_document.lua); R, W, Q, Z, f leases (run.lua); X the token of a staging copy (copy.lua); a, h, m, s, w,
 -- '^<id>', '#<revision>' compactions (_archive.lua); g, j, J, ';' the journal (see below); p newest period with appends (uint32),
 -- the sequence at its start and at the start of the one before (6 bytes each);
