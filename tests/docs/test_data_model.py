@@ -87,10 +87,11 @@ def test_the_search_documents(server: RealServer, namespace: str) -> None:
         }
         assert 60_000 < client.pttl(key) <= 90_000, "one and a half times the ttl"
         assert client.hget(keys.state, "y") is None
-        store.append_many("c", [user("x") for _ in range(600)])
+        for _ in range(9):
+            store.append_many("c", [user("x") for _ in range(500)])
         with HistoryStore(server.url, namespace=namespace, ttl=600) as longer:
             longer.update_conversation("c", title="t")
-            assert (client.hget(keys.state, "y") or b"").startswith(b"256 ")
+            assert (client.hget(keys.state, "y") or b"").startswith(b"4096 ")
             longer.update_conversation("c", title="u")
             longer.update_conversation("c", title="v")
         assert client.hget(keys.state, "y") is None

@@ -402,4 +402,5 @@ def _contents(node: Any) -> dict[bytes, bytes]:
         b"zset": lambda key: client.zrange(key, 0, -1),
         b"set": client.smembers,
     }
-    return {key: b"\n".join(reads[client.type(key)](key)) for key in client.keys("*")}
+    kinds = [(key, client.type(key)) for key in client.keys("*")]
+    return {key: b"\n".join(reads[kind](key)) for key, kind in kinds if kind != b"none"}  # which has expired since
