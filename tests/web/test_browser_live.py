@@ -450,17 +450,6 @@ async def test_the_last_navigation_wins(window: Window, site: Site) -> None:
     await expect(window.said("In 1700.")).to_be_in_viewport()
 
 
-async def test_a_link_to_a_message_is_followed_once_the_server_answers(window: Window, site: Site) -> None:
-    name = site.name("link")
-    site.store.append_many(name, [user(f"Line {number}.", id=f"m{number}") for number in range(600)])
-    page = await window.open()
-    window.outage = True
-    await page.route("**/messages/m20", lambda route: route.abort(), times=1)
-    await page.evaluate("hash => { location.hash = hash }", f"conversation={name}&message=m20")
-    await expect(window.said("Line 20.")).to_be_in_viewport()
-    await expect(page.locator("#banner")).to_be_hidden()
-
-
 async def test_text_that_is_typed_while_a_message_is_sent_stays(windows: Windows, site: Site) -> None:
     one, two = site.name("one"), site.name("two")
     for name in (one, two):

@@ -93,12 +93,8 @@ async function jump(id) {
   const known = openedHit?.id === id ? openedHit : {};
   openedHit = null;
   const { conversation } = timeline;
-  const going = timeline.goTo(id, known);
-  const { navigation } = timeline;
-  const found = await going.catch((error) => error);
-  if (conversation !== timeline.conversation) return;
-  if (found instanceof Error) setTimeout(() => navigation === timeline.navigation && follow(), 2000);
-  else if (!found) timeline.header.say("message_gone");
+  const found = await timeline.goTo(id, known).catch(() => false);
+  if (!found && conversation === timeline.conversation) timeline.header.say("message_gone");
   timeline.list.drawn.get(timeline.current)?.element.focus({ preventScroll: true });
 }
 

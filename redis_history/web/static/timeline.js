@@ -14,12 +14,6 @@ import { VirtualList } from "./virtual.js";
 const NEAR = 900; // pixels from an edge of the loaded messages at which the next page is loaded
 const HIDDEN = 45_000; // milliseconds after which a hidden page closes its stream
 
-/** Null for an error that stays, such as that of a missing message. */
-function nullIfRefused(error) {
-  if (error.status >= 400 && error.status < 500) return null;
-  throw error;
-}
-
 export class Timeline {
   /** `unreadOf(info)`: the number of unseen messages; `announce(texts)`: for screen readers. */
   constructor({ unreadOf, announce, onSeen, onInfo }) {
@@ -343,14 +337,13 @@ export class Timeline {
     return this.folds.toggleAll(drawn.row, [...drawn.element.querySelectorAll("button[data-fold]")]);
   }
 
-  /** Bring a message into view, wherever it is. `position`: if known. Returns false if it does not exist any more;
-   * raises an error if the server does not answer. */
+  /** Bring a message into view, wherever it is. `position`: if known. Returns false if it does not exist any more. */
   async goTo(id, { position = null, words = [] } = {}) {
     const { conversation } = this;
     const navigation = ++this.navigation;
     const isNewest = () => navigation === this.navigation;
     if (!conversation.byId.has(id)) {
-      position ??= (await api.message(conversation.id, id).catch(nullIfRefused))?.position ?? null;
+      position ??= (await api.message(conversation.id, id).catch(() => null))?.position ?? null;
       if (!isNewest()) return true;
       if (position === null) return false;
       await conversation.refresh(position);
