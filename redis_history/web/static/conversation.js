@@ -28,8 +28,7 @@ const replaces = (summary, message) =>
   message.id !== summary.id &&
   compare(message.position, summary.position) <= 0 &&
   (message.role !== "system" || message.is_summary) &&
-  message.status !== "streaming" &&
-  !message.metadata?.pinned;
+  message.status !== "streaming" && !message.metadata?.pinned;
 
 /** A message with the whole texts of its former state, where only their beginning was sent again. */
 function withKnownTexts(message, before) {
@@ -279,10 +278,9 @@ export class Conversation {
   /** Fill in what was cut of a message. `whole` was read meanwhile: a newer state of the message stays. */
   fill(message, whole) {
     const now = this.byId.get(message.id);
-    if (now?.status === "streaming") {
-      const parts = now.parts.map((part, at) => (part.cut && whole.parts[at]) || part);
-      this.complete({ ...now, parts });
-    } else if (now === message) this.complete(whole);
+    const parts = now?.parts.map((part, at) => (part.cut && whole.parts[at]) || part);
+    if (now?.status === "streaming") this.complete({ ...now, parts });
+    else if (now === message) this.complete(whole);
   }
 
   /** Replace a message by a newer state; false if it is not in the window. */

@@ -42,19 +42,15 @@ export class Folds {
   /** Load the rest of an answer: only its beginning came with the page. While it is written, its stream has the rest. */
   complete(row) {
     const { message } = row;
-    const isCut = message.parts.some((part) => part.type === "text" && part.cut);
-    const isWhole = !isCut || message.role === "user" || message.status === "streaming";
-    if (isWhole || this.completed.has(message)) return;
+    const isKept = message.role === "user" || message.status === "streaming" || this.completed.has(message);
+    if (isKept || !message.parts.some((part) => part.type === "text" && part.cut)) return;
     this.completed.add(message);
     this.load(row, message);
   }
 
   async load(row, message) {
     const whole = await api.message(this.conversation.id, message.id).catch(() => null);
-    if (!whole) {
-      this.completed.delete(message);
-      return;
-    }
+    if (!whole) return this.completed.delete(message);
     this.conversation.fill(message, whole);
     for (const summary of this.summaries.values()) {
       summary.messages = summary.messages?.map((other) => (other.id === whole.id ? whole : other));
