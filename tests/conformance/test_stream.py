@@ -7,6 +7,7 @@ import contextlib
 import inspect
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -30,12 +31,12 @@ def records(text: str) -> bytes:
     return record_of(TextPart(text=text))
 
 
-async def begun(store: Any, text: str = "") -> Append:
+async def begun(store: Any, text: str = "", conversation_id: str = "c") -> Append:
     """A reply whose writer vanished, and the operation that began it."""
-    op = Append.of_reply("c", "assistant", {"id": "r"})
+    op = Append.of_reply(conversation_id, "assistant", {"id": "r"})
     await execute(store, op)
     if text:
-        await execute(store, GrowReply("c", op.token, 0, records(text), False))
+        await execute(store, GrowReply(conversation_id, op.token, 0, records(text), False))
     return op
 
 
@@ -180,29 +181,38 @@ async def _ended(read: Callable[[], Awaitable[Any]]) -> Any:
 
 
 async def _newest(store: Any, how: str) -> Any:
+    """The newest message of the conversation with this name."""
     if how == "list":
-        return (await store.list_conversations(preview=True))[0].last_message
+        found = await store.list_conversations(preview=True)
+        return next(one.last_message for one in found if one.conversation.conversation_id == how)
     if how == "iter":
-        return [message async for message in store.iter("c", include_archived=True)][-1]
-    return (await store.get("c", include_archived=how == "archive", limit=1 if how == "limit" else None))[-1]
+        return [message async for message in store.iter(how, include_archived=True)][-1]
+    return (await store.get(how, include_archived=how == "archive", limit=1 if how == "limit" else None))[-1]
 
 
-@pytest.mark.parametrize("how", ["get", "limit", "archive", "iter", "list"])
-async def test_every_read_has_the_text_of_a_reply_and_ends_that_of_a_dead_writer(store: Any, how: str) -> None:
-    await store.append_many("c", [user("one", id="a"), user("two", id="b")])
-    await store.compact("c", through="a", summary="about one")
-    await begun(store, "half of ")
-    message = await _newest(store, how)
-    assert (message.id, message.status, message.text) == ("r", "streaming", "half of ")
-    message = await _ended(lambda: _newest(store, how))
-    assert (message.status, message.text) == ("interrupted", "half of ")
-    assert (await store.get("c"))[-1] == message
+async def test_every_read_has_the_text_of_a_reply_and_ends_that_of_a_dead_writer(store: Any) -> None:
+    reads = ["get", "limit", "archive", "iter", "list"]  # a list reads all conversations
+    for how in reads:
+        await store.append_many(how, [user("one", id="a"), user("two", id="b")])
+        await store.compact(how, through="a", summary="about one")
+        await begun(store, "half of ", how)
+    for how in reads:
+        message = await _newest(store, how)
+        assert (message.id, message.status, message.text) == ("r", "streaming", "half of ")
+    for how in reads:
+        message = await _ended(partial(_newest, store, how))
+        assert (message.status, message.text) == ("interrupted", "half of ")
+        assert (await store.get(how))[-1] == message
 
 
 async def test_a_reader_without_subscription_ends_the_reply_of_a_dead_writer(stores: Any) -> None:
     writer, reader = stores(), stores()
     await begun(writer, "half of ")
-    message = await _ended(lambda: _newest(reader, "get"))
+
+    async def newest() -> Any:
+        return (await reader.get("c"))[-1]
+
+    message = await _ended(newest)
     assert (message.status, message.text) == ("interrupted", "half of ")
     assert await reader.get_message("c", "r") == message
     assert (await reader.snapshot("c")).messages == [message]

@@ -19,7 +19,7 @@ CODE = "```py\n# x\ndef f(): return 'a', 1\n```\n```diff\n-a\n+b\n```\n"
 TABLE = "| a | b |\n|--|--|\n| 1 | [2](https://a.example) |"
 
 
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("width", [1280, pytest.param(390, marks=pytest.mark.full)])
 async def test_axe_finds_nothing_serious(
     width: int, windows: Windows, server: RealServer, namespace: str, full: bool
 ) -> None:
@@ -32,7 +32,7 @@ async def test_axe_finds_nothing_serious(
         size = {"width": width, "height": 844}
         window = await windows(served.url, viewport=size, reduced_motion="reduce")
         page = await window.open()
-        colors: Any = ["light", "dark"] if full else ["light" if width > 500 else "dark"]
+        colors: Any = ["light", "dark"] if full else ["dark"]
         await expect(page.locator(".card")).to_have_count(8)
         await check_axe(page, colors, "list")
         await page.get_by_label("Search messages").fill("jacket")
