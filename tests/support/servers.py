@@ -66,7 +66,8 @@ class RealServer:
             argv += ["--port", str(self.port), "--bind", "127.0.0.1"]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(argv, stdout=log, stderr=log, start_new_session=True, env=self.environment)
-        wait_until(self._answers, f"the server to answer; its log: {self.folder / 'log'}")
+        # On a busy machine, reading the data of a long run takes a while. A process that ends fails at once.
+        wait_until(self._answers, f"the server to answer; its log: {self.folder / 'log'}", 60)
         return self
 
     def _answers(self) -> bool:
