@@ -515,11 +515,13 @@ class Watcher:
             subscription = store.subscribe_all(after=self._at)
             end = float("inf")
             while time.monotonic() < end:
+                event = None
                 with contextlib.suppress(RedisHistoryError):
-                    self._took(subscription.get(timeout=0.2))
+                    event = subscription.get(timeout=0.2)
+                    self._took(event)
                 if end == float("inf") and self._settings.is_there("finish"):
                     end = time.monotonic() + SETTLE
-                if end != float("inf"):
+                if end != float("inf") and event is None:  # else there is more, and comparing takes a while
                     there = [one.conversation_id for one in store.list_conversations(limit=1000)]
                     names = [name for name in {*there, *self._at} if name.split()[0] != MAYFLY]
                     if {*names} <= self._at.keys() and self._is_at(
