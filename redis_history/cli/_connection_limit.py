@@ -9,9 +9,10 @@ from typing import Any, Final
 #: Seconds in which a request must be complete, and in which a client must accept what is sent to it.
 _PATIENCE: Final = 15.0
 #: File descriptors for everything but clients: listeners, connections to Redis, files.
-_RESERVED: Final = 64
+_RESERVED: Final = 128
 _MOST: Final = 10_000
-#: Connections that the system accepts before this program looks at them, so fewer than the reserve.
+#: Connections that are accepted before this program looks at them. The reserve has room for two such rounds, because a
+#: connection that another one replaces is closed in the next round.
 BACKLOG: Final = 32
 
 

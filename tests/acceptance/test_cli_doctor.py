@@ -12,7 +12,7 @@ from redis_history import HistoryStore, RetryPolicy, user
 from redis_history.cli import _stores
 from tests.conftest import Servers
 from tests.support.commands import run
-from tests.support.servers import RealServer, Start, free_port
+from tests.support.servers import RealServer, Start, free_port, wait_until
 
 
 def examined(url: str, *options: str, status: int = 0) -> dict[str, dict[str, Any]]:
@@ -170,7 +170,8 @@ def test_an_index_that_is_missing_or_empty(server: RealServer, namespace: str, o
     assert search()["fix"] == "redis-history reindex"
     with HistoryStore(server.url, namespace=namespace, language="german") as store:
         store.get("c")
-    assert "0 messages in the index (german), though there are conversations" in search()["detail"]
+    # A new index is being built for a moment.
+    wait_until(lambda: "0 messages in the index (german), though there are" in search()["detail"], "the index")
     assert on(*search()["fix"].split()[1:]).returncode == 0
     assert search()["state"] == "ok"
     assert "1 messages in the index (german)" in search()["detail"]

@@ -153,7 +153,7 @@ def test_two_autosaving_histories_converge(own_server: Start, workers: Workers, 
     both = {name: workers("served", server.url, name) for name in "ab"}
     numbers = counter()
 
-    @settings(max_examples=30 if full else 8, suppress_health_check=list(HealthCheck), report_multiple_bugs=False)
+    @settings(max_examples=20 if full else 8, suppress_health_check=list(HealthCheck), report_multiple_bugs=False)
     @given(
         before=st.lists(commands, max_size=20),
         during=st.lists(commands, max_size=12),

@@ -190,33 +190,23 @@ async def _newest(store: Any, how: str) -> Any:
     return (await store.get(how, include_archived=how == "archive", limit=1 if how == "limit" else None))[-1]
 
 
-async def test_every_read_has_the_text_of_a_reply_and_ends_that_of_a_dead_writer(store: Any) -> None:
+async def test_every_read_has_the_text_of_a_reply_and_ends_that_of_a_dead_writer(stores: Any) -> None:
+    """Also without a subscription."""
+    writer, store = stores(), stores()
     reads = ["get", "limit", "archive", "iter", "list"]  # a list reads all conversations
     for how in reads:
         await store.append_many(how, [user("one", id="a"), user("two", id="b")])
         await store.compact(how, through="a", summary="about one")
-        await begun(store, "half of ", how)
+        await begun(writer, "half of ", how)
     for how in reads:
         message = await _newest(store, how)
         assert (message.id, message.status, message.text) == ("r", "streaming", "half of ")
     for how in reads:
         message = await _ended(partial(_newest, store, how))
         assert (message.status, message.text) == ("interrupted", "half of ")
-        assert (await store.get(how))[-1] == message
-
-
-async def test_a_reader_without_subscription_ends_the_reply_of_a_dead_writer(stores: Any) -> None:
-    writer, reader = stores(), stores()
-    await begun(writer, "half of ")
-
-    async def newest() -> Any:
-        return (await reader.get("c"))[-1]
-
-    message = await _ended(newest)
-    assert (message.status, message.text) == ("interrupted", "half of ")
-    assert await reader.get_message("c", "r") == message
-    assert (await reader.snapshot("c")).messages == [message]
-    assert (await reader.get_conversation("c")).revision == 2
+        assert (await store.get(how))[-1] == await store.get_message(how, "r") == message
+        assert (await store.snapshot(how)).messages[-1] == message
+        assert (await store.get_conversation(how)).revision == 4
 
 
 @pytest.mark.parametrize("status", ["complete", "interrupted", "stopped"])

@@ -56,7 +56,7 @@ def shown(problems: list[str]) -> str:
     "name", [*DEFAULT, *(pytest.param(one, marks=pytest.mark.full) for one in DEPLOYMENTS if one not in DEFAULT)]
 )
 def test_promises_hold_under_faults(tmp_path: Path, name: str, full: bool) -> None:
-    size = {"seconds": 8.0, "operations": 3000} if full else {"seconds": 2.5, "operations": 500, "streamers": 1}
+    size = {"seconds": 6.0, "operations": 2500} if full else {"seconds": 2.5, "operations": 500, "streamers": 1}
     problems, episode = attack(tmp_path, name, pause=0.25, kills=full, **size)
     assert not problems, shown(problems)
     assert episode.counts["acknowledged"] >= 300
