@@ -64,8 +64,8 @@ async def follow_answer(
 
     `run_id`: of this run, which may still wait for its turn; None: of the active run, without one nothing. `after`: the
     position of the message that it answers; None: the answer began with its run. `whole`: with what former runs have
-    written after that. A run that disappears, because the
-    conversation expires or is deleted, and a run that never begins end the answer, too.
+    written after that. A run that disappears, because the conversation expires or is deleted, and a run that never
+    begins end the answer, too.
     """
     async with store.subscribe(conversation_id) as changes:
         # The first read tells the subscription which run there is; later ones are events.

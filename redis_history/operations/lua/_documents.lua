@@ -89,13 +89,16 @@ local function use_documents()
   function renew_documents(generation, now, ttl, changed)
     local known = redis.call('HMGET', state, 'd', 'y', 's', 'w')
     local needed = math.floor(now / 1000) + ttl
-    if changed then redis.call('HDEL', state, 'd') end
-    if known[1] and not changed and tonumber(known[1]) >= needed then return end
+    if changed then
+      redis.call('HDEL', state, 'd')
+      known[1], known[2] = false, false
+    end
+    if known[1] and tonumber(known[1]) >= needed then return end
     local rank, ends, archive = 0, nil, nil
-    if known[2] and not changed then rank, ends, archive = string.match(known[2], '^(%d+) (%d+) ?(%d*)$') end
+    if known[2] then rank, ends, archive = string.match(known[2], '^(%d+) (%d+) ?(%d*)$') end
     if not ends or tonumber(ends) < needed then rank, ends, archive = 0, document_ends(now, ttl), '' end
     rank = tonumber(rank)
-    local prefix, left = documents_of(generation), known[1] and not changed and RENEWED or FIRST_RENEWED
+    local prefix, left = documents_of(generation), known[1] and RENEWED or FIRST_RENEWED
     repeat
       local key = archive == '' and messages or archive_of(state, archive)
       local members = attempt('ZRANGE', key, rank, rank + RENEWED - 1) or {}
