@@ -170,8 +170,8 @@ def test_an_index_that_is_missing_or_empty(server: RealServer, namespace: str, o
     assert search()["fix"] == "redis-history reindex"
     with HistoryStore(server.url, namespace=namespace, language="german") as store:
         store.get("c")
-    # A new index is being built for a moment.
-    wait_until(lambda: "0 messages in the index (german), though there are" in search()["detail"], "the index")
+    empty = "0 messages in the index (german), though there are conversations"
+    wait_until(lambda: empty in search()["detail"], "the index to be built")
     assert on(*search()["fix"].split()[1:]).returncode == 0
     assert search()["state"] == "ok"
     assert "1 messages in the index (german)" in search()["detail"]

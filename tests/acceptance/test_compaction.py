@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -126,13 +127,17 @@ def test_no_call_holds_the_server_for_long(own_server: Start, kind: str, given_u
                     most[name] = max(most.get(name, 0), sum(map(len, call)))
                     assert len(call) <= 110, name  # 50 documents, each looked for and marked
                     assert sum(map(len, call)) <= 2_500, name  # 1,000 messages, each with its place
-            rounds = []
+            best: dict[tuple[bytes, int], int] = {}  # by script or command, and how many of it came before
             for _ in range(3):
                 client.slowlog_reset()
                 there_and_back()
-                rounds.append([entry["duration"] for entry in client.slowlog_get(10_000)])
-            slowest = max(map(min, zip(*rounds, strict=True)))
-            assert slowest <= 20_000, (cut, slowest)
+                before_it: Counter[bytes] = Counter()
+                for entry in reversed(client.slowlog_get(10_000)):
+                    name = b" ".join(entry["command"].split()[:2])
+                    key = name, before_it[name]
+                    before_it[name] += 1
+                    best[key] = min(best.get(key, entry["duration"]), entry["duration"])
+            assert max(best.values()) <= 20_000, (cut, best)
         assert len(most) > 5
         assert max(most.values()) > 1_000
         assert store.get("c") == before

@@ -20,9 +20,7 @@ TABLE = "| a | b |\n|--|--|\n| 1 | [2](https://a.example) |"
 
 
 @pytest.mark.parametrize("width", [1280, pytest.param(390, marks=pytest.mark.full)])
-async def test_axe_finds_nothing_serious(
-    width: int, windows: Windows, server: RealServer, namespace: str, full: bool
-) -> None:
+async def test_axe_finds_nothing_serious(width: int, windows: Windows, server: RealServer, namespace: str) -> None:
     with (
         HistoryStore(server.url, namespace=namespace) as store,
         serve(server.url, namespace, "--allow-writes") as served,
@@ -32,7 +30,7 @@ async def test_axe_finds_nothing_serious(
         size = {"width": width, "height": 844}
         window = await windows(served.url, viewport=size, reduced_motion="reduce")
         page = await window.open()
-        colors: Any = ["light", "dark"] if full else ["dark"]
+        colors: Any = ["light", "dark"]
         await expect(page.locator(".card")).to_have_count(8)
         await check_axe(page, colors, "list")
         await page.get_by_label("Search messages").fill("jacket")
