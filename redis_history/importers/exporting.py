@@ -17,9 +17,9 @@ import msgspec
 import orjson
 
 from redis_history import AsyncHistoryStore, HistoryStore
+from redis_history._faces import answer_of, run_at_once
 from redis_history._files import replacing
 from redis_history.errors import InvalidInputError
-from redis_history.importers._faces import answer_of, run_at_once
 from redis_history.importers._lossless import RECORD_START, message_line, record_line
 from redis_history.operations import fork as forks
 

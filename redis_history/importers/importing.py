@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from redis_history import AsyncHistoryStore, HistoryStore
+from redis_history._faces import answer_of, run_at_once
 from redis_history._validation import check_integer
 from redis_history.errors import (
     ConversationExistsError,
@@ -20,7 +21,6 @@ from redis_history.errors import (
     MessageConflictError,
     RevisionConflictError,
 )
-from redis_history.importers._faces import answer_of, run_at_once
 from redis_history.importers.frameworks import STATE, renewed_state
 from redis_history.importers.reader import read_transcripts
 from redis_history.importers.source import ImportLimits, report

@@ -5,15 +5,15 @@ Use it with `RunnableWithMessageHistory` and everything else that accepts a `Bas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from operator import methodcaller
 from typing import Any, Unpack
 
 from msgspec.structs import replace
 
 from redis_history import AsyncHistoryStore, HistoryStore, Message, TextPart
+from redis_history._faces import answer_of, run_at_once
 from redis_history.errors import (
     ConfigurationError,
     MessageConflictError,
@@ -37,7 +37,7 @@ from redis_history.integrations._extras import (
 from redis_history.model.ids import MAX_ID_BYTES
 from redis_history.model.pairs import without_lone_results
 from redis_history.tools import SearchOptions
-from redis_history.types import ConversationSearchTool, Role
+from redis_history.types import AsyncReply, ConversationSearchTool, Role
 
 try:
     from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
@@ -62,8 +62,6 @@ _ROLES: dict[type[BaseMessage], Role] = {HumanMessage: "user", AIMessage: "assis
 _CLASSES = {role: kind for kind, role in _ROLES.items()}
 _KEPT = ("content", "tool_calls", "status", "id")  # fields to store also if they have their default
 _FIRST = ("content", "name", "tool_calls", "tool_call_id", "status")  # the order that needs no note
-#: A call of a store, and the types of exceptions to send back as its answer.
-_Steps = Generator[tuple[Callable[[Any], Any], tuple[type[Exception], ...]], Any, None]
 _PART = "#part-"  # in ids of messages that are parts of one stored message
 _IDS = "langchain_ids"  # key of provider_meta: the ids of such messages, when others of them were removed
 
@@ -113,15 +111,7 @@ class LangChainHistory(BaseChatMessageHistory):
 
     def add_messages(self, messages: Sequence[BaseMessage]) -> None:
         """Append messages in this order, in atomic batches of 500; see the class for messages with an id."""
-        store = self._sync()
-        steps, answer = _writes(self.session_id, messages), None
-        with suppress(StopIteration):
-            while True:
-                call, known = steps.send(answer)
-                try:
-                    answer = call(store)
-                except known as error:
-                    answer = error
+        run_at_once(_write(self._sync(), self.session_id, messages))
 
     def clear(self) -> None:
         """Remove all messages, but keep the conversation."""
@@ -134,18 +124,10 @@ class LangChainHistory(BaseChatMessageHistory):
         return self._converted(await self._async_store.get(self.session_id, limit=self.limit))
 
     async def aadd_messages(self, messages: Sequence[BaseMessage]) -> None:
-        store = self._async_store
-        if store is None:
+        if self._async_store is None:
             await super().aadd_messages(messages)
-            return
-        steps, answer = _writes(self.session_id, messages), None
-        with suppress(StopIteration):
-            while True:
-                call, known = steps.send(answer)
-                try:
-                    answer = await call(store)
-                except known as error:
-                    answer = error
+        else:
+            await _write(self._async_store, self.session_id, messages)
 
     async def aclear(self) -> None:
         if self._async_store is None:
@@ -188,63 +170,53 @@ class _Live:
         self._replies: dict[Any, Any] = {}
         self._ids: dict[Any, str] = {}
 
-    def _reply(self, chunk: Any, text: str, run: Any) -> Any:
+    async def _write(self, token: Any, chunk: Any, run: Any) -> None:
+        text = token if chunk is None else chunk.text
         id_ = getattr(getattr(chunk, "message", None), "id", None)
         if id_ and (run not in self._ids or not id_.startswith("lc_run-")):  # the provider's id, if there is one
             self._ids[run] = id_
         if text and run not in self._replies:
             self._replies[run] = self._store.stream(self._conversation_id, id=self._ids.get(run) or f"lc_run--{run}")
-        return self._replies.get(run) if text else None
+        reply = self._replies.get(run)
+        if text and reply is not None:
+            try:
+                await answer_of(reply.write(text))
+            except RedisHistoryError:
+                self._replies[run] = None
+                await _close(reply)
+                raise
 
-    def _ended(self, run: Any) -> Any:
+    async def _end(self, run: Any, *, complete: bool) -> None:
         self._ids.pop(run, None)
-        return self._replies.pop(run, None)
+        reply = self._replies.pop(run, None)
+        if reply is not None:
+            await (answer_of(reply.finish()) if complete else _close(reply))
+
+
+async def _close(reply: Any) -> None:
+    await answer_of(reply.aclose() if isinstance(reply, AsyncReply) else reply.close())
 
 
 class _LiveReplies(_Live, BaseCallbackHandler):
     def on_llm_new_token(self, token: Any, *, chunk: Any = None, run_id: Any, **_: Any) -> None:
-        text = token if chunk is None else chunk.text
-        reply = self._reply(chunk, text, run_id)
-        if reply is not None:
-            try:
-                reply.write(text)
-            except RedisHistoryError:
-                self._replies[run_id] = None
-                reply.close()
-                raise
+        run_at_once(self._write(token, chunk, run_id))
 
     def on_llm_end(self, response: Any, *, run_id: Any, **_: Any) -> None:
-        reply = self._ended(run_id)
-        if reply is not None:
-            reply.finish()
+        run_at_once(self._end(run_id, complete=True))
 
     def on_llm_error(self, error: BaseException, *, run_id: Any, **_: Any) -> None:
-        reply = self._ended(run_id)
-        if reply is not None:
-            reply.close()
+        run_at_once(self._end(run_id, complete=False))
 
 
 class _AsyncLiveReplies(_Live, AsyncCallbackHandler):
     async def on_llm_new_token(self, token: Any, *, chunk: Any = None, run_id: Any, **_: Any) -> None:
-        text = token if chunk is None else chunk.text
-        reply = self._reply(chunk, text, run_id)
-        if reply is not None:
-            try:
-                await reply.write(text)
-            except RedisHistoryError:
-                self._replies[run_id] = None
-                await reply.aclose()
-                raise
+        await self._write(token, chunk, run_id)
 
     async def on_llm_end(self, response: Any, *, run_id: Any, **_: Any) -> None:
-        reply = self._ended(run_id)
-        if reply is not None:
-            await reply.finish()
+        await self._end(run_id, complete=True)
 
     async def on_llm_error(self, error: BaseException, *, run_id: Any, **_: Any) -> None:
-        reply = self._ended(run_id)
-        if reply is not None:
-            await reply.aclose()
+        await self._end(run_id, complete=False)
 
 
 def search_tool(
@@ -292,51 +264,51 @@ def _changes(messages: Sequence[BaseMessage]) -> Iterator[list[BaseMessage] | di
         yield list(added.values()) or removed
 
 
-def _writes(key: str, messages: Sequence[BaseMessage]) -> _Steps:
-    """The calls of a store that add these messages."""
+async def _write(store: Any, key: str, messages: Sequence[BaseMessage]) -> None:
+    """Make the changes that these messages mean."""
     for change in _changes(messages):
         if change is None:
-            yield methodcaller("clear", key), ()
+            await answer_of(store.clear(key))
         elif isinstance(change, dict):
-            yield from _replaced(key, change)
+            await _replace(store, key, change)
         else:
-            if _is_new(change):
-                answer = yield methodcaller("append_many", key, _from_langchain(change)), (MessageConflictError,)
-                if not isinstance(answer, MessageConflictError):
-                    continue
-            stored = yield methodcaller("get", key, include_archived=True), ()
-            changed, parts, new = _difference(change, stored)
-            for message in changed:  # it may have been compacted or deleted
-                yield methodcaller("update_message", key, message), (MessageNotFoundError,)
-            if parts:
-                yield from _replaced(key, parts)
-            yield methodcaller("append_many", key, new), ()
+            await _add(store, key, change)
 
 
-def _replaced(key: str, changes: Mapping[str, BaseMessage | None]) -> _Steps:
+async def _add(store: Any, key: str, messages: list[BaseMessage]) -> None:
+    if _is_new(messages):
+        with suppress(MessageConflictError):
+            await answer_of(store.append_many(key, _from_langchain(messages)))
+            return
+    changed, parts, new = _difference(messages, await answer_of(store.get(key, include_archived=True)))
+    for message in changed:
+        with suppress(MessageNotFoundError):  # it may have been compacted or deleted
+            await answer_of(store.update_message(key, message))
+    if parts:
+        await _replace(store, key, parts)
+    await answer_of(store.append_many(key, new))
+
+
+async def _replace(store: Any, key: str, changes: Mapping[str, BaseMessage | None]) -> None:
     """Replace the messages with these ids, or remove them (None). Of a stored message that is several messages here,
     only their parts change."""
-    while True:
-        record = yield methodcaller("get_conversation", key), ()
-        stored = yield methodcaller("get", key, include_archived=True), ()
-        if record is None:
-            return
+    while (record := await answer_of(store.get_conversation(key))) is not None:
         revision = record.revision
         gone: list[str] = []
-        for message in stored:
-            kept = _changed(message, changes)
-            if kept is None:
-                gone.append(message.id)
-            elif kept != message:
-                known = (MessageNotFoundError, RevisionConflictError)
-                answer = yield methodcaller("update_message", key, kept, expected_revision=revision), known
-                if isinstance(answer, RevisionConflictError):
-                    break  # another writer was faster: read again
-                revision += not isinstance(answer, MessageNotFoundError)  # an archived message stays as it is
-        else:
-            for batch in batches(gone):
-                yield methodcaller("delete_messages", key, batch), ()
-            return
+        try:
+            for message in await answer_of(store.get(key, include_archived=True)):
+                kept = _changed(message, changes)
+                if kept is None:
+                    gone.append(message.id)
+                elif kept != message:
+                    with suppress(MessageNotFoundError):  # an archived message stays as it is
+                        await answer_of(store.update_message(key, kept, expected_revision=revision))
+                        revision += 1
+        except RevisionConflictError:
+            continue  # another writer was faster: read again
+        for batch in batches(gone):
+            await answer_of(store.delete_messages(key, batch))
+        return
 
 
 def _changed(message: Message, changes: Mapping[str, BaseMessage | None]) -> Message | None:
