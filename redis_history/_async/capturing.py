@@ -107,26 +107,20 @@ class AsyncCapture:
             turnstile.waiting += 1
         try:
             async with turnstile.lock:
-                error = await self._append(conversation_id, messages)
+                if len(messages) == 1:
+                    await self._store.append(conversation_id, messages[0])
+                else:
+                    await self._store.append_many(conversation_id, messages)
+        except Exception as error:  # noqa: BLE001 -- an error of the store must not reach the agent
+            await self._report(error, conversation_id, messages)
+        else:
+            with self._mutex:
+                self.recorded += len(messages)
         finally:
             with self._mutex:
                 turnstile.waiting -= 1
                 if not turnstile.waiting:
                     self._turnstiles.pop(conversation_id, None)
-        if error is not None:
-            await self._report(error, conversation_id, messages)
-
-    async def _append(self, conversation_id: str, messages: list[Message]) -> Exception | None:
-        try:
-            if len(messages) == 1:
-                await self._store.append(conversation_id, messages[0])
-            else:
-                await self._store.append_many(conversation_id, messages)
-        except Exception as error:  # noqa: BLE001 -- an error of the store must not reach the agent
-            return error
-        with self._mutex:
-            self.recorded += len(messages)
-        return None
 
 
 class AsyncTurn:

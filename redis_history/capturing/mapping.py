@@ -10,22 +10,9 @@ from msgspec.structs import replace
 
 from redis_history._validation import refuse
 from redis_history.errors import InvalidInputError
-from redis_history.model import (
-    AttachmentPart,
-    Message,
-    Part,
-    Participant,
-    ReasoningPart,
-    TextPart,
-    ToolResultPart,
-    ToolUsePart,
-    UnknownPart,
-    assistant,
-    user,
-)
+from redis_history.model import Message, Part, Participant, TextPart, assistant, user
 from redis_history.model.replies import merged
 
-_PARTS = (TextPart, ReasoningPart, ToolUsePart, ToolResultPart, AttachmentPart, UnknownPart)
 #: Metadata of the channel, which an answer inherits from the message that it answers.
 _CHANNEL = ("channel_type", "channel_name", "channel_id", "thread_id")
 
@@ -52,7 +39,9 @@ def _from_one(value: Any, author: Participant | None) -> list[Message]:
     if isinstance(value, Message):
         return [value]  # unchanged: it may already be stored, and different content would be a conflict
     found = _messages(value, "user", "inbound")
-    return [replace(one, participant=author) if _lacks_author(one) else one for one in found]
+    return [
+        replace(one, participant=author) if one.participant is None and one.role == "user" else one for one in found
+    ]
 
 
 def from_outbound(value: Any) -> list[Message]:
@@ -65,7 +54,7 @@ def from_outbound(value: Any) -> list[Message]:
 
 def read_chunk(chunk: Any) -> Message | Part | str | None:
     """A chunk of a stream, if it is a message, a part or text; None for another type."""
-    return chunk if isinstance(chunk, (Message, str, *_PARTS)) else None
+    return chunk if isinstance(chunk, Message | str | Part) else None
 
 
 def from_chunks(chunks: Sequence[Any]) -> list[Message]:
@@ -136,27 +125,18 @@ def _messages(value: Any, role: Literal["user", "assistant"], name: str) -> list
         return [value]
     if isinstance(value, str):
         return [make(value)] if value.strip() else []
-    if isinstance(value, _PARTS):
+    if isinstance(value, Part):
         return [make(value)]
     if isinstance(value, list | tuple) and _are_parts(value):
         return [make(*value)]
     if isinstance(value, Mapping) and ("content" in value or "tool_calls" in value):
-        return [_from_mapping(value, role)]
+        from redis_history.formats import from_openai_chat  # imported here, because most callers do not need it
+
+        return from_openai_chat([{"role": role, **value}])
     raise InvalidInputError(
         f"a value of type {type(value).__name__} is not a Message, text or a chat dict: pass {name}="
     )
 
 
 def _are_parts(values: Sequence[Any]) -> bool:
-    return bool(values) and all(isinstance(value, _PARTS) for value in values)
-
-
-def _from_mapping(value: Mapping[str, Any], role: Literal["user", "assistant"]) -> Message:
-    from redis_history.formats import from_openai_chat  # imported here, because most callers do not need it
-
-    [message] = from_openai_chat([{"role": role, **value}])
-    return message
-
-
-def _lacks_author(message: Message) -> bool:
-    return message.participant is None and message.role == "user"
+    return bool(values) and all(isinstance(value, Part) for value in values)
