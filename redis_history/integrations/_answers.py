@@ -38,6 +38,11 @@ _SOON: Final = 2.0
 #: Messages of one answer.
 _MOST: Final = 1000
 _ROLES: Final = ("assistant", "tool")
+#: What a user reads who gets no complete answer, by the status of the run.
+ERRORS: Final = {
+    "failed": "The agent failed before its answer was complete.",
+    "interrupted": "The answer was interrupted. Ask again to get a new one.",
+}
 
 
 class Answer(Struct):
@@ -49,6 +54,11 @@ class Answer(Struct):
     run: RunInfo | None
     done: bool
     precedes: Callable[[Message], bool]
+
+    @property
+    def end(self) -> RunStatus:
+        """How an answer that is done has ended."""
+        return "interrupted" if self.run is None or self.run.is_active else self.run.status
 
 
 async def follow_answer(

@@ -7,13 +7,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator
+from functools import partial
 from typing import Any, Final
 
 import orjson
 
 from redis_history._async.store import AsyncHistoryStore
 from redis_history.formats.json_form import to_json
-from redis_history.integrations._answers import Answer, follow_answer
+from redis_history.integrations._answers import ERRORS, Answer, follow_answer
 from redis_history.integrations._extras import check_store, missing
 from redis_history.model import (
     AttachmentPart,
@@ -27,7 +28,6 @@ from redis_history.model import (
     tool_result,
     user,
 )
-from redis_history.model.runs import RunInfo
 
 try:
     from ag_ui.core import (
@@ -65,10 +65,6 @@ __all__ = ["RunAgentInput", "events", "from_ag_ui", "to_ag_ui"]
 
 #: Messages of a snapshot.
 _MOST: Final = 1000
-_ERRORS: Final = {
-    "failed": ("The agent failed before its answer was complete.", "failed"),
-    "interrupted": ("The answer was interrupted. Ask again to get a new one.", "interrupted"),
-}
 
 
 async def events(
@@ -113,7 +109,7 @@ async def events_of(
     async for answer in follow_answer(store, conversation_id, run_id=run_id, after=after):
         found: list[BaseEvent] = []
         if writer is not None and writer.is_outdated(answer):
-            found += [*writer.end_texts(), await shown(answer)]
+            found += [*writer.ends, await shown(answer)]
             writer.skip(answer)
         if writer is None and (answer.run is not None or answer.done):
             name = protocol_run_id or (answer.run.run_id if answer.run is not None else run_id) or ""
@@ -137,7 +133,7 @@ class _Writer:
     def __init__(self, conversation_id: str, run_id: str) -> None:
         self._conversation_id, self._run_id = conversation_id, run_id
         self._texts: dict[tuple[str, int], str] = {}  # as far as the client has them
-        self._begun: dict[tuple[str, int], Iterator[BaseEvent]] = {}  # texts, and how they end
+        self._begun: dict[tuple[str, int], list[BaseEvent]] = {}  # texts, and how they end
         self._ended: set[tuple[str, int]] = set()  # parts that are complete
 
     def skip(self, answer: Answer) -> None:
@@ -158,17 +154,17 @@ class _Writer:
             texts[key] != text if key in self._ended else not texts[key].startswith(text) for key, text in sent
         )
 
-    def end_texts(self) -> Iterator[BaseEvent]:
-        """End the texts that are being written, before a snapshot."""
-        for end in self._begun.values():
-            yield from end
+    @property
+    def ends(self) -> list[BaseEvent]:
+        """The ends of the texts that are being written."""
+        return [event for end in self._begun.values() for event in end]
 
     def events(self, answer: Answer) -> Iterator[BaseEvent]:
         for message, index, part, complete in self._parts(answer):
             if (message.id, index) not in self._ended:
                 yield from self._part(message, index, part, complete)
         if answer.done:
-            yield self._end(answer.run)
+            yield self._end(answer)
 
     def _parts(self, answer: Answer) -> Iterator[tuple[Message, int, Any, bool]]:
         """The parts of an answer, and whether each is complete."""
@@ -184,8 +180,8 @@ class _Writer:
                 start, content, end = _TEXT if isinstance(part, TextPart) else _REASONING
                 known = self._texts.get(key, "")
                 if key not in self._begun:
-                    self._begun[key] = end(name)
-                    yield from start(name)
+                    self._begun[key] = [event(message_id=name) for event in end]
+                    yield from (event(message_id=name) for event in start)
                 if len(text) > len(known):  # an empty delta is not a valid event
                     yield content(message_id=name, delta=text[len(known) :])
                 self._texts[key] = text
@@ -203,35 +199,24 @@ class _Writer:
         if complete or not isinstance(part, TextPart | ReasoningPart):
             self._ended.add(key)
 
-    def _end(self, run: RunInfo | None) -> BaseEvent:
-        status = "interrupted" if run is None or run.is_active else run.status
-        if status in _ERRORS:
-            text, code = _ERRORS[status]
-            return RunErrorEvent(message=text, code=code)
-        outcome = Cancelled() if status == "stopped" else None
+    def _end(self, answer: Answer) -> BaseEvent:
+        if answer.end in ERRORS:
+            return RunErrorEvent(message=ERRORS[answer.end], code=answer.end)
+        outcome = Cancelled() if answer.end == "stopped" else None
         return RunFinishedEvent(thread_id=self._conversation_id, run_id=self._run_id, outcome=outcome)
 
 
-def _begin_text(name: str) -> Iterator[BaseEvent]:
-    yield TextMessageStartEvent(message_id=name, role="assistant")
-
-
-def _end_text(name: str) -> Iterator[BaseEvent]:
-    yield TextMessageEndEvent(message_id=name)
-
-
-def _begin_reasoning(name: str) -> Iterator[BaseEvent]:
-    yield ReasoningStartEvent(message_id=name)
-    yield ReasoningMessageStartEvent(message_id=name, role="reasoning")
-
-
-def _end_reasoning(name: str) -> Iterator[BaseEvent]:
-    yield ReasoningMessageEndEvent(message_id=name)
-    yield ReasoningEndEvent(message_id=name)
-
-
-_TEXT: Final[Any] = (_begin_text, TextMessageContentEvent, _end_text)
-_REASONING: Final[Any] = (_begin_reasoning, ReasoningMessageContentEvent, _end_reasoning)
+#: The events that begin a text, continue it and end it.
+_TEXT: Final[Any] = (
+    (partial(TextMessageStartEvent, role="assistant"),),
+    TextMessageContentEvent,
+    (TextMessageEndEvent,),
+)
+_REASONING: Final[Any] = (
+    (ReasoningStartEvent, partial(ReasoningMessageStartEvent, role="reasoning")),
+    ReasoningMessageContentEvent,
+    (ReasoningMessageEndEvent, ReasoningEndEvent),
+)
 
 
 def _part_id(message: Message, index: int) -> str:

@@ -21,10 +21,9 @@ from redis_history._async.store import AsyncHistoryStore
 from redis_history.errors import ConflictError
 from redis_history.formats.json_form import to_json
 from redis_history.formats.vercel_ai import ui_message_of
-from redis_history.integrations._answers import Answer, follow_answer
+from redis_history.integrations._answers import ERRORS, Answer, follow_answer
 from redis_history.integrations._extras import check_store
 from redis_history.model import Position
-from redis_history.model.runs import RunInfo
 
 __all__ = ["HEADERS", "sse", "ui_message_stream"]
 
@@ -38,10 +37,6 @@ HEADERS: Final = {
 
 #: The last event of a UI message stream.
 DONE: Final = b"data: [DONE]\n\n"
-_ERRORS: Final = {
-    "failed": "The agent failed before its answer was complete.",
-    "interrupted": "The answer was interrupted. Ask again to get a new one.",
-}
 Chunk = dict[str, Any]
 
 
@@ -105,7 +100,7 @@ class _Writer:
             if answer.done and "metadata" in message:
                 yield {"type": "message-metadata", "messageMetadata": message["metadata"]}
         if answer.done:
-            yield from self._end(answer.run)
+            yield from self._end(answer)
 
     def _start(self, message: Chunk) -> Iterator[Chunk]:
         if not self._started:
@@ -130,17 +125,16 @@ class _Writer:
             if kind != "step-start":
                 yield from self._parts[index].chunks(block, done or index < len(blocks) - 1)
 
-    def _end(self, run: RunInfo | None) -> Iterator[Chunk]:
+    def _end(self, answer: Answer) -> Iterator[Chunk]:
         if not self._started:
             yield {"type": "start"}
         if self._in_step:
             yield {"type": "finish-step"}
-        status = "interrupted" if run is None or run.is_active else run.status
-        if status == "stopped":
-            reason = run.stop_reason if run is not None else None
+        if answer.end == "stopped":
+            reason = answer.run.stop_reason if answer.run is not None else None
             yield {"type": "abort", **({"reason": reason} if reason else {})}
-        elif status in _ERRORS:
-            yield {"type": "error", "errorText": _ERRORS[status]}
+        elif answer.end in ERRORS:
+            yield {"type": "error", "errorText": ERRORS[answer.end]}
         else:
             yield {"type": "finish"}
 
