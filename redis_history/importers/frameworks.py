@@ -8,7 +8,7 @@ import re
 from base64 import b32decode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -20,16 +20,14 @@ from redis_history.errors import InvalidInputError
 from redis_history.formats import from_langchain, from_openai_responses, to_openai_responses
 from redis_history.importers.source import report
 from redis_history.importers.transcript import ImportProblem, OnError, Transcript, title_of, unique_id
+from redis_history.integrations._extras import BATCH, batches
 from redis_history.model import Message, Position
 from redis_history.model.ids import MAX_ID_BYTES, check_conversation_id
 from redis_history.model.times import to_microseconds
 
-T = TypeVar("T")
-
 #: The key of metadata with the state of ADK.
 STATE = "adk"
 _LAST = 10**15  # a sequence after all others of the same time
-_PAGE = 500  # keys or list items in a request
 
 
 class _Entry(NamedTuple):
@@ -115,7 +113,7 @@ class FrameworkSource:
             items = _items(store, keys[0].encode(), newest_first=layout.newest_first)
             raws = [(keys[0], number, raw) for number, raw in enumerate(items, 1)]
         else:
-            pages = ((page, _ask(store, [[b"JSON.GET", key.encode()] for key in page])) for page in _pages(keys))
+            pages = ((page, _ask(store, [[b"JSON.GET", key.encode()] for key in page])) for page in batches(keys))
             raws = [(key, 1, raw) for page, replies in pages for key, raw in zip(page, replies, strict=True)]
         found = []
         for key, number, raw in raws:
@@ -221,17 +219,13 @@ def _scan(store: HistoryStore, prefix: str, layout: _Layout) -> Iterator[bytes]:
     while True:
         command = [b"SCAN", cursor, b"MATCH", pattern, b"COUNT", b"1000", b"TYPE", layout.kind.encode()]
         [[cursor, keys]] = _ask(store, [command])
-        for page in _pages(keys):
+        for page in batches(keys):
             firsts = _ask(store, [[b"LINDEX", key, b"0"] for key in page]) if layout.matches else page
             for key, first in zip(page, firsts, strict=True):
                 if layout.matches is None or layout.matches(_value(first)):
                     yield key
         if int(cursor) == 0:
             return
-
-
-def _pages(keys: list[T]) -> Iterator[list[T]]:
-    return (keys[at : at + _PAGE] for at in range(0, len(keys), _PAGE))
 
 
 def _pairs(fields: Any) -> Iterable[tuple[bytes, bytes]]:
@@ -242,8 +236,8 @@ def _pairs(fields: Any) -> Iterable[tuple[bytes, bytes]]:
 def _items(store: HistoryStore, key: bytes, *, newest_first: bool) -> Iterator[bytes]:
     """The items of a list, the oldest first, by pages."""
     [length] = _ask(store, [[b"LLEN", key]])
-    for at in range(0, length, _PAGE):
-        first, last = (-at - _PAGE, -at - 1) if newest_first else (at, at + _PAGE - 1)
+    for at in range(0, length, BATCH):
+        first, last = (-at - BATCH, -at - 1) if newest_first else (at, at + BATCH - 1)
         [page] = _ask(store, [[b"LRANGE", key, b"%d" % first, b"%d" % last]])
         yield from reversed(page) if newest_first else page
 

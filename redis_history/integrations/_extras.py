@@ -8,11 +8,12 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from copy import copy
 from functools import partial
 from typing import Any, TypeVar, Unpack, cast
+from urllib.parse import quote
 
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._sync.store import HistoryStore
 from redis_history.errors import MissingExtraError, StoreTypeError
-from redis_history.model import Message, Part, ToolResultPart
+from redis_history.model import Conversation, Message, Part, ToolResultPart
 from redis_history.model.ids import check_conversation_id
 from redis_history.operations import Preview
 from redis_history.tools import (
@@ -24,7 +25,7 @@ from redis_history.tools import (
 
 T = TypeVar("T")
 
-#: Messages in one atomic change.
+#: Messages in one atomic change, and items of one read.
 BATCH = 500
 _PAGE = 1000
 
@@ -47,6 +48,17 @@ def checked_id(conversation_id: str) -> str:
     """Raises InvalidConversationIdError immediately, not at the first message."""
     check_conversation_id(conversation_id)
     return conversation_id
+
+
+def joined_id(*names: str) -> str:
+    """The conversation of what has these names in a framework. No two of them share one."""
+    return "/".join(quote(checked_id(name), safe="") for name in names)
+
+
+def note_of_record(record: Conversation, key: str) -> dict[str, Any]:
+    """The note of an adapter in the metadata of a conversation; {} if there is none."""
+    note = record.metadata.get(key)
+    return json.loads(note) if isinstance(note, str) else {}
 
 
 def batches(items: list[T]) -> Iterator[list[T]]:

@@ -9,7 +9,6 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import quote
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -28,7 +27,14 @@ from redis_history.errors import (
 )
 from redis_history.formats import from_anthropic, to_anthropic
 from redis_history.formats._notes import foreign_block, opaque, stored_value
-from redis_history.integrations._extras import all_conversations, asynchronous, batches, checked_id, missing
+from redis_history.integrations._extras import (
+    all_conversations,
+    asynchronous,
+    batches,
+    joined_id,
+    missing,
+    note_of_record,
+)
 from redis_history.model.ids import check_message_id, new_id
 from redis_history.model.times import from_microseconds, to_microseconds
 
@@ -122,7 +128,7 @@ class ClaudeSessionStore(SessionStore):
     async def _conversations(self, agent_name: str, project_key: str) -> list[tuple[Conversation, dict[str, Any]]]:
         """The transcripts with their notes. A fork of one has the same note, but is another conversation."""
         found = [one.conversation for one in await all_conversations(self._store, agent_name=agent_name)]
-        noted = [(record, note) for record in found if (note := _note(record))]
+        noted = [(record, note) for record in found if (note := note_of_record(record, _FORM))]
         return [one for one in noted if one[0].conversation_id == _id({**one[1], "project_key": project_key})]
 
     async def _append(self, record: Conversation, messages: list[Message]) -> None:
@@ -147,7 +153,7 @@ class ClaudeSessionStore(SessionStore):
         """Keep the SDK's summary and the title with the record. The loser of a race reads again."""
         titles = [entry[name] for name in _TITLES for entry in entries if isinstance(entry.get(name), str)]  # type: ignore[literal-required]
         while (found := await self._store.get_conversation(record.conversation_id)) is not None:
-            note = _note(found)
+            note = note_of_record(found, _FORM)
             before: Any = {**note, "mtime": 0} if "data" in note else None
             note |= {"session_id": key["session_id"], "data": fold_session_summary(before, key, entries)["data"]}
             with suppress(RevisionConflictError, ConversationNotFoundError):
@@ -160,25 +166,14 @@ class ClaudeSessionStore(SessionStore):
                 return
 
 
-def _names(key: Any) -> list[str]:
-    names = [key["project_key"], key["session_id"], *([key["subpath"]] if "subpath" in key else [])]
-    for name in names:
-        checked_id(name)
-    return names
-
-
 def _id(key: Any) -> str:
-    """The conversation of a transcript. No two of them share one."""
-    return "/".join(["claude", *(quote(name, safe="") for name in _names(key))])
+    """The conversation of a transcript."""
+    subpath = [key["subpath"]] if "subpath" in key else []
+    return joined_id("claude", key["project_key"], key["session_id"], *subpath)
 
 
 def _agent(key: Any) -> str:
     return f"{key['project_key']}/{key['session_id']}" if "subpath" in key else str(key["project_key"])
-
-
-def _note(record: Conversation) -> dict[str, Any]:
-    note = record.metadata.get(_FORM)
-    return json.loads(note) if isinstance(note, str) else {}
 
 
 def _mtime(record: Conversation) -> int:

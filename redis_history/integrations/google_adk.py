@@ -8,7 +8,6 @@ import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Unpack
-from urllib.parse import quote
 
 from msgspec.structs import replace
 
@@ -27,7 +26,9 @@ from redis_history.integrations._extras import (
     asynchronous,
     checked_id,
     ended,
+    joined_id,
     missing,
+    note_of_record,
     plain_or,
     search_runner,
     without_runs,
@@ -309,10 +310,8 @@ class _SearchTool(BaseTool):
 
 
 def _id(*names: str) -> str:
-    """The conversation of a session, or of the state of an application or user. No two of them share one."""
-    for name in names:
-        checked_id(name)
-    return "/".join(["adk", *(quote(name, safe="") for name in names)])
+    """The conversation of a session, or of the state of an application or user."""
+    return joined_id("adk", *names)
 
 
 def _is_session(record: Conversation) -> bool:
@@ -323,8 +322,7 @@ def _is_session(record: Conversation) -> bool:
 
 
 def _note(record: Conversation) -> dict[str, Any]:
-    note = record.metadata.get(_KEY)
-    return json.loads(note) if isinstance(note, str) else {}
+    return note_of_record(record, _KEY)
 
 
 def _dump(note: Mapping[str, Any]) -> str:
