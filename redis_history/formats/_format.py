@@ -10,11 +10,11 @@ from redis_history.errors import InvalidInputError
 from redis_history.formats._content import file_id, split_data_url, text_or_none
 from redis_history.formats._losses import Losses, OnLoss
 from redis_history.formats._notes import (
+    FORMS,
     Json,
     Rendered,
     Shape,
     as_mappings,
-    is_foreign,
     kept_value,
     note_of,
     noted_message,
@@ -122,9 +122,9 @@ class Format:
         """Whether a part has a note of this provider."""
         return self.form in (part.provider_meta or {})
 
-    def is_foreign(self, part: Part) -> bool:
+    def is_foreign(self, part: ReasoningPart) -> bool:
         """Whether a part came from another provider. False for a part that came from no provider."""
-        return is_foreign(part, self.form)
+        return not self.is_own(part) and any(name in (part.provider_meta or {}) for name in FORMS)
 
     def source(self, part: AttachmentPart, shape: Shape) -> tuple[Literal["uploaded", "inline", "url", ""], str | None]:
         """How the provider can get the content of a file, and its id there or its URL; "" if it cannot."""

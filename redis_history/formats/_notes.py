@@ -233,12 +233,6 @@ def lone_text(message: Message) -> str | None:
     return part.text if type(part) is TextPart and not part.provider_meta else None
 
 
-def is_foreign(part: Part, form: str) -> bool:
-    """Whether a part came from a provider other than that of `form`. False for a part that came from no provider."""
-    meta = getattr(part, "provider_meta", None) or {}
-    return form not in meta and any(name in meta for name in FORMS)
-
-
 # Blocks
 
 

@@ -34,8 +34,6 @@ from redis_history.operations import Archive
 from redis_history.operations.fork import Snapshot
 
 VERSION = 2
-#: Seconds: 100 years.
-_LONGEST = 3_155_760_000
 #: How the line of a record begins.
 RECORD_START = b'{"type":"conversation"'
 _TIMES = ("created_at", "updated_at", "first_message_at", "last_message_at")

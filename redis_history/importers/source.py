@@ -65,10 +65,6 @@ class ImportLimits(msgspec.Struct, frozen=True, kw_only=True):
         return f"{subject} exceeds {name}={getattr(self, name)}: raise it with ImportLimits({name}=...)"
 
 
-class _LimitReachedError(Exception):
-    """A limit was reached. The message is the reason."""
-
-
 class _BreaksOffError(Exception):
     """The file cannot be read beyond a line."""
 
@@ -77,7 +73,7 @@ class _BreaksOffError(Exception):
         self.line = line
 
 
-_BROKEN = (_LimitReachedError, EOFError, OSError, OverflowError, ValueError, struct.error, zlib.error)
+_BROKEN = (EOFError, OSError, OverflowError, ValueError, struct.error, zlib.error)
 
 
 class _Rejected(NamedTuple):
@@ -276,9 +272,9 @@ class Source:
 
     def _check_size(self, unpacked: int, packed: int | None) -> None:
         if unpacked > self.limits.max_bytes:
-            raise _LimitReachedError(self.limits.refusal("max_bytes", "the unpacked size of the file"))
+            raise ValueError(self.limits.refusal("max_bytes", "the unpacked size of the file"))
         if packed is not None and unpacked > max(_RATIO_FREE, packed * self.limits.max_ratio):
-            raise _LimitReachedError(self.limits.refusal("max_ratio", "the ratio of unpacked to packed bytes"))
+            raise ValueError(self.limits.refusal("max_ratio", "the ratio of unpacked to packed bytes"))
 
 
 def _is_not_json(value: Any) -> bool:
