@@ -15,17 +15,16 @@ Messages have the form of `redis_history.formats.json_form`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-import orjson
+from msgspec import Meta, Struct
 from msgspec.structs import asdict, replace
 
-from redis_history._validation import is_integer
 from redis_history.errors import InvalidInputError, InvalidMessageError
 from redis_history.formats.json_form import message_from_json, message_to_json, value_from_json, value_to_json
 from redis_history.importers.source import Source
-from redis_history.importers.transcript import Original, Transcript, need
+from redis_history.importers.transcript import Original, Transcript
 from redis_history.model import Conversation, Message
 from redis_history.model.message import RECORD_FIELDS
 from redis_history.model.times import to_microseconds
@@ -40,31 +39,38 @@ _TIMES = ("created_at", "updated_at", "first_message_at", "last_message_at")
 _FIELDS = ("conversation_id", *RECORD_FIELDS, *_TIMES, "revision")
 
 
+class _RecordLine(Struct, tag_field="type", tag="conversation", omit_defaults=True):
+    version: int
+    conversation: dict[str, Any]
+    archives: list[Archive] = []
+    ttl: Annotated[float, Meta(ge=0)] | None = None
+    sequence: Annotated[int, Meta(ge=0, lt=2**32)] = 0
+
+
+class _MessageLine(Struct, tag_field="type", tag="message", omit_defaults=True, kw_only=True):
+    conversation_id: str
+    timestamp: Any = None
+    sequence: Annotated[int, Meta(ge=1, lt=2**32)] | None = None
+    archive: Annotated[int, Meta(ge=0)] = 0
+    message: dict[str, Any]
+
+
 def record_line(snapshot: Snapshot) -> bytes:
     """The line for a conversation record, with its line feed."""
     record = snapshot.record
     given = {name: value for name in _FIELDS if (value := getattr(record, name)) not in (None, {})}
     if record.forked_from is not None:
         given["forked_from"] = asdict(record.forked_from)
-    line: dict[str, Any] = {"type": "conversation", "version": VERSION, "conversation": value_to_json(given)}
-    if snapshot.archives:
-        line["archives"] = [asdict(archive) for archive in snapshot.archives]
-    if snapshot.ttl is not None:
-        line["ttl"] = snapshot.ttl
-    return _line(line | {"sequence": snapshot.sequence})
+    line = _RecordLine(VERSION, value_to_json(given), snapshot.archives, snapshot.ttl, snapshot.sequence)
+    return msgspec.json.encode(line) + b"\n"
 
 
 def message_line(conversation_id: str, message: Message, archive: int) -> bytes:
     """The line for a message, with its line feed. `archive`: 0 for a live message."""
     body = message_to_json(message)
-    place = {"timestamp": body.pop("timestamp", None), "sequence": body.pop("sequence", None)}
-    if archive:
-        place["archive"] = archive
-    return _line({"type": "message", "conversation_id": conversation_id, **place, "message": body})
-
-
-def _line(value: Any) -> bytes:
-    return orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
+    place = {name: body.pop(name, None) for name in ("timestamp", "sequence")}
+    line = _MessageLine(conversation_id=conversation_id, **place, archive=archive, message=body)
+    return msgspec.json.encode(line) + b"\n"
 
 
 def is_lossless(record: Any) -> bool:
@@ -85,7 +91,7 @@ def lossless(source: Source) -> Iterator[Transcript]:
     size, most = 0, source.limits.max_conversation_bytes
     for line, value in source.records():
         try:
-            following, message = _read(value)
+            following, message, archive = _read(value)
         except InvalidInputError as error:
             source.problem(line, str(error))
             continue
@@ -97,7 +103,7 @@ def lossless(source: Source) -> Iterator[Transcript]:
         before, size = size, size + source.size
         if message is not None and size <= most:
             messages.append(message)
-            if is_integer(archive := value.get("archive"), 1):
+            if archive:
                 archive_of[message.id] = archive
         elif message is not None and before <= most:
             subject = f"the conversation {conversation_id[:80]!r}"
@@ -118,39 +124,25 @@ def _transcript(snapshot: Snapshot, messages: list[Message], archive_of: dict[st
     )
 
 
-def _read(value: Any) -> tuple[Snapshot, Message | None]:
-    """The record of a line, or the conversation's id as a record, and the message."""
-    kind = need(value, "type", str)
-    if kind == "message":
-        sequence = value.get("sequence")
-        if sequence is not None and not is_integer(sequence, 1, 2**32 - 1):
-            raise InvalidMessageError(f"the sequence of a message must be an integer from 1, not {sequence!r}")
-        message = message_from_json(need(value, "message", dict) | {"timestamp": value.get("timestamp")})
-        message = replace(message, sequence=sequence)
-        encode_body(message)  # raises an error for a message that cannot be stored
-        return Snapshot(Conversation(need(value, "conversation_id", str)), []), message
-    if kind != "conversation":
-        raise InvalidMessageError(f"type must be conversation or message, not {kind[:40]!r}")
-    version = need(value, "version", int)
-    if version != VERSION:
-        raise InvalidMessageError(f"version {version} of this format needs another release of redis_history")
-    fields = value_from_json(need(value, "conversation", dict))
-    known = {name: fields[name] for name in (*_FIELDS, "forked_from") if fields.get(name) is not None}
+def _read(value: Any) -> tuple[Snapshot, Message | None, int]:
+    """The record of a line, or the conversation's id as a record, and the message and its archive."""
     try:
+        line = msgspec.convert(value, _RecordLine | _MessageLine)
+        if isinstance(line, _MessageLine):
+            message = message_from_json(line.message | {"timestamp": line.timestamp})
+            message = replace(message, sequence=line.sequence)
+            encode_body(message)  # raises an error for a message that cannot be stored
+            return Snapshot(Conversation(line.conversation_id), []), message, line.archive
+        if line.version != VERSION:
+            raise InvalidMessageError(f"version {line.version} of this format needs another release of redis_history")
+        fields = value_from_json(line.conversation)
+        known = {name: fields[name] for name in (*_FIELDS, "forked_from") if fields.get(name) is not None}
         record = msgspec.convert(known, Conversation)
-        archives = msgspec.convert(value.get("archives", []), list[Archive])
         for time in (getattr(record, name) for name in _TIMES):
             if time is not None:
                 to_microseconds(time)  # raises an error for a time that cannot be stored
-        ttl = msgspec.convert(value.get("ttl"), float | None)
-        sequence = value.get("sequence", 0)
-        if (
-            record.revision < 0
-            or not is_integer(sequence, 0, 2**32 - 1)
-            or any(not 1 <= one.number <= 2**31 for one in archives)
-            or (ttl is not None and ttl < 0)
-        ):
-            raise InvalidMessageError("the line has a number that no conversation has")
-        return Snapshot(record, archives, ttl, sequence), None
     except (msgspec.ValidationError, OverflowError) as error:
-        raise InvalidMessageError(f"the line is not a conversation record: {error}") from error
+        raise InvalidMessageError(f"the line is not one of an export: {error}") from error
+    if record.revision < 0 or any(not 1 <= one.number <= 2**31 for one in line.archives):
+        raise InvalidMessageError("the line has a number that no conversation has")
+    return Snapshot(record, line.archives, line.ttl, line.sequence), None, 0

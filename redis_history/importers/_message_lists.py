@@ -15,7 +15,7 @@ from typing import Any, Literal
 from redis_history.errors import InvalidInputError, InvalidMessageError
 from redis_history.formats import from_anthropic, from_langchain, from_openai_chat
 from redis_history.importers.source import Source, each
-from redis_history.importers.transcript import Transcript, Turn, build, rest, scalar
+from redis_history.importers.transcript import Transcript, Turn, build, scalar
 
 _Form = Literal["openai_chat", "anthropic", "langchain"]
 _ANTHROPIC_BLOCKS = frozenset(("tool_use", "tool_result", "thinking", "redacted_thinking", "image", "document"))
@@ -62,7 +62,7 @@ def _conversation(source: Source, line: int, record: Any, form: _Form | None) ->
         key=f"{source.name}:{key or line}",
         on_bad_line=source.problem,
         title=scalar(outer.get("title")),
-        metadata=rest(outer, "messages", "title"),
+        metadata={name: value for name, value in outer.items() if name not in ("messages", "title")},
     )
 
 

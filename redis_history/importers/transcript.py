@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -16,8 +16,6 @@ from redis_history.model.ids import MAX_ID_BYTES
 from redis_history.model.times import Instant, from_microseconds, to_microseconds
 from redis_history.model.wire import encode_body
 from redis_history.operations.fork import Snapshot
-
-T = TypeVar("T")
 
 _TITLE_CHARACTERS = 80
 
@@ -159,19 +157,6 @@ def title_of(messages: Iterable[Message]) -> str | None:
         if message.role == "user" and (text := " ".join(message.text.split())):
             return text if len(text) <= _TITLE_CHARACTERS else text[: _TITLE_CHARACTERS - 1] + "…"
     return None
-
-
-def need(record: Any, key: str, kind: type[T]) -> T:
-    """`record[key]`. Raises InvalidMessageError unless it is a `kind`."""
-    value = record.get(key) if isinstance(record, Mapping) else None
-    if not isinstance(value, kind):
-        raise InvalidMessageError(f"{key!r} is missing or is not a {kind.__name__}")
-    return value
-
-
-def rest(record: Mapping[str, Any], *without: str) -> dict[str, Any]:
-    """The record without these keys."""
-    return {key: value for key, value in record.items() if key not in without}
 
 
 def scalar(value: Any) -> str | None:

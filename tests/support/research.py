@@ -8,15 +8,27 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
 from redis_history.formats import from_anthropic, from_openai_chat
 from redis_history.importers import Transcript, Turn, build, read_transcripts
-from redis_history.importers.transcript import need, rest, scalar, unique_id
+from redis_history.importers.transcript import scalar, unique_id
 from redis_history.model import AttachmentPart, Message, Part, Participant, TextPart, ToolResultPart, ToolUsePart
 from tests.support.transcripts import opened
+
+T = TypeVar("T")
+
+
+def need(record: Any, key: str, kind: type[T]) -> T:
+    value = record[key]
+    assert isinstance(value, kind), f"{key!r} is not a {kind.__name__}"
+    return value
+
+
+def rest(record: dict[str, Any], *without: str) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if key not in without}
 
 
 def has(record: Any, **kinds: type) -> bool:
