@@ -29,26 +29,24 @@ class LiveReplies:
 
     def __init__(self, store: AsyncHistoryStore | HistoryStore) -> None:
         self._store: Any = store
-        self._streams: dict[str, list[LiveStream]] = {}
+        self._streams: list[LiveStream] = []
 
     @asynccontextmanager
     async def stream(self, conversation_id: str, writer: object = None) -> AsyncIterator[LiveStream]:
         """Follow what one run of a model streams. Replies without a whole message end as "interrupted". `writer`: which
         of the agents that write at the same time."""
         made = LiveStream(self._store, conversation_id, writer)
-        self._streams.setdefault(conversation_id, []).append(made)
+        self._streams.append(made)
         try:
             yield made
         finally:
-            self._streams[conversation_id].remove(made)
-            if not self._streams[conversation_id]:
-                del self._streams[conversation_id]
+            self._streams.remove(made)
             await made.aclose()
 
     async def settle(self, conversation_id: str, messages: Sequence[Message], writer: object = None) -> list[Message]:
         """Store messages that were streamed in the place of their live replies. Returns the others, to append: those
         before a reply get a time before it, so that the order is that of `messages`."""
-        streams = [one for one in self._streams.get(conversation_id, ()) if one.writer == writer]
+        streams = [one for one in self._streams if (one.conversation_id, one.writer) == (conversation_id, writer)]
         if not streams:
             return list(messages)
         others: list[Message] = []
@@ -70,9 +68,9 @@ class LiveStream:
     """The live replies of one run. Errors of the store are logged, because the framework goes on."""
 
     def __init__(self, store: Any, conversation_id: str, writer: object) -> None:
+        self.conversation_id = conversation_id
         self.writer = writer
         self._store = store
-        self._conversation_id = conversation_id
         self._replies: list[Any] = []  # without a whole message yet
         self._open: Any = None  # the last of them, while the model writes it
         self._stored: list[str] = []  # texts of messages that were stored before they were streamed
@@ -88,7 +86,7 @@ class LiveStream:
                 try:
                     await self._do(self._open.write, text)
                 except RedisHistoryError as error:
-                    _logger.warning("a live reply of %r could not be written: %s", self._conversation_id[:80], error)
+                    _logger.warning("a live reply of %r could not be written: %s", self.conversation_id[:80], error)
                     self._skips = True
 
     def _begin(self, text: str) -> None:
@@ -97,7 +95,7 @@ class LiveStream:
                 self._stored.remove(known)
                 self._skips = True
                 return
-        self._open = self._store.stream(self._conversation_id)
+        self._open = self._store.stream(self.conversation_id)
         self._replies.append(self._open)
 
     def end(self) -> None:
@@ -121,7 +119,7 @@ class LiveStream:
                 place: Message = await self._do(reply.finish)
                 changed = replace(message, id=place.id, timestamp=place.timestamp, sequence=place.sequence)
                 if changed != place:
-                    await self._do(self._store.update_message, self._conversation_id, changed)
+                    await self._do(self._store.update_message, self.conversation_id, changed)
             except (ConflictError, NotFoundError):  # somebody has edited or removed it: that stays
                 return reply.message  # type: ignore[no-any-return]
             return place
