@@ -123,12 +123,10 @@ def _messages(value: Any, role: Literal["user", "assistant"], name: str) -> list
         return []
     if isinstance(value, Message):
         return [value]
-    if isinstance(value, str):
-        return [make(value)] if value.strip() else []
-    if isinstance(value, Part):
+    if isinstance(value, str) and not value.strip():
+        return []
+    if isinstance(value, str | Part) or _are_parts(value):
         return [make(value)]
-    if isinstance(value, list | tuple) and _are_parts(value):
-        return [make(*value)]
     if isinstance(value, Mapping) and ("content" in value or "tool_calls" in value):
         from redis_history.formats import from_openai_chat  # imported here, because most callers do not need it
 
@@ -138,5 +136,5 @@ def _messages(value: Any, role: Literal["user", "assistant"], name: str) -> list
     )
 
 
-def _are_parts(values: Sequence[Any]) -> bool:
-    return bool(values) and all(isinstance(value, Part) for value in values)
+def _are_parts(value: Any) -> bool:
+    return isinstance(value, list | tuple) and bool(value) and all(isinstance(item, Part) for item in value)

@@ -56,8 +56,7 @@ class Settings(Struct, frozen=True):
         """The same for a turn of the context manager. Raises like `read_call`."""
         args = () if message is None else (message,)
         value = message if self.inbound is None or message is None else self.inbound(message)
-        given = {} if conversation_id is None else {"conversation_id": conversation_id}
-        found = conversation_id if conversation_id is not None else self._conversation(given, args, {})
+        found = conversation_id if conversation_id is not None else self._conversation({}, args, {})
         check_conversation_id(found)
         return found, from_inbound(value, self.user)
 

@@ -21,7 +21,6 @@ from redis_history.errors import InvalidMessageError, MessageConflictError
 from redis_history.events import Cursor
 from redis_history.model import Message, Position, UnknownPart
 from redis_history.model.rows import NAMES
-from redis_history.model.times import from_microseconds, to_microseconds
 from redis_history.model.wire import encode_body, from_map, to_map
 from redis_history.tokens import message_tokens
 
@@ -132,8 +131,6 @@ def message_of(value: Any) -> Message:
         if not isinstance(parts, list | tuple):
             raise InvalidMessageError(f"parts must be text or parts, not {type(parts).__name__}")
         fields["parts"] = [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts]
-    if fields.get("timestamp") is not None:
-        fields["timestamp"] = from_microseconds(to_microseconds(fields["timestamp"]))
     return from_map(fields)
 
 

@@ -283,9 +283,6 @@ def _assistant(message: Message, name: str | None) -> Iterator[Any]:
 
 def _user_content(message: Message) -> str | list[dict[str, Any]]:
     """A text, or a list of texts and media."""
-    media = [part for part in message.parts if isinstance(part, AttachmentPart) and part.reference]
-    if not media:
-        return message.text
     found: list[dict[str, Any]] = []
     for part in message.parts:
         if isinstance(part, TextPart):
@@ -296,7 +293,7 @@ def _user_content(message: Message) -> str | list[dict[str, Any]]:
             if part.reference.startswith("data:") and ";base64," in part.reference:
                 source |= {"type": "data", "value": part.reference.partition(";base64,")[2]}
             found.append({"type": kind if kind in ("image", "audio", "video") else "document", "source": source})
-    return found
+    return found if any(one["type"] != "text" for one in found) else message.text
 
 
 def from_ag_ui(given: RunAgentInput) -> list[Message]:
