@@ -1,18 +1,12 @@
-"""Turns of each framework with a tool and a scripted model. As a program: turns in two processes on one conversation.
-
-`python -m tests.acceptance.framework_turns URL NAMESPACE NAME` says "ready", waits for a line, takes four turns of each
-framework, each in a run with an exclusive store, and prints what the models were sent.
-"""
+"""Turns of each framework with a tool and a scripted model."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import re
-import sys
 import warnings
 from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
-from contextvars import copy_context
 from typing import Any, Self
 
 from agent_framework import Agent as FrameworkAgent
@@ -41,7 +35,6 @@ from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, TextPar
 from pydantic_ai.messages import ModelResponse as PydanticResponse
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 
-from redis_history import HistoryStore
 from redis_history.integrations.agent_framework import AgentFrameworkHistory
 from redis_history.integrations.google_adk import AdkSessionService
 from redis_history.integrations.langchain import LangChainHistory
@@ -77,7 +70,7 @@ class Turns:
         return self
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
-        self.loop.run(work, context=copy_context())  # its own is older than the run with an exclusive store
+        self.loop.run(work)
 
     def ask(self, text: str) -> None:
         """A turn without a stream: with the framework's synchronous interface, if it has one."""
@@ -326,20 +319,3 @@ FRAMEWORKS: dict[str, type[Turns]] = {
     "agent_framework": MicrosoftAgentFramework,
     "google_adk": GoogleADK,
 }
-
-
-def main(url: str, namespace: str, name: str) -> None:
-    print("ready", flush=True)
-    sys.stdin.readline()
-    sent: dict[str, list[Any]] = {}
-    for framework, kind in FRAMEWORKS.items():
-        with HistoryStore(url, namespace=namespace) as store:
-            for number in (0, 2):
-                with kind(store.exclusive(), framework) as turns, store.run(turns.name, wait=60):
-                    turns.take([f"{name} {number}", f"{name} {number + 1}"])
-                sent.setdefault(framework, []).extend(turns.requests)
-    print(json.dumps(sent))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -7,8 +7,7 @@ import json
 import sys
 from typing import Any
 
-from redis_history import AsyncRedisHistory, HistoryStore, RedisHistory, RetryPolicy
-from redis_history.errors import RedisHistoryError
+from redis_history import AsyncRedisHistory, HistoryStore, RedisHistory
 
 
 def rounds(url: str, name: str, count: int) -> None:
@@ -38,40 +37,6 @@ def killed(url: str, name: str, count: int) -> None:
                 history.add_text("user", f"{name}-{one}")
             history.save("c")
             say(min(number + 3, count))
-
-
-def served(url: str, name: str, count: int) -> None:
-    """Autosave, controlled by lines of JSON. Only open, flush, entries and close are answered."""
-    store = HistoryStore(url, poll_interval=0.2, retry=RetryPolicy(deadline=1.0, longest_wait=0.2))
-    history: Any = None
-    for line in sys.stdin:
-        command, *arguments = json.loads(line)
-        match command:
-            case "open":
-                history = RedisHistory(store)
-                history.on("error", lambda error: None)
-                history.autosave(arguments[0])
-                say("ok")
-            case "add":
-                history.add_text("user", arguments[0])
-            case "clear":
-                history.clear()
-            case "restore":
-                history.restore(history.entries[-arguments[0] :])
-            case "reduce":
-                history.reduce(max_entries=arguments[0])
-            case "flush":
-                try:
-                    history.flush()
-                    say("ok")
-                except RedisHistoryError as error:
-                    say(type(error).__name__)
-            case "entries":
-                say([entry.text for entry in history.get_snapshot()])
-            case "close":
-                history.close()
-                say("ok")
-    store.close()
 
 
 def exits(url: str, name: str, count: int) -> None:

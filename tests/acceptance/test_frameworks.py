@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from pathlib import Path
-from subprocess import PIPE
 from typing import Any
 
 import pytest
@@ -54,31 +50,3 @@ def test_four_streams_with_an_asynchronous_store_and_a_restart(name: str, server
             turns.run(store.aclose())
     assert plain(sent) == without_a_store(name, TEXTS, only_streams=True)
     assert len(sent) == 8
-
-
-@pytest.mark.full
-@pytest.mark.proves("frameworks")
-def test_two_processes_whose_turns_are_exclusive(store: HistoryStore, server: RealServer, namespace: str) -> None:
-    """Each turn is whole, and the next one sees it: as if one process had taken all of them."""
-    command = [sys.executable, "-m", "tests.acceptance.framework_turns", server.url, namespace]
-    processes = [
-        subprocess.Popen([*command, name], stdin=PIPE, stdout=PIPE, text=True, cwd=Path(__file__).parents[2])
-        for name in ("one", "two")
-    ]
-    try:
-        assert [process.stdout.readline() for process in processes if process.stdout] == ["ready\n"] * 2
-        for process in processes:
-            assert process.stdin
-            process.stdin.write("go\n")
-            process.stdin.flush()
-        sent = [json.loads(process.communicate(timeout=100)[0]) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
-    for name, kind in FRAMEWORKS.items():
-        with kind(store, name) as turns:
-            texts = [message.text for message in store.get(turns.name) if message.role == "user"]
-        assert len(texts) == 8
-        both = sorted((request for one in sent for request in one[name]), key=lambda request: len(str(request)))
-        assert both == without_a_store(name, texts), name

@@ -6,17 +6,13 @@ import json
 import random
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from itertools import count as counter
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from redis_history import HistoryStore
-from tests.support.servers import RealServer, Start, wait_until
+from tests.support.servers import Start
 
 ALWAYS = ("--appendonly", "yes", "--appendfsync", "always")
 
@@ -133,85 +129,3 @@ def test_the_end_of_the_interpreter_saves_the_rest(own_server: Start, workers: W
     assert worker.process.wait(60) == 0
     with HistoryStore(url) as store:
         assert [message.text for message in store.get("c")] == [f"m-{number}" for number in range(300)]
-
-
-ADDS = st.tuples(st.sampled_from("ab"), st.just("add"))
-COMMANDS = st.one_of(
-    ADDS,
-    ADDS,
-    ADDS,
-    st.tuples(st.sampled_from("ab"), st.just("flush")),
-    st.tuples(st.sampled_from("ab"), st.sampled_from(["clear"])),
-    st.tuples(st.sampled_from("ab"), st.sampled_from(["restore", "reduce"]), st.integers(1, 4)),
-)
-
-
-@pytest.mark.proves("autosave")
-@pytest.mark.parametrize("commands", [ADDS, COMMANDS], ids=["additions", "everything"])
-def test_two_autosaving_histories_converge(own_server: Start, workers: Workers, commands: Any, full: bool) -> None:
-    server = own_server("plain", options=ALWAYS)
-    both = {name: workers("served", server.url, name) for name in "ab"}
-    numbers = counter()
-
-    @settings(max_examples=20 if full else 8, suppress_health_check=list(HealthCheck), report_multiple_bugs=False)
-    @given(
-        before=st.lists(commands, max_size=20),
-        during=st.lists(commands, max_size=12),
-        after=st.lists(commands, max_size=12),
-    )
-    def converge(before: list[Any], during: list[Any], after: list[Any]) -> None:
-        conversation = f"c{next(numbers)}"
-        added: list[str] = []
-        refused: list[str] = []
-        for worker in both.values():
-            assert worker.ask("open", conversation) == "ok"
-
-        def play(those: list[Any]) -> None:
-            for name, command, *arguments in those:
-                if command == "add":
-                    added.append(f"{name} {len(added)}")
-                    arguments = [added[-1]]
-                if command == "flush":
-                    refused.append(both[name].ask(command))
-                else:
-                    both[name].send(command, *arguments)
-
-        play(before)
-        if during:
-            server.kill()
-            play([one for one in during if one[1] != "flush"])
-            if full and next(numbers) % 20 == 0:
-                time.sleep(30)  # the outage itself, not a wait for something
-            server.start()
-        play(after)
-        _settle(server, both, conversation, refused)
-        with HistoryStore(server.url) as store:
-            stored = [message.text for message in store.get(conversation)]
-        assert len(set(stored)) == len(stored)
-        if commands is ADDS:
-            assert sorted(stored) == sorted(added)
-            assert set(refused) <= {"ok"}
-        for name, worker in both.items():
-            mine = [text for text in stored if text.startswith(name)]
-            assert mine == sorted(mine, key=lambda text: int(text.split()[1]))
-            assert worker.ask("close") == "ok"
-
-    converge()
-
-
-def _settle(server: RealServer, both: dict[str, Worker], conversation: str, refused: list[str]) -> None:
-    """Wait until both have saved, and have what the store has."""
-
-    def flushed(worker: Worker) -> bool:
-        refused.append(worker.ask("flush"))
-        return refused[-1] == "ok"
-
-    for worker in both.values():
-        wait_until(lambda worker=worker: flushed(worker), "everything to be saved", 60)
-
-    def same() -> bool:
-        with HistoryStore(server.url) as store:
-            stored = [message.text for message in store.get(conversation)]
-        return all(worker.ask("entries") == stored for worker in both.values())
-
-    wait_until(same, "both to have what the store has", 30)
