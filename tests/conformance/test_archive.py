@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from typing import Any
 
 import pytest
@@ -10,10 +9,8 @@ from msgspec.structs import replace
 
 from redis_history import user
 from redis_history.errors import MessageConflictError, MessageNotFoundError
-from redis_history.importers import read_transcripts
 from redis_history.types import Expanded
 from tests.conformance.test_compaction import _expected_totals, _filled, _ids, _totals, summary
-from tests.conformance.test_transfer import exported
 
 
 @pytest.mark.proves("archive")
@@ -35,15 +32,6 @@ async def test_what_is_archived_is_known(store: Any) -> None:
     assert await store.expand("c", "s") == Expanded(4, 1)
     assert _ids(await store.get("c")) == ["b", "d", "f"]
     assert await _totals(store) == await _expected_totals(store)
-
-
-async def test_all_that_is_archived_may_be_deleted(store: Any) -> None:
-    await _filled(store, "abcd")
-    await store.compact("c", through="b", summary=summary(id="s"))
-    assert await store.delete_messages("c", ["a", "b"]) == 2
-    assert _ids(await store.get("c", include_archived=True)) == ["s", "c", "d"]
-    assert await store.expand("c", "s") == Expanded(4, 0)
-    assert _ids(await store.get("c")) == ["c", "d"]
 
 
 async def test_the_summary_may_be_edited_and_deleted(store: Any) -> None:
@@ -142,37 +130,3 @@ async def test_what_is_archived_is_found(stores: Any) -> None:
     await store.compact("c", through="e", summary="x")
     await store.clear("c")
     assert await found("fish x") == set()
-
-
-async def test_a_conversation_without_documents_gets_them(stores: Any) -> None:
-    """Archived messages too."""
-    if stores.backend == "memory":
-        pytest.skip("it has no documents")
-    writer, reader = stores(search="off"), stores()
-    await writer.append_many("c", [user(f"fish {name}", id=name) for name in "abcdef"])
-    await writer.compact("c", through="b", summary=summary("salmon", id="s1"))
-    await writer.compact("c", through="d", summary=summary("herring", id="s2"))
-    for _ in range(2):
-        hits = await reader.search("c", "fish salmon herring", limit=100, token_cap=None)
-        assert {(hit.message.id, hit.archived) for hit in hits} == {
-            *((name, True) for name in "abcd"),
-            *((name, False) for name in ("s2", "e", "f")),
-        }
-        hits = await reader.search("c", "fish", archived=True, limit=100)
-        assert {hit.message.id for hit in hits} == set("abcd")
-
-
-async def test_the_archive_is_exported_and_gzipped_by_name(store: Any, tmp_path: Any) -> None:
-    messages = [user(f"Message {number}") for number in range(4)]
-    await store.append_many("c", messages)
-    await store.compact("c", through=messages[2].id, summary="Three.")
-    every = await store.get("c", include_archived=True)
-    assert len(every) == 5
-    path, seen = tmp_path / "a.jsonl.gz", []
-    done = await exported(store, path, on_progress=seen.append)
-    assert (done.messages, seen[-1]) == (5, done)
-    with gzip.open(path, "rt") as lines:
-        assert len(lines.readlines()) == 6
-    (found,) = read_transcripts(path)
-    assert sorted(found.messages, key=lambda one: one.id) == sorted(every, key=lambda one: one.id)
-    assert (await exported(store, tmp_path / "b.jsonl", include_archived=False)).messages == 2

@@ -407,15 +407,6 @@ async def test_erasing_expands_an_edited_summary(store: Any) -> None:
     assert await _totals(store) == await _expected_totals(store)
 
 
-async def test_erasing_keeps_summaries_of_earlier_messages(store: Any) -> None:
-    await _filled(store)
-    await store.compact("c", through="b", summary=summary(id="s"))
-    assert await store.erase("c", ["d"]) == 1
-    assert _ids(await store.get("c")) == ["s", *"cef"]
-    assert await store.erase("c") == 5
-    assert await store.get("c", include_archived=True) == []
-
-
 async def test_a_compaction_of_erased_messages_is_refused(stores: Any) -> None:
     store, compressor = stores(), stores()
     await _filled(store)

@@ -146,16 +146,6 @@ async def test_a_cap_that_meets_only_pinned_messages_says_so(stores: Any, caplog
     assert name in said[0]
 
 
-async def test_a_backlog_of_pinned_messages_is_left(stores: Any) -> None:
-    if stores.backend == "memory":
-        pytest.skip("a cap belongs to the backend here, so there is no backlog")
-    await stores().append_many("c", [user("x", id=str(number), metadata=PIN) for number in range(150)])
-    await stores().append_many("c", [user("x", id=f"n{number}") for number in range(150)])
-    store = stores(max_messages=100)
-    await store.append("c", user("last", id="last"))
-    assert _ids(await store.get("c")) == [str(number) for number in range(150)]
-
-
 async def test_plugins_leave_pinned_messages() -> None:
     history = History(max_length=4)
     history.add_entry(user("rules", id="a", metadata=PIN))

@@ -96,15 +96,6 @@ async def test_a_rare_message_is_found_behind_many(store: Any) -> None:
     assert _texts(await store.get("c", roles=["system"], limit=1)) == "rare"
 
 
-async def test_long_conversations_are_read_whole(store: Any) -> None:
-    for batch in range(5):
-        await store.append_many("c", [user(f"{batch * 900 + number}") for number in range(900)])
-    wanted = [str(number) for number in range(4500)]
-    assert [message.text for message in await store.get("c")] == wanted
-    assert [message.text for message in await store.get("c", limit=4400)] == wanted[100:]
-    assert [message.text async for message in store.iter("c", batch=499)] == wanted
-
-
 async def test_iter_includes_messages_appended_meanwhile(store: Any) -> None:
     await store.append_many("c", [user(str(number)) for number in range(5)])
     seen = []

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from redis_history import Conversation, assistant, reasoning, user
+from redis_history import Conversation, user
 from redis_history.errors import ConversationExistsError, InvalidInputError
-from redis_history.model import ReasoningPart
 from tests.conformance.test_compaction import summary
 
 
@@ -137,21 +135,3 @@ async def test_a_trimmed_log_begins_with_its_oldest_change(stores: Any) -> None:
     assert events[-1].revision == 600
     assert 20 <= len(events) < 600
     assert [event.revision for event in events] == list(range(601 - len(events), 601))
-
-
-@pytest.mark.backends("memory")
-async def test_the_caps_of_memory_are_said_once(stores: Any, caplog: Any) -> None:
-    store = stores(max_messages=500, max_conversations=500)
-    with caplog.at_level(logging.WARNING, "redis_history"):
-        await store.append_many("c", [user("x") for _ in range(500)])
-        assert not caplog.records
-        for _ in range(3):
-            await store.append("c", user("x"))
-    [record] = caplog.records
-    assert "max_messages" in record.getMessage()
-
-
-def test_reasoning_is_a_part() -> None:
-    part = reasoning("because", signature="abc")
-    assert part == ReasoningPart(text="because", signature="abc")
-    assert assistant(part, "so").parts[0] == part
