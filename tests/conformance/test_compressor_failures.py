@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from redis_history import Message, extractive_summarizer, system, tool, tool_result, user
+from redis_history import Message, system, user
 from redis_history.errors import StoreClosedError
 from redis_history.operations import ReadPage, TakeRun
 from redis_history.types import CompressionProgress
@@ -136,20 +136,6 @@ async def test_a_closed_store_ends_it(stores: Any) -> None:
     await store.aclose()
     with pytest.raises(StoreClosedError):
         await work
-
-
-@pytest.mark.backends("memory")
-@pytest.mark.parametrize("bound", [18, 20, 40, 120])
-async def test_extractive_summaries_fit_any_room(store: Any, bound: int) -> None:
-    for number, texts in enumerate((["Line {}: yes it is."], ["ok"], ["{} " * 9], ["Why {}?", "Because it said so."])):
-        await store.append_many(f"c{number}", [user(texts[at % len(texts)].replace("{}", str(at))) for at in range(24)])
-    results = [tool(tool_result(f"r{at}", '{"data": "' + "x" * 40 * at + '"}')) for at in range(24)]
-    await store.append_many("data", results)
-    progress: list[CompressionProgress] = []
-    for options in ({"max_messages": 20}, {"max_messages": None, "max_tokens": bound}):
-        stats = await compressor_of(store, extractive_summarizer(), progress, keep_recent=2, **options).run_once()
-    assert stats.failed == 0
-    assert not [one.error for one in progress if one.error]
 
 
 # Age

@@ -10,12 +10,30 @@ import msgspec
 import pytest
 
 from redis_history import Message, user
-from redis_history.operations import RunFence
+from redis_history.model.ids import new_token
+from redis_history.operations import EndRun, KeepRuns, RunFence, TakeRun
 from redis_history.operations.base import Call, as_is
 from redis_history.types import CompressionProgress
 from tests.conformance.conftest import Awaitable, Stores
 from tests.conformance.test_compressor import LOTS, Held, compressor_of, inner
-from tests.conformance.test_leases import end, take
+from tests.conformance.test_stream import execute
+from tests.support.servers import until
+
+
+async def take(store: Any, name: str, seconds: float, claim: str | None = None) -> RunFence | None:
+    callers = ((claim or new_token(), None),)
+    return (await execute(store, TakeRun(name, callers, False, seconds, "compressor"))).fence
+
+
+async def keep(store: Any, name: str, lease: RunFence | None, seconds: float = 30) -> bool:
+    assert lease is not None
+    [outcome] = await execute(store, KeepRuns(((name, lease),), seconds))
+    return outcome.done
+
+
+async def end(store: Any, name: str, lease: RunFence | None) -> bool:
+    assert lease is not None
+    return (await execute(store, EndRun(name, lease, "completed"))).done
 
 
 @pytest.mark.proves("compressors")
@@ -114,3 +132,37 @@ async def _present(store: Any) -> Any:
     reply = backend.carry_out(Call(None, b"", [b"HGET", key, b"W"], as_is))
     fence, run_id, *_ = msgspec.msgpack.decode(await reply if asyncio.iscoroutine(reply) else reply)
     return RunFence(fence, run_id, "compressor")
+
+
+# Leases, which have the operations of runs
+
+
+async def test_each_lease_has_a_greater_number_also_after_a_rewrite(store: Any) -> None:
+    await store.append("c", user("x"))
+    for fence in range(1, 7):
+        lease = await take(store, "c", 30)
+        assert lease.fence == fence
+        assert await end(store, "c", lease) is True
+        assert await keep(store, "c", lease, 30) is False  # it is over
+        await (store.clear("c") if fence % 2 else store.restore("c", [user("y")]))
+
+
+async def test_a_lease_ends_unless_it_is_renewed(store: Any) -> None:
+    await store.append("c", user("x"))
+    first = await take(store, "c", 0.05)
+    second = await until(lambda: take(store, "c", 30))
+    assert second.fence == first.fence + 1
+    assert await keep(store, "c", first, 30) is False
+    assert await keep(store, "c", second, 30) is True
+
+
+async def test_a_lease_changes_no_record_and_a_repeated_claim_gets_the_same(store: Any) -> None:
+    assert await take(store, "c", 30) is None
+    assert await store.get_conversation("c") is None
+    await store.append("c", user("x"))
+    before = await store.get_conversation("c")
+    claim = new_token()
+    lease = await take(store, "c", 30, claim)
+    assert await take(store, "c", 30, claim) == lease
+    assert await store.get_conversation("c") == before
+    assert await end(store, "c", lease)

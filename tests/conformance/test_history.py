@@ -14,7 +14,6 @@ from redis_history.errors import (
     InvalidConversationIdError,
     InvalidInputError,
     InvalidMessageError,
-    MessageConflictError,
     RevisionConflictError,
 )
 from redis_history.operations import ReadChanges
@@ -40,19 +39,6 @@ async def test_save_sends_what_is_new_and_load_reads_all(stores: Any) -> None:
     assert [entry.sequence for entry in other.entries] == [*range(1, 8)]
     assert (other.get_system_message(), other.conversation_id) == ("Be brief.", "c")
     assert (await stores().snapshot("c")).cursor.revision == 6
-
-
-async def test_two_histories_that_save_keep_both_additions(stores: Any) -> None:
-    store, one, other, unloaded = stores(), history_over(stores()), history_over(stores()), history_over(stores())
-    await store.append("c", user("first"))
-    await one.load("c")
-    await other.load("c")
-    for history, name in ((one, "one"), (other, "other"), (unloaded, "unloaded")):
-        history.add_text("user", name)
-        await history.save("c")
-    assert texts(unloaded) == ["first", "one", "other", "unloaded"]
-    await one.save("c")
-    assert one.entries == unloaded.entries == await store.get("c")
 
 
 @pytest.mark.proves("histories")
@@ -124,21 +110,6 @@ async def test_a_rewrite_removes_no_reply_that_it_did_not_show(stores: Any, rewr
     history.clear()
     await history.save()
     assert await store.get("c") == []
-
-
-@pytest.mark.proves("autosave")
-async def test_adds_and_rewrites_are_saved_in_order(stores: Any) -> None:
-    store, history = stores(), history_over(stores())
-    await history.load("c")
-    history.add_text("user", "a")
-    history.clear()
-    history.add_text("user", "b")
-    history.restore([system("s"), *history.entries, user("c")])
-    history.add_text("user", "d")
-    assert texts(history) == ["s", "b", "c", "d"]
-    await history.save()
-    assert texts(history) == ["s", "b", "c", "d"]
-    assert history.entries == await store.get("c")
 
 
 async def test_entries_left_out_by_a_plugin_stay_in_the_store(stores: Any) -> None:
@@ -350,14 +321,3 @@ async def test_a_save_that_cannot_read_the_changes_of_others_may_be_repeated(sto
         assert await history.save() == 0
         assert history.entries == await store.get("c")
         assert (await store.snapshot("c")).cursor.revision == revision, "nothing is sent twice"
-
-
-async def test_the_same_id_with_other_content_is_a_conflict(stores: Any) -> None:
-    store, history = stores(), history_over(stores())
-    await history.load("c")
-    await store.append("c", user("theirs", id="m"))
-    history.add_entry(user("mine", id="m"))
-    with pytest.raises(MessageConflictError):
-        await history.save()
-    await history.load("c")
-    assert (texts(history), history.unsaved) == (["theirs"], [])

@@ -10,7 +10,6 @@ import pytest
 
 from redis_history import (
     History,
-    assemble_prompt,
     assistant,
     compression,
     extractive_summarizer,
@@ -163,12 +162,3 @@ async def test_plugins_leave_pinned_messages() -> None:
         "long text",
         "[MASKED - ref: t2]",
     ]
-
-
-async def test_prompts_have_pinned_messages(store: Any) -> None:
-    await store.append("c", user("rules", id="a", metadata=PIN, timestamp="2020-01-01"))
-    await store.append_many("c", [user("word " * 100, id=str(number)) for number in range(20)])
-    options = {"token_budget": 300, "time_window_minutes": 60, "rolling_summary_threshold": 5}
-    prompt = await assemble_prompt(store, "c", "agent", options=options)
-    assert prompt.messages[0].text == "rules"
-    assert len(prompt.messages) == 3
