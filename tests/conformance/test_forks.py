@@ -79,12 +79,6 @@ async def test_a_fork_up_to_a_message(store: Any) -> None:
     assert (await store.get("e"), empty.forked_from.message_id) == ([], None)
 
 
-async def test_a_fork_without_an_id_gets_one(store: Any) -> None:
-    await _talk(store)
-    one, other = await store.fork("c"), await store.fork("c")
-    assert len({one.conversation_id, other.conversation_id, "c"}) == 3
-
-
 async def test_bad_forks_change_nothing(store: Any) -> None:
     await _talk(store)
     with pytest.raises(ConversationNotFoundError):
@@ -277,14 +271,6 @@ async def test_a_fork_is_announced(store: Any) -> None:
     [event] = await take(resumed, 1)
     assert _ids(event.messages) == ["n"]
     await resumed.aclose()
-
-
-async def test_a_fork_of_a_fork_after_deletion(store: Any) -> None:
-    await _talk(store)
-    await store.fork("c", "d")
-    await store.delete_conversation("d")
-    await store.fork("c", "d", through="b")
-    assert _ids(await store.get("d")) == ["a", "b"]
 
 
 async def test_a_fork_lives_as_long_as_its_origin(stores: Any) -> None:

@@ -156,15 +156,6 @@ async def has_text(store: Any, wanted: str, message_id: str = "r") -> bool:
     return message is not None and message.text == wanted
 
 
-async def test_several_wait_for_a_stop(stores: Any) -> None:
-    store = stores()
-    async with store.run("c") as run:
-        waiting = [asyncio.create_task(run.wait_stop(60)) for _ in range(3)]
-        assert not await run.wait_stop(0.1)
-        await store.stop_run("c")
-        assert await asyncio.wait_for(asyncio.gather(*waiting), SOON) == [True] * 3
-
-
 @pytest.mark.smoke
 async def test_a_stop_ends_the_reply_and_settles_its_calls(stores: Any) -> None:
     holder, other = stores(), stores()
@@ -318,13 +309,6 @@ async def test_a_cancelled_read_of_messages_loses_none(stores: Any, face: str) -
             assert [message.text for message in task.result()] == texts
 
 
-async def test_messages_restored_into_an_empty_conversation_are_returned(stores: Any) -> None:
-    store = stores()
-    async with store.run("c") as run:
-        await store.restore("c", [user("one"), user("two")])
-        assert [message.text for message in await run.messages()] == ["one", "two"]
-
-
 @pytest.mark.smoke
 async def test_subscribers_see_who_works(stores: Any) -> None:
     store, viewer = stores(), stores(poll_interval=0.5)
@@ -364,14 +348,6 @@ async def test_a_run_changes_nothing_of_the_history(stores: Any) -> None:
     assert await store.get_conversation("c") == before
     assert await store.get_conversation("unknown") is None
     assert await store.list_conversations() == [newer, before]
-
-
-async def test_a_conversation_may_begin_during_its_run(stores: Any) -> None:
-    store = stores()
-    async with store.run("c") as run:
-        await run.append(user("Hello"))
-        assert (await store.get_run("c")).run_id == run.run_id
-    assert [message.text for message in await store.get("c")] == ["Hello"]
 
 
 async def test_a_run_goes_on_when_its_conversation_begins_as_a_fork(stores: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta, timezone
 from typing import Any
 
@@ -13,11 +12,7 @@ from redis_history import (
     Participant,
     SearchHit,
     assistant,
-    conversation_search_tool,
     system,
-    tool,
-    tool_result,
-    tool_use,
     user,
 )  # fmt: skip
 from redis_history.errors import CapabilityError, InvalidInputError
@@ -59,16 +54,6 @@ async def test_what_is_found(talk: Any, query: str, found: set[str]) -> None:
         assert hit.score > 0
         assert hit.message == await talk.get_message("c", hit.message.id)
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
-
-
-@pytest.mark.parametrize("name", ["the-conversation", "-", "p0", "PARAMS", "c"])
-async def test_no_name_is_taken_for_something_else(store: Any, name: str) -> None:
-    await store.append("c", user("word", id="1", participant=Participant(id=name, kind="user")))
-    await store.append("c", assistant("word", tool_use("call", name, {}), id="2"))
-    await store.append("c", user("word", id="3", participant=Participant(id="other", kind="user")))
-    assert ids(await store.search("c", "word", participant_ids=[name])) == ["1"]
-    assert ids(await store.search("c", "word", tool_names=[name])) == ["2"]
-    assert ids(await store.search("c", name, participant_ids=["other"])) == []
 
 
 @pytest.mark.proves("found")
@@ -181,16 +166,6 @@ async def test_words_of_all_scripts(store: Any) -> None:
         assert sorted(ids(await store.search("c", query))) == [*found], query
 
 
-async def test_positions_are_exact(store: Any) -> None:
-    given = [user(f"same {number}", id=str(number), timestamp="2026-01-01") for number in range(6)]
-    stored = [one.message for one in await store.append_many("c", given)]
-    hits = await store.search("c", "same", since=stored[2].position, before=stored[4].position)
-    assert set(ids(hits)) == {"3"}
-    hits = await store.search("c", "same", since=str(stored[2].position))
-    assert set(ids(hits)) == {"3", "4", "5"}
-    assert await store.search("c", "same", since=stored[4].position, before=stored[2].position) == []
-
-
 async def test_participants_and_scope(store: Any) -> None:
     ann, bob = Participant("user", "a|b", "Ann"), Participant("user", "a", "Bob")
     await store.append("c", user("hello there", id="1", participant=ann, scope="dm"))
@@ -199,12 +174,6 @@ async def test_participants_and_scope(store: Any) -> None:
     assert ids(await store.search("c", "hello", participant_ids=["a"])) == ["2"]
     assert ids(await store.search("c", "hello", scope="channel")) == ["2"]
     assert ids(await store.search("c", "Ann")) == ["1"], "who speaks can be searched for"
-
-
-async def test_the_rarer_word_counts_more(store: Any) -> None:
-    await store.append_many("c", [user(f"the weather of day {n}", id=str(n)) for n in range(30)])
-    await store.append("c", user("an earthquake", id="rare"))
-    assert ids(await store.search("c", "weather earthquake", limit=1)) == ["rare"]
 
 
 async def test_limit_offset_and_token_cap(store: Any) -> None:
@@ -220,41 +189,7 @@ async def test_limit_offset_and_token_cap(store: Any) -> None:
     assert ids(await store.search("c", "word", token_cap=5)) == every[:1], "the best one, though it does not fit"
 
 
-def tokens(hits: list[SearchHit], counter: Any = None) -> int:
-    """All tokens of the hits as a model sees them."""
-
-    def size(text: str) -> int:
-        return 0 if not text else -(-len(text) // 4) if counter is None else counter(text)
-
-    return sum(
-        size(hit.message.text if hit.excerpt is None else hit.excerpt)
-        + sum(size(one.text) for one in (*hit.before, *hit.after))
-        for hit in hits
-    )
-
-
 @pytest.mark.proves("token-cap")
-@pytest.mark.parametrize("counter", [None, lambda text: len(text.split())], ids=["estimated", "words"])
-async def test_results_never_exceed_the_token_cap(store: Any, stores: Any, counter: Any) -> None:
-    sizes = [1, 5, 30, 200, 1_000, 5_000]
-    texts = ["blah " * (size // 2) + f"needle number{size} " + "blah " * (size // 2) for size in sizes]
-    await store.append_many("c", [user(text, id=str(size)) for size, text in zip(sizes, texts, strict=True)])
-    for cap in (1, 10, 100, 500, 2_000, 10_000):
-        options = {"limit": 100, "token_cap": cap, "token_counter": counter, "context": cap % 3}
-        found = [await store.search("c", "needle", **options)]
-        if stores.backend != "plain" and not stores.custom:
-            found.append(await store.search_all("needle", **options))
-        for hits in found:
-            assert hits
-            assert tokens(hits, counter) <= cap
-            for hit in hits:
-                assert hit.message == await store.get_message("c", hit.message.id), "whole, as it is stored"
-                assert hit.truncated is (hit.excerpt is not None)
-                assert hit.excerpt is None or hit.excerpt in hit.message.text
-                if hit.excerpt is not None and cap >= 100:
-                    assert "needle" in hit.excerpt
-
-
 async def test_a_message_that_is_too_long_comes_with_the_passage_that_matches(store: Any) -> None:
     await store.append("c", user("x " * 3_000 + "the needle is here " + "x " * 3_000))
     [hit] = await store.search("c", "needle", token_cap=20, highlight=True)
@@ -399,18 +334,6 @@ async def test_messages_from_a_time_that_the_query_names_come_first(store: Any) 
     assert ids(await store.search("c", "painted in March 2023", limit=1, before="2023-03-01")) != ["p3"]
 
 
-async def test_the_tool_for_models(talk: Any) -> None:
-    # The synchronous store itself, not the tests' face of it.
-    tool = conversation_search_tool(getattr(talk, "_target", talk), "c")
-    if isinstance(tool, AsyncConversationSearchTool):
-        result = await tool(query="secret suitcase", limit=20)
-    else:
-        result = await asyncio.to_thread(tool, query="secret suitcase", limit=20)
-    assert "messages found, the best first." in result
-    assert '{"number":1,"time":"2026-01-0' in result
-    assert "secret" not in result
-
-
 async def test_a_code_is_found_before_messages_with_its_pieces(store: Any) -> None:
     texts = [
         "the step 12 of src main",
@@ -449,20 +372,6 @@ async def test_a_name_counts_only_for_messages_with_a_word(store: Any) -> None:
     await store.append_many("c", [user(text, participant=writer) for text, writer in said])
     found = [hit.message.text for hit in await store.search("c", "bob")]
     assert found == ["I see bob.", "Where is bob?", "Over there."]
-
-
-async def test_the_end_of_a_long_tool_result_is_found(store: Any) -> None:
-    listing = "\n".join(f"src/module_{number}.py" for number in range(4_000))
-    await store.append("c", tool(tool_result("1", listing), id="listing"))
-    await store.append("c", user("else", id="else"))
-    assert ids(await store.search("c", "module_3999")) == ["listing"]
-
-
-async def test_of_many_terms_the_rarest_are_searched_for(store: Any) -> None:
-    common = " ".join(f"common{number}" for number in range(200))
-    await store.append_many("c", [user(common, id=str(number)) for number in range(3)])
-    await store.append("c", user("needle", id="needle"))
-    assert "needle" in ids(await store.search("c", f"{common} needle", limit=10, token_cap=None))
 
 
 async def test_days_are_those_of_the_time_zone(talk: Any) -> None:
