@@ -152,6 +152,7 @@ def test_it_survives_a_restart_and_resumes(own_server: Start, follow: Any) -> No
         assert run(*where, "--after", third["cursor"]).lines == []
 
 
+@pytest.mark.full
 def test_a_signal_ends_it_at_once_while_the_server_is_away(own_server: Start, follow: Any) -> None:
     """As fast as while the server is there. One of three times counts,
     because other processes use this machine too."""

@@ -206,7 +206,8 @@ async def test_a_new_conversation_waits_for_a_moving_slot(cluster: RealCluster, 
 
 
 @pytest.mark.proves("cluster")
-@pytest.mark.parametrize("first", ["content", pytest.param("others", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("first", ["content", "others"])
 async def test_no_text_of_a_reply_is_lost_while_its_slot_moves(
     cluster: RealCluster, namespace: str, first: str
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import os
 import re
@@ -16,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from redis_history import AsyncHistoryStore, HistoryStore, Participant, user
 from redis_history.cli import demo
@@ -138,6 +136,7 @@ async def test_an_agent_that_fails_ends_the_demo(
         await Replay(server.url, namespace, load(SAMPLE, 2, pytest.fail), agents=2).run()
 
 
+@pytest.mark.full
 async def test_the_end_does_not_wait_for_a_server_that_is_gone(own_server: Start, namespace: str) -> None:
     server = own_server()
     running = asyncio.create_task(Replay(server.url, namespace, load(SAMPLE, 2, pytest.fail), agents=2).run())
@@ -149,18 +148,6 @@ async def test_the_end_does_not_wait_for_a_server_that_is_gone(own_server: Start
     with pytest.raises(asyncio.CancelledError):
         await running
     assert time.monotonic() - start < 6.0
-
-
-async def test_the_last_messages_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    output = io.StringIO()
-    monkeypatch.setattr(demo, "console", lambda: Console(file=output, force_terminal=True, width=100))
-    one = Replay("redis://localhost", "n", load(SAMPLE, 2, pytest.fail), agents=1)
-    display = asyncio.create_task(demo._display(one))
-    await asyncio.sleep(0)
-    one.news.append(("c", user("Good bye.")))
-    display.cancel()
-    await asyncio.gather(display, return_exceptions=True)
-    assert "Good bye." in output.getvalue()
 
 
 def test_hostile_text_is_shown_as_text() -> None:

@@ -337,6 +337,7 @@ async def test_the_mode_is_poll_during_outages(own_server: Start, face: str, mon
         await one.aclose()
 
 
+@pytest.mark.full
 async def test_the_mode_is_poll_while_a_node_of_a_cluster_is_down(own_cluster: RealCluster) -> None:
     """After the restart the doorbell works again: this store does not poll."""
     async with (

@@ -236,6 +236,7 @@ async def until_flushed(history: Any) -> None:
             return await history.flush()
 
 
+@pytest.mark.full
 @FACES
 async def test_a_late_confirmation_is_not_read_as_the_next_reply(pair: Pair, face: str, full: bool) -> None:
     proxy = LossyProxy(pair.primary.port, faults={"reply_delayed": 0.3}, delay=0.3)

@@ -98,6 +98,7 @@ def test_a_killed_fork_is_complete_or_absent(own_server: Start) -> None:
 
 
 @pytest.mark.proves("fork")
+@pytest.mark.full
 async def test_forks_while_slots_move(own_cluster: RealCluster, namespace: str) -> None:
     def slot_of(name: str) -> int:
         return int(key_slot(Keyspace(namespace).conversation(name).state))

@@ -20,7 +20,6 @@ from redis_history.model import TextPart
 from redis_history.model.replies import record_of
 from redis_history.operations import GrowReply
 from redis_history.operations.append import Append
-from redis_history.operations.keys import Keyspace
 from tests.support.forks import Forked, write_replies
 from tests.support.proxy import LossyProxy
 from tests.support.servers import RealServer, Start, lasting, wait_until, wait_until_replicated
@@ -100,32 +99,6 @@ def test_a_streamed_reply_costs_bytes_in_proportion_and_leaves_none(own_server: 
         assert bytes_of(server, "grown") <= bytes_of(server, "whole") + 300
 
 
-def test_a_fast_model_sends_bytes_in_proportion(own_server: Start) -> None:
-    """On the wire, where every flush also names a script and its keys."""
-    server = own_server()
-    with HistoryStore(server.url, search="off") as store:
-        with store.stream("warm", id="r") as reply:  # so that the server knows the scripts
-            reply.write("x")
-            store.backend.execute(GrowReply("warm", reply._op.token, 0, b"", True))
-        flushed, received = used(server)[1], server.watcher.info()["total_net_input_bytes"]
-        with store.stream("c") as reply:
-            for word in WORDS:
-                reply.write(word)
-                time.sleep(0.002)  # a model
-        received = server.watcher.info()["total_net_input_bytes"] - received
-    assert received <= 3 * len("".join(WORDS)) + 80 * (used(server)[1] - flushed)
-
-
-def test_the_content_of_a_reply_expires_with_its_conversation(server: RealServer, namespace: str) -> None:
-    """Even if the writer dies right after its first words, and nobody reads."""
-    with HistoryStore(server.url, namespace=namespace, ttl=60) as store:
-        begin = Append.of_reply("c", "assistant", {"id": "r"})
-        store.backend.execute(begin)
-        store.backend.execute(GrowReply("c", begin.token, 0, record_of(TextPart("half")), False))
-        content = Keyspace(namespace).conversation("c").reply(begin.token)
-        assert 0 < server.watcher.pttl(content) <= 60_000
-
-
 @pytest.mark.proves("live")
 def test_killed_writers_leave_what_they_wrote(own_server: Start, full: bool) -> None:
     Forked(time.sleep, 0).result()  # so that the writers start together
@@ -154,6 +127,7 @@ def test_killed_writers_leave_what_they_wrote(own_server: Start, full: bool) -> 
 
 
 @pytest.mark.proves("live")
+@pytest.mark.full
 def test_late_copies_of_signs_of_life_do_not_keep_a_dead_reply_alive(own_server: Start) -> None:
     server = own_server()
     with HistoryStore(server.url, search="off") as store, server.client() as client, client.monitor() as monitor:
@@ -179,6 +153,7 @@ def test_late_copies_of_signs_of_life_do_not_keep_a_dead_reply_alive(own_server:
 
 
 @pytest.mark.proves("live")
+@pytest.mark.full
 def test_growth_that_a_failover_lost_gives_a_reset(own_server: Start) -> None:
     """The writer is dead, too, so nobody sends it again."""
     primary = own_server(tcp=True)
@@ -267,6 +242,7 @@ def test_an_outage_ends_no_living_reply(own_server: Start, seconds: float) -> No
     assert reply.message.status == "complete"
 
 
+@pytest.mark.full
 def test_a_restart_ends_no_living_reply(own_server: Start) -> None:
     server = own_server(options=("--appendonly", "yes", "--appendfsync", "always"))
     with HistoryStore(server.url, search="off") as store, store.stream("c", id="r") as reply:
@@ -313,6 +289,7 @@ def test_a_writer_that_was_suspended(own_server: Start, edited: bool) -> None:
 
 
 @pytest.mark.proves("ttl")
+@pytest.mark.full
 def test_a_stream_longer_than_its_ttl(own_server: Start) -> None:
     """Archives and what was written live as long as the conversation, and nothing outlives it."""
     server = own_server()

@@ -60,7 +60,7 @@ def short(clean: None) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-@pytest.fixture(params=["redis-stack", "valkey", "system"])
+@pytest.fixture(params=["redis-stack", *(pytest.param(one, marks=pytest.mark.full) for one in ("valkey", "system"))])
 def engine(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Each kind of server in turn; "system" is another kind, on the PATH and without search."""
     kind: Any = request.param
