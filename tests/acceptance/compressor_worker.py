@@ -19,13 +19,6 @@ def held(messages: Sequence[Message], previous: str | None) -> str:
     return f"{previous or 'Nothing'} + {len(messages)} messages"
 
 
-def thirty_seconds(messages: Sequence[Message], previous: str | None) -> str:
-    """As slow as a large model."""
-    print("held", flush=True)
-    time.sleep(30)
-    return f"{previous or 'Nothing'} + {len(messages)} messages"
-
-
 def slow(messages: Sequence[Message], previous: str | None) -> str:
     """Takes a while, so that a process that is killed is most likely at work."""
     time.sleep(random.uniform(0.02, 0.15))

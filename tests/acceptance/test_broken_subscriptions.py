@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import threading
@@ -174,23 +173,6 @@ def test_a_callback_continues_after_reading_was_refused(own_server: Start) -> No
             client.execute_command("ACL", "SETUSER", "app", "+evalsha", "+eval")
         wait_until(lambda: seen == [1, 2], "the change after it")
     assert isinstance(errors[0], BackendRefusedError)
-
-
-def test_a_doorbell_without_permission_to_subscribe_warns_once(
-    own_server: Start, caplog: pytest.LogCaptureFixture
-) -> None:
-    server = own_server()
-    with server.client() as client:
-        client.execute_command("ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all", "-subscribe")
-    caplog.set_level(logging.WARNING, "redis_history")
-    url = f"unix://app:secret@{server.socket}"
-    with HistoryStore(url, poll_interval=0.05) as store, store.subscribe("c") as subscription:
-        for number in range(3):
-            store.append("c", user(str(number)))
-            event = subscription.get(timeout=10)
-            assert event.revision == number + 1
-        wait_until(lambda: "subscribe" in caplog.text.lower(), "the warning")
-    assert len(caplog.records) == 1
 
 
 def test_the_flag_is_set_again_after_a_silent_reconnect(own_server: Start) -> None:

@@ -300,18 +300,6 @@ def test_a_streamed_answer_is_stored_at_the_end(options: dict[str, Any]) -> None
     assert [(message.text, message.status) for message in answered.messages] == [("hi", "complete")]
 
 
-def test_chat_dicts(store: HistoryStore) -> None:
-    call = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"q": 1}'}}
-    agent = capture(store, "c", agent=BOT)(
-        lambda messages: {"role": "assistant", "content": None, "tool_calls": [call]}
-    )
-    agent([{"role": "user", "content": "said before"}, {"role": "user", "content": "hi", "name": "ann"}])
-    asked, called = store.get("c")
-    assert (asked.text, asked.participant) == ("hi", Participant("user", "ann"))
-    assert [(one.id, one.name, one.input) for one in called.tool_uses] == [("c1", "find", {"q": 1})]
-    assert called.participant == BOT
-
-
 @pytest.mark.proves("capture")
 @pytest.mark.parametrize("kind", ["dicts", "messages"])
 def test_the_loop_of_an_agent_with_parallel_calls(store: HistoryStore, kind: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -161,14 +160,3 @@ async def test_concurrent_calls_keep_their_order(async_store: AsyncHistoryStore)
         assert asked == list(range(room, 90, 3)), "in the order of the calls"
         for number in asked:
             assert texts.index(str(number)) < texts.index(f"re {number}")
-
-
-def test_threads_keep_their_order(store: HistoryStore) -> None:
-    agent = capture(store, "c")(lambda message: f"re {message}")
-    with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(agent, (f"{thread}" for thread in range(200))))
-    assert answers == [f"re {n}" for n in range(200)]
-    texts = [message.text for message in store.get("c")]
-    assert sorted(texts) == sorted([*answers, *(str(n) for n in range(200))])
-    for number in range(200):
-        assert texts.index(str(number)) < texts.index(f"re {number}")

@@ -40,15 +40,6 @@ def test_compress(store: HistoryStore, on: Any) -> None:
     assert (ended["kind"], ended["compressed"], ended["sweeps"]) == ("ended", 0, 1)
 
 
-def test_compress_old_messages(store: HistoryStore, server: RealServer) -> None:
-    store.append_many("c", [user(f"old message number {n}", timestamp=f"2020-01-{n + 1:02}") for n in range(20)])
-    fill(store, "c", 5)
-    settings = {"REDIS_HISTORY_URL": server.url, "REDIS_HISTORY_NAMESPACE": store.namespace}
-    done = run("compress", "--older-than", "7d", "--keep-recent", "2", "--once", "--quiet", environment=settings)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert len(store.get("c")) == 6
-
-
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [

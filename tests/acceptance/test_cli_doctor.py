@@ -122,33 +122,6 @@ def test_the_lines_of_roles(own_server: Start) -> None:
     assert "+select" in run("--url", "redis://nowhere/3", "doctor", "--acl", "worker").stdout
 
 
-@pytest.mark.parametrize(
-    "rules",
-    [
-        "~* &* +@all -ft.info -ft.search -config -acl|whoami",
-        "~nothing* resetchannels +@all",
-        "~* &* +@all -eval -evalsha",
-    ],
-)
-def test_the_granted_rights_are_enough(own_server: Start, rules: str) -> None:
-    server = own_server(options=("--notify-keyspace-events", "Kl"))
-    with server.client() as client:
-        client.execute_command("ACL", "SETUSER", "ann", "on", ">secret", *rules.split())
-    url = f"unix://ann:secret@{server.socket}"
-    with HistoryStore(server.url) as store:
-        store.append("c", user("x"))
-    for _ in range(3):  # a missing right can hide others
-        found = {one["check"]: one for one in run("--url", url, "--json", "doctor").lines}
-        if found["rights"]["fix"] is None:
-            break
-        assert "ACL SETUSER ann " in found["rights"]["fix"]
-        assert "secret" not in str(found)
-        if "ft." in rules:
-            assert found["search"]["fix"] == "see rights"
-        apply(server, found["rights"]["fix"])
-    assert (found["rights"]["state"], found["search"]["state"]) == ("ok", "ok")
-
-
 @pytest.mark.parametrize("kind", ["valkey", "plain", "cluster"])
 def test_other_servers(server_of: Servers, namespace: str, kind: str) -> None:
     url = server_of(kind).url

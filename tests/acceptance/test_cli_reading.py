@@ -260,14 +260,6 @@ def test_search_keeps_an_index_of_another_language(server: RealServer, namespace
         assert client.execute_command("FT._LIST") == before
 
 
-def test_without_search_on_the_server_conversations_are_searched(own_server: Any) -> None:
-    server = own_server("plain")
-    with HistoryStore(server.url) as store:
-        store.append_many("bag", suitcase())
-    assert len(run("--url", server.url, "--json", "search", "porto", "-c", "bag").lines) == 2
-    assert len(run("--url", server.url, "--json", "search", "porto").lines) == 2
-
-
 def test_a_missing_conversation_is_reported(store: HistoryStore, namespace: str, on: Any) -> None:
     for words in (("show", "c"), ("tail", "c"), ("search", "x", "-c", "c"), ("export", "c")):
         done = on(*words)

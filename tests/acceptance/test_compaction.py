@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,8 +14,7 @@ from redis_history import HistoryStore, Message, assistant, tool, tool_result, t
 from redis_history.errors import CompactionConflictError, InvalidInputError
 from redis_history.operations.keys import Keyspace
 from tests.support.faults import lose_one_reply
-from tests.support.forks import Forked, write_messages
-from tests.support.servers import RealServer, Start, lasting, wait_until
+from tests.support.servers import RealServer, Start
 
 KEYS = Keyspace("default").conversation("c")
 
@@ -29,56 +27,6 @@ def _fill(store: HistoryStore, count: int) -> list[Message]:
 
 def _summary(name: str) -> Message:
     return user("a summary", id=name, metadata={"is_summary": True})
-
-
-def _compact_until(url: str, name: str, count: int) -> int:
-    """Summarize all but the newest messages, again and again, until `count` messages have arrived. Returns how many
-    summaries were stored."""
-    rounds = done = 0
-    with HistoryStore(url) as store:
-        while True:
-            everything = store.get("c", include_archived=True)
-            arrived = sum(not message.is_summary for message in everything)
-            seen = store.get("c")[:-3]
-            if len(seen) > 1:
-                rounds += 1
-                try:
-                    done += store.compact(
-                        "c", through=seen[-1], summary=_summary(f"{name} {rounds}"), seen=seen
-                    ).changed
-                except CompactionConflictError:
-                    continue
-            if arrived == count:
-                return done
-
-
-def test_four_compactors_and_four_writers(own_server: Start, full: bool) -> None:
-    """At most one summary at any time, nothing lost, and all of it comes back in its order."""
-    server = own_server()
-    each = 100 if full else 30
-    count = 10 + 4 * each
-    with HistoryStore(server.url) as store:
-        compactors = [Forked(_compact_until, server.url, f"k{name}", count) for name in range(4)]
-        _fill(store, 10)
-        wait_until(lambda: any(message.is_summary for message in store.get("c")), "the compactors", 120)
-        writers = [Forked(write_messages, server.url, name, each) for name in range(4)]
-        while any(process.running for process in writers):
-            assert sum(message.is_summary for message in store.get("c")) <= 1
-        for process in writers:
-            process.result()
-        done = sum(compactor.result() for compactor in compactors)
-        everything = store.get("c", include_archived=True)
-        originals = [message for message in everything if not message.is_summary]
-        assert [message.sequence for message in originals] == list(range(1, count + 1))
-        assert len(everything) - count == done > 1
-        hits = store.search("c", "1", limit=1000, token_cap=None)
-        assert {hit.message.id for hit in hits} >= {f"1-{number}" for number in range(each)}
-        for _ in range(done):
-            [summary] = [message for message in store.get("c") if message.is_summary]
-            store.expand("c", summary.id)
-        assert store.get("c") == originals
-        with server.client() as client:
-            assert client.keys("*:a:*") == []
 
 
 CUTS = (9_990, 7_000, 5_000, 1_500)
@@ -141,31 +89,6 @@ def test_no_call_holds_the_server_for_long(own_server: Start, kind: str, given_u
         assert len(most) > 5
         assert max(most.values()) > 1_000
         assert store.get("c") == before
-
-
-@pytest.mark.full
-def test_archives_live_and_end_with_their_conversation(own_server: Start) -> None:
-    server = own_server("plain")
-    with HistoryStore(server.url, ttl=1.0) as store, server.client() as client:
-        _fill(store, 10)
-        store.compact("c", through="old 2", summary=_summary("s1"))
-        store.compact("c", through="old 5", summary=_summary("s2"))
-        until, number = time.monotonic() + 2.5, 0
-        while time.monotonic() < until:  # long enough for archives to end that no change renews
-            store.append("c", user("new", id=f"new {number}"))
-            store.delete_messages("c", [f"new {number - 1}"])
-            number += 1
-        everything = store.get("c", include_archived=True)
-        assert len(everything) == 13
-        listed = KEYS.registry  # as long as late copies of its calls may come
-        wait_until(lambda: lasting(client) == {listed}, "everything else to expire", 10)
-        assert 0 < client.pttl(listed) <= 120_000
-    with HistoryStore(server.url) as store, server.client() as client:
-        _fill(store, 10)
-        store.compact("c", through="old 2", summary=_summary("s"))
-        assert client.pttl(KEYS.archive(2)) == -1
-        store.delete_conversation("c")
-        assert lasting(client) == set()
 
 
 @pytest.mark.proves("ttl")
@@ -321,7 +244,10 @@ def test_after_each_append_only_new_messages_are_read_again(server: RealServer, 
 
 
 @pytest.mark.parametrize("act", ["append", "insert", "delete", "delete archived", "many"])
-@pytest.mark.parametrize(("script", "time"), [("copy", 1), ("copy", 6), ("expand", 1), ("expand", 2)])
+@pytest.mark.parametrize(
+    ("script", "time"),
+    [("copy", 6), ("expand", 2), *(pytest.param(one, 1, marks=pytest.mark.full) for one in ("copy", "expand"))],
+)
 def test_what_changes_while_an_expansion_is_prepared(
     server: RealServer, namespace: str, script: str, time: int, act: str
 ) -> None:

@@ -26,7 +26,6 @@ from redis_history.importers import Transcript
 from redis_history.model.pairs import groups
 from redis_history.operations.keys import Keyspace
 from redis_history.tokens import message_tokens
-from tests.support.forks import Forked, write_messages
 from tests.support.research import read
 from tests.support.sdk import is_valid
 from tests.support.servers import Start, wait_until
@@ -107,48 +106,6 @@ def lot(count: int) -> list[Message]:
 
 def lease_of(client: Any) -> list[Any]:
     return msgspec.msgpack.decode(client.hget(KEYS.conversation("c").state, "W"))
-
-
-def members(client: Any, conversation_id: str) -> list[bytes]:
-    found: list[bytes] = client.zrange(KEYS.conversation(conversation_id).messages, 0, -1)
-    return found
-
-
-@pytest.mark.proves("compressors")
-def test_a_slow_summarizer_and_500_appends_of_four_processes_meanwhile(
-    own_server: Start, start: StartWorker, full: bool
-) -> None:
-    server = own_server()
-    with HistoryStore(server.url) as store, server.client() as client:
-        store.append_many("c", lot(300))
-        before, bytes_before = store.get("c"), members(client, "c")
-        summarizer = f"{SUMMARIZERS}:{'thirty_seconds' if full else 'held'}"
-        worker = start(server.url, summarizer, "--max-messages", "299", "--keep-recent", "10", "--lease", "2s")
-        worker.until("held")
-        for process in [Forked(write_messages, server.url, f"w{number}", 125) for number in range(4)]:
-            process.result(120)
-        assert "compressed" not in worker.kinds
-        worker.go()
-        worker.until("compressed")
-        # The whole is too long again; this one is enough here.
-        assert worker.end(signal.SIGKILL) == -signal.SIGKILL
-
-        live = store.get("c")
-        (summary,) = [message for message in live if message.is_summary]
-        assert summary.role == "user"
-        (compressed,) = [one for one in worker.lines if isinstance(one, dict) and one["kind"] == "compressed"]
-        assert summary.text == f"[Earlier conversation summary: Nothing + {compressed['messages']} messages]"
-        wanted = {f"w{number}-{count}" for number in range(4) for count in range(125)}
-        assert wanted <= {message.id for message in live}
-        assert len(live) == 1 + (300 - compressed["messages"]) + 500
-        every = [message.id for message in store.get("c", include_archived=True) if not message.is_summary]
-        assert len(every) == 800
-        assert every[:300] == [message.id for message in before]
-
-        store.expand("c", summary.id)
-        assert store.get("c")[:300] == before
-        assert members(client, "c")[:300] == bytes_before
-        assert len(store.get("c")) == 800
 
 
 @pytest.mark.proves("compressors")

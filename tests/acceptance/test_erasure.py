@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from redis_history import Conversation, HistoryStore, user
-from redis_history.errors import BackendRefusedError, CompactionConflictError, MessageNotFoundError
+from redis_history.errors import BackendRefusedError, MessageNotFoundError
 from tests.support.servers import RealServer, Start, wait_until
 
 SECRET = "swordfish-7391"
@@ -78,42 +77,6 @@ def test_erasing_reaches_archives_and_summaries(server: RealServer, namespace: s
         store.erase("c", ["6"])
         kept = [message.text for message in store.get("c")]
         assert kept == ["now without it", "7"], "a summary that cannot have its content stays"
-
-
-@pytest.mark.parametrize("edited", [False, True])
-def test_erasing_reaches_former_and_edited_summaries(server: RealServer, namespace: str, edited: bool) -> None:
-    with HistoryStore(server.url, namespace=namespace) as store, server.client() as client:
-        store.append_many("c", [user(SECRET if n == 0 else str(n), id=str(n)) for n in range(5)])
-        store.compact("c", through="1", summary=_summary(f"The user said {SECRET}", id="s"))
-        if edited:
-            store.update_message("c", user(f"In short: {SECRET}", id="s"))
-        else:
-            store.compact("c", through="2", summary=_summary("They talked", id="newer"))
-            store.delete_messages("c", ["newer"])
-        assert store.erase("c", ["0"]) == 1
-        assert _erased(client, namespace)
-
-
-def test_erasing_and_compacting_at_the_same_time_leaves_no_quotation(server: RealServer, namespace: str) -> None:
-    with (
-        HistoryStore(server.url, namespace=namespace) as store,
-        HistoryStore(server.url, namespace=namespace) as other,
-        server.client() as client,
-        ThreadPoolExecutor(1) as pool,
-    ):
-
-        def compact(name: str) -> None:
-            with suppress(CompactionConflictError, MessageNotFoundError):
-                other.compact(name, through="3", summary=f"The user said {SECRET}", seen=other.get(name)[:4])
-
-        for attempt in range(40):
-            name = f"c{attempt}"
-            store.append_many(name, [user(SECRET if n == 0 else str(n), id=str(n)) for n in range(5)])
-            compacting = pool.submit(compact, name)
-            assert store.erase(name, ["0"]) == 1
-            compacting.result()
-            assert _erased(client, namespace)
-            assert "0" not in [message.id for message in store.get(name, include_archived=True)]
 
 
 def test_erasing_works_on_a_full_server(own_server: Start) -> None:

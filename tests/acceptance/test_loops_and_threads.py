@@ -20,7 +20,6 @@ from redis_history import (
     Conversation,
     HistoryStore,
     MessagesAppended,
-    RetryPolicy,
     assistant,
     user,
 )
@@ -28,7 +27,6 @@ from redis_history.errors import EventLoopError, RevisionConflictError, RunStopp
 from tests.conftest import Servers
 from tests.support.faces import open_store
 from tests.support.forks import Forked, write_messages
-from tests.support.proxy import LossyProxy
 from tests.support.servers import RealServer, Start, until, wait_until
 
 #: So long that changes arrive in time only through a doorbell.
@@ -197,59 +195,6 @@ def test_sixteen_threads_do_everything(server: RealServer, namespace: str) -> No
         assert mine == [f"{number}-{turn}" for turn in range(rounds)]
     assert [one.conversation_id for one in store.list_conversations()] == ["shared"]
     store.close()
-
-
-@pytest.mark.proves("stored-once")
-@pytest.mark.full
-async def test_calls_cancelled_at_random_are_sent_again(own_server: Start, full: bool) -> None:
-    """Writers cancel calls at random moments and repeat them; some replies are lost too."""
-    server = own_server(tcp=True)
-    proxy = LossyProxy(server.port, loss=0.02)
-    patient = RetryPolicy(deadline=30, first_wait=0.001, longest_wait=0.01)
-    chance = random.Random(11)
-    rounds, cancelled = 20 if full else 6, 0
-
-    async def surely(call: Callable[[], Any]) -> Any:
-        nonlocal cancelled
-        patience = 0.0002
-        while True:
-            task = asyncio.create_task(call())
-            done, _ = await asyncio.wait([task], timeout=chance.uniform(0, patience))
-            if done:
-                return task.result()
-            if task.cancel():
-                await asyncio.wait([task])
-                if not task.cancelled():
-                    return task.result()
-                cancelled += 1
-            patience *= 1.5
-
-    async with AsyncHistoryStore(f"redis://127.0.0.1:{proxy.port}/0", retry=patient) as store:
-
-        async def write(writer: int) -> None:
-            for number in range(rounds):
-                one = user("x", id=f"{writer}-{number}")
-                pair = [user("y", id=f"{writer}-{number}-{part}") for part in "ab"]
-                await surely(lambda one=one: store.append("c", one))
-                await surely(lambda pair=pair: store.append_many("c", pair))
-                await surely(lambda one=one: store.update_message("c", user("z", id=one.id)))
-
-        await asyncio.gather(*(write(writer) for writer in range(10)))
-    await asyncio.to_thread(proxy.close)
-    assert cancelled > 4 * rounds
-    with HistoryStore(server.url) as reader:
-        stored = reader.get("c")
-        assert [message.sequence for message in stored] == list(range(1, 30 * rounds + 1))
-        assert {message.id: message.text for message in stored} == {
-            f"{writer}-{number}{part}": text
-            for writer in range(10)
-            for number in range(rounds)
-            for part, text in (("", "z"), ("-a", "y"), ("-b", "y"))
-        }
-        assert reader.snapshot("c").cursor.revision == 30 * rounds
-        record = reader.get_conversation("c")
-        assert record.message_count == 30 * rounds
-        assert record.characters == 30 * rounds
 
 
 @pytest.mark.proves("threads")

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import redis
-from redis.crc import key_slot
 
 from redis_history import (
     Conversation,
@@ -27,7 +26,6 @@ from redis_history.errors import BackendError, BackendRefusedError, BackendUnava
 from redis_history.operations.keys import Keyspace
 from redis_history.types import RetryDetails
 from tests.support.chance import untouched
-from tests.support.cluster import RealCluster
 from tests.support.faces import FACES, open_store
 from tests.support.servers import RealServer, Start, free_port, lasting, until
 
@@ -315,27 +313,6 @@ async def test_oom_at_any_point(own_server: Start, face: str) -> None:
 
 
 @pytest.mark.proves("retries")
-async def test_moved_and_ask_are_followed_without_a_retry(own_cluster: RealCluster, face: str, namespace: str) -> None:
-    slot = int(key_slot(Keyspace(namespace).conversation("c").state))
-    retries = Retries()
-    async with open_store(face, own_cluster.url, namespace=namespace, retry=retries.policy) as store:
-        await store.append("c", user("0"))
-        target = own_cluster.another(slot)
-        source = own_cluster.begin_migration(slot, target)
-        own_cluster.move_keys(slot, source, target)
-        before = _redirections(source)
-        assert (await store.append("c", user("1"))).message.sequence == 2
-        assert _redirections(source) == {**before, "ASK": before["ASK"] + 1}
-        own_cluster.end_migration(slot, target)
-        before = _redirections(source)
-        for sequence in (3, 4):  # after the first redirection the store knows the new owner
-            assert (await store.append("c", user("x"))).message.sequence == sequence
-            assert _redirections(source) == {**before, "MOVED": before["MOVED"] + 1}
-        assert len(await store.get("c")) == 4
-    assert retries.seen == []
-
-
-@pytest.mark.proves("retries")
 async def test_on_retry_is_called_before_each_retry(own_server: Start, face: str) -> None:
     server = own_server()
     server.kill()
@@ -405,10 +382,3 @@ def _is_busy(client: Any) -> bool:
     except redis.ResponseError as error:
         return "BUSY" in str(error)
     return False
-
-
-def _redirections(server: RealServer) -> dict[str, int]:
-    """How often a node has redirected a client."""
-    with server.client() as client:
-        errors = client.info("errorstats")
-    return {kind: errors.get(f"errorstat_{kind}", {}).get("count", 0) for kind in ("MOVED", "ASK")}

@@ -15,7 +15,6 @@ import pytest
 from redis_history import Compressor, HistoryStore, Message, user
 from redis_history.errors import (
     CapabilityError,
-    ConflictError,
     ConversationNotFoundError,
     MessageNotFoundError,
 )
@@ -91,27 +90,6 @@ def test_a_dropped_index_is_made_again(own_server: Callable[..., RealServer]) ->
             every.add(f"after {how}")
             assert found(store, "c", "word") == every
         assert len(indexes(server)) == 1
-
-
-def test_search_after_restarts(own_server: Callable[..., RealServer]) -> None:
-    server = own_server(options=("--appendonly", "yes"))
-    with HistoryStore(server.url) as store:
-        every = filled(store, 2000)
-        for _ in range(2):
-            server.kill()
-            server.start()
-            assert found(store, "c", "word") == every
-            assert {hit.message.id for hit in store.search_all("word", limit=2000, token_cap=None)} == every
-        assert documents(server) == 2000
-
-
-def test_a_long_conversation_is_cleared_with_its_documents(own_server: Callable[..., RealServer]) -> None:
-    server = own_server()
-    with HistoryStore(server.url) as store:
-        filled(store, 3500)
-        store.clear("c")
-        assert found(store, "c", "word") == set()
-        assert documents(server) == len(pending_work(server)) == 0
 
 
 def test_messages_from_before_search_need_a_reindex(own_server: Callable[..., RealServer]) -> None:
@@ -234,31 +212,6 @@ def _limited(server: RealServer, without: str) -> str:
 
 def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [one.getMessage() for one in caplog.records if one.levelname == "WARNING" and one.name == "redis_history"]
-
-
-@pytest.mark.parametrize("right", ["hscan", "zpopmin"])
-def test_maintenance_without_a_right_is_done_later(
-    own_server: Callable[..., RealServer], right: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    server = own_server()
-    with HistoryStore(server.url) as store:
-        filled(store, 2500)
-    with HistoryStore(_limited(server, "-zpopmin")) as store:
-        store.clear("c")  # acknowledged, though its documents cannot be removed
-        assert len(pending_work(server)) == 2
-    caplog.clear()
-    with HistoryStore(_limited(server, f"-{right}")) as store:
-        backend: Any = store._backend
-        for number in range(3):
-            backend._upkeep_at = 0.0
-            store.append("d", user("word", id=str(number)))
-        assert len(_warnings(caplog)) == 1
-        assert len(pending_work(server)) == 2
-        _limited(server, "")
-        backend._upkeep_at = 0.0
-        assert len(store.get("d")) == 3
-        assert pending_work(server) == []
-    assert documents(server) == 3
 
 
 def test_reads_do_not_fail_when_they_cannot_clean_up(
@@ -515,32 +468,3 @@ def test_a_store_without_the_embedder_uses_an_index_with_vectors(
         [[told]] = backend.ask([[b"FT.INFO", Keyspace("default").index]])
         assert read_index_form(Keyspace("default"), told) == Searching("english", 2)
         assert read_index_form(Keyspace("other"), told) is None
-
-
-@pytest.mark.parametrize("change", ["nothing", "record", "restore", "compact", "clear", "delete", "refused"])
-def test_appends_find_the_generation_after_every_kind_of_change(
-    own_server: Callable[..., RealServer], change: str
-) -> None:
-    """Field O has the generation only while none of the other rare fields exists."""
-    server = own_server()
-    changes: dict[str, Callable[[HistoryStore], Any]] = {
-        "nothing": lambda store: None,
-        "record": lambda store: store.update_conversation("c", user_id="u"),
-        "restore": lambda store: store.restore("c", [user("word", id="0")]),
-        "compact": lambda store: store.compact("c", through="1", summary="a summary"),
-        "clear": lambda store: store.clear("c"),
-        "delete": lambda store: store.delete_messages("c", ["0"]),
-        "refused": lambda store: store.append("c", user("x"), expected_revision=99),
-    }
-    with HistoryStore(server.url) as store, server.client() as client:
-        for number in range(4):
-            store.append("c", user("word", id=str(number)))
-        with contextlib.suppress(ConflictError):
-            changes[change](store)
-        store.append("c", user("word", id="new"))
-        found = {hit.message.id for hit in store.search("c", "word", archived=False)}
-        assert found == {message.id for message in store.get("c") if message.text == "word"}
-        state = client.hgetall(Keyspace("default").conversation("c").state)
-        others = [name for name in (b"l", b"a", b"m", b"w", b"g", b"U", b"A", b"B") if name in state]
-        assert state.get(b"O") == (b"i" + state[b"i"] if change == "nothing" else b"1")
-        assert (others == []) == (change == "nothing")

@@ -16,7 +16,6 @@ import trustme
 from redis_history import AsyncHistoryStore, HistoryStore, MessagesAppended, RetryPolicy, user
 from redis_history.errors import BackendRefusedError, BackendUnavailableError, ConfigurationError
 from tests.support.faces import open_store
-from tests.support.proxy import LossyProxy
 from tests.support.servers import Start, free_port
 
 BRIEF = RetryPolicy(deadline=1.0, first_wait=0.01, longest_wait=0.05)
@@ -84,7 +83,6 @@ async def _use(store: Any) -> None:
         assert [one.conversation_id for one in await store.list_conversations()] == ["c"]
 
 
-@pytest.mark.proves("tls")
 @pytest.mark.proves("tls")
 @pytest.mark.parametrize("how", ["url", "own client", "client certificate"])
 async def test_append_get_and_subscribe(own_server: Start, tmp_path: Path, face: str, how: str) -> None:
@@ -167,23 +165,6 @@ async def test_a_certificate_for_another_host_is_refused(own_server: Start, tmp_
     await _is_refused(face, secured.url(ssl_ca_certs=secured.path), "mismatch")
     async with open_store(face, secured.url("localhost", ssl_ca_certs=secured.path)) as store:
         await store.append("c", user("x"))
-
-
-async def test_each_message_is_stored_once_over_broken_tls_connections(
-    own_server: Start, tmp_path: Path, face: str
-) -> None:
-    """Encrypted connections that break in the middle are replaced, and each message is stored once."""
-    secured = Secured(own_server, tmp_path, "no")
-    proxy = LossyProxy(secured.port, loss=0.05)
-    patient = RetryPolicy(deadline=30, first_wait=0.001, longest_wait=0.01)
-    url = secured.url(port=proxy.port, ssl_ca_certs=secured.path)
-    async with open_store(face, url, retry=patient) as store:
-        for number in range(100):
-            appended = await store.append("c", user(str(number)))
-            assert not appended.duplicate
-        assert [message.text for message in await store.get("c")] == [str(number) for number in range(100)]
-    await asyncio.to_thread(proxy.close)
-    assert proxy.dropped > 5
 
 
 @pytest.mark.parametrize("option", ["ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_ca_path"])

@@ -128,15 +128,6 @@ def test_a_corrupt_entry_of_the_log_gives_a_reset(server: RealServer, namespace:
 DAMAGES = (b"", b"\xc1", b"\x93\xcf", b"\x91" * 50_000, b"9" * 400, b"-1", b"nan", b"text")
 
 
-def test_a_name_that_is_none_breaks_no_list(server: RealServer, namespace: str) -> None:
-    keys = Keyspace(namespace).conversation("c")
-    with server.client() as client, HistoryStore(server.url, namespace=namespace) as store:
-        store.append("c", user("x"))
-        client.zadd(keys.registry, dict.fromkeys((b"", b"\xff\xfe", b"%", b"%ff", b"a%00" * 2000, b"x" * 3000), 9e15))
-        for listed in (store.list_conversations(), store.iter_conversations()):
-            assert [one.conversation_id for one in listed] == ["c"]
-
-
 def test_any_damaged_value_of_a_conversation_raises_an_error_of_the_package(server: RealServer, namespace: str) -> None:
     """Every field and every entry of the log in turn. Other conversations stay readable and listed."""
     keys = Keyspace(namespace).conversation("c")
