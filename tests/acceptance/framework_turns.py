@@ -18,11 +18,9 @@ from google.adk.agents.run_config import StreamingMode
 from google.adk.runners import Runner as AdkRunner
 from google.adk.sessions import InMemorySessionService
 from google.genai import types
-from langchain.agents import create_agent
 from langchain_core.chat_history import InMemoryChatMessageHistory
 from langchain_core.messages import HumanMessage
 from langchain_core.runnables.history import RunnableWithMessageHistory
-from langgraph.checkpoint.memory import InMemorySaver
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.base.llms.types import ChatMessage, TextBlock, ToolCallBlock
 from llama_index.core.chat_engine import SimpleChatEngine
@@ -38,7 +36,6 @@ from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 from redis_history.integrations.agent_framework import AgentFrameworkHistory
 from redis_history.integrations.google_adk import AdkSessionService
 from redis_history.integrations.langchain import LangChainHistory
-from redis_history.integrations.langchain_agent import ConversationMiddleware
 from redis_history.integrations.llama_index import LlamaIndexChatStore, LlamaIndexMemoryStore
 from redis_history.integrations.openai_agents import AgentsSession
 from redis_history.integrations.pydantic_ai import PydanticAIHistory
@@ -170,23 +167,6 @@ class PydanticAI(Turns):
         self._own = run.all_messages()
 
 
-class LangChainAgent(Turns):
-    def __init__(self, store: Any, conversation_id: str) -> None:
-        super().__init__(store, conversation_id)
-        options: Any = {"middleware": [ConversationMiddleware(store)]} if store else {"checkpointer": InMemorySaver()}
-        model = test_langchain_agent.Model(requests=[])
-        self.requests = model.requests
-        self._agent: Any = create_agent(model, [add], **options)
-        self._config = {"configurable": {"thread_id": conversation_id}}
-
-    def ask(self, text: str) -> None:
-        self._agent.invoke({"messages": [HumanMessage(text)]}, self._config)
-
-    async def stream(self, text: str) -> None:
-        asked = {"messages": [HumanMessage(text)]}
-        assert list(self._agent.stream(asked, self._config, stream_mode="messages"))
-
-
 class LangChainRunnable(Turns):
     def __init__(self, store: Any, conversation_id: str) -> None:
         super().__init__(store, conversation_id)
@@ -312,7 +292,6 @@ class GoogleADK(Turns):
 FRAMEWORKS: dict[str, type[Turns]] = {
     "openai_agents": OpenAIAgents,
     "pydantic_ai": PydanticAI,
-    "langchain_agent": LangChainAgent,
     "langchain_runnable": LangChainRunnable,
     "llama_index_agent": LlamaIndexAgent,
     "llama_index_chat": LlamaIndexChat,

@@ -158,17 +158,6 @@ def test_an_old_append_is_refused_only_after_a_removal(wire: Wire) -> None:
     assert wire.texts() == []
 
 
-def test_a_late_append_to_an_expired_conversation_is_refused(server_of: Servers, namespace: str) -> None:
-    server = server_of("plain")
-    with HistoryStore(server.url, namespace=namespace, ttl=1.0) as store:
-        wire = Wire(store, server)
-        op, sent = append_of(user("m", id="m")), wire.now()
-        wire.copy(op, sent=sent)()
-        wait_until(lambda: store.get_conversation("c") is None, "the conversation to expire")
-        assert wire.copy(op, sent=sent)()[0] == b"late"
-        wire.close()
-
-
 def _set_ahead(wire: Wire) -> None:
     """As if the last changes had been made ten minutes later."""
     ahead = 600 * SECOND

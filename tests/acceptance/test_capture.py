@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -30,7 +29,6 @@ from redis_history import (
 from redis_history.engine.memory import MemoryBackend
 from redis_history.errors import RunLostError
 from tests.support.captures import ANN, BOT, EXPECTED, roles_and_texts
-from tests.support.servers import until
 
 PLACE = {"channel_id": "C1", "channel_type": "public", "channel_name": "general", "thread_id": "T1"}
 ASKED = Message(
@@ -340,52 +338,11 @@ def test_a_conversation_id_in_the_call(store: HistoryStore) -> None:
     assert roles_and_texts(store.get("c")) == EXPECTED
 
 
-@pytest.mark.proves("runs")
-@pytest.mark.parametrize("face", ["async", "sync", "sync store"])
-async def test_turns_in_runs_do_not_mix(async_store: AsyncHistoryStore, store: HistoryStore, face: str) -> None:
-    """The second one waits, and sees the first."""
-    begun, waiting = threading.Event(), threading.Event()
-    seen: list[int] = []
-
-    def work(message: str) -> str:
-        seen.append(len(store.get("c")))
-        if message == "one":
-            begun.set()
-            assert waiting.wait(20)
-        return f"answer to {message}"
-
-    @capture(async_store.exclusive() if face == "async" else store.exclusive(), "c")
-    async def agent(message: str) -> str:
-        return await asyncio.to_thread(work, message)
-
-    sync_agent = capture(store.exclusive(), "c")(work)
-
-    def turn(text: str) -> None:
-        with store.run("c", wait=20):
-            if face == "sync":
-                sync_agent(text)
-            else:
-                asyncio.run(agent(text))
-
-    async def async_turn(text: str) -> None:
-        async with async_store.run("c", wait=20):
-            await agent(text)
-
-    def start(text: str) -> asyncio.Task[None]:
-        return asyncio.create_task(async_turn(text) if face == "async" else asyncio.to_thread(turn, text))
-
-    first = start("one")
-    assert await asyncio.to_thread(begun.wait, 20)
-    second = start("two")
-    await until(lambda: len(getattr(store.get_run("c"), "waiting", ())) == 1, "the second turn to wait")
-    waiting.set()
-    await asyncio.gather(first, second)
-    assert [message.text for message in store.get("c")] == ["one", "answer to one", "two", "answer to two"]
-    assert seen == [1, 3]
-
-
 def test_an_exclusive_store_records_in_runs_only(store: HistoryStore) -> None:
     lost: list[Any] = []
     agent = capture(store.exclusive(), "c", on_error=lambda error, *_: lost.append(error))(str.upper)
     assert agent("hi") == "HI"
     assert [type(error) for error in lost] == [RunLostError] * 2
+    with store.run("c"):
+        assert agent("hi") == "HI"
+    assert roles_and_texts(store.get("c")) == EXPECTED

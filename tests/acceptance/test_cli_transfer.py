@@ -17,8 +17,6 @@ import pytest
 
 from redis_history import HistoryStore, user
 from redis_history.cli import _output
-from redis_history.demo.replay import SAMPLE
-from tests.conftest import Servers
 from tests.support.commands import Done, command, environment, run
 from tests.support.servers import RealServer
 
@@ -128,42 +126,6 @@ def test_progress_in_plain_lines_without_a_terminal(on: Any, tmp_path: Path, mon
     assert "importing: 4, 4 conversations\n" in on("import", str(path), str(path)).stderr, "of all files together"
     assert on("import", "--quiet", str(path)).stderr == ""
     assert on("import", "--json", str(path)).stderr == ""
-
-
-def on_a_terminal(*arguments: str) -> tuple[int, str, str]:
-    """Exit status, standard output, and what a terminal got as standard error."""
-    ours, theirs = pty.openpty()
-    settings = environment(TERM="xterm-256color")
-    with subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, stderr=theirs, env=settings) as process:
-        os.close(theirs)
-        shown = b""
-        try:
-            while block := os.read(ours, 65_536):
-                shown += block
-        except OSError:  # Linux's way to say that the other end is closed
-            pass
-        assert process.stdout is not None
-        out = process.stdout.read().decode()
-        status = process.wait(120)
-    os.close(ours)
-    return status, out, shown.decode()
-
-
-def test_files_show_a_bar_and_a_summary(server_of: Servers, namespace: str, tmp_path: Path) -> None:
-    other = chats(tmp_path / "chats.jsonl", 3)
-    where = ("--url", server_of("plain").url, "--namespace", namespace)
-    status, out, shown = on_a_terminal(*where, "import", str(SAMPLE), str(other))
-    assert status == 0, shown
-    *lines, together = out.splitlines()
-    counts = r"(.+) \(\w+\): [\d,]+ conversations?, ([\d,]+) messages: \2 new, 0 known"
-    found = [re.fullmatch(counts, line) for line in lines]
-    assert [match and match[1] for match in found] == [str(SAMPLE), str(other)]
-    total = sum(int(match[2].replace(",", "")) for match in found if match)
-    assert "importing" in shown
-    assert "━" in shown
-    assert together.startswith("Together: ")
-    with HistoryStore(where[1], namespace=namespace) as store:
-        assert sum(one.message_count for one in store.list_conversations(limit=1000)) == total
 
 
 def test_an_export_into_a_file_and_to_standard_output(store: Any, on: Any, tmp_path: Path) -> None:

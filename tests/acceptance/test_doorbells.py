@@ -213,43 +213,6 @@ def test_threads_subscribe_while_connections_are_killed(nodes: tuple[str, list[R
     assert died == []
 
 
-@pytest.mark.full
-async def test_tasks_subscribe_while_connections_are_killed(nodes: tuple[str, list[RealServer]], full: bool) -> None:
-    url, servers = nodes
-    reported: list[Any] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
-    async with AsyncHistoryStore(url, search="off", poll_interval=NEVER) as store:
-        await store.append("c", user("x"))
-        kept = await store.subscribe("c")
-        with _Rounds(servers, full) as rounds:
-
-            async def churn(number: int) -> int:
-                done, chance = 0, random.Random(number)
-                while not rounds.enough.is_set():
-                    one = store.subscribe(f"{number}-{chance.randrange(20)}")
-                    opening = asyncio.create_task(one.open())
-                    await asyncio.wait([opening], timeout=chance.uniform(0, 0.002))
-                    if chance.random() < 0.2:
-                        opening.cancel()
-                    if chance.random() < 0.2:
-                        await (await store.on_change("c", lambda _: None))()
-                    if chance.random() < 0.2:
-                        async with store.subscribe_all():
-                            pass
-                    await one.aclose()
-                    await asyncio.wait([opening])
-                    if not opening.cancelled():
-                        opening.result()
-                    done += 1
-                return done
-
-            assert all(await asyncio.gather(*map(churn, range(8))))
-            await asyncio.to_thread(rounds.close)
-        await _check_that_the_doorbell_works(store, kept, servers)
-    await _until(lambda: _channels(*servers) == [])
-    assert reported == []
-
-
 async def _check_that_the_doorbell_works(store: Any, kept: Any, servers: list[RealServer]) -> None:
     """For an old subscription and a new one. After they are closed, the server holds neither subscription."""
     await _until(lambda: store._backend.doorbell_mode == "notifications")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from redis.crc import key_slot
 
-from redis_history import AsyncHistoryStore, RetryPolicy, user
+from redis_history import RetryPolicy, user
 from redis_history.errors import CapabilityError, DurabilityError
 from redis_history.operations.keys import Keyspace
 from tests.acceptance.test_wrong_servers import answering
@@ -130,19 +130,6 @@ async def test_a_server_without_the_command_is_refused_before_anything_is_writte
                 await store.append("c", user("x"))
             assert (await store.capabilities).durability == ("server",)
     assert not any(word.startswith(b"EVAL") for word in seen)
-
-
-async def test_capabilities_list_dangerous_settings(own_server: Start) -> None:
-    options = ("--maxmemory-policy", "allkeys-lru", "--appendonly", "no", "--notify-keyspace-events", "KEA")
-    server = own_server(options=options)
-    async with AsyncHistoryStore(server.url) as store:
-        found = await store.capabilities
-        assert (found.eviction, found.aof, found.notifications) == ("allkeys-lru", False, True)
-        assert len(found.dangers) == 2
-        assert "allkeys-lru" in found.dangers[0]
-        with server.client() as client:
-            client.config_set("maxmemory-policy", "noeviction")
-        assert await store.capabilities is found, "as it was when first asked"
 
 
 class Pair:

@@ -14,10 +14,9 @@ from redis_history.errors import (
     BackendUnavailableError,
     OutcomeUnknownError,
 )
-from tests.support.faults import lose_replies
 from tests.support.proxy import LossyProxy
 from tests.support.servers import RealServer, Start
-from tests.support.wire import SECOND, append_of
+from tests.support.wire import SECOND
 
 
 @pytest.mark.proves("unknown-outcome")
@@ -48,26 +47,6 @@ def test_a_write_that_was_never_sent_raises_backend_unavailable(own_server: Star
         with pytest.raises(BackendUnavailableError) as caught:
             store.clear("c")
         assert not isinstance(caught.value, OutcomeUnknownError)
-
-
-def test_a_repeated_operation_is_recognized_after_its_message_was_deleted(server: RealServer, namespace: str) -> None:
-    """As a history does after a failed save. The message was stored, and another store has deleted it since."""
-    with (
-        HistoryStore(server.url, namespace=namespace, retry=RetryPolicy(deadline=0)) as store,
-        HistoryStore(server.url, namespace=namespace) as other,
-    ):
-        store.append("c", user("0", id="0"))
-        backend: Any = store._backend
-        op = append_of(user("m", id="m"))
-        away = [True]
-        lose_replies(store, lambda: bool(away))
-        with pytest.raises(OutcomeUnknownError):
-            backend.execute(op)
-        away.clear()
-        assert other.delete_messages("c", ["m"]) == 1
-        [stored] = backend.execute(op)
-        assert not stored.duplicate
-        assert [message.id for message in other.get("c")] == ["0"]
 
 
 @pytest.mark.proves("stored-once")

@@ -135,22 +135,3 @@ def test_unconfirmed_writes_may_be_lost(own_server: Start, kind: str) -> None:
     acknowledged = _acknowledged(server, 50, _append)
     server.kill()
     assert _lost(tracer.file, tracer.end(), acknowledged) >= 25
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("kind", ["plain", "valkey"])
-def test_refused_servers_confirm_before_the_fsync(own_server: Start, kind: str) -> None:
-    """If this fails for a newer version, the package need not refuse it any more."""
-    server = own_server(kind)
-    tracer = Tracer(server)
-    with server.client() as client:
-
-        def confirmed(store: Any, number: int) -> None:
-            with client.pipeline(transaction=False) as pipe:
-                pipe.set("key", f"message-{number:04d}")
-                pipe.execute_command("WAITAOF", 1, 0, 5000)
-                assert pipe.execute()[1] == [1, 0]
-
-        acknowledged = _acknowledged(server, 20, confirmed)
-    server.kill()
-    assert _lost(tracer.file, tracer.end(), acknowledged) > 0

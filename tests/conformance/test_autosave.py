@@ -14,7 +14,6 @@ import pytest
 
 from redis_history import AsyncRedisHistory, system, user
 from redis_history.errors import (
-    CapabilityError,
     InvalidInputError,
     MessageConflictError,
     RevisionConflictError,
@@ -124,36 +123,6 @@ async def test_an_id_that_is_taken_does_not_stop_the_rest(stores: Any) -> None:
     await history.aclose()
     assert history.unsaved == []
     assert await stored_texts(store) == ["theirs", "0", "1", "2", "a", "b"]
-
-
-async def test_messages_the_server_cannot_confirm_yet_are_saved_later(stores: Any) -> None:
-    """With `durability="replicas"`, a server without a replica rejects each write."""
-    mine = stores()
-    history = history_over(mine)
-    await history.autosave("c")
-    backend = getattr(mine, "_target", mine)._backend
-    execute, errors = backend.execute, []
-    history.on("error", errors.append)
-
-    def rejecting(op: Any) -> Any:
-        if type(op) in (Append, Clear):
-            raise CapabilityError("no replica")
-        return execute(op)
-
-    backend.execute = rejecting
-    history.add_text("user", "first")
-    history.clear()
-    history.add_text("user", "second")
-    with pytest.raises(CapabilityError):
-        await history.flush()
-    await until(lambda: errors, "the failure")
-    assert texts(history) == ["second"]
-    assert [message.text for message in history.unsaved] == ["first", "second"]
-    backend.execute = execute
-    await history.flush()
-    assert history.unsaved == []
-    assert await stored_texts(stores()) == ["second"]
-    await history.aclose()
 
 
 @pytest.mark.proves("autosave")

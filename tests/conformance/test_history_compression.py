@@ -164,21 +164,6 @@ async def test_a_result_that_comes_before_it_is_saved_is_a_conflict(stores: Any)
     assert len(history) == 16
 
 
-async def test_two_concurrent_reductions_make_one_summary(stores: Any) -> None:
-    store, one, other = stores(), compressing(stores()), compressing(stores())
-    await store.append_many("c", LOTS)
-    for history in (one, other):
-        await history.load("c")
-        await history.reduce(max_entries=6)
-    await one.save()
-    with pytest.raises(CompactionConflictError):
-        await other.save()
-    await other.save()
-    live = await store.get("c")
-    assert [message.is_summary for message in live].count(True) == 1
-    assert one.entries == other.entries == live
-
-
 async def test_automatic_reduction_during_autosave(stores: Any) -> None:
     store, history = stores(), compressing(stores(), auto_reduce_when={"max_entries": 10})
     await history.autosave("c")

@@ -158,6 +158,9 @@ async def check_providers(stores: Any, ends: str, added: bool) -> None:
 
     with contextlib.suppress(RunStopped, RunLostError, ZeroDivisionError):
         await work()
+    info = await other.get_run("c")
+    assert info is not None
+    assert info.status == ends.split()[0]
     async with other.run("c", wait=SOON):  # settles the calls of an interrupted one, and at its end those of its reply
         await until(has_ended, "the end of the reply")
     assert [call.id for _, calls in open_calls(await other.get("c")) for call in calls] == []

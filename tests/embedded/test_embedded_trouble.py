@@ -233,22 +233,6 @@ def test_a_server_that_vanishes_before_it_starts(tmp_path: Path, server: Make, m
     gc.collect()  # an open pipe would be a ResourceWarning
 
 
-@pytest.mark.full
-def test_loading_takes_longer_than_allowed(tmp_path: Path, server: Make, own: Own) -> None:
-    full = server(tmp_path / "d").start()
-    pipeline = client(full).pipeline(transaction=False)
-    for number in range(6000):
-        pipeline.set(f"k{number}", number)
-    pipeline.execute()
-    full.close(wait=10)
-    own('exec $REAL "$@" --key-load-delay 300')
-    with pytest.raises(EmbeddedServerError, match="loading"):
-        server(tmp_path / "d", start_timeout=1.2).start()
-    wait_until(lambda: stopped(tmp_path / "d"), "nobody waits any more")
-    with server(tmp_path / "d", start_timeout=30) as patient:
-        assert client(patient).dbsize() == 6000
-
-
 def test_a_server_that_is_killed_while_it_starts_is_started_again(tmp_path: Path, server: Make, own: Own) -> None:
     """Once or twice. A server that is killed every time is reported."""
     own(
