@@ -21,33 +21,6 @@ from tests.support.servers import RealServer, Start, until, wait_until
 QUICK = RetryPolicy(deadline=20.0, longest_wait=0.05)
 
 
-def _cut_pubsub(server: RealServer) -> int:
-    with server.client() as client:
-        return int(client.client_kill_filter(_type="pubsub"))
-
-
-@pytest.mark.proves("broken-connections")
-def test_every_change_arrives_across_cut_connections(own_server: Start) -> None:
-    server = own_server()
-    seen: list[int] = []
-    finished = threading.Event()
-
-    def callback(event: Any) -> None:
-        assert isinstance(event, MessagesAppended)
-        seen.append(event.revision)
-        if event.revision == 500:
-            finished.set()
-
-    with HistoryStore(server.url, poll_interval=1.0) as reader, HistoryStore(server.url) as writer:
-        reader.on_change("c", callback)
-        for number in range(500):
-            writer.append("c", user(str(number)))
-            if number % 50 == 0:
-                wait_until(lambda: _cut_pubsub(server), "a connection to cut")
-        assert finished.wait(20)
-    assert seen == list(range(1, 501))
-
-
 @pytest.mark.proves("reset")
 async def test_a_flushed_server_gives_a_reset(own_server: Start) -> None:
     server = own_server()

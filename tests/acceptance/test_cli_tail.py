@@ -7,7 +7,6 @@ import select
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import Queue
@@ -150,33 +149,6 @@ def test_it_survives_a_restart_and_resumes(own_server: Start, follow: Any) -> No
         (third,) = run(*where, "--after", second["cursor"]).lines
         assert third["messages"][0]["text"] == "meanwhile"
         assert run(*where, "--after", third["cursor"]).lines == []
-
-
-@pytest.mark.full
-def test_a_signal_ends_it_at_once_while_the_server_is_away(own_server: Start, follow: Any) -> None:
-    """As fast as while the server is there. One of three times counts,
-    because other processes use this machine too."""
-    server = own_server()
-
-    def time_to_end(tail: Any) -> float:
-        start = time.monotonic()
-        assert tail.end(signal.SIGINT) == 0
-        return time.monotonic() - start
-
-    def delay() -> float:
-        with HistoryStore(server.url) as store:
-            store.append("c", user("before"))
-        usual, tail = (follow("--url", server.url, "tail", "c", "-f") for _ in range(2))
-        usual.until("before")
-        tail.until("before")
-        usually = time_to_end(usual)
-        server.kill()
-        wait_until(lambda: "waits for the server" in tail.errors, "the follower to notice")
-        found = time_to_end(tail) - usually
-        server.start()
-        return found
-
-    assert any(delay() < 1.2 for _ in range(3))
 
 
 def test_all_present_and_future_conversations(store: HistoryStore, where: tuple[str, ...], follow: Any) -> None:

@@ -13,7 +13,6 @@ import pytest
 from redis_history import HistoryStore, Message, assistant, tool, tool_result, tool_use, user
 from redis_history.errors import CompactionConflictError, InvalidInputError
 from redis_history.operations.keys import Keyspace
-from tests.support.faults import lose_one_reply
 from tests.support.servers import RealServer, Start
 
 KEYS = Keyspace("default").conversation("c")
@@ -368,16 +367,6 @@ def test_a_page_that_arrives_again_harms_no_expansion(server: RealServer, namesp
         assert store.get("c") == before
         for work in sent:  # late
             other._backend.carry_out(work)
-        assert store.get("c") == before
-
-
-def test_each_page_of_a_copy_may_lose_its_reply(server: RealServer, namespace: str) -> None:
-    with _archived(server, namespace) as (store, _, before):
-        sent: list[None] = []
-        for page in range(1, 7):
-            _just_before(store, "copy", lambda: (sent.append(None), lose_one_reply(store)), page)
-        store.expand("c", "s")
-        assert len(sent) == 6, "the copy was not begun again"
         assert store.get("c") == before
 
 

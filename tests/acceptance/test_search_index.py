@@ -16,9 +16,8 @@ from redis_history.errors import (
 )
 from redis_history.operations import Clear, ScanConversations
 from redis_history.operations.documents import WriteDocuments
-from redis_history.operations.index import read_index_form
 from redis_history.operations.keys import Keyspace
-from redis_history.operations.settings import Searching, Settings
+from redis_history.operations.settings import Settings
 from tests.support.forks import Forked, barrier
 from tests.support.servers import RealServer, wait_until
 from tests.support.steps import first_call
@@ -383,24 +382,3 @@ def test_an_embedder_that_fails(own_server: Callable[..., RealServer], caplog: p
             store.append(says, user("word", id="1"))
             assert found(store, says, "word") == {"1"}, "by its words"
         assert says in caplog.text
-
-
-@pytest.mark.parametrize("protocol", [2, 3])
-def test_a_store_without_the_embedder_uses_an_index_with_vectors(
-    own_server: Callable[..., RealServer], protocol: int
-) -> None:
-    server = own_server()
-    with (
-        HistoryStore(server.url, embedder=meaning, vectors=2) as embedding,
-        HistoryStore(f"{server.url}?protocol={protocol}", vectors=2) as plain,
-    ):
-        embedding.append("c", user("kitten", id="by its vector"))
-        before = indexes(server)
-        plain.append("c", user("another cat", id="by its word"))
-        assert found(plain, "c", "cat") == {"by its word"}
-        assert found(embedding, "c", "cat") == {"by its word", "by its vector"}
-        assert indexes(server) == before
-        backend: Any = plain._backend
-        [[told]] = backend.ask([[b"FT.INFO", Keyspace("default").index]])
-        assert read_index_form(Keyspace("default"), told) == Searching("english", 2)
-        assert read_index_form(Keyspace("other"), told) is None

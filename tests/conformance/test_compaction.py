@@ -147,27 +147,6 @@ async def test_one_summary_rolls_on_and_absorbs_the_one_before(store: Any) -> No
     assert await _totals(store) == await _expected_totals(store)
 
 
-async def test_reading_all_in_pages(store: Any) -> None:
-    for number in range(6):
-        await store.append_many(
-            "c", [user(str(number), id=f"{number} {k}", timestamp=1000 + number // 2) for k in range(4)]
-        )
-        await store.compact("c", through=f"{number} 2", summary=summary(id=f"s{number}"))
-    everything = await store.get("c", include_archived=True)
-    assert len(everything) == 30
-    for batch in (1, 2, 3, 7):
-        assert [one async for one in store.iter("c", batch=batch, include_archived=True)] == everything
-    for limit in (0, 1, 2, 9, 29, 100):
-        assert await store.get("c", limit=limit, include_archived=True) == everything[max(0, 30 - limit) :]
-    place = everything[14].position
-    later = [one for one in everything if one.position > place]
-    assert await store.get("c", since=place, include_archived=True) == later
-    earlier = [one for one in everything if one.position < place]
-    assert await store.get("c", before=place, include_archived=True) == earlier
-    summaries = [one async for one in store.iter("c", include_archived=True, roles=["user"]) if one.is_summary]
-    assert _ids(summaries) == [f"s{number}" for number in range(6)]
-
-
 async def test_nothing_to_do_is_said_not_done(store: Any) -> None:
     assert await store.compact("nobody", through=Position(10, 1), summary="x") == Compacted(0, None, 0, False)
     assert await store.get_conversation("nobody") is None
@@ -294,33 +273,6 @@ async def test_a_call_is_not_separated_from_its_result(store: Any, case: str) ->
     await store.compact("c", through=good, summary=summary(id="s"))
     ids = _ids(messages)
     assert _ids(await store.get("c")) == ["s", *ids[ids.index(good) + 1 :]]
-
-
-async def test_a_result_that_comes_while_it_is_compacted_is_not_torn_from_its_call(stores: Any) -> None:
-    """Either the call leaves before its result arrives, or the result stays with it."""
-    store, others = stores(), [stores() for _ in range(3)]
-    for number in range(8):
-        name = f"c{number}"
-        calls = [assistant(tool_use(str(k), "f"), id=f"a{k}") for k in range(4)]
-        await store.append_many(name, [user("q", id="q"), *calls, user("?", id="u"), assistant("I go on", id="b")])
-
-        async def append_result(who: Any, k: int, name: str = name) -> Any:
-            await who.append(name, user("by the way", id=f"w{k}"))
-            return await who.append(name, tool(tool_result(str(k), "r"), id=f"r{k}"))
-
-        *answers, compacted = await asyncio.gather(
-            *(append_result(who, k) for k, who in enumerate([*others, store])),
-            store.compact(name, through="b", summary=summary(id="s")),
-            return_exceptions=True,
-        )
-        live = set(_ids(await store.get(name)))
-        if isinstance(compacted, Compacted):
-            assert live == {"s", *(f"{kind}{k}" for kind in "wr" for k in range(4))}
-            assert all(answer.revision > compacted.revision for answer in answers)
-        else:
-            assert isinstance(compacted, InvalidInputError)
-            assert "s" not in live
-        await store.delete_conversation(name)
 
 
 async def test_subscribers_are_told(store: Any) -> None:

@@ -124,23 +124,6 @@ async def test_owners_keep_their_type(stores: Any) -> None:
     assert await _ids(reader, user_id=5) == []
 
 
-async def test_an_owner_can_change_its_type(stores: Any) -> None:
-    writer, reader = stores(), stores()
-    async with reader.subscribe("c") as subscription:
-        await writer.create_conversation(Conversation("c", user_id=1))
-        events = [await subscription.get(timeout=10)]
-        assert (await writer.update_conversation("c", user_id="1", auditing_id=7)).user_id == "1"
-        events.append(await subscription.get(timeout=10))
-    assert events[0].fields["user_id"] == 1
-    assert events[1].fields == {"user_id": "1", "auditing_id": 7}
-    assert await _ids(writer, user_id=1) == []
-    assert await _ids(writer, user_id="1") == ["c"]
-    for wrong in ({"user_id": True}, {"auditing_id": 2**64}):
-        with pytest.raises(InvalidInputError):
-            await writer.update_conversation("c", **wrong)
-    assert (await writer.update_conversation("c", user_id=None)).user_id is None
-
-
 @pytest.mark.proves("lists")
 @pytest.mark.smoke
 async def test_lists_of_owners_and_agents(store: Any) -> None:

@@ -280,18 +280,6 @@ async def test_a_cursor_of_a_deleted_conversation_gives_a_reset(store: Any, ever
         assert (type(event), event.revision) == (MessagesAppended, 1)
 
 
-@ONE_AND_ALL
-async def test_a_cursor_of_a_replaced_conversation_gives_a_reset(store: Any, every: bool) -> None:
-    await store.append("c", user("0"))
-    cursor = (await store.snapshot("c")).cursor
-    await store.delete_conversation("c")
-    await store.append_many("c", [user("x"), user("y")])
-    async with _subscribe(store, every, after=_after(cursor, every)) as subscription:
-        [event] = await take(subscription, 1)
-        assert (type(event), event.reason, event.revision) == (Reset, "conversation_replaced", 1)
-        assert await subscription.get(timeout=0) is None
-
-
 @pytest.mark.proves("reset")
 async def test_a_cursor_from_before_a_deleted_conversation_gives_a_reset(stores: Any) -> None:
     store = stores()

@@ -125,13 +125,3 @@ async def test_the_log_says_what_changed_and_when(store: Any) -> None:
         await store.log("c", limit=0)
     await store.fork("c", "d")
     assert [type(event).__name__ for event in await store.log("d")] == ["Reset"]
-
-
-async def test_a_trimmed_log_begins_with_its_oldest_change(stores: Any) -> None:
-    store = stores(log_length=20)
-    for number in range(600):
-        await store.append("c", user(str(number)))
-    events = await store.log("c", limit=1000)
-    assert events[-1].revision == 600
-    assert 20 <= len(events) < 600
-    assert [event.revision for event in events] == list(range(601 - len(events), 601))

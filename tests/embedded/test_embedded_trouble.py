@@ -12,14 +12,12 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
 
 import pytest
 from embedded_tools import client, gone, stopped
 from redis.exceptions import ResponseError
 
-from redis_history.embedded import EmbeddedServer, candidates, find_server, keep, let_go, status
-from redis_history.embedded._binaries import Kind
+from redis_history.embedded import EmbeddedServer, find_server, keep, let_go
 from redis_history.embedded._locks import FileLock, is_held
 from redis_history.errors import EmbeddedServerError
 from tests.support.commands import environment
@@ -168,29 +166,6 @@ def test_half_a_change_never_comes_back(engine: str, lost: int, kept: bool, tmp_
         assert client(torn).lrange("half", 0, -1) == ["a"]
     if kept:
         assert let_go(torn.path)
-
-
-def test_the_data_of_another_server_is_not_touched(
-    tmp_path: Path, server: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kinds = [kind for kind in get_args(Kind)[1:3] if any(c.usable for c in candidates(kind))]
-    if len(kinds) < 2:
-        pytest.skip("needs both servers")
-    for kind, other in (kinds, reversed(kinds)):
-        path = tmp_path / kind
-        monkeypatch.setenv("REDIS_HISTORY_SERVER_KIND", kind)
-        first = server(path).start()
-        client(first).set("k", kind)
-        first.close(wait=10)
-        monkeypatch.setenv("REDIS_HISTORY_SERVER_KIND", other)
-        with pytest.raises(EmbeddedServerError):
-            server(path).start()
-        assert status(path).binary is None
-        # Without a setting, the server that can read the data is chosen.
-        monkeypatch.delenv("REDIS_HISTORY_SERVER_KIND")
-        with server(path) as second:
-            assert second.binary.kind == kind
-            assert client(second).get("k") == kind
 
 
 def test_data_written_with_search_is_not_opened_without(tmp_path: Path, server: Make, own: Own) -> None:
