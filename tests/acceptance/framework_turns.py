@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import warnings
 from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from typing import Any, Self
 
@@ -18,15 +17,10 @@ from google.adk.agents.run_config import StreamingMode
 from google.adk.runners import Runner as AdkRunner
 from google.adk.sessions import InMemorySessionService
 from google.genai import types
-from langchain_core.chat_history import InMemoryChatMessageHistory
-from langchain_core.messages import HumanMessage
-from langchain_core.runnables.history import RunnableWithMessageHistory
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.base.llms.types import ChatMessage, TextBlock, ToolCallBlock
-from llama_index.core.chat_engine import SimpleChatEngine
 from llama_index.core.llms.mock import MockFunctionCallingLLM
-from llama_index.core.memory import ChatMemoryBuffer, Memory
-from llama_index.core.storage.chat_store import SimpleChatStore
+from llama_index.core.memory import Memory
 from openai.types.responses import Response, ResponseCompletedEvent, ResponseFunctionToolCall, ResponseOutputMessage
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, TextPart, ToolCallPart
@@ -35,11 +29,10 @@ from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 
 from redis_history.integrations.agent_framework import AgentFrameworkHistory
 from redis_history.integrations.google_adk import AdkSessionService
-from redis_history.integrations.langchain import LangChainHistory
-from redis_history.integrations.llama_index import LlamaIndexChatStore, LlamaIndexMemoryStore
+from redis_history.integrations.llama_index import LlamaIndexMemoryStore
 from redis_history.integrations.openai_agents import AgentsSession
 from redis_history.integrations.pydantic_ai import PydanticAIHistory
-from tests.integration import test_agent_framework, test_google_adk, test_langchain_agent
+from tests.integration import test_agent_framework, test_google_adk
 
 TOOL = {"a": 2, "b": 3}
 
@@ -167,28 +160,6 @@ class PydanticAI(Turns):
         self._own = run.all_messages()
 
 
-class LangChainRunnable(Turns):
-    def __init__(self, store: Any, conversation_id: str) -> None:
-        super().__init__(store, conversation_id)
-        own = InMemoryChatMessageHistory()
-        model = test_langchain_agent.Model(requests=[])
-        self.requests = model.requests
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            self._chain: Any = RunnableWithMessageHistory(
-                model,
-                lambda name: LangChainHistory(name, self.store) if self.store else own,  # type: ignore[arg-type]
-            )
-        self._config = {"configurable": {"session_id": conversation_id}}
-
-    def ask(self, text: str) -> None:
-        self._chain.invoke([HumanMessage(text)], self._config)
-
-    async def stream(self, text: str) -> None:
-        async for _ in self._chain.astream([HumanMessage(text)], self._config):
-            pass
-
-
 class LlamaIndexAgent(Turns):
     def __init__(self, store: Any, conversation_id: str) -> None:
         super().__init__(store, conversation_id)
@@ -219,27 +190,6 @@ class LlamaIndexAgent(Turns):
         if not self.store:
             self.loop.run(self.memory.sql_store._async_engine.dispose())
         super().__exit__()
-
-
-class LlamaIndexChat(Turns):
-    """A chat engine without tools."""
-
-    def __init__(self, store: Any, conversation_id: str) -> None:
-        super().__init__(store, conversation_id)
-        chats = LlamaIndexChatStore(store) if store else SimpleChatStore()
-        memory = ChatMemoryBuffer.from_defaults(chat_store=chats, chat_store_key=conversation_id)
-        self._engine = SimpleChatEngine(MockFunctionCallingLLM(response_generator=self._echo), memory, [])
-
-    def _echo(self, messages: Sequence[ChatMessage], **_: Any) -> ChatMessage:
-        self.requests.append([message.model_dump(mode="json") for message in messages])
-        return ChatMessage(role="assistant", content=f"You said {messages[-1].content}")
-
-    def ask(self, text: str) -> None:
-        self._engine.chat(text)
-
-    async def stream(self, text: str) -> None:
-        answer = self._engine.stream_chat(text)
-        assert list(answer.response_gen)
 
 
 class MicrosoftAgentFramework(Turns):
@@ -292,9 +242,7 @@ class GoogleADK(Turns):
 FRAMEWORKS: dict[str, type[Turns]] = {
     "openai_agents": OpenAIAgents,
     "pydantic_ai": PydanticAI,
-    "langchain_runnable": LangChainRunnable,
     "llama_index_agent": LlamaIndexAgent,
-    "llama_index_chat": LlamaIndexChat,
     "agent_framework": MicrosoftAgentFramework,
     "google_adk": GoogleADK,
 }

@@ -28,8 +28,10 @@ from redis_history import (
 )
 from redis_history.engine.memory import MemoryBackend
 from redis_history.errors import RunLostError
-from tests.support.captures import ANN, BOT, EXPECTED, roles_and_texts
 
+BOT = Participant("agent", "bot", "Bot")
+ANN = Participant("user", "ann", "Ann")
+EXPECTED = [("user", "hi"), ("assistant", "HI")]
 PLACE = {"channel_id": "C1", "channel_type": "public", "channel_name": "general", "thread_id": "T1"}
 ASKED = Message(
     role="user",
@@ -40,6 +42,10 @@ ASKED = Message(
     trace_id="trace",
     metadata={**PLACE, "mentions": ["bot"], "platform_message_id": "P1"},
 )
+
+
+def roles_and_texts(messages: list[Message]) -> list[tuple[str, str]]:
+    return [(message.role, message.text) for message in messages]
 
 
 async def test_functions_methods_and_objects(async_store: AsyncHistoryStore, store: HistoryStore) -> None:

@@ -189,27 +189,6 @@ def test_growth_that_a_failover_lost_gives_a_reset(own_server: Start) -> None:
 
 
 @pytest.mark.proves("live")
-@pytest.mark.parametrize("fault", ["server killed", "connections cut"])
-def test_faults_leave_no_gap_and_no_repeat(own_server: Start, fault: str, full: bool) -> None:
-    server = own_server()
-    reader = Reader(server.url)
-    with HistoryStore(server.url, search="off") as store, store.stream("c", interval=0.001) as reply:
-        for number in range(100 if full else 5):
-            reply.write(f"{number} ")
-            wait_until(lambda n=number: f"{n} " in reader.text, "the word to arrive")
-            reply.write("and ")
-            if fault == "server killed":
-                server.kill()
-                server.start()
-            else:
-                server.watcher.client_kill_filter(_type="pubsub")
-                server.watcher.client_kill_filter(_type="normal", skipme=True)
-    reader.wait()
-    assert reply.message.status == "complete"
-    assert reader.text == reply.message.text == "".join(f"{number} and " for number in range(100 if full else 5))
-
-
-@pytest.mark.proves("live")
 @pytest.mark.parametrize(
     "seconds", [8.0, *(pytest.param(one, marks=pytest.mark.full) for one in (2.0, 6.0, 20.0, 60.0))]
 )

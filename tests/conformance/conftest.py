@@ -44,6 +44,14 @@ async def take(subscription: Any, count: int) -> list[Any]:
     return events
 
 
+def ids(messages: Any) -> list[str]:
+    return [message.id for message in messages]
+
+
+async def is_gone(store: Any, conversation_id: str = "c") -> bool:
+    return await store.get_conversation(conversation_id) is None
+
+
 class Stores:
     """Makes stores that share one backend's data, and closes them."""
 

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from redis_history import user
 from redis_history.errors import MessageConflictError, MessageNotFoundError
 from redis_history.types import Expanded
-from tests.conformance.test_compaction import _expected_totals, _filled, _ids, _totals, summary
+from tests.conformance.conftest import ids
+from tests.conformance.test_compaction import _expected_totals, _filled, _totals, summary
 
 
 @pytest.mark.proves("archive")
@@ -25,12 +26,12 @@ async def test_what_is_archived_is_known(store: Any) -> None:
     with pytest.raises(MessageNotFoundError):
         await store.update_message("c", user("other", id="c"))
     assert await store.delete_messages("c", ["a", "c", "e"]) == 3
-    assert _ids(await store.get("c")) == ["s", "d", "f"]
-    assert _ids(await store.get("c", include_archived=True)) == ["b", "s", "d", "f"]
+    assert ids(await store.get("c")) == ["s", "d", "f"]
+    assert ids(await store.get("c", include_archived=True)) == ["b", "s", "d", "f"]
     assert await store.get_message("c", "c") is None
     assert await _totals(store) == await _expected_totals(store)
     assert await store.expand("c", "s") == Expanded(4, 1)
-    assert _ids(await store.get("c")) == ["b", "d", "f"]
+    assert ids(await store.get("c")) == ["b", "d", "f"]
     assert await _totals(store) == await _expected_totals(store)
 
 
@@ -40,13 +41,13 @@ async def test_the_summary_may_be_edited_and_deleted(store: Any) -> None:
     await store.update_message("c", summary("better", id="s"))
     assert (await store.get("c"))[0].text == "better"
     assert await store.delete_messages("c", ["s"]) == 1
-    assert _ids(await store.get("c", include_archived=True)) == _ids(before)
+    assert ids(await store.get("c", include_archived=True)) == ids(before)
     assert await store.get("c", include_archived=True) == before
     with pytest.raises(MessageNotFoundError):
         await store.expand("c", "s")
     await store.compact("c", through="d", summary=summary(id="s"))
     await store.expand("c", "s")
-    assert _ids(await store.get("c")) == ["d", "e", "f"]
+    assert ids(await store.get("c")) == ["d", "e", "f"]
     assert await _totals(store) == await _expected_totals(store)
 
 
@@ -61,13 +62,13 @@ async def test_what_takes_all_messages_takes_the_archive_too(store: Any, how: st
         how = "clear"
     await (store.restore("c", [user("new", id="n")]) if how == "restore" else getattr(store, how)("c"))
     left = ["n"] if how == "restore" else []
-    assert _ids(await store.get("c", include_archived=True)) == left
+    assert ids(await store.get("c", include_archived=True)) == left
     assert await store.get_message("c", "a") is None
     assert await store.get_message("c", "s1") is None
     with pytest.raises(MessageNotFoundError):
         await store.expand("c", "s2")
     await store.append_many("c", [replace(one, timestamp=None, sequence=None) for one in before])
-    assert _ids(await store.get("c", include_archived=True)) == [*left, *_ids(before)]
+    assert ids(await store.get("c", include_archived=True)) == [*left, *ids(before)]
     assert await _totals(store) == await _expected_totals(store)
 
 
@@ -76,17 +77,17 @@ async def test_a_cap_counts_what_is_live(stores: Any) -> None:
     await _filled(store, "abcd")
     await store.compact("c", through="c", summary=summary(id="s"))
     await _filled(store, "ef")
-    assert _ids(await store.get("c")) == ["s", "d", "e", "f"]
+    assert ids(await store.get("c")) == ["s", "d", "e", "f"]
     await _filled(store, "g")  # the oldest is the summary, and its originals stay in the archive
-    assert _ids(await store.get("c")) == ["d", "e", "f", "g"]
-    assert _ids(await store.get("c", include_archived=True)) == [*"abcdefg"]
+    assert ids(await store.get("c")) == ["d", "e", "f", "g"]
+    assert ids(await store.get("c", include_archived=True)) == [*"abcdefg"]
     assert await _totals(store) == await _expected_totals(store)
     with pytest.raises(MessageNotFoundError):
         await store.expand("c", "s")
     await store.compact("c", through="e", summary=summary(id="s"))
-    assert _ids(await store.get("c")) == ["s", "f", "g"]
+    assert ids(await store.get("c")) == ["s", "f", "g"]
     await store.expand("c", "s")
-    assert _ids(await store.get("c")) == ["d", "e", "f", "g"]
+    assert ids(await store.get("c")) == ["d", "e", "f", "g"]
 
 
 async def test_what_is_archived_is_found(stores: Any) -> None:
@@ -120,7 +121,7 @@ async def test_what_is_archived_is_found(stores: Any) -> None:
     assert await found("fish number") == set("acef")
     assert await found("eels fish", archived=False) == {"s2", "e", "f"}
     [hit] = [hit for hit in await store.search("c", "fish number c", context=2) if hit.message.id == "c"]
-    assert (_ids(hit.before)[-1:], hit.after) == (["s1"], ())
+    assert (ids(hit.before)[-1:], hit.after) == (["s1"], ())
     await store.expand("c", "s2")
     assert await found("salmon eels") == {"s1"}
     assert await found("fish", archived=True) == {"a"}

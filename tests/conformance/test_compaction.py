@@ -28,14 +28,11 @@ from redis_history.errors import (
 )
 from redis_history.model.wire import encode_body
 from redis_history.types import Compacted, Expanded
+from tests.conformance.conftest import ids
 
 
 def summary(content: str = "what was said", **fields: Any) -> Message:
     return user(content, metadata={"is_summary": True}, **fields)
-
-
-def _ids(messages: Any) -> list[str]:
-    return [message.id for message in messages]
 
 
 async def _filled(store: Any, names: str = "abcdef", **fields: Any) -> list[Message]:
@@ -75,7 +72,7 @@ async def test_the_end_of_the_range_is_a_message_its_position_or_its_id(store: A
     before = await _filled(store)
     through = {"position": before[2].position, "message": before[2], "id": "c"}[kind]
     await store.compact("c", through=through, summary=summary(id="s"))
-    assert _ids(await store.get("c")) == ["s", "d", "e", "f"]
+    assert ids(await store.get("c")) == ["s", "d", "e", "f"]
     with pytest.raises(MessageNotFoundError, match="nobody"):
         await store.compact("c", through="nobody", summary="x")
 
@@ -84,8 +81,8 @@ async def test_the_place_is_exact_among_equal_times(store: Any) -> None:
     before = await _filled(store, "abcdef", timestamp="2024-01-01")
     done = await store.compact("c", through="c", summary=summary(id="s"))
     assert done.summary.position == before[2].position
-    assert _ids(await store.get("c")) == ["s", "d", "e", "f"]
-    assert _ids(await store.get("c", before=before[3].position)) == ["s"]
+    assert ids(await store.get("c")) == ["s", "d", "e", "f"]
+    assert ids(await store.get("c", before=before[3].position)) == ["s"]
     assert await store.get_message("c", "c") == before[2]
     await store.expand("c", "s")
     assert await store.get("c") == before
@@ -122,7 +119,7 @@ async def test_system_messages_stay_where_they_are(store: Any) -> None:
     done = await store.compact("c", through="s4", summary=summary(id="x"), seen=before[:7])
     assert done.count == 3
     assert done.summary.position == before[4].position
-    assert _ids(await store.get("c")) == ["s1", "s2", "x", "s3", "s4", "d"]
+    assert ids(await store.get("c")) == ["s1", "s2", "x", "s3", "s4", "d"]
     assert await _totals(store) == await _expected_totals(store)
     await store.expand("c", "x")
     assert await store.get("c") == before
@@ -134,8 +131,8 @@ async def test_one_summary_rolls_on_and_absorbs_the_one_before(store: Any) -> No
     middle = await store.get("c")
     done = await store.compact("c", through="d", summary=summary("two", id="s2"), seen=middle[:3])
     assert done.count == 3
-    assert _ids(await store.get("c")) == ["s2", "e", "f"]
-    assert _ids(await store.get("c", include_archived=True)) == ["a", "b", "s1", "c", "d", "s2", "e", "f"]
+    assert ids(await store.get("c")) == ["s2", "e", "f"]
+    assert ids(await store.get("c", include_archived=True)) == ["a", "b", "s1", "c", "d", "s2", "e", "f"]
     assert (await store.get_message("c", "b")).text == "text b"
     assert (await store.get_message("c", "s1")).text == "one"
     with pytest.raises(MessageNotFoundError, match="s1"):
@@ -217,9 +214,9 @@ async def test_a_summary_behind_the_range_is_not_left_alone(store: Any) -> None:
     with pytest.raises(CompactionConflictError):
         await store.compact("c", through="y", summary="two")
     await store.compact("c", through="s", summary=summary(id="s2"))
-    assert _ids(await store.get("c")) == ["s2", "e", "f"]
+    assert ids(await store.get("c")) == ["s2", "e", "f"]
     await store.expand("c", "s2")
-    assert _ids(await store.get("c")) == ["x", "y", "s", "e", "f"]
+    assert ids(await store.get("c")) == ["x", "y", "s", "e", "f"]
 
 
 ANN, BOB = Participant("agent", "ann"), Participant("agent", "bob")
@@ -271,8 +268,8 @@ async def test_a_call_is_not_separated_from_its_result(store: Any, case: str) ->
             await store.compact("c", through=through, summary="x")
     assert (await store.snapshot("c")).cursor.revision == 1
     await store.compact("c", through=good, summary=summary(id="s"))
-    ids = _ids(messages)
-    assert _ids(await store.get("c")) == ["s", *ids[ids.index(good) + 1 :]]
+    left = messages[ids(messages).index(good) + 1 :]
+    assert ids(await store.get("c")) == ["s", *ids(left)]
 
 
 async def test_subscribers_are_told(store: Any) -> None:
@@ -332,10 +329,10 @@ async def test_appends_meanwhile_stay(stores: Any) -> None:
     everything = await store.get("c", include_archived=True)
     originals = [one.id for one in everything if not one.is_summary]
     assert sorted(originals) == sorted([*"abcdefgh", *(f"{name} {number}" for name in "xy" for number in range(25))])
-    assert _ids(one for one in await store.get("c") if one.is_summary) == names[-1:]
+    assert ids(one for one in await store.get("c") if one.is_summary) == names[-1:]
     for name in reversed(names):
         await store.expand("c", name)
-    assert _ids(await store.get("c")) == originals
+    assert ids(await store.get("c")) == originals
     assert await _totals(store) == await _expected_totals(store)
 
 
@@ -345,7 +342,7 @@ async def test_erasing_removes_a_former_summary_after_the_newer_one_was_deleted(
     await store.compact("c", through="c", summary=summary("they talked", id="s2"))
     await store.delete_messages("c", ["s2"])
     assert await store.erase("c", ["a", "unknown"]) == 1
-    assert _ids(await store.get("c", include_archived=True)) == [*"bcdef"]
+    assert ids(await store.get("c", include_archived=True)) == [*"bcdef"]
     assert await store.get_message("c", "s1") is None
     assert await _totals(store) == await _expected_totals(store)
 
@@ -355,7 +352,7 @@ async def test_erasing_expands_an_edited_summary(store: Any) -> None:
     await store.compact("c", through="c", summary=summary("quotes a", id="s"))
     await store.update_message("c", user("in short: a", id="s"))
     assert await store.erase("c", ["a"]) == 1
-    assert _ids(await store.get("c")) == [*"bcdef"]
+    assert ids(await store.get("c")) == [*"bcdef"]
     assert await _totals(store) == await _expected_totals(store)
 
 

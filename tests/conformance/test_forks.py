@@ -17,14 +17,10 @@ from redis_history.errors import (
 from redis_history.events import BEGINNING
 from redis_history.model import Position
 from redis_history.operations import ReadPage
-from tests.conformance.conftest import take
+from tests.conformance.conftest import ids, is_gone, take
 from tests.conformance.test_compaction import summary
 from tests.support.faces import act_after
 from tests.support.servers import until
-
-
-def _ids(messages: list[Any]) -> list[str]:
-    return [message.id for message in messages]
 
 
 async def _both(store: Any, conversation_id: str) -> tuple[list[Any], list[Any]]:
@@ -60,7 +56,7 @@ async def test_a_fork_and_its_origin_change_independently(store: Any) -> None:
     assert added.message.position > (await store.get_message("d", "f")).position
     await store.delete_messages("d", ["a"])
     await store.update_message("c", user("other", id="b"))
-    assert _ids(await store.get("c")) == [*"abcdefg"]
+    assert ids(await store.get("c")) == [*"abcdefg"]
     assert [one.text for one in await store.get("d")] == [*(f"text {one}" for one in "bcdef"), "only d"]
     assert (await store.append("d", user("text c", id="c"))).duplicate
     await store.delete_conversation("c")
@@ -72,7 +68,7 @@ async def test_a_fork_up_to_a_message(store: Any) -> None:
     third = await store.get_message("c", "c")
     for number, through in enumerate(("c", third, third.position)):
         made = await store.fork("c", f"d{number}", through=through)
-        assert _ids(await store.get(f"d{number}")) == ["a", "b", "c"]
+        assert ids(await store.get(f"d{number}")) == ["a", "b", "c"]
         assert made.forked_from.message_id == "c"
         assert made.message_count == 3
     empty = await store.fork("c", "e", through=Position(0, 1))
@@ -128,13 +124,13 @@ async def test_archived_messages_come_along(store: Any) -> None:
     assert await _both(store, "d") == await _both(store, "c")
     for name in ("c", "d"):
         await store.expand(name, "s2")
-        assert _ids(await store.get(name)) == ["y", "s1", *"defgh"]
+        assert ids(await store.get(name)) == ["y", "s1", *"defgh"]
     for name in ("c", "d"):
         await store.expand(name, "s1")
     assert await _both(store, "d") == await _both(store, "c")
     await store.compact("d", through="h", summary=summary(id="s3"))
-    assert _ids(await store.get("d")) == ["y", "s3"]
-    assert _ids(await store.get("d", include_archived=True)) == ["y", *"abcdefgh", "s3"]
+    assert ids(await store.get("d")) == ["y", "s3"]
+    assert ids(await store.get("d", include_archived=True)) == ["y", *"abcdefgh", "s3"]
 
 
 @pytest.mark.parametrize(
@@ -153,11 +149,11 @@ async def test_a_fork_up_to_an_archived_message_has_the_originals(
     await _compacted_twice(store)
     made = await store.fork("c", "d", through=through)
     found = await _both(store, "d")
-    assert (_ids(found[0]), _ids(found[1])) == (live, every)
+    assert (ids(found[0]), ids(found[1])) == (live, every)
     assert made.message_count == len(live)
     await store.append_many("d", [user("more", id="m"), user("more", id="n")])
     await store.compact("d", through="m", summary=summary(id="s9"))
-    assert _ids(await store.get("d")) == ["y", "s9", "n"]
+    assert ids(await store.get("d")) == ["y", "s9", "n"]
 
 
 async def test_archives_without_their_summary_come_along(store: Any) -> None:
@@ -168,8 +164,8 @@ async def test_archives_without_their_summary_come_along(store: Any) -> None:
     await store.fork("c", "e")
     assert await _both(store, "e") == await _both(store, "c")
     await store.expand("d", "s2")
-    assert _ids(await store.get("d")) == ["y", *"efgh"]
-    assert _ids(await store.get("d", include_archived=True)) == ["y", *"abcefgh"]
+    assert ids(await store.get("d")) == ["y", *"efgh"]
+    assert ids(await store.get("d", include_archived=True)) == ["y", *"abcefgh"]
 
 
 @pytest.mark.proves("fork")
@@ -180,7 +176,7 @@ async def test_empty_archives_come_along(store: Any) -> None:
     for name in ("c", "d"):
         await store.expand(name, "s2")
         assert (await store.expand(name, "s1")).count == 0
-    assert _ids((await _both(store, "d"))[1]) == _ids((await _both(store, "c"))[1]) == ["y", *"defgh"]
+    assert ids((await _both(store, "d"))[1]) == ids((await _both(store, "c"))[1]) == ["y", *"defgh"]
 
 
 @pytest.mark.proves("fork")
@@ -190,7 +186,7 @@ async def test_an_erasure_reaches_a_summary_whose_originals_were_deleted(store: 
     await store.fork("c", "d")
     for name in ("c", "d"):
         assert await store.erase(name, ["a"]) == 1
-        assert _ids(await store.get(name, include_archived=True)) == ["y", *"bcfgh"]
+        assert ids(await store.get(name, include_archived=True)) == ["y", *"bcfgh"]
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -227,11 +223,11 @@ async def test_results_of_calls_come_along(store: Any) -> None:
         ],
     )
     await store.fork("c", "d", through="call")
-    assert _ids(await store.get("d")) == ["u", "call", "r1", "r2"]
+    assert ids(await store.get("d")) == ["u", "call", "r1", "r2"]
     await store.fork("c", "e", through="w")
-    assert _ids(await store.get("e")) == ["u", "call", "r1", "w", "r2"]
+    assert ids(await store.get("e")) == ["u", "call", "r1", "w", "r2"]
     await store.fork("c", "f", through="u")
-    assert _ids(await store.get("f")) == ["u"]
+    assert ids(await store.get("f")) == ["u"]
 
 
 async def _has_call(store: Any) -> bool:
@@ -247,10 +243,10 @@ async def test_a_reply_that_is_being_written_is_left_out(store: Any) -> None:
         await store.append("c", tool(tool_result("t1", "one"), id="r1"))
         await store.append("c", user("x", id="x"))
         made = await store.fork("c", "d")
-    assert _ids(await store.get("d")) == ["a", "b", "x"]
+    assert ids(await store.get("d")) == ["a", "b", "x"]
     assert made.message_count == 3
     await store.fork("c", "e")
-    assert _ids(await store.get("e")) == ["a", "b", "r", "r1", "x"]
+    assert ids(await store.get("e")) == ["a", "b", "r", "r1", "x"]
 
 
 async def test_a_fork_is_announced(store: Any) -> None:
@@ -264,12 +260,12 @@ async def test_a_fork_is_announced(store: Any) -> None:
     await store.append("d", user("more", id="m"))
     for subscription in (one, every):
         [event] = await take(subscription, 1)
-        assert _ids(event.messages) == ["m"]
+        assert ids(event.messages) == ["m"]
         await subscription.aclose()
     resumed = store.subscribe("d", after=event.cursor)
     await store.append("d", user("again", id="n"))
     [event] = await take(resumed, 1)
-    assert _ids(event.messages) == ["n"]
+    assert ids(event.messages) == ["n"]
     await resumed.aclose()
 
 
@@ -279,11 +275,7 @@ async def test_a_fork_lives_as_long_as_its_origin(stores: Any) -> None:
     await store.compact("c", through="b", summary=summary(id="s"))
     await store.fork("c", "d")
     assert len(await store.get("d", include_archived=True)) == 7
-    await until(lambda: _is_gone(store, "d"))
-
-
-async def _is_gone(store: Any, conversation_id: str) -> bool:
-    return not await store.get(conversation_id, include_archived=True)
+    await until(lambda: is_gone(store, "d"))
 
 
 async def test_the_next_append_to_a_fork_applies_the_cap(stores: Any) -> None:
@@ -291,15 +283,15 @@ async def test_the_next_append_to_a_fork_applies_the_cap(stores: Any) -> None:
     await _talk(store, "abcd")
     await store.fork("c", "d")
     await store.append("d", user("more", id="m"))
-    assert _ids(await store.get("d")) == ["b", "c", "d", "m"]
+    assert ids(await store.get("d")) == ["b", "c", "d", "m"]
 
 
 async def test_forks_are_found(store: Any) -> None:
     await _compacted_twice(store)
     await store.append("c", user("a zebra in the garden", id="z"))
     await store.fork("c", "d")
-    assert _ids([hit.message for hit in await store.search("d", "zebra")]) == ["z"]
-    assert "b" in _ids([hit.message for hit in await store.search("d", "text b", limit=20)])
+    assert ids([hit.message for hit in await store.search("d", "zebra")]) == ["z"]
+    assert "b" in ids([hit.message for hit in await store.search("d", "text b", limit=20)])
     assert not (await store.search("d", "zebra")).incomplete
 
 

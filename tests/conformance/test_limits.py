@@ -23,6 +23,7 @@ from redis_history import (
 from redis_history.errors import ConfigurationError, MessageConflictError, RevisionConflictError
 from redis_history.model.pairs import marks, oldest_with_results
 from redis_history.operations.keys import Keyspace
+from tests.conformance.conftest import is_gone
 from tests.conftest import Servers
 from tests.support.pairs import conversations
 from tests.support.servers import lasting, until
@@ -162,7 +163,7 @@ async def test_a_conversation_ends_with_all_that_belongs_to_it(stores: Any, serv
     await store.create_conversation(Conversation("c", title="x"))
     await store.append_many("c", [user(str(number)) for number in range(10)])
 
-    await until(lambda: _is_gone(store))
+    await until(lambda: is_gone(store))
     assert time.monotonic() - start >= 1.0
     assert await store.get("c") == []
     assert await store.list_conversations() == []
@@ -173,7 +174,3 @@ async def test_a_conversation_ends_with_all_that_belongs_to_it(stores: Any, serv
         client.close()
     again = await store.append("c", user("anew"))
     assert (again.revision, again.message.sequence) == (1, 1)
-
-
-async def _is_gone(store: Any) -> bool:
-    return await store.get_conversation("c") is None

@@ -23,14 +23,11 @@ from redis_history.compaction import Policy
 from redis_history.errors import ConflictError, MessageNotFoundError
 from redis_history.operations import FindMessage
 from redis_history.tokens import count_characters
+from tests.conformance.conftest import ids
 from tests.conformance.test_compaction import summary
 from tests.support.faces import act_after
 
 PIN = {"pinned": True}
-
-
-def _ids(messages: Any) -> list[str]:
-    return [message.id for message in messages]
 
 
 async def _check_totals(store: Any) -> None:
@@ -98,12 +95,12 @@ async def test_compaction_leaves_pinned_messages_and_their_pairs(store: Any) -> 
     seen = await store.get("c")
     done = await store.compact("c", through="d", summary=summary(id="s"), seen=seen[:5])
     assert done.count == 2
-    assert _ids(await store.get("c")) == ["a", "call", "result", "s", "e"]
+    assert ids(await store.get("c")) == ["a", "call", "result", "s", "e"]
     await _check_totals(store)
     with pytest.raises(MessageNotFoundError):
         await store.pin("c", "b")  # archived
     await store.expand("c", "s")
-    assert _ids(await store.get("c")) == ["a", "b", "call", "result", "d", "e"]
+    assert ids(await store.get("c")) == ["a", "b", "call", "result", "d", "e"]
 
 
 async def test_a_policy_never_chooses_pinned_messages(store: Any) -> None:
@@ -111,7 +108,7 @@ async def test_a_policy_never_chooses_pinned_messages(store: Any) -> None:
     await store.pin("c", "call")
     plan = Policy(max_messages=5, keep_recent=0).plan(await store.get("c"))
     assert plan is not None
-    assert not {"a", "call", "result"} & set(_ids(plan.seen))
+    assert not {"a", "call", "result"} & set(ids(plan.seen))
     only = [user(str(number), id=str(number), metadata=PIN) for number in range(10)]
     assert Policy(max_messages=5).plan(only) is None
     mixed = Policy(max_messages=5, keep_recent=0).plan([*only, user("x"), user("y"), assistant("z")])
@@ -123,13 +120,13 @@ async def test_a_policy_never_chooses_pinned_messages(store: Any) -> None:
 async def test_a_cap_removes_no_pinned_message(stores: Any) -> None:
     store = stores(max_messages=5)
     await _talk(store)
-    assert _ids(await store.get("c")) == ["a", "call", "result", "d", "e"]
+    assert ids(await store.get("c")) == ["a", "call", "result", "d", "e"]
     await store.pin("c", "result")
     await store.append_many("c", [user("f", id="f"), user("g", id="g")])
-    assert _ids(await store.get("c")) == ["a", "call", "result", "f", "g"]
+    assert ids(await store.get("c")) == ["a", "call", "result", "f", "g"]
     await store.pin("c", "a", pinned=False)
     await store.append("c", user("h", id="h"))
-    assert _ids(await store.get("c")) == ["call", "result", "f", "g", "h"]
+    assert ids(await store.get("c")) == ["call", "result", "f", "g", "h"]
     await _check_totals(store)
 
 
@@ -139,7 +136,7 @@ async def test_a_cap_that_meets_only_pinned_messages_says_so(stores: Any, caplog
     with caplog.at_level(logging.WARNING, "redis_history"):
         for number in range(6):
             await store.append(name, user("x", id=str(number), metadata=PIN))
-    assert _ids(await store.get(name)) == [*"012345"]
+    assert ids(await store.get(name)) == [*"012345"]
     said = [record.getMessage() for record in caplog.records if "pinned" in record.getMessage()]
     assert len(said) == 1
     assert name in said[0]
@@ -150,10 +147,10 @@ async def test_plugins_leave_pinned_messages() -> None:
     history.add_entry(user("rules", id="a", metadata=PIN))
     for name in "bcdefgh":
         history.add_entry(user("x", id=name))
-    assert _ids(history) == ["a", "f", "g", "h"]
+    assert ids(history) == ["a", "f", "g", "h"]
     shrinking = History(history.entries).use(compression(extractive_summarizer(), keep_recent=0))
     await shrinking.reduce(max_entries=2)
-    assert "a" in _ids(shrinking)
+    assert "a" in ids(shrinking)
     masked = History().use(tool_result_masking(keep_recent_results=0))
     for name, metadata in (("t1", PIN), ("t2", {})):
         masked.add_entry(assistant(tool_use(name, "f")))

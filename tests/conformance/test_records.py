@@ -12,7 +12,7 @@ from redis_history.errors import (
     RevisionConflictError,
 )
 from redis_history.operations.keys import Keyspace
-from tests.conformance.conftest import SOON
+from tests.conformance.conftest import SOON, is_gone
 from tests.conftest import Servers
 from tests.support.servers import until
 
@@ -223,13 +223,9 @@ async def test_names_that_are_not_ours_are_left_out_of_lists(
 async def test_lists_let_go_of_an_expired_conversation_that_has_another_owner_now(stores: Any) -> None:
     store = stores(ttl=1.0)
     await store.create_conversation(Conversation("c", user_id="ann", agent_name="helper"))
-    await until(lambda: _is_gone(store))
+    await until(lambda: is_gone(store))
     await stores(ttl=60).create_conversation(Conversation("c", user_id="bob"))
     for owner in ({"user_id": "ann"}, {"agent_name": "helper"}):
         assert await store.list_conversations(**owner) == []
         assert await store.count_conversations(**owner) == 0
     assert await store.count_conversations(user_id="bob") == 1
-
-
-async def _is_gone(store: Any) -> bool:
-    return await store.get_conversation("c") is None

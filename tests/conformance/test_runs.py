@@ -21,7 +21,7 @@ from redis_history.errors import (
 )
 from redis_history.importers import async_export_messages, async_import_messages
 from redis_history.operations import EndRun, LeaveRun, ReadHead, StopRun, TakeRun
-from tests.conformance.conftest import SOON
+from tests.conformance.conftest import SOON, is_gone
 from tests.conformance.test_stream import execute
 from tests.support.faces import act_after, open_store
 from tests.support.servers import until
@@ -350,11 +350,7 @@ async def test_a_run_ends_when_its_conversation_expires(stores: Any) -> None:
     store = stores(ttl=0.5)
     async with store.run("c") as run:
         await run.append(user("one"))
-
-        async def expired() -> bool:
-            return await store.get_conversation("c") is None
-
-        await until(expired, "it to expire")
+        await until(lambda: is_gone(store), "it to expire")
         with pytest.raises(RunLostError):
             await run.append(user("late"))
     assert await store.get("c") == []

@@ -22,7 +22,7 @@ from redis_history import (
     user,
 )
 from redis_history.errors import ConfigurationError, InvalidInputError
-from tests.conformance.conftest import SOON, take
+from tests.conformance.conftest import SOON, is_gone, take
 from tests.support.servers import until
 
 ONE_AND_ALL = pytest.mark.parametrize("every", [False, True], ids=["one", "all"])
@@ -324,14 +324,10 @@ async def test_a_life_of_a_conversation_that_was_missed_is_a_reset(stores: Any) 
     store, lasting = stores(ttl=1.0), stores()
     async with lasting.subscribe("c") as subscription:
         await store.append("c", user("expires"))
-        await until(partial(_is_empty, store))
+        await until(lambda: is_gone(store))
         await lasting.append("c", user("anew"))
         [event] = await take(subscription, 1)
         assert (type(event), event.reason, event.revision) == (Reset, "conversation_replaced", 1)
-
-
-async def _is_empty(store: Any) -> bool:
-    return not await store.get("c")
 
 
 async def test_namespaces_are_apart(stores: Any) -> None:

@@ -40,9 +40,9 @@ from redis_history.importers import (
     read_transcripts,
 )
 from redis_history.operations import ReadPage
+from tests.conformance.test_stream import until_text
 from tests.property.strategies import messages as any_messages
 from tests.support.faces import act_after
-from tests.support.servers import until
 
 CHAT = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]
 
@@ -371,17 +371,13 @@ async def test_an_open_reply_is_exported_as_it_is(store: Any, tmp_path: Path) ->
     path = tmp_path / "c.jsonl"
     async with store.stream("c", id="r", interval=0) as reply:
         await reply.write("half")
-        await until(lambda: _has_text(store))
+        await until_text(store, "half")
         await exported(store, path)
     [transcript] = read_transcripts(path)
     assert [(one.text, one.status) for one in transcript.messages] == [("hi", "complete"), ("half", "streaming")]
     await store.delete_conversation("c")
     await import_into(store, path)
     assert [(one.text, one.status) for one in await store.get("c")] == [("hi", "complete"), ("half", "interrupted")]
-
-
-async def _has_text(store: Any) -> bool:
-    return bool((await store.get_message("c", "r")).text)
 
 
 class Stop(Exception):

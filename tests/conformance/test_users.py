@@ -64,20 +64,12 @@ async def test_an_interrupted_erasure_continues(store: Any) -> None:
 async def test_conversations_made_meanwhile_are_erased_and_given_ones_are_kept(stores: Any) -> None:
     store, other = stores(), stores()
     await _own(store, "u", "abc")
-    done: list[str] = []
-
-    async def change(one: Conversation) -> None:
-        if not done:
-            await other.create_conversation(Conversation("new", user_id="u"))
-            await other.append(one.conversation_id, user("again"))  # a new life, without an owner
-            kept = next(name for name in "abc" if name != one.conversation_id)
-            await other.update_conversation(kept, user_id="v")
-            done.append(kept)
-
-    erased = [one async for one in store.iter_conversations(user_id="u")]
-    await change(erased[0])
+    erased, kept, _ = [one.conversation_id async for one in store.iter_conversations(user_id="u")]
+    await other.create_conversation(Conversation("new", user_id="u"))
+    await other.append(erased, user("again"))
+    await other.update_conversation(kept, user_id="v")
     assert await store.erase_user("u") == 3
-    assert await _ids(store.iter_conversations()) == done
+    assert await _ids(store.iter_conversations()) == [kept]
     assert await _ids(store.iter_conversations(user_id="u")) == []
 
 
