@@ -77,14 +77,6 @@ def test_the_fixes_of_dangerous_settings_work(own_server: Start) -> None:
     assert "never fsynced" in examined(server.url, status=1)["persistence"]["detail"]
 
 
-def test_a_server_that_refuses_settings(own_server: Start) -> None:
-    server = own_server("plain", options=("--rename-command", "CONFIG", ""))
-    found = examined(server.url)
-    assert found["notifications"]["state"] == "limited"
-    assert found["notifications"]["fix"].endswith("CONFIG SET notify-keyspace-events Kl")
-    assert "the server does not report" in found["persistence"]["detail"]
-
-
 @pytest.mark.proves("doctor")
 def test_the_fix_for_missing_rights_works(own_server: Start) -> None:
     server = own_server(options=("--notify-keyspace-events", "Kl"))

@@ -95,21 +95,6 @@ async def test_a_server_that_confirms_before_the_fsync_is_refused(own_server: St
             assert client.keys("*") == []
 
 
-@FACES
-async def test_an_append_only_file_that_is_turned_off_later(own_server: Start, face: str) -> None:
-    server = own_server("plain", options=ALWAYS)
-    async with open_store(face, server.url, durability="fsync") as store:
-        await store.append("c", user("1"))
-        with server.client() as client:
-            client.config_set("appendonly", "no")
-        with pytest.raises(DurabilityError, match="appendonly") as caught:
-            await store.append("c", user("2"))
-        assert caught.value.revision == 2
-        assert caught.value.__cause__ is not None
-        assert len(await store.get("c")) == 2
-        assert (await store.append_many("c", [])) == []
-
-
 @pytest.mark.proves("confirmable")
 @FACES
 async def test_a_server_without_the_command_is_refused_before_anything_is_written(face: str) -> None:

@@ -128,32 +128,6 @@ def test_killed_writers_leave_what_they_wrote(own_server: Start, full: bool) -> 
 
 @pytest.mark.proves("live")
 @pytest.mark.full
-def test_late_copies_of_signs_of_life_do_not_keep_a_dead_reply_alive(own_server: Start) -> None:
-    server = own_server()
-    with HistoryStore(server.url, search="off") as store, server.client() as client, client.monitor() as monitor:
-        writer = Forked(write_replies, server.url, "c")
-        # Each script that the writer has sent for three seconds. The arguments of growth alone contain blanks.
-        sent: set[tuple[str, ...]] = set()
-        ends = time.monotonic() + 3
-        while time.monotonic() < ends:
-            command = monitor.next_command()["command"]
-            if command.startswith("EVALSHA ") and "\\" not in command:
-                sent.add(tuple(command.split(" ")))
-        writer.kill()
-        died = time.monotonic()
-        assert sent
-
-        def is_dead() -> bool:
-            for copy in sent:
-                server.watcher.execute_command(*copy)
-            return store.get("c")[0].status == "interrupted"
-
-        wait_until(is_dead, "the mark of death", 10)
-        assert time.monotonic() - died < 10
-
-
-@pytest.mark.proves("live")
-@pytest.mark.full
 def test_growth_that_a_failover_lost_gives_a_reset(own_server: Start) -> None:
     """The writer is dead, too, so nobody sends it again."""
     primary = own_server(tcp=True)

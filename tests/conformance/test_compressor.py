@@ -351,21 +351,6 @@ async def test_a_compressor_can_be_run_again_but_not_twice_at_once(store: Any) -
     assert (await compressor.run_once()).compressed == 2
 
 
-async def test_coroutine_functions_and_what_returns_awaitables(store: Any) -> None:
-    async def later(messages: Sequence[Message], previous: str | None) -> str:
-        await asyncio.sleep(0)
-        return "Later."
-
-    class Callable_:
-        async def __call__(self, messages: Sequence[Message], previous: str | None) -> str:
-            return await later(messages, previous)
-
-    for number, summarizer in enumerate((later, Callable_(), lambda messages, previous: later(messages, previous))):
-        await store.append_many(f"c{number}", LOTS)
-        assert (await compressor_of(store, summarizer).run_once()).compressed == 1
-        assert "Later." in (await store.get(f"c{number}"))[0].text
-
-
 @pytest.mark.parametrize(
     "options",
     [

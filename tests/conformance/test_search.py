@@ -243,14 +243,6 @@ async def test_changes_are_found_at_once(talk: Any) -> None:
     assert ids(await talk.search("other", "suitcase")) == ["secret"]
 
 
-@pytest.mark.proves("found")
-async def test_messages_removed_by_the_cap_are_not_found(stores: Any) -> None:
-    store = stores(max_messages=3)
-    for number in range(6):
-        await store.append("c", user(f"word w{number}", id=str(number)))
-    assert set(ids(await store.search("c", "word"))) == {"3", "4", "5"}
-
-
 async def test_messages_written_without_search_are_found(stores: Any) -> None:
     silent, store = stores(search="off"), stores()
     await silent.append_many("c", TALK)

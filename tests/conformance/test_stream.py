@@ -354,25 +354,6 @@ async def test_what_cannot_be_written_is_rejected(store: Any) -> None:
     assert reply.message.parts == ()
 
 
-async def test_copies_of_an_unfinished_reply_are_interrupted(store: Any) -> None:
-    await begun(store, "half")
-    [message] = await store.get("c")
-    assert message.status == "streaming"
-    await store.append_many("copy", [message])
-    [copy] = await store.get("copy")
-    assert (copy.status, copy.text) == ("interrupted", "half")
-
-
-async def test_compaction_leaves_an_unfinished_reply_alone(store: Any) -> None:
-    await store.append("c", user("a"))
-    await begun(store, "half")
-    last = (await store.append("c", user("b"))).message
-    await store.compact("c", through=last, summary="all")
-    found = await store.get("c")
-    assert [message.text for message in found] == ["half", "all"]
-    assert found[0].status == "streaming"
-
-
 async def test_a_search_finds_a_reply_when_it_has_ended(store: Any) -> None:
     async with store.stream("c") as reply:
         await reply.write("walrus")

@@ -60,17 +60,11 @@ def short(clean: None) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-@pytest.fixture(params=["redis-stack", *(pytest.param(one, marks=pytest.mark.full) for one in ("valkey", "system"))])
-def engine(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each kind of server in turn; "system" is another kind, on the PATH and without search."""
+@pytest.fixture(params=["redis-stack", pytest.param("valkey", marks=pytest.mark.full)])
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each kind of server in turn."""
     kind: Any = request.param
-    if kind == "system":
-        monkeypatch.delenv("REDIS_HISTORY_SERVER_KIND", raising=False)
-        real = next(candidate.binary for candidate in candidates() if candidate.binary)
-        (tmp_path / "bin").mkdir()
-        (tmp_path / "bin" / f"{real.product.lower()}-server").symlink_to(real.path)
-        monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    elif not any(candidate.usable for candidate in candidates(kind)):
+    if not any(candidate.usable for candidate in candidates(kind)):
         pytest.skip("; ".join(map(str, candidates(kind))))
     monkeypatch.setenv("REDIS_HISTORY_SERVER_KIND", kind)
     return str(kind)
