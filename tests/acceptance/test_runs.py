@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 import time
 from contextlib import closing
-from itertools import groupby
 from typing import Any
 
 import pytest
 
 from redis_history import HistoryStore, RetryPolicy, RunChanged, assistant, tool_use, user
-from redis_history.errors import BackendRefusedError, RunBusyError, RunLostError, RunStopped
+from redis_history.errors import BackendRefusedError, RunBusyError, RunStopped
 from tests.support.forks import Forked
 from tests.support.proxy import LossyProxy
 from tests.support.servers import Start, wait_until
@@ -163,43 +160,6 @@ def test_who_waits_begins_within_10_seconds_after_an_outage_in_which_the_holder_
         waiter.join(60)
     assert began[0] - returned < 10
     assert [(result.tool_use_id, result.is_error) for result in results] == [("call", True)]
-
-
-def write_in_turn(url: str, name: str) -> str:
-    """Take the run, write as long as it is its own, and return what a write after that says."""
-    with HistoryStore(url, search="off") as store:
-        try:
-            with store.run("c", agent_name=name, wait=60) as run:
-                while True:
-                    run.append(assistant("x", trace_id=name))
-                    time.sleep(0.02)
-        except RunLostError as error:
-            return type(error).__name__
-    raise AssertionError("it writes for ever")
-
-
-@pytest.mark.proves("runs")
-@pytest.mark.full
-def test_holders_that_are_suspended_or_killed_are_followed_in_turn(own_server: Start) -> None:
-    """No two of them write at the same time, and each begins within 10 seconds after the end of the one before."""
-    server = own_server()
-
-    def writers(store: HistoryStore) -> list[str]:
-        return [name for name, _ in groupby(message.trace_id or "" for message in store.get("c"))]
-
-    with HistoryStore(server.url, search="off") as store:
-        workers = []
-        for number, name in enumerate("abc"):
-            workers.append(Forked(write_in_turn, server.url, name))
-            wait_until(lambda number=number: len(getattr(store.get_run("c"), "waiting", "")) == number, "it to wait")
-            wait_until(lambda: store.get("c"), "the first to write")
-        os.kill(workers[0].pid, signal.SIGSTOP)
-        wait_until(lambda: writers(store) == ["a", "b"], "the second to begin", 10)
-        os.kill(workers[0].pid, signal.SIGCONT)
-        assert workers[0].result() == "RunLostError"
-        workers[1].kill()
-        wait_until(lambda: writers(store) == ["a", "b", "c"], "the third to begin", 10)
-        workers[2].kill()
 
 
 @pytest.mark.proves("runs")
