@@ -109,26 +109,3 @@ def drop_oldest(
         count -= len(together)
         tokens -= 0 if max_tokens is None else sum(map(tokens_of, together))
     return [message for message in messages if message.id not in leaving]
-
-
-def with_later(left: Sequence[Message], before: Sequence[Message], present: Sequence[Message]) -> list[Message] | None:
-    """The entries that a reduction of `before` has left, with the entries that came in the meantime, in the present
-    order. None if a message is now among those that a new entry replaces, although it was not before."""
-    then = {entry.id: index for index, entry in enumerate(before)}
-    places = {entry.id: index for index, entry in enumerate(present)}
-    late = [entry for entry in present if entry.id not in then]
-    if list(places) == [*(name for name in then if name in places), *(entry.id for entry in late)]:
-        return [*left, *late]
-    placed: list[tuple[int, bool, Message]] = [(places[entry.id], False, entry) for entry in late]
-    end = len(before)
-    for entry in reversed(left):
-        if entry.id in then:
-            end = then[entry.id]
-            placed.append((places[entry.id], False, entry))
-        else:  # it follows the entries that it followed, which it may replace
-            place = max((places[one.id] for one in before[:end] if one.id in places), default=-1)
-            if any(then.get(one.id, end) >= end for one in present[: place + 1]):
-                return None
-            placed.append((place, True, entry))
-    placed.reverse()  # the sort keeps the order of several new ones
-    return [entry for _, _, entry in sorted(placed, key=lambda one: one[:2])]

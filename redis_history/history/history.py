@@ -14,14 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, cast
 from redis_history._validation import check_function, check_integer
 from redis_history.errors import CompactionConflictError, InvalidInputError, InvalidMessageError, MessageConflictError
 from redis_history.formats import json_form
-from redis_history.history._limits import (
-    ReduceOptions,
-    Reduction,
-    TokenCounts,
-    drop_oldest,
-    reduce_options,
-    with_later,
-)
+from redis_history.history._limits import ReduceOptions, Reduction, TokenCounts, drop_oldest, reduce_options
 from redis_history.history._listeners import Listeners, run_in_background
 from redis_history.history.selectors import Selectors
 from redis_history.model import Message, Part, Role, TextPart
@@ -375,10 +368,9 @@ class History(Selectors):
                     "the history was not reduced: a tool call that would leave got its result meanwhile; reduce again"
                 )
             is_summary_outdated = not leaving.isdisjoint(self._withdrawn) and any(one.id not in then for one in left)
-            merged = None if is_summary_outdated else with_later(left, before, self._entries)
-            if merged is None:
+            if is_summary_outdated or late != self._entries[len(self._entries) - len(late) :]:
                 return 0, True
-            left = merged
+            left += late
             if left != self._entries:
                 if self._recorder is not None:
                     self._recorder.reducing(left)
