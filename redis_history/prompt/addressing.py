@@ -55,10 +55,7 @@ class Addressing:
     def named(self, text: str) -> bool:
         """Whether a text contains a name of this agent."""
         folded = _folded(text) if self._blanks or not text.isascii() else text.casefold()
-        for name in self._spoken:  # noqa: SIM110 -- faster, and it runs for every message of a prompt
-            if name in folded and _stands_alone(name, folded):
-                return True
-        return False
+        return any(name in folded and _stands_alone(name, folded) for name in self._spoken)
 
     def _mentioned(self, message: Message) -> bool:
         return any(isinstance(one, str) and _plain(one) in self._ids for one in message.mentions)

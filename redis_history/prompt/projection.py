@@ -189,10 +189,7 @@ def _labeled(message: Message, parts: Iterable[Part], names: Names, *, foreign: 
 
 
 def _readable(parts: Iterable[Part]) -> bool:
-    for part in parts:  # noqa: SIM110 -- faster than any(), and it runs for every message of a prompt
-        if type(part) is not TextPart or (part.text and not part.text.isspace()):
-            return True
-    return False
+    return any(type(part) is not TextPart or part.text.strip() for part in parts)
 
 
 def as_summary(message: Message, names: Names) -> Message:
@@ -205,10 +202,7 @@ def as_summary(message: Message, names: Names) -> Message:
 
 def _with_hints(message: Message) -> Message:
     """The message with each attachment that has no reference replaced by text, because it cannot be sent."""
-    for part in message.parts:
-        if type(part) is AttachmentPart and part.reference is None:
-            return _changed(message, tuple(map(_hinted, message.parts)))
-    return message
+    return _changed(message, tuple(map(_hinted, message.parts)))
 
 
 def _hinted(part: Part) -> Part:

@@ -86,8 +86,6 @@ def create_arguments(
 ) -> list[bytes]:
     """FT.CREATE. `prefixes` are those of the keys of documents, and of no other hash, because each hash is indexed.
     `vectors`: their dimension."""
-    if not prefixes or not all(prefixes):
-        raise InvalidInputError("an index needs the prefixes of its keys, or it takes every hash of the server")
     stemmed = [] if language == UNSTEMMED else [b"LANGUAGE", language.encode()]
     arguments = [b"FT.CREATE", index, b"ON", b"HASH", b"PREFIX", b"%d" % len(prefixes), *prefixes, *stemmed]
     # Highlighting and the choice of text fields are not used, and cost 33 bytes a message.

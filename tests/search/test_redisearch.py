@@ -12,13 +12,7 @@ from redis_history import HistoryStore, Position, user
 from redis_history.errors import ConfigurationError, CorruptDataError, InvalidInputError
 from redis_history.model.filters import make_filters
 from redis_history.search.query import parse_query
-from redis_history.search.redisearch import (
-    count_command,
-    create_arguments,
-    read_found,
-    search_commands,
-    tag,
-)
+from redis_history.search.redisearch import count_command, read_found, search_commands, tag
 from redis_history.search.text import pack
 from redis_history.search.words import LANGUAGES
 from tests.conftest import Servers
@@ -53,24 +47,6 @@ def test_impossible_searches_are_not_sent() -> None:
     assert search_commands(b"i", ["c"], query, make_filters(since=Position(30, 0), before=Position(20, 0))) == []
     with pytest.raises(InvalidInputError, match="filters"):
         count_command(b"i", ["c"], none)
-
-
-def test_an_index_is_never_over_everything() -> None:
-    for prefixes in ([], [b""]):
-        with pytest.raises(InvalidInputError, match="prefixes"):
-            create_arguments(b"i", prefixes)
-
-
-def test_the_scope_stands_first_and_in_parentheses() -> None:
-    commands = search_commands(b"i", ["c", "d"], parse_query('tea "iced tea" cof*'), make_filters(roles=["user"]))
-    scope = b"((@c:{$p0|$p1})=>{$weight:0}) ((@r:{$p2|$p2})=>{$weight:0})"
-    assert [command[2] for name, command in commands if name in ("term", "together")] == [
-        scope + b" ($p3)",
-        scope + b" (((($p3) ($p4))=>{$slop:0;$inorder:true}))",
-        scope + b" ($p3*)",
-        scope + b" (($p3|$p4*)=>{$weight:0}) (~$p3 ~$p4*)",
-    ]
-    assert all(command[-2:] == [b"DIALECT", b"2"] for _, command in commands)
 
 
 def test_replies_of_both_protocols() -> None:
