@@ -90,9 +90,9 @@ def texts(message: Message) -> Iterator[str]:
             yield part.text
         elif isinstance(part, ToolUsePart):
             yield part.name
-            yield _as_text(part.input)
+            yield as_text(part.input)
         elif isinstance(part, ToolResultPart):
-            yield _as_text(part.content)
+            yield as_text(part.content)
         elif isinstance(part, AttachmentPart):
             yield part.name or ""
 
@@ -106,6 +106,7 @@ def _json(value: Any) -> str | bytes:
         return str(value)
 
 
-def _as_text(value: Any) -> str:
+def as_text(value: Any) -> str:
+    """Text unchanged, other values as JSON, empty values as an empty string."""
     found = _json(value)
     return found.decode() if isinstance(found, bytes) else found

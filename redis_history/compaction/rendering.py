@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
-
-import orjson
 
 from redis_history.model import AttachmentPart, Message, Part, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from redis_history.model.message import content_text
 from redis_history.model.pairs import OpenCalls, agent_of
 from redis_history.model.quoting import as_data, plain_name
+from redis_history.tokens import as_text
 
 #: Maximum characters of a tool call or result. The agent usually states the findings of a long one afterwards.
 _TOOL_CHARACTERS: Final = 4_000
@@ -39,7 +38,8 @@ def render(message: Message, most: int) -> str:
 
 def said(message: Message, most: int) -> str:
     """A message on one line of at most `most` characters: "Ann (user): …". Empty if it has no text."""
-    pieces = [line for part in message.parts if (line := _as_line(_record(part, 4 * most)))]
+    records = [found for part in message.parts if (found := _record(part, 4 * most))]
+    pieces = [one.get("text") or f"[{', '.join(f'{key}: {one[key]}' for key in one if one[key])}]" for one in records]
     return " ".join(f"{speaker(message)}: {' '.join(pieces)}".split())[:most].rstrip() if pieces else ""
 
 
@@ -86,7 +86,7 @@ def _record(part: Part, most: int) -> dict[str, str]:
     if isinstance(part, ToolUsePart):
         return {"calls": part.name[:limit], "with": clipped(as_text(part.input), limit)}
     if isinstance(part, ToolResultPart):
-        outcome = content_text(part.content) or as_text(part.content)
+        outcome = content_text(part.content) or as_text(part.content) or str(part.content)
         return {"tool": (part.name or "")[:limit], "error" if part.is_error else "result": clipped(outcome, limit)}
     if isinstance(part, AttachmentPart):
         return {"file": (part.name or part.reference or part.id or "unnamed")[:limit]}
@@ -95,33 +95,6 @@ def _record(part: Part, most: int) -> dict[str, str]:
     text = part.text if isinstance(part, TextPart) else str(part.data.get("text") or "")
     text = clipped(text, most).strip()
     return {"text": text} if text else {}
-
-
-def _as_line(record: dict[str, str]) -> str:
-    match record:
-        case {"text": text}:
-            return text
-        case {"calls": name, "with": arguments}:
-            return f"[calls {name}({arguments})]"
-        case {"tool": name, "result": outcome}:
-            return f"[{name or 'the tool'} gives: {outcome}]"
-        case {"tool": name, "error": outcome}:
-            return f"[{name or 'the tool'} fails with: {outcome}]"
-        case {"file": name}:
-            return f"[file: {name}]"
-    return ""
-
-
-def as_text(value: Any) -> str:
-    """Text unchanged, other values as JSON, empty values as an empty string."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, Sequence | dict) and not value:
-        return ""
-    try:
-        return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
-    except TypeError:
-        return str(value)
 
 
 # Short descriptions of tool calls
@@ -189,6 +162,7 @@ def call_lines(messages: Iterable[Message], room: int) -> list[str]:
 def _brief(given: Any) -> str:
     """An input on one line; only the value if there is a single argument."""
     if isinstance(given, Mapping) and len(given) == 1:
-        [given] = given.values()
+        [value] = given.values()
+        given = as_text(value) or str(value)
     line = " ".join(as_text(given)[: 4 * _INPUT].split())
     return line if len(line) <= _INPUT else line[: _INPUT - 1] + "…"

@@ -14,20 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec.structs import replace
 
+from redis_history import events
 from redis_history.errors import InvalidInputError
-from redis_history.events import (
-    ConversationDeleted,
-    Cursor,
-    Event,
-    HistoryCleared,
-    HistoryCompacted,
-    HistoryRestored,
-    MessagesAppended,
-    MessagesDeleted,
-    MessageUpdated,
-    ReplyEnded,
-    Reset,
-)
+from redis_history.events import Cursor, Event, Reset
 from redis_history.history._outbox import Add, Compaction, Outbox, PendingChange, Rewrite, stamped, summary_and_replaced
 from redis_history.history._replica import Replica, read_whole
 from redis_history.history.history import History
@@ -284,10 +273,10 @@ class Syncer:
             return change.message.id in self.replica
         return isinstance(change, Rewrite) and is_of_call(head, change.token)
 
-    def apply(self, events: Iterable[Event]) -> Event | None:
+    def apply(self, found: Iterable[Event]) -> Event | None:
         """Apply events. Returns the one after which the conversation must be read again, if there is one."""
         with self._history._lock:
-            for event in events:
+            for event in found:
                 if not self._apply(event):
                     return event
             self._compose()
@@ -315,7 +304,7 @@ class Syncer:
     def _remove_arrived(self, event: Event) -> bool:
         """Take the changes that arrive with an event out of the outbox. Whether the event is that of an own change."""
         is_own = False
-        arrived = {message.id for message in event.messages} if isinstance(event, MessagesAppended) else set()
+        arrived = {message.id for message in event.messages} if isinstance(event, events.MessagesAppended) else set()
         by_others = set(arrived)
         for change in self.outbox:
             if change.arrived:
@@ -323,7 +312,7 @@ class Syncer:
             if isinstance(change, Add) and change.message.id in arrived:
                 by_others.discard(change.message.id)
                 is_own = not by_others or change.revision == event.revision
-            elif isinstance(change, Compaction) and isinstance(event, HistoryCompacted):
+            elif isinstance(change, Compaction) and isinstance(event, events.HistoryCompacted):
                 if event.summary_id != change.summary.id:
                     continue
                 is_own = True
@@ -339,23 +328,25 @@ class Syncer:
     def _post(self, event: Event) -> None:
         """Post a change by others."""
         post = self._history._listeners.post
-        if isinstance(event, MessagesAppended):
+        if isinstance(event, events.MessagesAppended):
             for message in event.messages:
                 if message.id not in self._history._ids and message.id in self.replica:
                     post("entry", message)
-        elif isinstance(event, ReplyEnded):
+        elif isinstance(event, events.ReplyEnded):
             reply = event.message
             if reply is not None and reply.id not in self._history._ids and reply.id in self.replica:
                 post("entry", reply)
-        elif isinstance(event, MessagesDeleted | MessageUpdated):
+        elif isinstance(event, events.MessagesDeleted | events.MessageUpdated):
             if self._history._reducing:
-                names = [event.message_id] if isinstance(event, MessageUpdated) else event.message_ids
+                names = [event.message_id] if isinstance(event, events.MessageUpdated) else event.message_ids
                 self._history._withdrawn.update(names)
-        elif isinstance(event, HistoryCleared | ConversationDeleted | HistoryCompacted | HistoryRestored):
+        elif isinstance(
+            event, events.HistoryCleared | events.ConversationDeleted | events.HistoryCompacted | events.HistoryRestored
+        ):
             self._history._void_reductions()
-            if isinstance(event, HistoryRestored):
+            if isinstance(event, events.HistoryRestored):
                 post("restore", list(self.replica.messages))
-            elif not isinstance(event, HistoryCompacted):
+            elif not isinstance(event, events.HistoryCompacted):
                 post("clear")
 
     # Saving

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
-import orjson
 from msgspec.structs import replace
 
 from redis_history._validation import check_integer, check_names
@@ -15,7 +14,7 @@ from redis_history.history.history import History, Plugin
 from redis_history.model import Message, Part, ToolResultPart, ToolUsePart
 from redis_history.model.pairs import pairs_of
 from redis_history.model.ranges import pinned_groups
-from redis_history.tokens import message_tokens
+from redis_history.tokens import as_text, message_tokens
 
 _NAME = "retrieve_tool_result"
 
@@ -54,9 +53,7 @@ class RetrieveTool:
         found = self._history.get_tool_result(tool_call_id, occurrence)
         if found is None:
             return f"No tool result found for id: {tool_call_id}"
-        if isinstance(found, str):
-            return found
-        return orjson.dumps(found, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+        return as_text(found) or str(found)
 
 
 class ToolResultMasking(Plugin):

@@ -113,10 +113,8 @@ def document(message: Message) -> list[bytes]:
         fields += [PARTICIPANT, _SEPARATOR.join((tag(writer.id), *names))]
     if message.scope is not None:
         fields += [SCOPE, message.scope.encode()]
-    if len(message.parts) != 1 or type(message.parts[0]).__name__ != "TextPart":
-        tools = tool_names_of(message)
-        if tools:
-            fields += [TOOLS, _SEPARATOR.join(sorted(map(tag, tools)))]
+    if tools := tool_names_of(message):
+        fields += [TOOLS, _SEPARATOR.join(sorted(map(tag, tools)))]
     return fields
 
 

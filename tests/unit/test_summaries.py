@@ -168,10 +168,9 @@ def test_data_is_quoted_by_its_beginning() -> None:
     messages += [user(AttachmentPart(name="a.pdf")), tool(tool_result("c", {"rows": ["x" * 500]}, is_error=True))]
     lines = extractive_summarizer(max_tokens=40)(messages, None).splitlines()
     assert lines == [
-        'Tool: [find gives: {"price": 38}]',
-        'Tool: [find gives: {"price": 39}]',
+        'Tool: [tool: find, result: {"price": 39}]',
         "User: [file: a.pdf]",
-        'Tool: [the tool fails with: {"rows":["' + "x" * 22,
+        'Tool: [error: {"rows":["' + "x" * 36,
     ]
 
 
