@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import groupby, takewhile
 from typing import Final, NamedTuple
 
 from msgspec import Struct
@@ -143,17 +145,15 @@ def _words_of(text: str) -> Iterator[_Word]:
         if len(found) == 1 or not any(map(is_unspaced, found)):
             yield from (_Word(word, start, end) for word in found)
             continue
-        at = start
-        while at < end:  # character by character, because words are pairs in a script without blanks
-            stop = at + 1
-            if _begins_unspaced(text[at]):
-                pair = _first_word(text[at : min(at + 2, end)])
-                yield _Word(pair, at, at + len(pair) if len(pair) <= 2 else stop)
+        for unspaced, letters in groupby(range(start, end), lambda at: _begins_unspaced(text[at])):
+            places = list(letters)
+            if unspaced:  # each character begins a word, which is a pair
+                for at in places:
+                    pair = _first_word(text[at : min(at + 2, end)])
+                    yield _Word(pair, at, at + len(pair) if len(pair) <= 2 else at + 1)
             else:
-                while stop < end and not _begins_unspaced(text[stop]):
-                    stop += 1
-                yield from (_Word(word, at, stop) for word in words(text[at:stop]))
-            at = stop
+                first, stop = places[0], places[-1] + 1
+                yield from (_Word(word, first, stop) for word in words(text[first:stop]))
 
 
 @lru_cache(maxsize=65_536)
@@ -182,11 +182,7 @@ def _matcher(term: Term, stem: Callable[[str], str] | None, language: str) -> Ca
 
 def _akin(word: str, other: str) -> bool:
     """Whether two English words look like forms of one: for highlights without a stemmer."""
-    shared = 0
-    for left, right in zip(word, other, strict=False):
-        if left != right:
-            break
-        shared += 1
+    shared = sum(1 for _ in takewhile(lambda both: both[0] == both[1], zip(word, other, strict=False)))
     return shared >= 3 and word[shared:] in _ENDINGS and other[shared:] in _ENDINGS
 
 
@@ -317,13 +313,4 @@ def largest(make: Callable[[int], str], most: int, tokens: int, counter: TokenCo
 
     If tokens do not grow with the size, the result still fits, but a larger one may fit too.
     """
-    if most and text_tokens(make(most), counter) <= tokens:
-        return most
-    fits, over = 0, most
-    while over - fits > 1:
-        size = (fits + over) // 2
-        if text_tokens(make(size), counter) <= tokens:
-            fits = size
-        else:
-            over = size
-    return fits
+    return bisect_right(range(1, most + 1), tokens, key=lambda size: text_tokens(make(size), counter))

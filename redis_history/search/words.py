@@ -43,7 +43,7 @@ _CAMEL: Final = re.compile(r"(?<![^\W_])(?:[A-Z]*+[a-z0-9]++[A-Z]|[A-Z]{2,}+[a-z
 _LETTERS: Final = bytes(letter if letter in (30, 32) else 108 for letter in _ASCII_LINES)
 _HUMPS: Final = bytes(85 if 65 <= code <= 90 else kind for code, kind in enumerate(_LETTERS))
 _PART: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_UNSPACED: Final = re.compile("[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in _UNSPACED_RANGES) + "]+")
+_UNSPACED: Final = re.compile("([" + "".join(f"{chr(first)}-{chr(last)}" for first, last in _UNSPACED_RANGES) + "]+)")
 
 
 class _Letters(dict[int, int]):
@@ -92,20 +92,15 @@ def split_words(text: str) -> list[str]:
     if text.isascii():
         return text.encode().translate(_ASCII_WORDS).decode().split()
     text = unicodedata.normalize("NFKC", normalized(text).casefold()).translate(_letters)
+    if _UNSPACED.search(text) is None:
+        return text.split()
     split: list[str] = []
     for word in text.split():
-        if word.isascii() or _UNSPACED.search(word) is None:
-            split.append(word)
-            continue
-        end = 0
-        for run in _UNSPACED.finditer(word):
-            start, stop = run.span()
-            if end < start:
-                split.append(word[end:start])
-            split.extend(word[at : min(at + 2, stop)] for at in range(start, stop))
-            end = stop
-        if end < len(word):
-            split.append(word[end:])
+        for number, piece in enumerate(_UNSPACED.split(word)):
+            if number % 2:  # between others: characters of a script without blanks
+                split.extend(piece[at : at + 2] for at in range(len(piece)))
+            elif piece:
+                split.append(piece)
     return split
 
 
