@@ -58,9 +58,6 @@ _NAMED: Final = b"%:"
 class Namespace:
     """The scope of the whole index. It has its own type, so that no empty or missing value can mean it."""
 
-    def __repr__(self) -> str:
-        return "NAMESPACE"
-
 
 NAMESPACE: Final = Namespace()
 
@@ -172,11 +169,11 @@ def search_commands(
     return commands
 
 
-def count_command(index: bytes, scope: Sequence[str] | Namespace, filters: Filters = ANYTHING) -> list[bytes]:
-    """FT.SEARCH that only counts (`Found.total`) the documents of a scope. Its cost grows with their number. Raises
-    InvalidInputError for an empty scope, and for filters that nothing can pass."""
-    make = _Commands(index, scope, filters, UNSTEMMED)
-    return make.command(make.within or b"*", make.shared, (b"NOCONTENT",), 0)
+def count_command(index: bytes, scope: Sequence[str]) -> list[bytes]:
+    """FT.SEARCH that only counts (`Found.total`) the documents of conversations. Its cost grows with their number.
+    Raises InvalidInputError for an empty scope."""
+    make = _Commands(index, scope, ANYTHING, UNSTEMMED)
+    return make.command(make.within, make.shared, (b"NOCONTENT",), 0)
 
 
 #: The index of the tag of the first conversation in a command.
@@ -193,8 +190,6 @@ class _Commands:
     their parameters (`shared`) come first."""
 
     def __init__(self, index: bytes, scope: Sequence[str] | Namespace, filters: Filters, language: str) -> None:
-        if filters.impossible:
-            raise InvalidInputError("no message can pass these filters: do not search")
         if not isinstance(scope, Namespace) and (isinstance(scope, str) or not scope):
             raise InvalidInputError("a search needs a list of at least one conversation id")
         self._index = index

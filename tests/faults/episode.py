@@ -264,12 +264,12 @@ class Episode:
 
     def _read_changes(self, store: Any, name: str) -> None:
         """From the log, and if the conversation has ended before, from the observer."""
-        log = recording.changes_of(recording.read_log(store, name))
+        log = [one for one in map(recording.seen, store.log(name, limit=100_000)) if one.change]
         if self.recorded.losses or name in NAMES:
             self.recorded.changes[name] = log
             return
         events = [event for event in self._observer.events if event.conversation == name]
-        changes = recording.changes_of(events)
+        changes = [event for event in events if event.change]
         lives = [before for before, event in pairwise([None, *changes]) if event and event.revision == 1]
         dense = all(
             after.revision in (1, before.revision + 1) and (after.revision == 1) == (before.change == "end")

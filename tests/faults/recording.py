@@ -15,7 +15,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -355,12 +355,3 @@ def read_journal(path: Path, recorded: Recorded) -> None:
         elif what == "problem":
             recorded.problems.append(f"{name}: {fields[0]}")
     recorded.calls += open_calls.values()
-
-
-def read_log(store: Any, name: str) -> list[Seen]:
-    """All changes of a conversation, by its log."""
-    return [seen(event) for event in store.log(name, limit=100_000)]
-
-
-def changes_of(events: Iterable[Seen]) -> list[Seen]:
-    return [event for event in events if event.change]

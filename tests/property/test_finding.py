@@ -35,15 +35,8 @@ _A, _B = NAMES[:2]
 _START = [("append", _A), ("append", _B), ("look", "")]
 _CLOCK_SET_BACK = [*_START, ("ahead", _A), ("look", ""), ("append", _B)]
 #: The last changed conversation has a higher score again, so only its Reset makes the store check the other.
-_REWOUND_AND_WRITTEN_AGAIN = [
-    *_START,
-    ("save", ""),
-    ("append", _B),
-    ("append", _A),
-    ("look", ""),
-    ("rewind", ""),
-    ("append", _A),
-]
+_WRITTEN_ONCE_MORE = [("save", ""), ("append", _B), ("append", _A), ("look", "")]
+_REWOUND_AND_WRITTEN_AGAIN = [*_START, *_WRITTEN_ONCE_MORE, ("rewind", ""), ("append", _A)]
 
 
 class _Model:

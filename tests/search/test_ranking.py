@@ -193,19 +193,6 @@ def test_hits_are_cut_to_tokens() -> None:
     assert kept[3].before == ()
 
 
-@pytest.mark.proves("token-cap")
-def test_the_best_hit_always_comes() -> None:
-    beside = user("x" * 400, id="beside")
-    long = hit("long", 400, before=(beside,))
-    for cap in (1, 2, 20, 99):
-        [kept] = cut_to_tokens([long], cap, NOTHING)
-        assert (kept.message.id, kept.before, kept.excerpt) == ("long", (), "x" * 4 * cap)
-    [first, second] = cut_to_tokens([hit("longer", 800), long], 199, NOTHING)
-    assert (first.excerpt, second.excerpt, second.before) == ("x" * 4 * 99, None, ())
-    [whole] = cut_to_tokens([long], 200, NOTHING)
-    assert (whole.before, whole.truncated) == ((beside,), False)
-
-
 def test_an_excerpt_is_the_passage_that_matches() -> None:
     filler = "filler " * 1_000
     spread = f"{filler}a lone needle {filler}needle beside needle {filler}"

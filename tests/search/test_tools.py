@@ -32,6 +32,7 @@ from redis_history.tokens import TokenCounter
 from redis_history.tools import AsyncConversationSearchTool, ConversationSearchTool, conversation_search_tool
 from tests.property.strategies import messages
 from tests.search.test_quality import Conversation
+from tests.search.test_ranking import COUNTERS
 from tests.support.prompts import HOSTILE
 from tests.support.servers import RealServer
 from tests.support.transcripts import FILES, opened
@@ -202,15 +203,6 @@ def test_declarations_are_valid_for_the_providers_types(form: str, module: str, 
 def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises((InvalidInputError, InvalidConversationIdError)):
         conversation_search_tool(**{"store": Store(), "conversation_id": "mine", **options})
-
-
-COUNTERS: list[TokenCounter | None] = [
-    None,
-    len,
-    lambda text: len(text.split()),
-    lambda text: len(text.encode()) // 3 + 3,
-    lambda text: 7 * (len(text) % 5) + len(text) // 4,
-]
 
 
 @pytest.mark.proves("token-cap")
