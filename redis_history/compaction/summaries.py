@@ -10,7 +10,8 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
-from redis_history.errors import ConfigurationError, SummaryError
+from redis_history._validation import refuse
+from redis_history.errors import SummaryError
 from redis_history.model import Message, TextPart
 from redis_history.tokens import TokenCounter, estimate_tokens, message_tokens
 
@@ -61,10 +62,8 @@ class Summarizer(Protocol):
 def check_summarizer(summarizer: object) -> None:
     """Raises ConfigurationError unless `summarizer` is a function or a callable object. A class is rejected."""
     if not callable(summarizer) or isinstance(summarizer, type):
-        raise ConfigurationError(
-            f"summarizer must be a function (messages, previous_summary) -> str, plain or async, not {summarizer!r}; "
-            "see redis_history.extractive_summarizer()"
-        )
+        rule = "a function (messages, previous_summary) -> str, such as redis_history.extractive_summarizer()"
+        refuse(summarizer, "summarizer", rule)
 
 
 def summary_text(summary: str) -> str:

@@ -328,14 +328,10 @@ class Syncer:
     def _post(self, event: Event) -> None:
         """Post a change by others."""
         post = self._history._listeners.post
-        if isinstance(event, events.MessagesAppended):
-            for message in event.messages:
-                if message.id not in self._history._ids and message.id in self.replica:
+        if isinstance(event, events.MessagesAppended | events.ReplyEnded):
+            for message in event.messages if isinstance(event, events.MessagesAppended) else [event.message]:
+                if message is not None and message.id not in self._history._ids and message.id in self.replica:
                     post("entry", message)
-        elif isinstance(event, events.ReplyEnded):
-            reply = event.message
-            if reply is not None and reply.id not in self._history._ids and reply.id in self.replica:
-                post("entry", reply)
         elif isinstance(event, events.MessagesDeleted | events.MessageUpdated):
             if self._history._reducing:
                 names = [event.message_id] if isinstance(event, events.MessageUpdated) else event.message_ids

@@ -13,7 +13,7 @@ import pytest
 from redis_history import Conversation, SearchHit, user
 from redis_history.cli import commands
 from redis_history.formats.json_form import to_json
-from tests.docs.pages import DOCS, PAGES, ROOT, Block, blocks, name, rows, sections
+from tests.docs.pages import DOCS, PAGES, ROOT, blocks, rows, sections
 from tests.support.commands import run
 from tests.support.servers import RealServer
 
@@ -22,7 +22,7 @@ SCRIPT: dict[str, Any] = runpy.run_path(str(ROOT / "scripts" / "help"))
 #: Lines of shell in the documentation that call the command.
 EXAMPLES = [line for _, command in SCRIPT["commands"](commands.cli, "redis-history")
             for line in (command.epilog or "").splitlines() if "redis-history" in line]  # fmt: skip
-TYPED = [(block, line) for page in PAGES for block in blocks(page) if block.language == "sh"
+TYPED = [line for page in PAGES for block in blocks(page) if block.language == "sh"
          for line in block.content.splitlines() if re.search(r"(^|[|(] ?|&& )redis-history ", line)]  # fmt: skip
 
 
@@ -34,17 +34,8 @@ def test_every_command_and_option_has_a_help_text() -> None:
             assert isinstance(option, click.Argument) or getattr(option, "help", None), f"{path} {option.name}"
 
 
-@pytest.mark.parametrize(("block", "line"), TYPED, ids=lambda one: name(one.page) if isinstance(one, Block) else None)
-def test_typed_commands_are_valid(block: Block, line: str) -> None:
-    _check(line)
-
-
-@pytest.mark.parametrize("example", EXAMPLES)
-def test_examples_of_the_help_are_valid(example: str) -> None:
-    _check(example)
-
-
-def _check(line: str) -> None:
+@pytest.mark.parametrize("line", [*TYPED, *EXAMPLES])
+def test_commands_of_the_documentation_and_the_help_are_valid(line: str) -> None:
     inner = re.findall(r"\$\(([^)]*)\)", line)
     outer = re.sub(r"\$\([^)]*\)", "x", line.partition("  #")[0])
     for call in re.findall(r"redis-history [^|]*", "|".join((outer, *inner))):

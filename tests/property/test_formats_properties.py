@@ -19,28 +19,14 @@ ids = st.just("c") | st.text("abcXYZ019_-", min_size=1, max_size=12)  # ids repe
 names = st.none() | ids  # of files
 base64s = st.binary(max_size=9).map(lambda data: base64.b64encode(data).decode())
 urls = st.builds(lambda name: f"https://x.test/{name}.png", ids)
-images = st.builds(
-    AttachmentPart,
-    modality=st.just("image"),
-    name=names,
-    reference=ids | urls | base64s.map(lambda b: f"data:image/png;base64,{b}"),
-)
-audio = st.builds(
-    AttachmentPart,
-    modality=st.just("audio"),
-    name=names,
-    reference=ids
-    | ids.map(lambda name: f"https://x.test/{name}.wav")
-    | base64s.map(lambda b: f"data:audio/wav;base64,{b}"),
-)
-documents = st.builds(
-    AttachmentPart,
-    modality=st.just("document"),
-    name=names,
-    reference=ids
-    | ids.map(lambda name: f"https://x.test/{name}.pdf")
-    | base64s.map(lambda b: f"data:application/pdf;base64,{b}"),
-)
+
+
+def attachments(modality: str, mime_type: str, ending: str) -> st.SearchStrategy[AttachmentPart]:
+    there = ids.map(lambda name: f"https://x.test/{name}.{ending}")
+    data = base64s.map(lambda encoded: f"data:{mime_type};base64,{encoded}")
+    return st.builds(AttachmentPart, modality=st.just(modality), name=names, reference=ids | there | data)
+
+
 results = st.builds(
     ToolResultPart,
     tool_use_id=ids,
@@ -53,7 +39,12 @@ called = st.builds(ToolUsePart, id=ids, name=ids, input=json_maps | json_values)
 thought = st.builds(ReasoningPart, text=texts, signature=st.none() | base64s)
 parts = {
     "system": said,
-    "user": st.one_of(said, images, audio, documents),
+    "user": st.one_of(
+        said,
+        attachments("image", "image/png", "png"),
+        attachments("audio", "audio/wav", "wav"),
+        attachments("document", "application/pdf", "pdf"),
+    ),
     "assistant": st.one_of(said, thought, called),
     "tool": results,
 }
