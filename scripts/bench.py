@@ -30,7 +30,7 @@ from benchmarks.calls import (
     bench_ttl,
 )
 from benchmarks.chat import bench_chat
-from benchmarks.doorbells import bench_async_doorbell, bench_doorbell
+from benchmarks.doorbells import bench_doorbell
 from benchmarks.durability import bench_durability, followed
 from benchmarks.growth import bench_compaction, bench_growth, bench_memory
 from benchmarks.runs import bench_runs
@@ -88,7 +88,6 @@ def main() -> None:
             bench_capture(report, store, options.rounds)
             bench_batch(report, client, store, options.rounds)
             bench_doorbell(report, client, store, url, options.rounds)
-            asyncio.run(bench_async_doorbell(report, url, options.rounds))
             bench_growth(report, client, store, options.rounds)
             bench_ttl(report, url, store, options.rounds)
             bench_listing(report, client, store, options.rounds)

@@ -384,29 +384,26 @@ def compare(package: Conversation, other: Conversation, rounds: int, form: Calla
     return [appends, loads, form(*medians(max(rounds // 100, 5), partial(many, BULK), partial(many_other, BULK)))]
 
 
-def measure(distribution: str, package: Package, url: str | None, rounds: int) -> list[str]:
+def measure(distribution: str, package: Package, rounds: int) -> list[str]:
     """The memory comes first, on a server that had nothing else to keep."""
-    with server_for(url) as one, redis.Redis.from_url(one) as client:
-        client.flushall()
-        with package(one) as conversation:
-            conversation("warm").append()
-            before, count, end = used_memory(client), 0, time.perf_counter() + SECONDS
-            for number in range(CONVERSATIONS):
-                append = conversation(f"memory-{number}").append
-                for _ in range(LOADED):
-                    append()
-                count += LOADED
-                if time.perf_counter() > end:
-                    break
-            used = (used_memory(client) - before) / count
-            bare = base(client)("spread").append
-            BASE_TIMES.append(medians(200, bare, bare)[1])
-            return [version(distribution), *compare(conversation, base(client), rounds, ratio), f"{used:.0f}"]
+    with private_server() as one, redis.Redis.from_url(one) as client, package(one) as conversation:
+        conversation("warm").append()
+        before, count, end = used_memory(client), 0, time.perf_counter() + SECONDS
+        for number in range(CONVERSATIONS):
+            append = conversation(f"memory-{number}").append
+            for _ in range(LOADED):
+                append()
+            count += LOADED
+            if time.perf_counter() > end:
+                break
+        used = (used_memory(client) - before) / count
+        bare = base(client)("spread").append
+        BASE_TIMES.append(medians(200, bare, bare)[1])
+        return [version(distribution), *compare(conversation, base(client), rounds, ratio), f"{used:.0f}"]
 
 
-def measure_adapter(adapter: Package, theirs: Package, url: str | None, rounds: int) -> list[str]:
-    with server_for(url) as one, redis.Redis.from_url(one) as client:
-        client.flushall()
+def measure_adapter(adapter: Package, theirs: Package, rounds: int) -> list[str]:
+    with private_server() as one, redis.Redis.from_url(one) as client:
         bare = base(client)("spread").append
         BASE_TIMES.append(medians(200, bare, bare)[1])
         with adapter(one) as ours, theirs(one) as other:
@@ -414,10 +411,7 @@ def measure_adapter(adapter: Package, theirs: Package, url: str | None, rounds: 
 
 
 @contextmanager
-def server_for(url: str | None) -> Iterator[str]:
-    if url:
-        yield url
-        return
+def private_server() -> Iterator[str]:
     with ExitStack() as stack:
         server = EmbeddedServer(stack.enter_context(tempfile.TemporaryDirectory())).start()
         stack.callback(server.close)
@@ -426,7 +420,7 @@ def server_for(url: str | None) -> Iterator[str]:
 
 def load_json() -> None:
     """langchain-redis needs RedisJSON, which servers of Redis Stack have beside their search."""
-    with server_for(None) as url, redis.Redis.from_url(url) as client:
+    with private_server() as url, redis.Redis.from_url(url) as client:
         for module in client.module_list():
             search = Path(module[b"path"].decode())
             json = search.with_name("rejson.so")
@@ -445,21 +439,19 @@ def figures(count: int, work: Callable[..., list[str]], *arguments: Any) -> list
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=2000, help="appends of each package, at most (default 2000)")
-    parser.add_argument("--url", help="a server to use instead of a private one; it is EMPTIED")
     parser.add_argument("--adapters", action="store_true", help="only the adapters, beside the frameworks' own classes")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    if not options.url:
-        load_json()
+    load_json()
     table = Table("package", "version", "append p50", "load 600", "bulk 500", "bytes a message")
     for row, (name, distribution, package) in enumerate([] if options.adapters else PACKAGES, 1):
         print(f"{row} of {len(PACKAGES)}: {name} ...", file=sys.stderr, flush=True)
-        table.add_row(name, *figures(5, measure, distribution, package, options.url, options.rounds))
+        table.add_row(name, *figures(5, measure, distribution, package, options.rounds))
     adapters = Table("adapter and the framework's own class, in ms", "append p50", "load 600", "bulk 500")
     for name, adapter, theirs in ADAPTERS:
         print(f"adapter: {name} ...", file=sys.stderr, flush=True)
-        adapters.add_row(name, *figures(3, measure_adapter, adapter, theirs, options.url, options.rounds))
+        adapters.add_row(name, *figures(3, measure_adapter, adapter, theirs, options.rounds))
     spread = f"a bare ZADD took {min(BASE_TIMES) * 1e6:.0f} to {max(BASE_TIMES) * 1e6:.0f} µs, by row"
     text = f"payload {len(member())} bytes; times of packages in multiples of bare redis-py calls; {spread}"
     Console(width=120).print(*([] if options.adapters else [table]), text, adapters)

@@ -2,42 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from functools import partial
 from typing import Any
 
-import redis.asyncio
-
-from benchmarks.timing import TEXT, Report, Timing, append_to
-from redis_history import AsyncHistoryStore, HistoryStore, user
-
-
-class _Latency:
-    """Times of the callbacks of one row of the report."""
-
-    def __init__(self) -> None:
-        self.arrived = 0.0
-        self.bare, self.since_start, self.since_return = Timing(), Timing(), Timing()
-
-    def add(self, start: float, returned: float, *, bare: bool) -> None:
-        (self.bare if bare else self.since_start).values.append((self.arrived - start) * 1e6)
-        if not bare:
-            self.since_return.values.append((self.arrived - returned) * 1e6)
-
-    def report(self, report: Report, name: str) -> None:
-        report.row(f"append returned to {name}", "PUBLISH to callback", self.since_return, self.bare, "2")
-        report.row(f"append begun to {name}", "PUBLISH to callback", self.since_start, self.bare)
-        text = f"{self.since_start.p99:.0f} µs beside {self.bare.p99:.0f} µs of PUBLISH"
-        report.note(f"append to {name}, p99", text)
+from benchmarks.timing import Report, Timing, append_to
+from redis_history import HistoryStore, user
 
 
 def bench_doorbell(report: Report, client: Any, store: HistoryStore, url: str, rounds: int) -> None:
-    rang, latency = threading.Event(), _Latency()
+    rang, arrived = threading.Event(), [0.0]
+    bare, since_start, since_return = Timing(), Timing(), Timing()
 
     def callback(event: Any) -> None:
-        latency.arrived = time.perf_counter()
+        arrived[0] = time.perf_counter()
         rang.set()
 
     pubsub: Any = client.pubsub(ignore_subscribe_messages=True)
@@ -48,45 +27,18 @@ def bench_doorbell(report: Report, client: Any, store: HistoryStore, url: str, r
         store.append("bell", user("first"))
         rang.wait(10)
         for _ in range(rounds // 5):
-            for bare, ring in ((True, partial(client.publish, "bare-bell", b"x")), (False, append_to(store, "bell"))):
+            publish = partial(client.publish, "bare-bell", b"x")
+            for timing, ring in ((bare, publish), (since_start, append_to(store, "bell"))):
                 rang.clear()
                 start = time.perf_counter()
                 ring()
                 returned = time.perf_counter()
                 rang.wait(10)
-                latency.add(start, returned, bare=bare)
+                timing.values.append((arrived[0] - start) * 1e6)
+            since_return.values.append((arrived[0] - returned) * 1e6)
     listener.stop()
     client.publish("bare-bell", b"end")
     listener.join()
-    latency.report(report, "callback")
-
-
-async def bench_async_doorbell(report: Report, url: str, rounds: int) -> None:
-    rang, latency = asyncio.Event(), _Latency()
-
-    def callback(event: Any) -> None:
-        latency.arrived = time.perf_counter()
-        rang.set()
-
-    async with (
-        redis.asyncio.Redis.from_url(url) as client,
-        client.pubsub(ignore_subscribe_messages=True) as pubsub,
-        AsyncHistoryStore(url, namespace="bench") as store,
-        AsyncHistoryStore(url, namespace="bench") as reader,
-    ):
-        await pubsub.subscribe(**{"bare-bell": callback})
-        listening = asyncio.create_task(pubsub.run())
-        await reader.on_change("async-bell", callback)
-        await store.append("async-bell", user("first"))
-        await rang.wait()
-        for _ in range(rounds // 5):
-            for bare in (True, False):
-                rang.clear()
-                start = time.perf_counter()
-                await (client.publish("bare-bell", b"x") if bare else store.append("async-bell", user(TEXT)))
-                returned = time.perf_counter()
-                await rang.wait()
-                latency.add(start, returned, bare=bare)
-        listening.cancel()
-        await asyncio.gather(listening, return_exceptions=True)
-    latency.report(report, "callback (asyncio)")
+    report.row("append returned to callback", "PUBLISH to callback", since_return, bare, "2")
+    report.row("append begun to callback", "PUBLISH to callback", since_start, bare)
+    report.note("append to callback, p99", f"{since_start.p99:.0f} µs beside {bare.p99:.0f} µs of PUBLISH")
