@@ -90,21 +90,16 @@ def _words_without_bytes(text: str) -> list[str]:
 
 
 def _text(message: Message) -> str:
-    participant = message.participant
-    if len(message.parts) == 1 and type(only := message.parts[0]) is TextPart:
-        text = only.text
-        if participant is not None and participant.display_name:
-            text = f"{participant.display_name}: {text}"
-    else:
-        pieces = [] if participant is None or not participant.display_name else [f"{participant.display_name}:"]
-        left = MAX_CHARACTERS
-        for piece in _pieces(message):
-            pieces.append(piece[:left])
-            left -= len(piece) + 1
-            if left <= 0:
-                break
-        text = "\n".join(pieces)
-    return text[:MAX_CHARACTERS]
+    writer = message.participant
+    name = "" if writer is None or not writer.display_name else f"{writer.display_name}: "
+    pieces: list[str] = []
+    left = MAX_CHARACTERS
+    for piece in _pieces(message):
+        pieces.append(piece[:left])
+        left -= len(piece) + 1
+        if left <= 0:
+            break
+    return (name + "\n".join(pieces))[:MAX_CHARACTERS]
 
 
 def _without_bytes(text: str) -> str:

@@ -67,7 +67,7 @@ def test_every_part_of_a_message() -> None:
         participant=Participant("agent", "a", display_name="Ada"),
     )
     (found,) = highlights(message, parse_query("weather oslo ada"))
-    assert found.marked("[", "]") == "[Ada]:\none\nget_[weather]\n[Oslo]"
+    assert found.marked("[", "]") == "[Ada]: one\nget_[weather]\n[Oslo]"
 
 
 @given(st.text(st.characters(), max_size=400), st.text(st.characters(), max_size=40))
