@@ -26,17 +26,7 @@ _TEXTS = (TextPart, ReasoningPart)
 
 def count_characters(message: Message) -> int:
     """The characters that a model reads: text, reasoning, tool names, inputs and results, attachment names."""
-    total = 0
-    for part in message.parts:
-        if isinstance(part, _TEXTS):
-            total += len(part.text)
-        elif isinstance(part, ToolUsePart):
-            total += len(part.name) + len(_json(part.input))
-        elif isinstance(part, ToolResultPart):
-            total += len(_json(part.content))
-        elif isinstance(part, AttachmentPart):
-            total += len(part.name or "")
-    return total
+    return sum(map(len, _pieces(message)))
 
 
 def estimate_tokens(characters: int) -> int:
@@ -85,14 +75,18 @@ def tiktoken_counter(model: Any = "gpt-4o") -> TokenCounter:
 
 def texts(message: Message) -> Iterator[str]:
     """The texts that `count_characters` counts; some may be empty."""
+    return (piece if isinstance(piece, str) else piece.decode() for piece in _pieces(message))
+
+
+def _pieces(message: Message) -> Iterator[str | bytes]:
     for part in message.parts:
         if isinstance(part, _TEXTS):
             yield part.text
         elif isinstance(part, ToolUsePart):
             yield part.name
-            yield as_text(part.input)
+            yield _json(part.input)
         elif isinstance(part, ToolResultPart):
-            yield as_text(part.content)
+            yield _json(part.content)
         elif isinstance(part, AttachmentPart):
             yield part.name or ""
 

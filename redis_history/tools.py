@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, overload
 import orjson
 from msgspec.structs import replace
 
-from redis_history._validation import (
-    check_function,
-    check_integer,
-    check_time_zone,
-    is_integer,
-)
+from redis_history._validation import check_function, check_integer, check_time_zone, is_integer
 from redis_history.errors import InvalidInputError
 from redis_history.model import Message, Part, Position, ReasoningPart, ToolResultPart, ToolUsePart
 from redis_history.model.ids import check_conversation_id
@@ -255,12 +250,7 @@ def conversation_search_tool(
     store: HistoryStore, conversation_id: str, **options: Unpack[SearchOptions]
 ) -> ConversationSearchTool: ...
 def conversation_search_tool(
-    store: Any,
-    conversation_id: str,
-    *,
-    token_cap: int | None = 2000,
-    token_counter: TokenCounter | None = None,
-    time_zone: tzinfo = UTC,
+    store: Any, conversation_id: str, **options: Unpack[SearchOptions]
 ) -> ConversationSearchTool | AsyncConversationSearchTool:
     """Create the tool `conversation_search` for one conversation. The model chooses the query and the limit, but not
     the conversation. Await the calls of the tool if the store is asynchronous.
@@ -279,7 +269,6 @@ def conversation_search_tool(
     if search is None:
         raise InvalidInputError(f"store must be a HistoryStore or AsyncHistoryStore, not {type(store).__name__}")
     tool = AsyncConversationSearchTool if inspect.iscoroutinefunction(search) else ConversationSearchTool
-    options: SearchOptions = {"token_cap": token_cap, "token_counter": token_counter, "time_zone": time_zone}
     return tool(store, conversation_id, **options)
 
 
