@@ -265,12 +265,12 @@ async def _serve_stdio(store: AsyncHistoryStore, server: Any) -> None:
 async def _serve_mcp(context: Context, app: Any, port: int) -> None:
     import uvicorn
 
-    from redis_history.web.application import Gate, check_token
+    from redis_history.web.application import Gate
 
     token = os.environ.get("REDIS_HISTORY_TOKEN")
     if not token:
         raise ConfigurationError("--http needs a token in REDIS_HISTORY_TOKEN, which clients send as a bearer token")
-    config = _limited(Gate(app, token=check_token(token), hosts=()), lifespan="on")
+    config = _limited(Gate(app, token=token), lifespan="on")
     with _listening("127.0.0.1", port) as listener:
         url = f"{_url(listener)}mcp"
         context.say(url, url=url)

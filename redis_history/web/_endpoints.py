@@ -22,7 +22,7 @@ from redis_history.web._http import MOST, ApiRequest, answer, bad_input
 from redis_history.web._shape import conversation_shape, dumps, hit_shape, message_preview, message_shape, run_shape
 
 if TYPE_CHECKING:
-    from redis_history.web.routing import View
+    from redis_history.web.routing import LiveView
 
 _MOST_HITS: Final = 100
 #: How many conversations one response examines, if `authorize` may exclude some.
@@ -36,7 +36,7 @@ _FULL: Final = 8_000_000
 _FURTHER_PAGES: Final = 3
 
 
-async def status(view: View, request: ApiRequest) -> Response:
+async def status(view: LiveView, request: ApiRequest) -> Response:
     found = await view.store.capabilities
     return answer(
         {
@@ -51,7 +51,7 @@ async def status(view: View, request: ApiRequest) -> Response:
     )
 
 
-async def conversations(view: View, request: ApiRequest) -> Response:
+async def conversations(view: LiveView, request: ApiRequest) -> Response:
     limit, offset = request.number("limit", 50, 1, MOST), request.number("cursor", 0, 0, _LIST_END)
     user_id, agent = request.text("user_id"), request.text("agent_name")
     owner, origin = None if user_id is None else owner_of(user_id), request.text("forked_from")
@@ -80,7 +80,7 @@ async def conversations(view: View, request: ApiRequest) -> Response:
     return answer({"conversations": shapes, "next": str(end) if more else None, "total": total})
 
 
-async def conversation(view: View, request: ApiRequest) -> Response:
+async def conversation(view: LiveView, request: ApiRequest) -> Response:
     name = request.path["conversation"]
     cursor = (await view.store.snapshot(name, limit=1)).cursor
     found = await view.store.get_conversation(name)
@@ -96,7 +96,7 @@ async def conversation(view: View, request: ApiRequest) -> Response:
     return request.answer_with_etag(shape, cursor)
 
 
-async def search(view: View, request: ApiRequest) -> Response:
+async def search(view: LiveView, request: ApiRequest) -> Response:
     name, query = request.conversation_id, request.text("q") or ""
     limit = request.number("limit", 20, 1, _MOST_HITS)
     options: dict[str, Any] = {"since": request.text("since"), "before": request.text("before"), "token_cap": None}
@@ -118,7 +118,7 @@ async def search(view: View, request: ApiRequest) -> Response:
     return answer({"hits": list(map(hit_shape, hits[:limit])), "total": hits.total})
 
 
-async def messages(view: View, request: ApiRequest) -> Response:
+async def messages(view: LiveView, request: ApiRequest) -> Response:
     name, store = request.path["conversation"], view.store
     limit = request.number("limit", 200, 1, MOST)
     before, since = request.position("before"), request.position("since")
@@ -145,7 +145,7 @@ async def messages(view: View, request: ApiRequest) -> Response:
     return answer(page) if cursor is None or grows else request.answer_with_etag(page, cursor)
 
 
-async def message(view: View, request: ApiRequest) -> Response:
+async def message(view: LiveView, request: ApiRequest) -> Response:
     name, message_id = request.path["conversation"], request.path["message"]
     found = await view.store.get_message(name, message_id)
     if found is None:
@@ -153,7 +153,7 @@ async def message(view: View, request: ApiRequest) -> Response:
     return answer(message_shape(found, whole=True))
 
 
-async def originals(view: View, request: ApiRequest) -> Response:
+async def originals(view: LiveView, request: ApiRequest) -> Response:
     """The originals of a summary: the archived messages up to its position, including earlier summaries."""
     name, message_id = request.path["conversation"], request.path["message"]
     limit, before = request.number("limit", MOST, 1, MOST), request.position("before")
@@ -177,7 +177,7 @@ async def originals(view: View, request: ApiRequest) -> Response:
     return answer({"messages": shapes, "more": more, "before": str(place) if more else None})
 
 
-async def append(view: View, request: ApiRequest) -> Response:
+async def append(view: LiveView, request: ApiRequest) -> Response:
     """Append a message, with the role and participant of the body (needs the right `append_as`), or else with role
     `user` and the signed-in participant. A repeated request with the same id stores the message once."""
     fields = {key: value for key, value in request.body.items() if value is not None and key != "text"}
@@ -194,12 +194,12 @@ async def append(view: View, request: ApiRequest) -> Response:
     )
 
 
-async def update_conversation(view: View, request: ApiRequest) -> Response:
+async def update_conversation(view: LiveView, request: ApiRequest) -> Response:
     title = request.body.get("title", UNSET)
     return answer(conversation_shape(await view.store.update_conversation(request.path["conversation"], title=title)))
 
 
-async def fork(view: View, request: ApiRequest) -> Response:
+async def fork(view: LiveView, request: ApiRequest) -> Response:
     """Copy the conversation, up to the message `through`. A client chooses no id, so that it takes none of others."""
     through = request.body.get("through")
     if through is not None and not isinstance(through, str):
@@ -207,7 +207,7 @@ async def fork(view: View, request: ApiRequest) -> Response:
     return answer(conversation_shape(await view.store.fork(request.path["conversation"], through=through)), 201)
 
 
-async def pin(view: View, request: ApiRequest) -> Response:
+async def pin(view: LiveView, request: ApiRequest) -> Response:
     pinned = request.body.get("pinned")
     if not isinstance(pinned, bool):
         raise bad_input("pinned must be true or false")
@@ -215,39 +215,39 @@ async def pin(view: View, request: ApiRequest) -> Response:
     return answer(message_shape(found))
 
 
-async def erase(view: View, request: ApiRequest) -> Response:
+async def erase(view: LiveView, request: ApiRequest) -> Response:
     """Remove all conversations of an owner. If the connection ends before, the same request continues."""
     return answer({"conversations": await view.store.erase_user(owner_of(request.path["user"]))})
 
 
-async def delete_conversation(view: View, request: ApiRequest) -> Response:
+async def delete_conversation(view: LiveView, request: ApiRequest) -> Response:
     name = request.path["conversation"]
     if not await view.store.delete_conversation(name):
         raise _unknown_conversation(name)
     return Response(status_code=204)
 
 
-async def run(view: View, request: ApiRequest) -> Response:
+async def run(view: LiveView, request: ApiRequest) -> Response:
     """The newest run of a conversation, with its agent and the waiting agents."""
     found = await view.store.get_run(request.path["conversation"])
     return answer({"run": None if found is None else run_shape(found)})
 
 
-async def stop(view: View, request: ApiRequest) -> Response:
+async def stop(view: LiveView, request: ApiRequest) -> Response:
     """Ask the run to stop: the active run, or the run that the body names."""
     run_id, reason = request.body.get("run_id"), request.body.get("reason")
     stopped = await view.store.stop_run(request.path["conversation"], run_id=run_id, reason=reason)
     return answer({"stopping": stopped})
 
 
-async def delete_message(view: View, request: ApiRequest) -> Response:
+async def delete_message(view: LiveView, request: ApiRequest) -> Response:
     message_id = request.path["message"]
     if not await view.store.delete_messages(request.path["conversation"], [message_id]):
         raise _unknown_message(message_id)
     return Response(status_code=204)
 
 
-async def expand(view: View, request: ApiRequest) -> Response:
+async def expand(view: LiveView, request: ApiRequest) -> Response:
     done = await view.store.expand(request.path["conversation"], request.path["message"])
     return answer({"revision": done.revision, "count": done.count})
 

@@ -152,18 +152,7 @@ class ApiRequest:
 
     async def read_body(self) -> None:
         """Parse the JSON object of a change into `body`; {} for an empty body."""
-        kind = self.http.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":
-            raise Refused(415, "bad_input", "a change needs the header Content-Type: application/json")
-        received = bytearray()
-        async for chunk in self.http.stream():
-            received += chunk
-            if len(received) > MAX_BODY:
-                raise Refused(413, "too_large", f"the body must have at most {MAX_BODY:,} bytes")
-        try:
-            self.body = orjson.loads(received or b"{}")
-        except (orjson.JSONDecodeError, RecursionError) as error:
-            raise bad_input("the body is not JSON") from error
+        self.body = await json_body(self.http, MAX_BODY, empty=b"{}")
         if not isinstance(self.body, dict):
             raise bad_input("the body is not a JSON object")
 
@@ -173,6 +162,22 @@ class ApiRequest:
         known = {one.strip().removeprefix("W/") for one in self.http.headers.get("if-none-match", "").split(",")}
         headers = {"ETag": tag}
         return Response(status_code=304, headers=headers) if tag in known else answer(value, headers=headers)
+
+
+async def json_body(http: Request, most: int, empty: bytes = b"") -> Any:
+    """The JSON in the body of a request of at most `most` bytes; `empty` stands for an empty one. Raises Refused."""
+    kind = http.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Refused(415, "bad_input", "this request needs the header Content-Type: application/json")
+    received = bytearray()
+    async for chunk in http.stream():
+        received += chunk
+        if len(received) > most:
+            raise Refused(413, "too_large", f"the body must have at most {most:,} bytes")
+    try:
+        return orjson.loads(received or empty)
+    except (orjson.JSONDecodeError, RecursionError) as error:
+        raise bad_input("the body is not JSON") from error
 
 
 def is_same_origin(request: Request) -> bool:

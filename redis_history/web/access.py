@@ -1,16 +1,18 @@
-"""Authorization by the application."""
+"""Authorization by the application, and what the live view and a chat have in common."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, Literal
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final, Literal, Self
 
 from starlette.requests import Request
 
-from redis_history._validation import is_coroutine_function
+from redis_history._validation import check_function, is_coroutine_function
 from redis_history.model import Participant
 
 #: "list": list conversations, or search in all of them; each result also needs "read". "read": read a conversation
@@ -46,3 +48,42 @@ async def call(function: Callable[..., Any], *arguments: Any) -> Any:
         return await function(*arguments)
     result = await asyncio.to_thread(function, *arguments)
     return await result if isinstance(result, Awaitable) else result
+
+
+class Guarded(ABC):
+    """Asks its application who may do what, and ends with it."""
+
+    def __init__(self, authorize: Authorize, participant: SignedIn | None) -> None:
+        kind = "a function of (request, conversation_id, action), such as redis_history.web.allow_all"
+        check_function(authorize, "authorize", kind, optional=False)
+        check_function(participant, "participant", "a function of (request)")
+        self._authorize, self._participant = authorize, participant
+        self._closed = False
+
+    async def allows(self, request: Request, conversation_id: str | None, action: Action) -> bool:
+        """Whether `authorize` allows the action."""
+        return await call(self._authorize, request, conversation_id, action) is True
+
+    async def signed_in(self, request: Request) -> Participant | None:
+        """The signed-in user, as the author of messages that this request appends."""
+        user = None if self._participant is None else await call(self._participant, request)
+        if user is not None and not isinstance(user, Participant):
+            raise TypeError(f"participant(request) must return a Participant or None, not {type(user).__name__}")
+        return user
+
+    async def __aenter__(self) -> Self:
+        self._closed = False
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.aclose()
+
+    @asynccontextmanager
+    async def lifespan(self, app: object = None) -> AsyncIterator[None]:
+        """A `lifespan` for an application without one."""
+        async with self:
+            yield
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """End all streams, and reject new ones."""

@@ -9,12 +9,11 @@ import re
 import secrets
 import time
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -63,39 +62,27 @@ class Invitation:
         return True
 
 
-def application(
-    view: LiveView,
-    *,
-    token: str,
-    hosts: Iterable[str] = (),
-    secure: bool | None = None,
-    invitation: Invitation | None = None,
-) -> ASGIApp:
-    """The application. Requires `token`, and accepts the host names `localhost`, IP addresses and `hosts`.
-
-    `secure`: whether the cookie is sent only over https; None: if the sign-in used https.
-    """
-    gate = Middleware(Gate, token=check_token(token), hosts=hosts, secure=secure, invitation=invitation)
-    app = Starlette(middleware=[gate], exception_handlers={HTTPException: _failed, Exception: _failed})
+def application(view: LiveView, **options: Any) -> ASGIApp:
+    """The application, with the options of `Gate`."""
+    app = Starlette(exception_handlers={HTTPException: _failed, Exception: _failed})
     app.router.default = view  # unlike a Mount, it takes line feeds in paths
-    return app
+    return Gate(app, **options)
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    response = failure(error)
-    for name, value in HEADERS.items():  # the answer to an unexpected error does not pass the gate
-        response.headers.setdefault(name, value)
-    return response
+    return failure(error)
 
 
 class Gate:
-    """Middleware that requires the token, a known host name, and a request from the same origin.
+    """Middleware that requires `token`, a request from the same origin, and the host name `localhost`, an IP address
+    or one of `hosts`.
 
     The check of the Host header prevents DNS rebinding, in which a foreign name resolves to this address. An IP address
     cannot be rebound.
 
     A cookie is random, and signed with a key made from the token. It contains its time of creation, after which it
-    expires, and the time of the sign-in, which limits how often it is renewed.
+    expires, and the time of the sign-in, which limits how often it is renewed. `secure`: whether it is sent only over
+    https; None: if the sign-in used https.
     """
 
     def __init__(
@@ -103,12 +90,12 @@ class Gate:
         app: ASGIApp,
         *,
         token: str,
-        hosts: Iterable[str],
+        hosts: Iterable[str] = (),
         secure: bool | None = None,
         invitation: Invitation | None = None,
     ) -> None:
         self._app = app
-        self._token = _digest(token)
+        self._token = _digest(check_token(token))
         # Browsers share cookies between the ports of a host.
         self._cookie_name = f"redis_history_{self._token.hex()[:12]}"
         self._key = hmac.digest(token.encode(), b"redis_history cookie", "sha256")

@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, Literal
 from weakref import WeakValueDictionary
 
-import orjson
 from msgspec.structs import replace
 from starlette.datastructures import URLPath
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Match, NoMatchFound
+from starlette.routing import BaseRoute, Match, NoMatchFound, Router
 from starlette.types import Receive, Scope, Send
 
 from redis_history._async.runs import AsyncRun
@@ -23,12 +21,21 @@ from redis_history._async.store import AsyncHistoryStore
 from redis_history._validation import check_choice, check_function, check_seconds, check_text, is_coroutine_function
 from redis_history.errors import RedisHistoryError, RunStopped
 from redis_history.integrations._extras import check_store
-from redis_history.model import Message, Participant, Position
+from redis_history.model import Message, Position
 from redis_history.model.ids import check_conversation_id
 from redis_history.model.runs import RunInfo
 from redis_history.web._feed import Feed
-from redis_history.web._http import EndSignals, EventStream, Refused, answer, bad_input, failure, is_same_origin
-from redis_history.web.access import Action, Authorize, SignedIn, call
+from redis_history.web._http import (
+    EndSignals,
+    EventStream,
+    Refused,
+    answer,
+    bad_input,
+    failure,
+    is_same_origin,
+    json_body,
+)
+from redis_history.web.access import Action, Authorize, Guarded, SignedIn
 from redis_history.web.protocols import LISTED, AgUi, AiSdk, Asked, Protocol, new_results
 from redis_history.web.routing import path_id, path_of
 
@@ -46,7 +53,7 @@ Answerer = Callable[[Any], Awaitable[object] | object]
 _PROTOCOLS: Final[dict[str, type[Protocol]]] = {"ai-sdk": AiSdk, "ag-ui": AgUi}
 
 
-class ChatEndpoints:
+class ChatEndpoints(Guarded):
     """A chat backend as an ASGI application. In a Starlette application, `chat.mount("/api/chat")` is a route for it;
     others mount it as they do, and may redirect `POST /api/chat` to `/api/chat/`::
 
@@ -91,26 +98,22 @@ class ChatEndpoints:
         wait: float = 120.0,
     ) -> None:
         check_store(store, "ChatEndpoints", AsyncHistoryStore)
+        super().__init__(authorize, participant)
         check_function(answer, "answer", "a function of (run)", optional=False)
-        kind = "a function of (request, conversation_id, action), such as redis_history.web.allow_all"
-        check_function(authorize, "authorize", kind, optional=False)
-        check_function(participant, "participant", "a function of (request)")
         check_choice(protocol, "protocol", tuple(_PROTOCOLS))
         check_choice(busy, "busy", ("queue", "refuse"))
         check_seconds(wait, "wait", 0)
         self._store, self._answer = store, answer
-        self._authorize, self._participant = authorize, participant
         self._protocol = _PROTOCOLS[protocol](store)
         self._agent_name, self._busy, self._wait = agent_name, busy, wait
         self._tasks: set[asyncio.Task[None]] = set()
         self._feeds: dict[tuple[Any, ...], Feed] = {}
         self._beginning: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._signals = EndSignals(self._end_streams)
-        self._closed = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await Router(lifespan=self.lifespan).lifespan(scope, receive, send)
             return
         http = Request(scope, receive)
         try:
@@ -127,19 +130,6 @@ class ChatEndpoints:
         check_text(path, "path")
         return _Route(self, "/" + path.strip("/"))
 
-    async def __aenter__(self) -> ChatEndpoints:
-        self._closed = False
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self.aclose()
-
-    @asynccontextmanager
-    async def lifespan(self, app: object = None) -> AsyncIterator[None]:
-        """A `lifespan` for an application without one."""
-        async with self:
-            yield
-
     async def aclose(self) -> None:
         """End streams immediately, so that clients reconnect to another process, and answers within 5 seconds."""
         self._end_streams()
@@ -153,13 +143,6 @@ class ChatEndpoints:
         self._closed = True
         for feed in self._feeds.values():
             feed.cut()
-
-    async def _live(self, receive: Receive, send: Send) -> None:
-        """The lifespan of an application that is served alone."""
-        while (message := await receive())["type"] != "lifespan.shutdown":
-            await send({"type": f"{message['type']}.complete"})
-        await self.aclose()
-        await send({"type": "lifespan.shutdown.complete"})
 
     # Requests
 
@@ -179,11 +162,11 @@ class ChatEndpoints:
         check_conversation_id(chat)
         if http.method == "POST" and not is_same_origin(http):
             raise Refused(403, "wrong_origin", "a page of another origin sent this request")
-        if await call(self._authorize, http, chat, action) is not True:
+        if not await self.allows(http, chat, action):
             raise Refused(403, "forbidden", f"this request needs the right {action!r}")
 
     async def _send(self, http: Request) -> Response:
-        asked = self._protocol.read(await _body(http))
+        asked = self._protocol.read(await json_body(http, _MAX_BODY))
         await self._check(http, asked.conversation_id, "append")
         if asked.fork is not None:
             await self._check(http, asked.conversation_id, "fork")
@@ -331,7 +314,7 @@ class ChatEndpoints:
 
     async def _authored(self, asked: Asked, http: Request) -> list[Message]:
         """The messages of a request, with their author."""
-        user = await self._signed_in(http) if asked.messages else None
+        user = await self.signed_in(http) if asked.messages else None
         return [replace(one, participant=user) if one.role == "user" else one for one in asked.messages]
 
     async def _remove(self, chat: str, after: Position, through: Position | None) -> None:
@@ -345,12 +328,6 @@ class ChatEndpoints:
         removed = [one.id async for one in self._store.iter(chat, since=after) if is_replaced(one)]
         for start in range(0, len(removed), LISTED):
             await self._store.delete_messages(chat, removed[start : start + LISTED])
-
-    async def _signed_in(self, http: Request) -> Participant | None:
-        user = None if self._participant is None else await call(self._participant, http)
-        if user is not None and not isinstance(user, Participant):
-            raise TypeError(f"participant(request) must return a Participant or None, not {type(user).__name__}")
-        return user
 
     # The answer
 
@@ -430,18 +407,3 @@ class _Blocking:
 
     def _wait(self, outcome: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(outcome, self._loop).result()
-
-
-async def _body(http: Request) -> Any:
-    kind = http.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise Refused(415, "bad_input", "a message needs the header Content-Type: application/json")
-    received = bytearray()
-    async for chunk in http.stream():
-        received += chunk
-        if len(received) > _MAX_BODY:
-            raise Refused(413, "too_large", f"the body must have at most {_MAX_BODY:,} bytes")
-    try:
-        return orjson.loads(received)
-    except (orjson.JSONDecodeError, RecursionError) as error:
-        raise bad_input("the body is not JSON") from error

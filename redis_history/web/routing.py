@@ -7,8 +7,8 @@ import base64
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -23,17 +23,16 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
 from redis_history._async.store import AsyncHistoryStore
-from redis_history._sync.store import HistoryStore
-from redis_history._validation import check_function, check_integer, check_seconds, refuse
-from redis_history.errors import ConfigurationError, InvalidCursorError, RedisHistoryError
+from redis_history._validation import check_integer, check_seconds
+from redis_history.errors import InvalidCursorError, RedisHistoryError
 from redis_history.events import Cursor
-from redis_history.model import Participant
+from redis_history.integrations._extras import check_store
 from redis_history.web import _endpoints, _http
 from redis_history.web._events import frame
 from redis_history.web._http import HEADERS, ApiRequest, EndSignals, EventStream, Refused, answer, bad_input, failure
 from redis_history.web._hub import Hub
 from redis_history.web._openapi import document
-from redis_history.web.access import Action, Authorize, SignedIn, allow_all, call, holder
+from redis_history.web.access import Action, Authorize, Guarded, SignedIn, allow_all, holder
 
 _logger = logging.getLogger("redis_history")
 
@@ -69,8 +68,21 @@ class Limits(Struct, frozen=True, kw_only=True):
             check_seconds(getattr(self, name), name, 0, above=name != "grace")
 
 
-class View:
-    """The state of a live view, and how it answers requests."""
+class LiveView(Guarded):
+    """The live view of a store as an application to mount: `Mount("/history", LiveView(store, authorize=...))`.
+
+    `authorize(request, conversation_id, action)`, plain or async, returns whether the request may do the action; see
+    `Action`. It is called for every request, for every conversation in a list, and regularly during a stream.
+    `allow_all` allows everything. `read_only=False` enables changes of conversations. `participant(request)` returns
+    the signed-in user, the author of appended messages. `page=False` serves no page and no static files. `address`:
+    the address of the store to show on the page. `limits`: see `Limits`.
+
+    Streams end with `aclose`, and when the process gets SIGINT or SIGTERM. Pass `lifespan` to the application, or use
+    `async with` in its lifespan; otherwise open streams delay servers that stop without a signal.
+
+    The caller closes the store. Raises ConfigurationError for a HistoryStore, which would block the event loop, for
+    any other store than an AsyncHistoryStore, and for an `authorize` or `participant` that is not callable.
+    """
 
     def __init__(
         self,
@@ -83,31 +95,33 @@ class View:
         address: str | None = None,
         limits: Limits | None = None,
     ) -> None:
-        if isinstance(store, HistoryStore):
-            raise ConfigurationError(
-                "the live view runs in an event loop: pass an AsyncHistoryStore with the same URL and namespace; "
-                "the HistoryStore that the rest of the application uses may stay"
-            )
-        if not isinstance(store, AsyncHistoryStore):
-            refuse(store, "store", "an AsyncHistoryStore")
-        kind = "a function of (request, conversation_id, action), such as redis_history.web.allow_all"
-        check_function(authorize, "authorize", kind, optional=False)
-        check_function(participant, "participant", "a function of (request)")
+        check_store(store, "LiveView", AsyncHistoryStore)
+        super().__init__(authorize, participant)
         self.store, self.read_only, self.address = store, read_only, address
         self.limits = limits or Limits()
         #: Whether the answer of `authorize` does not depend on the conversation.
         self.open_to_all = authorize in (allow_all, holder)
-        self._authorize, self._participant = authorize, participant
         self._hub = Hub(store, heartbeat=self.limits.heartbeat, grace=self.limits.grace)
         self._streams: Counter[str] = Counter()  # the number of open streams of each client address
-        self._closed = False
         self._signaled = -_ENDING  # the time of the last SIGINT or SIGTERM
         self._signals = EndSignals(self._end_streams)
         self._page = page
 
-    async def allows(self, request: Request, conversation_id: str | None, action: Action) -> bool:
-        """Whether `authorize` allows the action."""
-        return await call(self._authorize, request, conversation_id, action) is True
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and (path_of(scope) + b"/").startswith(b"/v1/"):
+            await self._serve_api(scope, receive, _http.with_headers(send, HEADERS))
+        else:  # a browser revalidates its copy each time
+            await self._pages(scope, receive, _http.with_headers(send, HEADERS | {"cache-control": "no-cache"}))
+
+    @cached_property
+    def _pages(self) -> Router:
+        routes = [Route("/", _index, methods=["GET"]), Mount("/static", StaticFiles(directory=STATIC))]
+        return Router(routes if self._page else [], lifespan=self.lifespan)
+
+    async def aclose(self) -> None:
+        """End all streams, and reject new ones. Other requests are still answered."""
+        self._closed = True
+        await self._hub.aclose()
 
     def read_rights(self, request: Request) -> Callable[[str], Awaitable[bool]]:
         """A function that returns whether the client may read a conversation, and caches its answers for a while."""
@@ -125,13 +139,6 @@ class View:
             return allowed
 
         return may_read
-
-    async def signed_in(self, request: Request) -> Participant | None:
-        """The signed-in user, as the author of messages that this request appends."""
-        user = None if self._participant is None else await call(self._participant, request)
-        if user is not None and not isinstance(user, Participant):
-            raise TypeError(f"participant(request) must return a Participant or None, not {type(user).__name__}")
-        return user
 
     async def _serve_api(self, scope: Scope, receive: Receive, send: Send) -> None:
         http = Request(scope, receive)
@@ -252,52 +259,6 @@ class View:
         self._ending = asyncio.create_task(self._hub.aclose())
 
 
-class LiveView(View):
-    """The live view of a store as an application to mount: `Mount("/history", LiveView(store, authorize=...))`.
-
-    `authorize(request, conversation_id, action)`, plain or async, returns whether the request may do the action; see
-    `Action`. It is called for every request, for every conversation in a list, and regularly during a stream.
-    `allow_all` allows everything. `read_only=False` enables changes of conversations. `participant(request)` returns
-    the signed-in user, the author of appended messages. `page=False` serves no page and no static files. `address`:
-    the address of the store to show on the page. `limits`: see `Limits`.
-
-    Streams end with `aclose`, and when the process gets SIGINT or SIGTERM. Pass `lifespan` to the application, or use
-    `async with` in its lifespan; otherwise open streams delay servers that stop without a signal.
-
-    The caller closes the store. Raises ConfigurationError for a HistoryStore, which would block the event loop, for
-    any other store than an AsyncHistoryStore, and for an `authorize` or `participant` that is not callable.
-    """
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and (path_of(scope) + b"/").startswith(b"/v1/"):
-            await self._serve_api(scope, receive, _http.with_headers(send, HEADERS))
-        else:  # a browser revalidates its copy each time
-            await self._pages(scope, receive, _http.with_headers(send, HEADERS | {"cache-control": "no-cache"}))
-
-    @cached_property
-    def _pages(self) -> Router:
-        routes = [Route("/", _index, methods=["GET"]), Mount("/static", StaticFiles(directory=STATIC))]
-        return Router(routes if self._page else [], lifespan=self.lifespan)
-
-    async def __aenter__(self) -> LiveView:
-        self._closed = False
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self.aclose()
-
-    @asynccontextmanager
-    async def lifespan(self, app: object = None) -> AsyncIterator[None]:
-        """A `lifespan` for an application without one."""
-        async with self:
-            yield
-
-    async def aclose(self) -> None:
-        """End all streams, and reject new ones. Other requests are still answered."""
-        self._closed = True
-        await self._hub.aclose()
-
-
 class Endpoint(NamedTuple):
     """The function of a path and method, its requirements, and the schema of its answer.
 
@@ -306,7 +267,7 @@ class Endpoint(NamedTuple):
     nothing. `as_fields`: fields that need the right "append_as" instead of `right`.
     """
 
-    run: Callable[[View, ApiRequest], Awaitable[Response]]
+    run: Callable[[LiveView, ApiRequest], Awaitable[Response]]
     right: Action
     answer: str | None
     parameters: tuple[str, ...] = ()
@@ -314,7 +275,7 @@ class Endpoint(NamedTuple):
     as_fields: tuple[str, ...] = ()
 
 
-async def openapi(view: View, request: ApiRequest) -> Response:
+async def openapi(view: LiveView, request: ApiRequest) -> Response:
     """The OpenAPI document of the HTTP interface."""
     return answer(document(API))
 
@@ -349,9 +310,9 @@ API: Final[dict[str, dict[str, Endpoint]]] = {
     },
     f"{_MESSAGE}/originals": {"GET": Endpoint(_endpoints.originals, "read", "Messages", ("limit", "before"))},
     f"{_MESSAGE}/expand": {"POST": Endpoint(_endpoints.expand, "delete", "Expanded", (), ())},
-    f"{_CONVERSATION}/events": {"GET": Endpoint(View.events, "read", "Event", ("after",))},
+    f"{_CONVERSATION}/events": {"GET": Endpoint(LiveView.events, "read", "Event", ("after",))},
     "/v1/users/{user}": {"DELETE": Endpoint(_endpoints.erase, "erase", "Erased", (), ())},
-    "/v1/events": {"GET": Endpoint(View.events, "list", "Event")},
+    "/v1/events": {"GET": Endpoint(LiveView.events, "list", "Event")},
     "/v1/search": {"GET": Endpoint(_endpoints.search, "list", "Hits", _SEARCH)},
 }
 _PATTERNS: Final = {tuple(path.encode().split(b"/")): endpoints for path, endpoints in API.items()}
