@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Sequence
 from datetime import UTC, tzinfo
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, overload
 
 import orjson
+from msgspec import Struct, ValidationError, convert
 from msgspec.structs import replace
 
-from redis_history._validation import check_function, check_integer, check_time_zone, is_integer
+from redis_history._validation import check_function, check_integer, check_time_zone
 from redis_history.errors import InvalidInputError
 from redis_history.model import Message, Part, Position, ReasoningPart, ToolResultPart, ToolUsePart
 from redis_history.model.ids import check_conversation_id
@@ -347,30 +347,25 @@ def _grouped(hits: Sequence[SearchHit]) -> list[SearchHit]:
     return [hit for exchange in exchanges.values() for hit in exchange]
 
 
+class _Arguments(Struct, forbid_unknown_fields=True):
+    query: str
+    limit: int | None = None
+
+
 def _checked(arguments: Any) -> tuple[str, int] | str:
     """The query and the limit, or an error message for the model."""
-    if isinstance(arguments, str | bytes):
-        try:
+    try:
+        if isinstance(arguments, str | bytes):
             arguments = orjson.loads(arguments)
-        except orjson.JSONDecodeError:
-            return 'Error: the arguments are not valid JSON. Call it like {"query": "words to find", "limit": 5}.'
-    if not isinstance(arguments, Mapping):
-        return 'Error: the arguments are an object such as {"query": "words to find", "limit": 5}.'
-    unknown = sorted(str(key)[:40] for key in arguments if key not in ("query", "limit"))
-    if unknown:
-        return f"Error: there is no parameter {', '.join(unknown[:5])}; there are query and limit."
-    query = arguments.get("query")
-    if not isinstance(query, str) or not query.strip():
-        return "Error: query is required: the words or the question to look for, as a string."
-    limit: Any = arguments.get("limit")
-    if limit is None:
-        limit = DEFAULT_LIMIT
-    if isinstance(limit, str | float):
-        with suppress(ValueError, OverflowError):
-            limit = int(limit) if isinstance(limit, str) or limit.is_integer() else limit
-    if not is_integer(limit, 1):
+        given = convert(arguments, _Arguments, strict=False)
+    except (orjson.JSONDecodeError, ValidationError) as error:
+        return f'Error: {error}. Call it like {{"query": "words to find", "limit": 5}}.'
+    limit = DEFAULT_LIMIT if given.limit is None else given.limit
+    if not given.query.strip():
+        return "Error: query is blank: give the words or the question to look for."
+    if limit < 1:
         return f"Error: limit must be an integer from 1 to {MAX_LIMIT}."
-    return query, min(limit, MAX_LIMIT)
+    return given.query, min(limit, MAX_LIMIT)
 
 
 class _Line:
