@@ -5,9 +5,9 @@ from __future__ import annotations
 import abc
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
-from msgspec import Struct
+from msgspec import Meta, Struct, ValidationError, convert
 
 from redis_history._async.store import AsyncHistoryStore
 from redis_history.formats import from_vercel_ai, to_vercel_ai
@@ -16,6 +16,8 @@ from redis_history.model import Message, Position, tool
 from redis_history.model.pairs import open_calls
 from redis_history.model.runs import RunInfo
 from redis_history.web._http import bad_input
+
+T = TypeVar("T")
 
 #: Messages of a conversation that a client gets.
 LISTED: Final = 1000
@@ -105,22 +107,27 @@ class Protocol(abc.ABC):
         together, and b"" while nothing happens."""
 
 
-def _fields(body: Any, **types: type) -> list[Any]:
-    """The fields of a JSON object, of these types. Raises Refused."""
-    if not isinstance(body, dict):
-        raise bad_input("the body must be a JSON object")
-    for name, kind in types.items():
-        if not isinstance(body.get(name), kind):
-            raise bad_input(f"the body must have the field {name}, a {'list' if kind is list else 'string'}")
-    return [body[name] for name in types]
+class _Options(Struct, rename="camel"):
+    """What a client may want beside an answer: see `replaces` and `fork` of Asked."""
+
+    message_id: str | None = None
+    fork: str | None = None
 
 
-def _option(options: Any, name: str) -> str | None:
-    """An optional id in a JSON object. Raises Refused."""
-    found = options.get(name) if isinstance(options, dict) else None
-    if found is not None and not isinstance(found, str):
-        raise bad_input(f"{name} must be an id, a string")
-    return found
+class _UiRequest(_Options, rename="camel", kw_only=True):
+    """The body of a request of the AI SDK. Other fields are the application's own."""
+
+    id: str
+    messages: Annotated[list[dict[str, Any]], Meta(min_length=1)]
+    trigger: Literal["submit-message", "regenerate-message"] = "submit-message"
+
+
+def _converted(given: Any, kind: type[T]) -> T:
+    """An object of the client. Raises Refused."""
+    try:
+        return convert(given, kind)
+    except ValidationError as error:
+        raise bad_input(f"the body of the request is wrong: {error}") from error
 
 
 class AiSdk(Protocol):
@@ -131,19 +138,14 @@ class AiSdk(Protocol):
     }
 
     def read(self, body: Any) -> Asked:
-        chat, messages = _fields(body, id=str, messages=list)
-        if not messages or not isinstance(messages[-1], dict):
-            raise bad_input("messages must be a list of UI messages, and not empty")
-        last, trigger, named = messages[-1], body.get("trigger", "submit-message"), _option(body, "messageId")
-        fork = _option(body, "fork")
-        if trigger == "regenerate-message":
-            return Asked(chat, replaces=str(last.get("id", "")), fork=fork)
-        if trigger != "submit-message":
-            raise bad_input(f"trigger must be submit-message or regenerate-message, not {str(trigger)[:40]!r}")
+        given = _converted(body, _UiRequest)
+        last = given.messages[-1]
+        if given.trigger == "regenerate-message":
+            return Asked(given.id, replaces=str(last.get("id", "")), fork=given.fork)
         found = from_vercel_ai([last])
         if last.get("role") == "user":
-            return Asked(chat, found, replaces=named, fork=fork)
-        return Asked(chat, results=[one for one in found if one.tool_results], message_id=last["id"])
+            return Asked(given.id, found, replaces=given.message_id, fork=given.fork)
+        return Asked(given.id, results=[one for one in found if one.tool_results], message_id=last["id"])
 
     async def resumed_after(self, chat: str) -> Position | None:
         """The stream replaces one UI message of the client: that which is being written, or else the last one. An
@@ -189,16 +191,16 @@ class AgUi(Protocol):
             given = self._form.RunAgentInput.model_validate(body)
         except ValueError as error:
             raise bad_input(f"the body must be a RunAgentInput: {str(error)[:500]}") from error
-        fork, named = (_option(given.forwarded_props, name) for name in ("fork", "messageId"))
+        wanted = _converted(given.forwarded_props if isinstance(given.forwarded_props, dict) else {}, _Options)
         found = self._form.from_ag_ui(given)
         users = [one for one in found if one.role == "user"]
         results = [one for one in found if one.role == "tool"]
         if not found:  # the client asks again
-            last = named or next((one.id for one in reversed(given.messages) if one.role == "user"), None)
+            last = wanted.message_id or next((one.id for one in reversed(given.messages) if one.role == "user"), None)
             if last is None:
                 raise bad_input("messages must have a message of the user")
-            return Asked(given.thread_id, replaces=last, fork=fork, run_id=given.run_id)
-        return Asked(given.thread_id, users, results, replaces=named, fork=fork, run_id=given.run_id)
+            return Asked(given.thread_id, replaces=last, fork=wanted.fork, run_id=given.run_id)
+        return Asked(given.thread_id, users, results, wanted.message_id, wanted.fork, given.run_id)
 
     def write(self, messages: list[Message]) -> Any:
         return [one.model_dump(mode="json", by_alias=True, exclude_none=True) for one in self._form.to_ag_ui(messages)]

@@ -274,7 +274,7 @@ async def test_rights(serve: Any, store: AsyncHistoryStore) -> None:
     ("body", "named"),
     [
         ([], "object"),
-        ({"messages": []}, "id"),
+        ({"messages": [{}]}, "id"),
         ({"id": "c", "messages": []}, "messages"),
         ({"id": "c", "messages": ["x"]}, "messages"),
         ({"id": "c", "messages": [{"id": "m", "role": "bot", "parts": []}]}, "UI message"),
