@@ -6,13 +6,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NoReturn
+from typing import Any
 
 from redis_history._sync.store import HistoryStore
 from redis_history.cli._output import complain, name
 from redis_history.cli.commands import Context
 from redis_history.engine.urls import parse_url
 from redis_history.errors import BackendRefusedError, ConfigurationError, ConversationNotFoundError, RedisHistoryError
+from redis_history.model import Conversation
 from redis_history.operations.index import read_index_form
 from redis_history.operations.keys import Keyspace
 from redis_history.retry import RetryPolicy
@@ -103,8 +104,10 @@ def other_namespaces(store: HistoryStore) -> str:
     return ""
 
 
-def no_conversation(store: HistoryStore, conversation_id: str) -> NoReturn:
-    """Raises ConversationNotFoundError, with a hint at a possible reason."""
+def existing(store: HistoryStore, conversation_id: str) -> Conversation:
+    """The record of a conversation. Raises ConversationNotFoundError, with a hint at a possible reason."""
+    if record := store.get_conversation(conversation_id):
+        return record
     text = f"there is no conversation '{name(conversation_id[:80])}' in the namespace '{name(store.namespace)}'"
     if store.list_conversations(limit=1):
         raise ConversationNotFoundError(f"{text}; `redis-history ls` lists the existing conversations")

@@ -18,7 +18,7 @@ from redis_history._sync.store import HistoryStore
 from redis_history.cli import _options
 from redis_history.cli._options import Number
 from redis_history.cli._output import complain, console, counted, name, one_line, put
-from redis_history.cli._stores import connect, namespaces, no_conversation, open_store, other_namespaces
+from redis_history.cli._stores import connect, existing, namespaces, open_store, other_namespaces
 from redis_history.cli._timeline import Timeline, author, describe, describe_run
 from redis_history.cli.commands import FAILED, WRONG, Context, define
 from redis_history.errors import CapabilityError
@@ -33,7 +33,7 @@ from redis_history.events import (
     Reset,
 )
 from redis_history.formats.json_form import to_json
-from redis_history.model import Conversation, Message
+from redis_history.model import Conversation, Message, Position
 from redis_history.model.ids import owner_text
 from redis_history.model.runs import RunInfo
 from redis_history.search.hits import Highlight, SearchHit
@@ -156,9 +156,7 @@ def show_command(
     """
     filters = {option: value or None for option, value in filters.items()} | {"include_archived": archived}
     with open_store(context) as store:
-        record = store.get_conversation(conversation)
-        if record is None:
-            no_conversation(store, conversation)
+        record = existing(store, conversation)
         more = False
         if everything:
             messages = store.iter(conversation, **filters)
@@ -200,18 +198,10 @@ def _print_record(screen: Console, record: Conversation, run: RunInfo | None) ->
 
 
 def _archive_of(store: HistoryStore, conversation_id: str) -> Callable[[Message], bool]:
-    """Returns whether a message is archived: all up to the summary are, except system messages."""
-    first = next((one for one in store.iter(conversation_id, batch=50) if one.is_summary or one.role != "system"), None)
-    if first is None or not first.is_summary:
-        return lambda message: False
-    summary = first
-
-    def archived(message: Message) -> bool:
-        if message.id == summary.id or (message.role == "system" and not message.is_summary):
-            return False
-        return message.position is not None and summary.position is not None and message.position <= summary.position
-
-    return archived
+    """Returns whether a message is archived: it is not among the live ones, and not newer than these."""
+    live = {one.id: one.position for one in store.iter(conversation_id)}
+    newest = max(filter(None, live.values()), default=Position(0, 0))
+    return lambda message: message.id not in live and (message.position or newest) <= newest
 
 
 @define("log")
@@ -225,8 +215,7 @@ def log_command(context: Context, conversation: str, limit: int, everything: boo
     --json, each line is a change with its messages as they are now.
     """
     with open_store(context) as store:
-        if store.get_conversation(conversation) is None:
-            no_conversation(store, conversation)
+        existing(store, conversation)
         for event in deque(_log(store, conversation), maxlen=None if everything else limit):
             if context.json:
                 context.emit(to_json(event) | {"changed_at": to_json(event.changed_at)})
@@ -302,8 +291,8 @@ def search_command(
                 raise SystemExit(WRONG) from error
         else:
             hits = store.search(conversation, query, **options)
-            if not hits and store.get_conversation(conversation) is None:
-                no_conversation(store, conversation)
+            if not hits:
+                existing(store, conversation)
     screen = console()
     for hit in hits:
         if context.json:

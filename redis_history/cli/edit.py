@@ -9,10 +9,9 @@ import click
 
 from redis_history.cli import _options
 from redis_history.cli._output import counted, name, progress
-from redis_history.cli._stores import no_conversation, open_store
+from redis_history.cli._stores import existing, open_store
 from redis_history.cli._timeline import describe_run
 from redis_history.cli.commands import FAILED, Context, define
-from redis_history.errors import ConversationNotFoundError
 from redis_history.model import Conversation, Message, Participant, Role, TextPart
 from redis_history.model.ids import owner_of, owner_text
 
@@ -69,8 +68,7 @@ def rename_command(context: Context, conversation: str, title: str) -> None:
     An empty title removes it.
     """
     with open_store(context) as store:
-        if store.get_conversation(conversation) is None:
-            no_conversation(store, conversation)
+        existing(store, conversation)
         store.update_conversation(conversation, title=title or None)
     context.say(f"{name(conversation)}: {name(title)}", conversation_id=conversation, title=title or None)
 
@@ -85,10 +83,8 @@ def fork_command(context: Context, conversation: str, new_id: str | None, throug
     Prints the id of the copy, which has the messages of one moment, also archived ones, and the same record.
     """
     with open_store(context, lasting=True, searches=None) as store:
-        try:
-            made = store.fork(conversation, new_id, through=through)
-        except ConversationNotFoundError:
-            no_conversation(store, conversation)
+        existing(store, conversation)
+        made = store.fork(conversation, new_id, through=through)
     context.say(name(made.conversation_id), conversation_id=made.conversation_id, message_count=made.message_count)
 
 

@@ -20,7 +20,7 @@ from redis_history._sync.store import HistoryStore
 from redis_history.cli import _options
 from redis_history.cli._options import Number
 from redis_history.cli._output import Update, complain, counted, name, one_line, progress
-from redis_history.cli._stores import check_url, connect, no_conversation, open_store, other_namespaces
+from redis_history.cli._stores import check_url, connect, existing, open_store, other_namespaces
 from redis_history.cli.commands import FAILED, WRONG, Context, define
 from redis_history.engine.urls import parse_url
 from redis_history.errors import InvalidInputError
@@ -271,8 +271,7 @@ def export_command(
         raise click.UsageError("--resume needs a file: name it with --output")
     with open_store(context, lasting=True) as store:
         for conversation_id in conversations:
-            if store.get_conversation(conversation_id) is None:
-                no_conversation(store, conversation_id)
+            existing(store, conversation_id)
         with progress("exporting", context, quiet=quiet) as update:
 
             def show(done: Exported) -> None:

@@ -9,23 +9,22 @@ import os
 import secrets
 import signal
 import socket
-import sys
 import tempfile
 import threading
 import webbrowser
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
 from redis_history._async.store import AsyncHistoryStore
 from redis_history.cli._options import Number
-from redis_history.cli._output import complain
 from redis_history.cli._stores import connect, search_options
-from redis_history.cli.commands import INTERRUPTED, TERMINATED, WRONG, Context, define
+from redis_history.cli.commands import INTERRUPTED, TERMINATED, Context, define
 from redis_history.engine.urls import parse_url
 from redis_history.errors import ConfigurationError
+from redis_history.integrations._extras import missing
 from redis_history.model.ids import owner_of
 from redis_history.retry import RetryPolicy
 
@@ -66,7 +65,7 @@ def serve_command(
         from redis_history.web.access import holder
         from redis_history.web.application import Invitation, application, check_token
     except ImportError as error:
-        _missing(f"serve needs more packages ({error}): pip install 'redis_history[cli,web]'")
+        raise missing("cli,web", error) from error
     token = check_token(os.environ.get("REDIS_HISTORY_TOKEN") or secrets.token_urlsafe(24))
     limits = Limits(streams=max_streams, streams_per_address=max_streams_per_address)
 
@@ -135,11 +134,6 @@ def _limited(app: Any, **options: Any) -> Any:
         ws="none",
         **options,
     )
-
-
-def _missing(text: str) -> NoReturn:
-    complain(text)
-    sys.exit(WRONG)
 
 
 @contextlib.contextmanager
@@ -218,10 +212,7 @@ def mcp_command(
     """
     if bool(conversations) + (user is not None) + everything != 1:
         raise click.UsageError("give one of --conversation, --user and --all")
-    try:
-        from redis_history.integrations.mcp_server import mcp_server
-    except ImportError as error:
-        _missing(str(error))
+    from redis_history.integrations.mcp_server import mcp_server
 
     async def work() -> None:
         with connect(context) as first:

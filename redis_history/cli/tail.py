@@ -18,7 +18,7 @@ from redis_history._sync.subscription import Feed
 from redis_history.cli import _options
 from redis_history.cli._options import Number
 from redis_history.cli._output import complain, console, name, put
-from redis_history.cli._stores import no_conversation, open_store
+from redis_history.cli._stores import existing, open_store
 from redis_history.cli._timeline import Timeline, describe
 from redis_history.cli.commands import Context, define
 from redis_history.events import Event, ReplyEnded, ReplyGrew
@@ -59,8 +59,8 @@ def tail_command(
             return
         start = after
         if start is None:
-            if not follow and store.get_conversation(conversation) is None:
-                no_conversation(store, conversation)
+            if not follow:
+                existing(store, conversation)
             snapshot = store.snapshot(conversation, limit=max(limit, 1))
             if follow and not snapshot.cursor.revision:
                 complain(f"there is no conversation '{name(conversation)}' yet; waiting for it")
@@ -70,8 +70,8 @@ def tail_command(
                 return
         with store.subscribe(conversation, after=start) as changes:
             _print_changes(changes, printer, follow, stopped)
-        if not follow and store.get_conversation(conversation) is None:
-            no_conversation(store, conversation)
+        if not follow:
+            existing(store, conversation)
 
 
 @contextmanager
