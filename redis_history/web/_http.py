@@ -17,8 +17,8 @@ from urllib.parse import parse_qsl, urlsplit
 import orjson
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from redis_history import errors
@@ -193,7 +193,7 @@ def is_same_origin(request: Request) -> bool:
     return request.headers.get("sec-fetch-site", "none") in ("none", "same-origin")
 
 
-class EventStream(Response):
+class EventStream(StreamingResponse):
     """A response with server-sent events. Sends `chunks` until they end, the client disconnects, or it accepts no data
     for `patience` seconds. `is_cut()`: whether the chunks have ended too early. Then the connection is closed without
     the end of the response, so that the client knows it.
@@ -212,38 +212,23 @@ class EventStream(Response):
         on_end: Callable[[], object],
         is_cut: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.status_code = 200
-        self.background = None
-        self.init_headers({"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"})
+        super().__init__(chunks, headers={"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"})
         self._chunks, self._patience, self._on_end, self._is_cut = chunks, patience, on_end, is_cut
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_all() -> None:
-            if scope["method"] != "HEAD":
-                async for chunk in self._chunks:
-                    async with asyncio.timeout(self._patience):
-                        await send({"type": "http.response.body", "body": chunk, "more_body": True})
-            if not self._is_cut():
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-        async def wait_for_disconnect() -> None:
-            while (await receive())["type"] != "http.disconnect":
-                pass
+        async def send_in_time(message: Message) -> None:
+            if message.get("more_body", True) or not self._is_cut():
+                async with asyncio.timeout(self._patience):
+                    await send(message)
 
         try:
-            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            tasks = [asyncio.ensure_future(send_all()), asyncio.ensure_future(wait_for_disconnect())]
-            try:
-                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for task in tasks:
-                    task.cancel()
-                outcome, _ = await asyncio.gather(*tasks, return_exceptions=True)
+            if scope["method"] == "HEAD":
+                await self._chunks.aclose()
+            with suppress(ClientDisconnect, TimeoutError, OSError):
+                await super().__call__(scope, receive, send_in_time)
         finally:
             self._on_end()
             await self._chunks.aclose()
-        if isinstance(outcome, Exception) and not isinstance(outcome, TimeoutError | OSError):
-            raise outcome
 
 
 def with_headers(send: Send, added: Mapping[str, str]) -> Send:

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
+from random import sample
 from typing import Any, Final
 
 from redis_history import events
@@ -253,7 +254,6 @@ class Hub:
         self._store, self._heartbeat, self._grace = store, heartbeat, grace
         self._watches: dict[str | None, Any] = {}  # by the conversation; None: the list of all
         self._checks: asyncio.Task[None] | None = None
-        self._next_check = 0
 
     def follow(self, conversation_id: str, cursor: str) -> AsyncGenerator[bytes, None]:
         """The stream of a conversation after a cursor."""
@@ -290,9 +290,7 @@ class Hub:
         """Say in all streams whether the store can be reached. A subscription waits silently for it."""
         while self._watches:
             watches = list(self._watches.items())
-            first = self._next_check % len(watches)
-            some = (watches[first:] + watches[:first])[:_CHECKED]
-            self._next_check = first + len(some)
+            some = sample(watches, min(_CHECKED, len(watches)))
             away = await asyncio.gather(*(self._is_away(name) for name, _ in some))
             if any(away) or any(watch.away for _, watch in watches):
                 some, away = watches, await asyncio.gather(*(self._is_away(name) for name, _ in watches))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
+import re
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -153,16 +154,15 @@ class LiveView(Guarded):
         await response(scope, receive, send)
 
     async def _answer(self, http: Request) -> Response:
-        segments = path_of(http.scope).split(b"/")
+        path = path_of(http.scope)
         for pattern, endpoints in _PATTERNS.items():
-            found = _match(pattern, segments)
-            if found is None:
+            if (found := pattern.fullmatch(path)) is None:
                 continue
             endpoint = endpoints.get("GET" if http.method == "HEAD" else http.method)
             if endpoint is None:
                 allowed = sorted({*endpoints, *(["HEAD"] if "GET" in endpoints else [])})
                 raise Refused(405, "method_not_allowed", "not a method of this path", {"Allow": ", ".join(allowed)})
-            ids = {name: path_id(segment) for name, segment in found.items()}
+            ids = {name: path_id(segment) for name, segment in found.groupdict().items()}
             return await endpoint.run(self, await self._check(endpoint, http, ids))
         raise Refused(404, "not_found", "there is no such path; see v1 in the documentation of the HTTP interface")
 
@@ -315,15 +315,11 @@ API: Final[dict[str, dict[str, Endpoint]]] = {
     "/v1/events": {"GET": Endpoint(LiveView.events, "list", "Event")},
     "/v1/search": {"GET": Endpoint(_endpoints.search, "list", "Hits", _SEARCH)},
 }
-_PATTERNS: Final = {tuple(path.encode().split(b"/")): endpoints for path, endpoints in API.items()}
-
-
-def _match(pattern: tuple[bytes, ...], segments: list[bytes]) -> dict[str, bytes] | None:
-    """The segments of a path that are ids, by name; None if the path is another one."""
-    pairs = list(zip(pattern, segments, strict=False))
-    if len(pattern) != len(segments) or any(name != one for name, one in pairs if not name.startswith(b"{")):
-        return None
-    return {name[1:-1].decode(): one for name, one in pairs if name.startswith(b"{")}
+#: The segments of ids are still percent-encoded, so they contain no slash.
+_PATTERNS: Final = {
+    re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]*)", path.replace(".", r"\.")).encode()): endpoints
+    for path, endpoints in API.items()
+}
 
 
 def path_of(scope: Scope) -> bytes:
