@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from datetime import date
 from typing import Any, Final
 
@@ -64,27 +65,18 @@ def author(message: Message) -> str:
     return name(message.role if participant is None else participant.display_name or participant.id)
 
 
+@dataclass
 class Timeline:
     """Prints messages one below the other. `tools`, `reasoning`: whether to show these parts; `full`: whether to show
     long parts in full. `archived(message)`: whether a message is in the archive. `edited`: ids of edited messages."""
 
-    def __init__(
-        self,
-        screen: Console,
-        *,
-        tools: bool,
-        reasoning: bool,
-        full: bool,
-        archived: Callable[[Message], bool] = lambda message: False,
-        edited: frozenset[str] = frozenset(),
-    ) -> None:
-        self._screen = screen
-        self._tools = tools
-        self._reasoning = reasoning
-        self._full = full
-        self._archived = archived
-        self._edited = edited
-        self._day: date | None = None
+    screen: Console
+    tools: bool
+    reasoning: bool
+    full: bool
+    archived: Callable[[Message], bool] = lambda message: False
+    edited: frozenset[str] = frozenset()
+    _day: date | None = None  # of the message that was printed last
 
     def print_all(self, messages: Iterable[Message]) -> None:
         """Print messages, with calls and results side by side."""
@@ -98,8 +90,8 @@ class Timeline:
             return  # all its parts are hidden
         self.head(message, note)
         for text, indent in lines or [(Text("(empty)", style="dim"), 2)]:
-            put(self._screen, text, indent)
-        self._screen.print()
+            put(self.screen, text, indent)
+        self.screen.print()
 
     def grow(self, before: Message, message: Message, within_line: bool) -> bool:
         """Print what is new in a reply since `before`. Takes and returns whether the last line is unfinished."""
@@ -108,15 +100,15 @@ class Timeline:
             if part == old:
                 continue
             if within_line and old is None:
-                self._screen.print()
+                self.screen.print()
                 within_line = False
             if isinstance(part, TextPart):
                 more = visible(part.text[len(old.text) if isinstance(old, TextPart) else 0 :]).replace("\n", "\n  ")
-                self._screen.print(Text(more if within_line else f"  {more}"), end="", soft_wrap=True)
+                self.screen.print(Text(more if within_line else f"  {more}"), end="", soft_wrap=True)
                 within_line = True
             else:
                 for text, indent in self._lines(replace(message, parts=(part,), sources=()), {}):
-                    put(self._screen, text, indent)
+                    put(self.screen, text, indent)
         return within_line
 
     def head(self, message: Message, note: str = "") -> None:
@@ -124,7 +116,7 @@ class Timeline:
         time = message.timestamp.astimezone() if message.timestamp else None
         if time is not None and time.date() != self._day:
             self._day = time.date()
-            self._screen.print(Text(f"── {self._day.isoformat()} ──", style="dim"))
+            self.screen.print(Text(f"── {self._day.isoformat()} ──", style="dim"))
         head = Text.assemble((f"{time.strftime('%H:%M:%S') if time else '':8}  ", "dim"))
         if message.is_summary:
             head.append("Summary of earlier messages", style="bold magenta")
@@ -133,11 +125,11 @@ class Timeline:
             if author(message) != message.role:
                 head.append(f"  {message.role}", style="dim")
         notes = [note, message.scope, message.status == "interrupted" and "interrupted"]
-        notes += [message.id in self._edited and "edited", message.is_pinned and "pinned"]
-        notes.append(self._archived(message) and "archived")
+        notes += [message.id in self.edited and "edited", message.is_pinned and "pinned"]
+        notes.append(self.archived(message) and "archived")
         if shown := " · ".join(note for note in notes if note):
             head.append(f"  {shown}", style="dim")
-        self._screen.print(head)
+        self.screen.print(head)
 
     def _lines(self, message: Message, results: _Results) -> Iterator[tuple[Text, int]]:
         """The content of a message, each piece with its indentation."""
@@ -148,13 +140,13 @@ class Timeline:
             match part:
                 case TextPart() if part.text:
                     yield Text(visible(part.text)), 2
-                case ReasoningPart() if part.text and self._reasoning:
+                case ReasoningPart() if part.text and self.reasoning:
                     yield Text(visible(part.text), style="dim italic"), 2
-                case ToolUsePart() if self._tools:
+                case ToolUsePart() if self.tools:
                     yield self._call(part), 2
                     if index in results:
                         yield self._result(results[index], ""), 4
-                case ToolResultPart() if self._tools:
+                case ToolResultPart() if self.tools:
                     yield self._result(part, f"{name(part.name or part.tool_use_id)}: "), 2
                 case AttachmentPart():
                     yield _attachment(part), 2
@@ -169,7 +161,7 @@ class Timeline:
             arguments = ", ".join(f"{name(str(key))}={_json(value)}" for key, value in part.input.items())
         else:
             arguments = _json(part.input)
-        if not self._full and len(arguments) > _INPUT_CHARACTERS:
+        if not self.full and len(arguments) > _INPUT_CHARACTERS:
             arguments = f"{arguments[:_INPUT_CHARACTERS]}… ({len(arguments):,} characters)"
         return Text.assemble(("→ ", "yellow"), (name(part.name), "yellow"), f"({arguments})")
 
@@ -177,7 +169,7 @@ class Timeline:
         text = visible(content_text(part.content)) or _json(part.content)
         lines = text.split("\n")
         short = "\n".join(lines[:_RESULT_LINES])[:_RESULT_CHARACTERS]
-        if not self._full and len(short) < len(text):
+        if not self.full and len(short) < len(text):
             text = f"{short}… ({len(lines):,} lines, {len(text):,} characters; --full shows all)"
         sign, style = ("✗ ", "red") if part.is_error else ("← ", "yellow")
         aligned = text.replace("\n", "\n  ")

@@ -8,6 +8,7 @@ from typing import Final, Literal, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from msgspec import Struct
+from rich.filesize import decimal
 
 from redis_history.capabilities import Capabilities
 from redis_history.engine.server_info import merged_flags
@@ -154,7 +155,7 @@ def _memory(server: Capabilities, answers: Answers, where: Where) -> _Result:
     used = max((int(info.get("used_memory", 0)) for info in answers.info), default=0)
     limits = [int(info.get("maxmemory", 0)) for info in answers.info]
     limit = min((one for one in limits if one), default=0)
-    text = f"{server.eviction or 'policy unknown'}, {size(used)} in use" + (f" of {size(limit)}" if limit else "")
+    text = f"{server.eviction or 'policy unknown'}, {decimal(used)} in use" + (f" of {decimal(limit)}" if limit else "")
     if server.eviction not in (None, "noeviction"):
         text += ": when memory is full, the server deletes conversations"
         return "problem", text, where.config("maxmemory-policy", "noeviction")
@@ -162,13 +163,6 @@ def _memory(server: Capabilities, answers: Answers, where: Where) -> _Result:
         text += ": memory is nearly full; when it is full, the server rejects writes"
         return "limited", text, where.config("maxmemory", f"{2 * limit}")
     return "ok", text, None
-
-
-def size(count: int) -> str:
-    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
-        if count >= unit:
-            return f"{count / unit:.1f} {name}"
-    return f"{count} bytes"
 
 
 def _persistence(server: Capabilities, where: Where) -> _Result:
