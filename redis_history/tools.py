@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, tzinfo
+from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, overload
 
@@ -12,6 +13,7 @@ import orjson
 from msgspec import Struct, ValidationError, convert
 from msgspec.structs import replace
 
+from redis_history._faces import answer_of, run_at_once
 from redis_history._validation import check_function, check_integer, check_time_zone
 from redis_history.errors import InvalidInputError
 from redis_history.model import Message, Part, Position, ReasoningPart, ToolResultPart, ToolUsePart
@@ -121,43 +123,39 @@ class _Tool:
         """An item of `tools` for Mistral's chat completions."""
         return {"type": "function", "function": self._function()}
 
-    def _run(self, arguments: Any) -> Generator[tuple[str, dict[str, Any]], Any, str]:
-        """Yields a method of the store and its options, and gets what it returns. Returns the answer for the model."""
-        checked = _checked(arguments)
-        if isinstance(checked, str):
-            return self._cut(checked)
-        query, limit = checked
-        before: Position | None = None
-        for count in _NEWEST:
-            newest = yield "get", {"limit": count}
-            start = _last_user_message(newest)
-            if start is not None and not _is_finished(newest[start:]):
-                before = newest[start].position
-            if start is not None or len(newest) < count:
-                break
-        hits = yield from self._search(query, limit, before)
-        if not hits and (words := query.translate(_QUOTES)) != query:
-            # If a phrase in quotes is only in earlier searches for it, its words are searched for, as they were then.
-            hits = yield from self._search(words, limit, before)
+    async def _answer_to(self, arguments: Any) -> str:
+        """The answer for the model to the arguments that it wrote. Does not wait for a synchronous store."""
+        try:
+            query, limit = _checked(arguments)
+            before = await self._turn_in_progress()
+            hits = await self._search(query, limit, before)
+            if not hits and (words := query.translate(_QUOTES)) != query:
+                # If a phrase in quotes is only in earlier searches for it, its words are searched for, as they were.
+                hits = await self._search(words, limit, before)
+        except InvalidInputError as error:
+            return self._cut(f"Error: {error}")
         return self._answer(_grouped(hits))
 
-    def _search(
-        self, query: str, limit: int, before: Position | None
-    ) -> Generator[tuple[str, dict[str, Any]], Any, list[SearchHit]]:
+    async def _turn_in_progress(self) -> Position | None:
+        """The position of the user message that the assistant has not finished to answer; None if there is none."""
+        for count in _NEWEST:
+            newest = await answer_of(self._store.get(self._conversation_id, limit=count))
+            start = _last_user_message(newest)
+            if start is not None:
+                return None if _is_finished(newest[start:]) else newest[start].position
+            if len(newest) < count:
+                break
+        return None
+
+    async def _search(self, query: str, limit: int, before: Position | None) -> list[SearchHit]:
         """The hits without what the model has already, best first."""
-        options: dict[str, Any] = {
-            "query": query,
-            "before": before,
-            "token_cap": None,
-            "context": _CONTEXT,
-            "highlight": True,
-            "time_zone": self._time_zone,
-        }
+        options = {"before": before, "token_cap": None, "context": _CONTEXT, "highlight": True}
+        search = partial(self._store.search, self._conversation_id, query, time_zone=self._time_zone, **options)
         hits: list[SearchHit] = []
         offset, size, enough = 0, 2 * limit, limit
         while enough > 0 and offset < DEPTH:
             size = min(size, DEPTH - offset)
-            found = yield "search", {**options, "limit": size, "offset": offset}
+            found = await answer_of(search(limit=size, offset=offset))
             terms = terms_of(found) or parse_query(query)
             for hit in found:
                 if (rest := _without_excluded_parts(hit, terms)) is not None:
@@ -211,15 +209,7 @@ class ConversationSearchTool(_Tool):
 
     def run(self, arguments: Any) -> str:
         """The answer to the arguments that the model wrote: a mapping, or JSON text."""
-        steps, found = self._run(arguments), None
-        try:
-            while True:
-                method, options = steps.send(found)
-                found = getattr(self._store, method)(self._conversation_id, **options)
-        except StopIteration as end:
-            return str(end.value)
-        except InvalidInputError as error:
-            return self._cut(f"Error: {error}")
+        return run_at_once(self._answer_to(arguments))
 
 
 class AsyncConversationSearchTool(_Tool):
@@ -230,15 +220,7 @@ class AsyncConversationSearchTool(_Tool):
 
     async def run(self, arguments: Any) -> str:
         """The answer to the arguments that the model wrote: a mapping, or JSON text."""
-        steps, found = self._run(arguments), None
-        try:
-            while True:
-                method, options = steps.send(found)
-                found = await getattr(self._store, method)(self._conversation_id, **options)
-        except StopIteration as end:
-            return str(end.value)
-        except InvalidInputError as error:
-            return self._cut(f"Error: {error}")
+        return await self._answer_to(arguments)
 
 
 @overload
@@ -352,19 +334,19 @@ class _Arguments(Struct, forbid_unknown_fields=True):
     limit: int | None = None
 
 
-def _checked(arguments: Any) -> tuple[str, int] | str:
-    """The query and the limit, or an error message for the model."""
+def _checked(arguments: Any) -> tuple[str, int]:
+    """The query and the limit. Raises InvalidInputError."""
     try:
         if isinstance(arguments, str | bytes):
             arguments = orjson.loads(arguments)
         given = convert(arguments, _Arguments, strict=False)
     except (orjson.JSONDecodeError, ValidationError) as error:
-        return f'Error: {error}. Call it like {{"query": "words to find", "limit": 5}}.'
+        example = '{"query": "words to find", "limit": 5}'
+        raise InvalidInputError(f"{error}. Call it like {example}.") from error
     limit = DEFAULT_LIMIT if given.limit is None else given.limit
     if not given.query.strip():
-        return "Error: query is blank: give the words or the question to look for."
-    if limit < 1:
-        return f"Error: limit must be an integer from 1 to {MAX_LIMIT}."
+        raise InvalidInputError("query is blank: give the words or the question to look for.")
+    check_integer(limit, "limit", 1, error=InvalidInputError)
     return given.query, min(limit, MAX_LIMIT)
 
 
