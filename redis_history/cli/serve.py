@@ -108,7 +108,7 @@ def serve_command(
                 base = _url(listener)
                 context.say(f"{base}?token={token}", url=f"{base}?token={token}")
                 if not context.json:
-                    _explain(context, host, allow_writes)
+                    _explain(context, listener, allow_writes)
                 with _opened(f"{base}?code={invitation.code}") if invitation else contextlib.nullcontext():
                     await server.serve(sockets=[listener])
 
@@ -178,14 +178,11 @@ def _opened(url: str) -> Iterator[None]:
         yield
 
 
-def _explain(context: Context, host: str, allow_writes: bool) -> None:
+def _explain(context: Context, listener: socket.socket, allow_writes: bool) -> None:
     rights = "may change conversations" if allow_writes else "read-only"
     click.echo(f"namespace {context.namespace!r}, {rights}; ends with Ctrl-C", err=True)
-    try:
-        local = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        local = host == "localhost"
-    if not local:
+    host = listener.getsockname()[0]
+    if not ipaddress.ip_address(host).is_loopback:
         click.echo(
             f"Warning: listening on {host}. Anybody who reaches this machine and has the token sees all "
             "conversations, and the connection is not encrypted: use a proxy with TLS.",
