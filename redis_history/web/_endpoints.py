@@ -72,10 +72,8 @@ async def conversations(view: LiveView, request: ApiRequest) -> Response:
         for shape, one in zip(shapes, kept, strict=True):
             shape["last"] = message_preview(one.last_message)
     more = end < offset + len(found) and end <= _LIST_END
-    total = None
-    if (
-        view.open_to_all and origin is None and None in (owner, agent)
-    ):  # with both filters, it would take a read of all records
+    total = None  # unknown with both filters, which would take a read of all records
+    if view.open_to_all and origin is None and None in (owner, agent):
         total = await view.store.count_conversations(user_id=owner, agent_name=agent)
     return answer({"conversations": shapes, "next": str(end) if more else None, "total": total})
 

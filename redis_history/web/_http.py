@@ -23,7 +23,6 @@ from starlette.types import Message, Receive, Scope, Send
 
 from redis_history import errors
 from redis_history.model import Position
-from redis_history.model.ids import check_conversation_id
 from redis_history.web._shape import dumps
 
 _logger = logging.getLogger("redis_history")
@@ -120,8 +119,6 @@ class ApiRequest:
         if len(self._query) != len(pairs):
             raise bad_input("a parameter of the URL is given twice")
         self.conversation_id = path.get("conversation") or self.text("conversation")
-        if self.conversation_id is not None:
-            check_conversation_id(self.conversation_id)
 
     def text(self, name: str) -> str | None:
         """A parameter; None if missing or empty."""

@@ -102,10 +102,8 @@ class ConversationWatch(_Watch):
         match event:
             case events.ReplyEnded():
                 ended = [event.message_id]
-            case events.MessagesDeleted():
-                ended = event.message_ids
-            case events.MessagesAppended():
-                ended = event.removed_ids
+            case events.MessagesDeleted(message_ids=ended) | events.MessagesAppended(removed_ids=ended):
+                pass
             case events.HistoryCleared() | events.HistoryRestored() | events.ConversationDeleted() | events.Reset():
                 ended = list(self._growing)
         for message_id in ended:

@@ -14,6 +14,8 @@ from starlette.requests import Request
 
 from redis_history._validation import check_function, is_coroutine_function
 from redis_history.model import Participant
+from redis_history.model.ids import check_conversation_id
+from redis_history.web._http import Refused, is_same_origin
 
 #: "list": list conversations, or search in all of them; each result also needs "read". "read": read a conversation
 #: and its future changes. "append": append to it as the signed-in user. "append_as": append with any role and
@@ -63,6 +65,15 @@ class Guarded(ABC):
     async def allows(self, request: Request, conversation_id: str | None, action: Action) -> bool:
         """Whether `authorize` allows the action."""
         return await call(self._authorize, request, conversation_id, action) is True
+
+    async def check(self, request: Request, conversation_id: str | None, action: Action) -> None:
+        """Raises Refused for an action that is not allowed, or that a page of another origin asks for."""
+        if conversation_id is not None:
+            check_conversation_id(conversation_id)
+        if request.method not in ("GET", "HEAD") and not is_same_origin(request):
+            raise Refused(403, "wrong_origin", "a page of another origin sent this request")
+        if not await self.allows(request, conversation_id, action):
+            raise Refused(403, "forbidden", f"this request needs the right {action!r}")
 
     async def signed_in(self, request: Request) -> Participant | None:
         """The signed-in user, as the author of messages that this request appends."""

@@ -22,7 +22,6 @@ from redis_history._validation import check_choice, check_function, check_second
 from redis_history.errors import RedisHistoryError, RunStopped
 from redis_history.integrations._extras import check_store
 from redis_history.model import Message, Position
-from redis_history.model.ids import check_conversation_id
 from redis_history.model.runs import RunInfo
 from redis_history.web._feed import Feed
 from redis_history.web._http import (
@@ -32,10 +31,9 @@ from redis_history.web._http import (
     answer,
     bad_input,
     failure,
-    is_same_origin,
     json_body,
 )
-from redis_history.web.access import Action, Authorize, Guarded, SignedIn
+from redis_history.web.access import Authorize, Guarded, SignedIn, call
 from redis_history.web.protocols import LISTED, AgUi, AiSdk, Asked, Protocol, new_results
 from redis_history.web.routing import path_id, path_of
 
@@ -158,23 +156,16 @@ class ChatEndpoints(Guarded):
                 return await self._messages(http, path_id(chat))
         raise Refused(404, "not_found", "there is no such path, or it has another method")
 
-    async def _check(self, http: Request, chat: str, action: Action) -> None:
-        check_conversation_id(chat)
-        if http.method == "POST" and not is_same_origin(http):
-            raise Refused(403, "wrong_origin", "a page of another origin sent this request")
-        if not await self.allows(http, chat, action):
-            raise Refused(403, "forbidden", f"this request needs the right {action!r}")
-
     async def _send(self, http: Request) -> Response:
         asked = self._protocol.read(await json_body(http, _MAX_BODY))
-        await self._check(http, asked.conversation_id, "append")
+        await self.check(http, asked.conversation_id, "append")
         if asked.fork is not None:
-            await self._check(http, asked.conversation_id, "fork")
-            await self._check(http, asked.fork, "append")
+            await self.check(http, asked.conversation_id, "fork")
+            await self.check(http, asked.fork, "append")
         elif asked.replaces is not None:
-            await self._check(http, asked.conversation_id, "delete")
+            await self.check(http, asked.conversation_id, "delete")
         if self._protocol.has_snapshots:
-            await self._check(http, asked.fork or asked.conversation_id, "read")
+            await self.check(http, asked.fork or asked.conversation_id, "read")
         if self._closed:
             raise Refused(503, "ending", "the application is ending", {"Retry-After": "5"})
         kept = None if asked.replaces is None else await self._replaced(asked)
@@ -193,7 +184,7 @@ class ChatEndpoints(Guarded):
             if self._busy == "refuse" and (kept is not None or not await self._is_copy(asked, active)):
                 raise Refused(409, "conflict", "an answer is being written; wait for its end, or stop it")
             if kept is not None:  # the answer that is being written is replaced, too
-                await self._check(http, chat, "stop")
+                await self.check(http, chat, "stop")
                 await self._store.stop_run(chat)
         if kept is not None:
             await self._edit(asked, kept, http)
@@ -227,7 +218,7 @@ class ChatEndpoints(Guarded):
             wait *= 2
 
     async def _resume(self, http: Request, chat: str) -> Response:
-        await self._check(http, chat, "read")
+        await self.check(http, chat, "read")
         run = await self._store.get_run(chat)
         run_id = None
         # An answer that has failed is sent too, because its stream ends with an error: nobody else tells the client.
@@ -239,12 +230,12 @@ class ChatEndpoints(Guarded):
         return self._stream(Asked(chat), run_id, after, resumed=True)
 
     async def _stop(self, http: Request, chat: str) -> Response:
-        await self._check(http, chat, "stop")
+        await self.check(http, chat, "stop")
         await self._store.stop_run(chat)
         return Response(status_code=204)
 
     async def _messages(self, http: Request, chat: str) -> Response:
-        await self._check(http, chat, "read")
+        await self.check(http, chat, "read")
         return answer(self._protocol.write(await self._store.get(chat, limit=LISTED)))
 
     def _stream(self, asked: Asked, run_id: str | None, after: Position | None, *, resumed: bool = False) -> Response:
@@ -338,12 +329,8 @@ class ChatEndpoints(Guarded):
             async with run:
                 if replaced is not None:
                     await self._remove(run.conversation_id, *replaced)
-                if is_coroutine_function(self._answer):
-                    await self._answer(run)  # type: ignore[misc]
-                else:
-                    outcome = await asyncio.to_thread(self._answer, _Blocking(run, asyncio.get_running_loop()))
-                    if inspect.isawaitable(outcome):
-                        await outcome
+                blocks = not is_coroutine_function(self._answer)
+                await call(self._answer, _Blocking(run, asyncio.get_running_loop()) if blocks else run)
         except RunStopped:
             pass
         except RedisHistoryError as error:

@@ -173,8 +173,6 @@ class LiveView(Guarded):
         if endpoint.fields is not None:
             if self.read_only:
                 raise Refused(403, "read_only", "this view is read-only")
-            if not _http.is_same_origin(http):
-                raise Refused(403, "wrong_origin", "a page of another origin sent this request")
             if http.method != "DELETE" or "content-type" in http.headers:
                 await request.read_body()
             if request.body.keys() & set(endpoint.as_fields):
@@ -182,8 +180,7 @@ class LiveView(Guarded):
         request.check_names(endpoint.parameters, (*(endpoint.fields or ()), *endpoint.as_fields))
         if right == "list" and request.conversation_id is not None:
             right = "read"
-        if not await self.allows(http, request.conversation_id, right):
-            raise Refused(403, "forbidden", f"this request needs the right {right!r}")
+        await self.check(http, request.conversation_id, right)
         return request
 
     async def events(self, request: ApiRequest) -> Response:

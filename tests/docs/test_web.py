@@ -6,7 +6,7 @@ import inspect
 import re
 from typing import get_args
 
-from redis_history.web import Limits, _endpoints, _events, _http, _shape, application, routing
+from redis_history.web import Limits, _endpoints, _events, _http, _shape, access, application, routing
 from redis_history.web.access import Action
 from redis_history.web.routing import API
 from tests.docs.pages import DOCS, code, prose, rows, sections
@@ -48,7 +48,7 @@ def test_every_event() -> None:
 
 def test_every_error() -> None:
     codes: set[str] = set()
-    for module in (_endpoints, _http, application, routing):
+    for module in (_endpoints, _http, access, application, routing):
         source = inspect.getsource(module)
         codes |= set(re.findall(r'(?:Refused|problem)\(\s*\d{3}, "(\w+)"', source))
         codes |= set(re.findall(r'\d{3}: "(\w+)"', source))
