@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from redis_history import events
@@ -158,12 +157,11 @@ class Ring:
     def read(self, index: int) -> list[Entry]:
         """The entry at `index`, and the next ones while they are small. `index` must not be before `start`."""
         entries: list[Entry] = []
-        size = 0
-        for entry in islice(self._entries, index - self.start, None):
-            size += len(entry.data)
-            if size > _AT_ONCE and entries:
-                break
-            entries.append(entry)
+        size, at = 0, index - self.start
+        while at < len(self._entries) and (not entries or size + len(self._entries[at].data) <= _AT_ONCE):
+            entries.append(self._entries[at])
+            size += len(self._entries[at].data)
+            at += 1
         return entries
 
     def wake(self) -> None:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Final
 
-from redis_history.web._events import PING
+from redis_history.web._events import PING, Entry, Ring
 
 _logger = logging.getLogger("redis_history")
 
-#: Bytes that a reader gets per read.
-_AT_ONCE: Final = 65_536
 #: Seconds in which an event loop runs what is ready, unless it has too much to do; the longest pause of a feed then.
 _LAG: Final = 0.01
 _LONGEST_PAUSE: Final = 0.25
@@ -26,9 +25,7 @@ class Feed:
     def __init__(self, chunks: AsyncGenerator[bytes, None]) -> None:
         self.readers = 0
         self.is_cut = False
-        self._frames: list[bytes] = []
-        self._done = False
-        self._news = asyncio.Event()
+        self._ring = Ring(count=sys.maxsize, size=sys.maxsize)
         self.task = asyncio.create_task(self._collect(chunks), name="redis_history-chat-feed")
 
     async def _collect(self, chunks: AsyncGenerator[bytes, None]) -> None:
@@ -37,8 +34,8 @@ class Feed:
             async with aclosing(chunks):
                 async for chunk in chunks:
                     if chunk:
-                        self._frames.append(chunk)
-                    self._wake()
+                        self._ring.add(Entry("", "", chunk))
+                    self._ring.wake()
                     # Under load, events are collected for longer, so that they take fewer reads and writes.
                     began = loop.time()
                     await asyncio.sleep(0)  # lets all readers write
@@ -48,35 +45,22 @@ class Feed:
             self.is_cut = True
             _logger.warning("the stream of an answer ends, and clients reconnect: %s", error)
         finally:
-            self._done = True
-            self._wake()
+            self._ring.close()
 
     def cut(self) -> None:
         """End the streams of all readers before the answer ends."""
-        self.is_cut = self.is_cut or not self._done
+        self.is_cut = self.is_cut or not self._ring.closed
         self.task.cancel()
-
-    def _wake(self) -> None:
-        news, self._news = self._news, asyncio.Event()
-        news.set()
 
     async def read(self) -> AsyncGenerator[bytes, None]:
         index = 0
         while not self.is_cut:
-            if index < len(self._frames):
-                chunk, index = self._after(index)
-                yield chunk
-            elif self._done:
+            if entries := self._ring.read(index):
+                index += len(entries)
+                yield b"".join(entry.data for entry in entries)
+            elif self._ring.closed:
                 return
             else:
-                await self._news.wait()
-                if index == len(self._frames) and not self._done:
+                await self._ring.wait()
+                if index == self._ring.end and not self._ring.closed:
                     yield PING
-
-    def _after(self, index: int) -> tuple[bytes, int]:
-        """The frames from an index on, in one piece except for large ones, and the index after them."""
-        size, end = 0, index
-        while end < len(self._frames) and (size == 0 or size + len(self._frames[end]) <= _AT_ONCE):
-            size += len(self._frames[end])
-            end += 1
-        return b"".join(self._frames[index:end]), end
