@@ -70,12 +70,9 @@ def serve_command(
     limits = Limits(streams=max_streams, streams_per_address=max_streams_per_address)
 
     class Server(uvicorn.Server):
-        """Ends the streams first, which would never end on their own. Leaves signals to the command."""
-
-        view: LiveView
+        """Aborts slow connections. Leaves signals to the command, and to the view, which ends its streams."""
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            await self.view.aclose()
             abort = asyncio.get_running_loop().call_later(_GRACE, self.abort)
             await super().shutdown(sockets)
             abort.cancel()
@@ -101,7 +98,6 @@ def serve_command(
             view = LiveView(store, authorize=holder, read_only=not allow_writes, address=address, limits=limits)
             app = application(view, token=token, hosts=(host, *hosts), secure=secure_cookie, invitation=invitation)
             server = Server(_limited(app, lifespan="off", timeout_graceful_shutdown=2 * _GRACE))
-            server.view = view
             for number in (signal.SIGTERM, signal.SIGINT):
                 asyncio.get_running_loop().add_signal_handler(number, server.stop)
             with _listening(host, port) as listener:

@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import Iterable
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -138,7 +138,7 @@ class Gate:
         log."""
         if not _is_entry(request):
             return None
-        fields = dict(parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True))
+        fields = request.query_params
         if "token" in fields:
             allowed = hmac.compare_digest(_digest(fields["token"]), self._token)
             response: Response = RedirectResponse("./", 303)
