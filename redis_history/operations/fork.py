@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
 from redis_history import operations as ops
-from redis_history.errors import ConversationExistsError, ConversationNotFoundError, RedisHistoryError
+from redis_history.errors import ConversationNotFoundError, RedisHistoryError
 from redis_history.events import (
     ConversationUpdated,
     Cursor,
@@ -32,7 +31,7 @@ from redis_history.model.ids import new_token
 from redis_history.model.message import ForkedFrom
 from redis_history.model.pairs import OpenCalls, tool_parts
 from redis_history.operations import refusals
-from redis_history.operations.base import Entry, Steps
+from redis_history.operations.base import Entry, Steps, T
 from redis_history.operations.changelog import is_gone
 from redis_history.operations.page import next_page
 
@@ -67,13 +66,17 @@ class _Staged:
 class Draft:
     """Writes a conversation that nobody sees before it is published. `revision`: that of the conversation."""
 
-    def __init__(self, conversation_id: str, revision: int) -> None:
+    def __init__(self, conversation_id: str, revision: int = 0) -> None:
         self.conversation_id = conversation_id
         self.revision = revision
         self.messages: dict[str, _Staged] = {}
         self._token = new_token()
         self._page = 0
         self._archives: dict[int, None] = {}
+
+    def begin(self, archives: int) -> None:
+        """Before the first message of a fork, which has so many archives."""
+        self.revision = archives + 1
 
     def add(self, archive: int, messages: Iterable[Message]) -> Steps[None]:
         """Add messages, which have their positions, or replace them. Raises DraftLostError."""
@@ -140,9 +143,10 @@ class Draft:
             raise DraftLostError
 
     def drop(self) -> Steps[None]:
-        """Remove what was written. Errors are ignored: the server removes it later."""
+        """Remove what was written, if anything was. Errors are ignored: the server removes it later."""
         with suppress(RedisHistoryError):
-            yield ops.DropDraft(self.conversation_id, self._token, tuple(filter(None, self._archives)))
+            if self._page:
+                yield ops.DropDraft(self.conversation_id, self._token, tuple(filter(None, self._archives)))
 
 
 def _chunks(entries: list[ops.Entry]) -> Iterator[list[ops.Entry]]:
@@ -207,23 +211,44 @@ def fork(conversation_id: str, new_id: str, through: Position | str | None) -> S
     present = yield ops.ReadConversation(new_id)
     if present is not None:
         raise refusals.conversation_exists(new_id, present.revision)
-    for attempt in range(_TRIES):
-        one = _Fork(conversation_id, new_id, through)
-        try:
-            yield from one.make()
-            break
-        except (DraftLostError, _StaleError) as error:
-            yield from one.drop()
-            if attempt == _TRIES - 1:
-                raise refusals.fork_conflict(conversation_id, _TRIES) from error
-        except RedisHistoryError as error:
-            if not isinstance(error, ConversationExistsError) or one.draft is not None:
-                yield from one.drop()
-            raise
+    yield from _retried(conversation_id, lambda: _copy(conversation_id, new_id, through))
     made = yield ops.ReadConversation(new_id)
     if made is None:
         raise refusals.conversation_missing(new_id)
     return made  # type: ignore[no-any-return]
+
+
+def _retried(conversation_id: str, attempt: Callable[[], Steps[T]]) -> Steps[T]:
+    """The outcome of the first attempt that nobody has disturbed. Raises CompactionConflictError."""
+    for left in reversed(range(_TRIES)):
+        try:
+            return (yield from attempt())
+        except (DraftLostError, _StaleError) as error:
+            if not left:
+                raise refusals.fork_conflict(conversation_id, _TRIES) from error
+    raise AssertionError
+
+
+def _copy(conversation_id: str, new_id: str, through: Position | str | None) -> Steps[None]:
+    """One attempt to make a fork."""
+    draft = Draft(new_id)
+    try:
+        if isinstance(through, str):
+            last = yield ops.FindMessage(conversation_id, through)
+            if last is None or last.position is None:
+                raise refusals.message_missing(conversation_id, through)
+            end: Position | None = last.position
+        else:
+            end = through
+        snapshot = yield from _Reading(conversation_id, _Cut(end)).read(draft)
+        live = [(one.position, name) for name, one in draft.messages.items() if not one.archive]
+        origin = ForkedFrom(conversation_id, snapshot.record.revision, max(live)[1] if live else None)
+        times = dict.fromkeys(("created_at", "updated_at", "first_message_at", "last_message_at"))
+        record = replace(snapshot.record, forked_from=origin, **times)
+        yield from draft.publish(snapshot._replace(record=record, sequence=0))
+    except (DraftLostError, _StaleError, RedisHistoryError):
+        yield from draft.drop()
+        raise
 
 
 class _Everything(_Cut):
@@ -240,6 +265,9 @@ class Collected:
         self._encode = encode
         self.messages: dict[str, CollectedMessage] = {}
 
+    def begin(self, archives: int) -> None:
+        """Nothing to prepare."""
+
     def add(self, archive: int, messages: Iterable[Message]) -> Steps[None]:
         for message in messages:
             at = message.position or Position(0, 0)
@@ -250,10 +278,6 @@ class Collected:
         for message_id in message_ids:
             self.messages.pop(message_id, None)
         yield from ()
-
-
-def _same(found: Collected, archives: int) -> Collected:
-    return found
 
 
 class CollectedMessage(NamedTuple):
@@ -276,102 +300,56 @@ def collect(
     conversation_id: str, encode: Callable[[Message, int], bytes]
 ) -> Steps[tuple[Snapshot, list[CollectedMessage]] | None]:
     """All messages of one revision, those of each archive first. None if there is no such conversation."""
-    for attempt in range(_TRIES):
+
+    def attempt() -> Steps[tuple[Snapshot, list[CollectedMessage]]]:
         found = Collected(encode)
-        try:
-            reading = _Reading(conversation_id, None, _Everything(None))
-            snapshot = yield from reading.read(partial(_same, found))
-        except ConversationNotFoundError:
-            return None
-        except _StaleError as error:
-            if attempt == _TRIES - 1:
-                raise refusals.fork_conflict(conversation_id, _TRIES) from error
-            continue
-        every = sorted(found.messages.values(), key=lambda one: (one.archive or 1 << 60, one.position))
-        return snapshot, every
-    raise AssertionError
+        snapshot = yield from _Reading(conversation_id, _Everything(None)).read(found)
+        return snapshot, sorted(found.messages.values(), key=lambda one: (one.archive or 1 << 60, one.position))
+
+    try:
+        return (yield from _retried(conversation_id, attempt))
+    except ConversationNotFoundError:
+        return None
 
 
 def publish(snapshot: Snapshot, archive_of: Mapping[str, int], messages: Sequence[Message]) -> Steps[None]:
     """Make a conversation that was exported. Raises ConversationExistsError."""
     record = snapshot.record
-    for attempt in range(_TRIES):
+    groups: dict[int, list[Message]] = {}
+    for message in messages:
+        groups.setdefault(archive_of.get(message.id, 0), []).append(message)
+
+    def attempt() -> Steps[None]:
         draft = Draft(record.conversation_id, max(record.revision, len(snapshot.archives) + 1))
-        groups: dict[int, list[Message]] = {}
-        for message in messages:
-            groups.setdefault(archive_of.get(message.id, 0), []).append(message)
         try:
             for number, group in groups.items():
                 yield from draft.add(number, group)
             yield from draft.publish(snapshot)
-            return
-        except DraftLostError as error:
-            if attempt == _TRIES - 1:
-                raise refusals.fork_conflict(record.conversation_id, _TRIES) from error
-        except RedisHistoryError:
+        except (DraftLostError, RedisHistoryError):
             yield from draft.drop()
             raise
 
-
-class _Fork:
-    """One attempt."""
-
-    def __init__(self, conversation_id: str, new_id: str, through: Position | str | None) -> None:
-        self.conversation_id = conversation_id
-        self.new_id = new_id
-        self.through = through
-        self.draft: Draft | None = None
-
-    def drop(self) -> Steps[None]:
-        if self.draft is not None:
-            yield from self.draft.drop()
-
-    def make(self) -> Steps[None]:
-        end = yield from self._end()
-        reading = _Reading(self.conversation_id, end, _Cut(end))
-        snapshot = yield from reading.read(self._begin)
-        draft = self.draft
-        assert draft is not None  # noqa: S101
-        live = [(one.position, name) for name, one in draft.messages.items() if not one.archive]
-        origin = ForkedFrom(self.conversation_id, snapshot.record.revision, max(live)[1] if live else None)
-        times = dict.fromkeys(("created_at", "updated_at", "first_message_at", "last_message_at"))
-        record = replace(snapshot.record, forked_from=origin, **times)
-        yield from draft.publish(snapshot._replace(record=record, sequence=0))
-
-    def _begin(self, archives: int) -> Draft:
-        self.draft = Draft(self.new_id, archives + 1)
-        return self.draft
-
-    def _end(self) -> Steps[Position | None]:
-        """The last position of the fork."""
-        if not isinstance(self.through, str):
-            return self.through
-        last = yield ops.FindMessage(self.conversation_id, self.through)
-        if last is None or last.position is None:
-            raise refusals.message_missing(self.conversation_id, self.through)
-        return last.position  # type: ignore[no-any-return]
+    yield from _retried(record.conversation_id, attempt)
 
 
 class _Reading:
-    """Reads the messages of one revision up to the position `end`, those that `cut` wants, into a draft or a
-    `Collected`."""
+    """Reads the messages of one revision that `cut` wants into a draft or a `Collected`."""
 
-    def __init__(self, conversation_id: str, end: Position | None, cut: _Cut) -> None:
+    def __init__(self, conversation_id: str, cut: _Cut) -> None:
         self.conversation_id = conversation_id
-        self.end = end
         self.cut = cut
         self._removed: set[str] = set()
 
-    def read(self, begin: Callable[[int], Draft | Collected]) -> Steps[Snapshot]:
-        """`begin` gets the number of archives, and returns where to put the messages. Raises _StaleError."""
-        end, cut = self.end, self.cut
+    def read(self, draft: Draft | Collected) -> Steps[Snapshot]:
+        """Raises _StaleError, ConversationNotFoundError."""
+        end, cut = self.cut.end, self.cut
         known = (yield ops.ReadHead(self.conversation_id)).cursor
         layout = yield ops.ReadLayout(self.conversation_id)
         if is_gone(known) or layout is None:
             raise refusals.conversation_missing(self.conversation_id)
         kept = yield from self._kept(layout, end)
         opened = layout.archives[len(kept) :]
-        draft = begin(len(kept))
+        draft.begin(len(kept))
         numbered = [replace(archive, number=number) for number, archive in enumerate(kept, 1)]
         for archive, new in zip(kept, numbered, strict=True):
             op: ops.ReadPage | None = ops.ReadPage(self.conversation_id, _PAGE, newest=False, archive=archive.number)
