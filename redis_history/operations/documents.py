@@ -148,7 +148,7 @@ class SweepDocuments(Struct, Op[int | None], frozen=True):
             if found is None:
                 gone.append(key)
             else:
-                generations.setdefault((found.conversation_id, found.generation), []).append((found.sequence, key))
+                generations.setdefault(found[0], []).append((found[1], key))
         for (conversation_id, generation), documents in generations.items():
             sequences = tuple(sequence for sequence, _ in documents)
             messages = yield from Fetch(conversation_id, generation, sequences).steps(settings)

@@ -98,15 +98,6 @@ class ConversationKeys(NamedTuple):
         return b"%ba:%d" % (self.state[:-1], revision)
 
 
-class MessagePlace(NamedTuple):
-    """Where a search found a message; `generation` is that of its document. The sequence of a summary has a minus,
-    because a message that it replaced has the same."""
-
-    conversation_id: str
-    generation: bytes
-    sequence: int
-
-
 class Keyspace:
     def __init__(self, namespace: str) -> None:
         if not isinstance(namespace, str) or not 1 <= len(namespace.encode(errors="replace")) <= _MAX_NAMESPACE_BYTES:
@@ -183,22 +174,18 @@ class Keyspace:
         keys = self.conversation(conversation_id)
         return b"rhd2%b%b:" % (keys.state[3:-1], generation)
 
-    def document_of(self, key: bytes) -> MessagePlace | None:
-        """The message of a search document; None for other keys."""
+    def document_of(self, key: bytes) -> tuple[tuple[str, bytes], int] | None:
+        """The conversation id with the generation, and the sequence, of a search document; None for other keys. The
+        sequence of a summary has a minus, because a message that it replaced has the same."""
         if not key.startswith(self.documents):
             return None
         try:
             _, name, generation, sequence = key[len(self.documents) :].split(b":")
-            message = MessagePlace(self.name_to_id(name), generation, int(sequence))
-            expected = b"%b%d" % (self.documents_of(message.conversation_id, generation), message.sequence)
-            return message if key == expected else None
+            conversation_id, number = self.name_to_id(name), int(sequence)
+            expected = b"%b%d" % (self.documents_of(conversation_id, generation), number)
+            return ((conversation_id, generation), number) if key == expected else None
         except (ValueError, InvalidInputError):
             return None
-
-    def place_of_document(self, key: bytes) -> tuple[tuple[str, bytes], int] | None:
-        """The conversation id with the generation, and the sequence, of a search document; None for other keys."""
-        found = self.document_of(key)
-        return None if found is None else ((found.conversation_id, found.generation), found.sequence)
 
     @property
     def patterns(self) -> tuple[bytes, bytes]:

@@ -222,8 +222,7 @@ class SearchAll(Struct, Op[SearchMatches | None], frozen=True):
             if index.nodes is not None and (yield ByNode(index.names)) != index.nodes:
                 continue
             _raise_errors(replies)
-            place = settings.keyspace.place_of_document
-            found = [matches_of(reply, place) for reply in replies[: len(calls)]]
+            found = [matches_of(reply, settings.keyspace.document_of) for reply in replies[: len(calls)]]
             names = [name for name, _ in commands[0]] if commands else []
             if not names:
                 return SearchMatches([Matches(0, {})] * len(self.query.terms))

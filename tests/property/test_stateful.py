@@ -292,7 +292,7 @@ class RedisLikeMemory(RuleBasedStateMachine):
                     messages.append((name, one.sequence))
                 elif one.id in live:  # former summaries are not indexed
                     messages.append((name, -(one.sequence or 0)))
-        assert sorted((one.conversation_id, one.sequence) for one in documents if one) == sorted(messages)
+        assert sorted((one[0][0], one[1]) for one in documents if one) == sorted(messages)
         assert (indexed[b"total_results"] if isinstance(indexed, dict) else indexed[0]) == len(messages)
 
     @invariant()

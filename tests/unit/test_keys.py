@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redis_history.errors import ConfigurationError
-from redis_history.operations.keys import BUCKETS, ConversationKeys, Keyspace, MessagePlace
+from redis_history.operations.keys import BUCKETS, ConversationKeys, Keyspace
 from tests.property.strategies import conversation_ids, namespaces
 
 SAFE = re.compile(rb"rh2:\{[A-Za-z0-9._~%-]+:[0-9a-f]{2}\}:[A-Za-z0-9._~%-]+(:[sml])?")
@@ -87,7 +87,7 @@ def test_a_pattern_is_of_one_namespace(namespace: str, other: str, conversation_
 def test_the_message_of_a_document_key(namespace: str, other: str, conversation_id: str, sequence: int) -> None:
     keyspace, foreign = Keyspace(namespace), Keyspace(other)
     key = keyspace.documents_of(conversation_id, b"0123456789abcdef") + b"%d" % sequence
-    assert keyspace.document_of(key) == MessagePlace(conversation_id, b"0123456789abcdef", sequence)
+    assert keyspace.document_of(key) == ((conversation_id, b"0123456789abcdef"), sequence)
     if namespace != other:
         assert foreign.document_of(key) is None
     for wrong in (key[:-1] + b"x", key + b":1", key.replace(b":", b"", 1), b"rh2:" + key, key[: key.rindex(b":") + 1]):
