@@ -92,32 +92,26 @@ class MemoryBackend:
 
     def watch(self, conversation_id: str, wake: Wake) -> None:
         """Like `AsyncBackend.watch`."""
-        with self._lock:
-            self._space.watchers.setdefault(conversation_id, []).append(wake)
+        self.watch_run(conversation_id, "", wake)
 
     def unwatch(self, conversation_id: str, wake: Wake) -> None:
         """Like `AsyncBackend.unwatch`."""
-        with self._lock:
-            watchers = self._space.watchers.get(conversation_id, [])
-            if wake in watchers:
-                watchers.remove(wake)
-            if not watchers:
-                self._space.watchers.pop(conversation_id, None)
-                self._space.drop_old_logs()
+        self.unwatch_run(conversation_id, "", wake)
 
     def watch_run(self, conversation_id: str, run_id: str, wake: Wake) -> None:
         """Like `AsyncBackend.watch_run`."""
         with self._lock:
-            self._space.run_watchers.setdefault((conversation_id, run_id), []).append(wake)
+            self._space.watchers.setdefault((conversation_id, run_id), []).append(wake)
 
     def unwatch_run(self, conversation_id: str, run_id: str, wake: Wake) -> None:
         """Like `AsyncBackend.unwatch_run`."""
         with self._lock:
-            watchers = self._space.run_watchers.get((conversation_id, run_id), [])
+            watchers = self._space.watchers.get((conversation_id, run_id), [])
             if wake in watchers:
                 watchers.remove(wake)
             if not watchers:
-                self._space.run_watchers.pop((conversation_id, run_id), None)
+                self._space.watchers.pop((conversation_id, run_id), None)
+                self._space.drop_old_logs()
 
     def capabilities(self) -> Capabilities:
         """Like `AsyncBackend.capabilities`."""

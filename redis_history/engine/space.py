@@ -324,14 +324,13 @@ class Space:
     deleted: dict[str, float] = field(default_factory=dict)
     #: The token of the last change of each conversation that was deleted a short while ago, and until when it is known.
     ended: dict[str, tuple[str, float]] = field(default_factory=dict)
-    watchers: dict[str, list[Wake]] = field(default_factory=dict)
+    #: By conversation id and run id; "": of all changes of the conversation.
+    watchers: dict[tuple[str, str], list[Wake]] = field(default_factory=dict)
     watchers_of_all: list[WakeAll] = field(default_factory=list)
     #: The caps that were reported.
     warned: set[str] = field(default_factory=set)
     drafts: MutableMapping[str, Draft] = field(default_factory=dict)
     runs: MutableMapping[tuple[str, LeaseKind], Runs] = field(default_factory=dict)
-    #: The watchers of one run, by conversation and run id.
-    run_watchers: dict[tuple[str, str], list[Wake]] = field(default_factory=dict)
     #: Functions to call after the present operation.
     wakes: list[Callable[[], None]] = field(default_factory=list)
 
@@ -341,12 +340,12 @@ class Space:
 
     def announce(self, conversation_id: str) -> None:
         """Wake the watchers of a conversation after the present operation."""
-        self.wakes += self.watchers.get(conversation_id, ())
+        self.wakes += self.watchers.get((conversation_id, ""), ())
         self.wakes += [partial(wake, conversation_id) for wake in self.watchers_of_all]
 
     def ring(self, conversation_id: str, run_id: str) -> None:
         """Wake the holder of a run, or a waiting agent, after the present operation."""
-        self.wakes += self.run_watchers.get((conversation_id, run_id), ())
+        self.wakes += self.watchers.get((conversation_id, run_id), ())
 
     def find(self, conversation_id: str) -> ConversationState | None:
         conversation = self.conversations.get(conversation_id)
@@ -491,6 +490,6 @@ class Space:
         for name, at in list(self.deleted.items()):
             if at > limit:
                 break
-            if name not in self.watchers:
+            if (name, "") not in self.watchers:
                 self.deleted_logs.pop(name, None)
                 del self.deleted[name]

@@ -77,11 +77,9 @@ class StoredBackend(MemoryBackend):
             count, self._seen = shared.changes - (self._seen or 0), shared.changes
         changed = shared.changed[-count:] if count else []
         if count > len(changed):
-            changed = [*space.watchers, *(name for name, _ in space.run_watchers)]
+            changed = [name for name, _ in space.watchers]
         with self._lock:
-            wakes = [wake for name in changed for wake in space.watchers.get(name, ())]
-            for (name, _), watchers in space.run_watchers.items():
-                wakes += watchers if name in changed else ()
+            wakes = [wake for (name, _), those in space.watchers.items() if name in changed for wake in those]
             for wake_all in space.watchers_of_all:
                 wakes += [partial(wake_all, name) for name in ([None] if count > len(shared.changed) else changed)]
         for wake in wakes:
@@ -89,7 +87,7 @@ class StoredBackend(MemoryBackend):
 
     def watch(self, conversation_id: str, wake: Wake) -> None:
         with self._lock:
-            if conversation_id not in self._space.watchers:
+            if (conversation_id, "") not in self._space.watchers:
                 self._watched[conversation_id] = time.time()
             super().watch(conversation_id, wake)
 
@@ -146,7 +144,7 @@ class StoredBackend(MemoryBackend):
     def _saw_end(self, name: str, shared: _Shared) -> bool:
         """Whether somebody here has watched the conversation since before it was deleted."""
         at, space = shared.deleted.get(name, 0.0), self._space
-        return (name in space.watchers and self._watched[name] <= at) or (
+        return ((name, "") in space.watchers and self._watched[name] <= at) or (
             len(space.watchers_of_all) > 1 and self._watched[""] <= at
         )
 

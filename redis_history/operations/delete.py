@@ -132,7 +132,7 @@ class DeleteConversation(Write[bool], frozen=True):
         conversation = space.find(self.conversation_id)
         if conversation is None:
             return False
-        if self.conversation_id in space.watchers or space.watchers_of_all:
+        if (self.conversation_id, "") in space.watchers or space.watchers_of_all:
             space.drop_old_logs()
             space.write(self, conversation, Kind.ENDED)
             space.deleted_logs[self.conversation_id] = conversation.log
