@@ -33,6 +33,7 @@ from redis_history.operations import (
     EndRun,
     KeepRuns,
     LeaveRun,
+    Precondition,
     ReadChanges,
     ReadHead,
     ReadPage,
@@ -129,7 +130,7 @@ class AsyncRun:
 
     async def append_many(self, messages: Iterable[Message], *, expected_revision: int | None = None) -> list[Appended]:
         """Like `store.append_many`, for the holder only. Raises RunLostError."""
-        batch = Append.batch(self.conversation_id, messages, expected_revision)
+        batch = Append.batch(self.conversation_id, messages, Precondition.of(expected_revision))
         if not batch.order:
             return []
         outcomes = await self._write_own(batch.op)

@@ -77,8 +77,8 @@ class AsyncWriting:
         ConversationNotFoundError (`must_exist`), ConversationExistsError (`must_not_exist`). A repeated call with a
         stored message succeeds if its conditions held the first time.
         """
-        op = Append.of(conversation_id, message, expected_revision, must_exist, must_not_exist)
-        return (await self._write(op))[0]
+        condition = Precondition.of(expected_revision, must_exist, must_not_exist)
+        return (await self._write(Append.of(conversation_id, message, condition)))[0]
 
     async def append_many(
         self,
@@ -94,7 +94,8 @@ class AsyncWriting:
 
         Raises BatchTooLargeError above 1,000 messages or 4 MB.
         """
-        batch = Append.batch(conversation_id, messages, expected_revision, must_exist, must_not_exist)
+        condition = Precondition.of(expected_revision, must_exist, must_not_exist)
+        batch = Append.batch(conversation_id, messages, condition)
         if not batch.order:
             return []
         outcomes = await self._write(batch.op)
@@ -344,10 +345,7 @@ class AsyncWriting:
         new_id = new_message_id() if new_id is None else new_id
         check_conversation_id(new_id)
         end = None if through is None else through_of(through)
-        self._check_unfenced(new_id)
-        made = await self._steps(forks.fork(conversation_id, new_id, end))
-        await self._steps(Searcher(self._backend, self._options).document_all(new_id))
-        return made
+        return await self._publish(new_id, forks.fork(conversation_id, new_id, end))
 
     async def delete_conversation(self, conversation_id: str) -> bool:
         """Remove everything of a conversation. Returns whether it existed. After a lost reply, False may be wrong."""
@@ -405,15 +403,13 @@ class AsyncWriting:
             )
         return expanded
 
-    async def _publish(self, conversation_id: str, steps: Steps[None]) -> None:
+    async def _publish(self, conversation_id: str, steps: Steps[T]) -> T:
         """Run the steps that publish a draft, and write its search documents."""
-        self._check_unfenced(conversation_id)
-        await self._steps(steps)
-        await self._steps(Searcher(self._backend, self._options).document_all(conversation_id))
-
-    def _check_unfenced(self, conversation_id: str) -> None:
         if self._exclusive:
             raise refusals.not_fenced(conversation_id)
+        outcome = await self._steps(steps)
+        await self._steps(Searcher(self._backend, self._options).document_all(conversation_id))
+        return outcome
 
     async def _steps(self, steps: Steps[T]) -> T:
         await self._open_subscriptions()

@@ -364,7 +364,7 @@ class RedisHistory(History):
         if unanswered is not None and again:
             adds, batch, since = unanswered
         elif adds := self._syncer.without_deleted(adds):
-            batch = Append.batch(self._syncer.bound_id, [add.message for add in adds], expected_revision=None)
+            batch = Append.batch(self._syncer.bound_id, [add.message for add in adds])
         else:
             return 0
         try:

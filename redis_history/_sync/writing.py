@@ -78,8 +78,8 @@ class Writing:
         ConversationNotFoundError (`must_exist`), ConversationExistsError (`must_not_exist`). A repeated call with a
         stored message succeeds if its conditions held the first time.
         """
-        op = Append.of(conversation_id, message, expected_revision, must_exist, must_not_exist)
-        return (self._write(op))[0]
+        condition = Precondition.of(expected_revision, must_exist, must_not_exist)
+        return (self._write(Append.of(conversation_id, message, condition)))[0]
 
     def append_many(
         self,
@@ -95,7 +95,8 @@ class Writing:
 
         Raises BatchTooLargeError above 1,000 messages or 4 MB.
         """
-        batch = Append.batch(conversation_id, messages, expected_revision, must_exist, must_not_exist)
+        condition = Precondition.of(expected_revision, must_exist, must_not_exist)
+        batch = Append.batch(conversation_id, messages, condition)
         if not batch.order:
             return []
         outcomes = self._write(batch.op)
@@ -343,10 +344,7 @@ class Writing:
         new_id = new_message_id() if new_id is None else new_id
         check_conversation_id(new_id)
         end = None if through is None else through_of(through)
-        self._check_unfenced(new_id)
-        made = self._steps(forks.fork(conversation_id, new_id, end))
-        self._steps(Searcher(self._backend, self._options).document_all(new_id))
-        return made
+        return self._publish(new_id, forks.fork(conversation_id, new_id, end))
 
     def delete_conversation(self, conversation_id: str) -> bool:
         """Remove everything of a conversation. Returns whether it existed. After a lost reply, False may be wrong."""
@@ -402,15 +400,13 @@ class Writing:
             )
         return expanded
 
-    def _publish(self, conversation_id: str, steps: Steps[None]) -> None:
+    def _publish(self, conversation_id: str, steps: Steps[T]) -> T:
         """Run the steps that publish a draft, and write its search documents."""
-        self._check_unfenced(conversation_id)
-        self._steps(steps)
-        self._steps(Searcher(self._backend, self._options).document_all(conversation_id))
-
-    def _check_unfenced(self, conversation_id: str) -> None:
         if self._exclusive:
             raise refusals.not_fenced(conversation_id)
+        outcome = self._steps(steps)
+        self._steps(Searcher(self._backend, self._options).document_all(conversation_id))
+        return outcome
 
     def _steps(self, steps: Steps[T]) -> T:
         self._open_subscriptions()

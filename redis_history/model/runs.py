@@ -19,8 +19,6 @@ POLL_SECONDS: Final = 1.5
 MAX_WAITING: Final = 1000
 
 RunStatus = Literal["active", "stopping", "completed", "failed", "stopped", "interrupted"]
-#: The statuses with which a holder ends its run.
-END_STATUSES: Final = ("completed", "failed", "stopped", "interrupted")
 
 
 class RunWaiter(Struct, frozen=True):

@@ -18,7 +18,7 @@ from redis_history.model.helpers import MessageFields
 from redis_history.model.ids import check_conversation_id, new_token
 from redis_history.model.wire import STREAMING, placed
 from redis_history.operations import refusals
-from redis_history.operations.base import Entry, Precondition, Steps, T, Write
+from redis_history.operations.base import ANY, Entry, Precondition, Steps, T, Write
 from redis_history.operations.changelog import Kind
 from redis_history.operations.documents import counted_fields, purge_after, write_documents
 from redis_history.operations.keys import field_of
@@ -123,33 +123,17 @@ class Append(_Adding[list[Appended]], frozen=True):
     The same id with other content: MessageConflictError. `vectors`: one for each message, or none."""
 
     @classmethod
-    def of(
-        cls,
-        conversation_id: str,
-        message: Message,
-        expected_revision: int | None = None,
-        must_exist: bool = False,
-        must_not_exist: bool = False,
-    ) -> Append:
+    def of(cls, conversation_id: str, message: Message, condition: Precondition = ANY) -> Append:
         """Append one message. Raises as `batch`."""
         check_conversation_id(conversation_id)
-        condition = Precondition.of(expected_revision, must_exist, must_not_exist)
         return cls(conversation_id, (Entry.of(message),), precondition=condition)
 
     @classmethod
-    def batch(
-        cls,
-        conversation_id: str,
-        messages: Iterable[Message],
-        expected_revision: int | None = None,
-        must_exist: bool = False,
-        must_not_exist: bool = False,
-    ) -> Batch:
+    def batch(cls, conversation_id: str, messages: Iterable[Message], condition: Precondition = ANY) -> Batch:
         """Append `messages`. Raises InvalidConversationIdError, InvalidMessageError, BatchTooLargeError, or
         MessageConflictError for one id with two contents."""
         check_conversation_id(conversation_id)
         entries, order = _entries_of(messages)
-        condition = Precondition.of(expected_revision, must_exist, must_not_exist)
         return Batch(cls(conversation_id, entries, precondition=condition), order)
 
     @classmethod
@@ -236,13 +220,8 @@ class Append(_Adding[list[Appended]], frozen=True):
             position = conversation.add(entry, self.token, clock)
             references.append((entry.message.id, position.sequence))
             outcome.append(Appended(conversation.revision + 1, entry.placed(position), False))
-        space.write(
-            self,
-            conversation,
-            Kind.APPENDED,
-            references=references,
-            ids=space.trimmed(self.conversation_id, conversation),
-        )
+        gone = space.trimmed(self.conversation_id, conversation)
+        space.write(self, conversation, Kind.APPENDED, references=references, ids=gone)
         return outcome
 
 
@@ -279,13 +258,8 @@ class Restore(_Adding[int], frozen=True):
         conversation.empty()
         clock = space.now()
         references = [(entry.message.id, conversation.add(entry, self.token, clock).sequence) for entry in self.entries]
-        return space.write(
-            self,
-            conversation,
-            Kind.RESTORED,
-            references=references,
-            ids=space.trimmed(self.conversation_id, conversation),
-        )
+        gone = space.trimmed(self.conversation_id, conversation)
+        return space.write(self, conversation, Kind.RESTORED, references=references, ids=gone)
 
 
 def _entries_of(messages: Iterable[Message]) -> tuple[tuple[Entry, ...], list[int]]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from redis_history.model.ids import check_conversation_id
-from redis_history.operations.base import Precondition, Revised, Steps
+from redis_history.operations.base import Revised, Steps
 from redis_history.operations.changelog import Kind
 from redis_history.operations.documents import purge_after
 from redis_history.operations.scripts import WRITING, load_script
@@ -20,12 +19,6 @@ CLEAR: Final = load_script("clear", *WRITING, "_empty")
 
 class Clear(Revised, frozen=True):
     """Remove all messages and keep the conversation. The outcome is the revision."""
-
-    @classmethod
-    def of(cls, conversation_id: str, expected_revision: int | None = None) -> Clear:
-        """Raises InvalidConversationIdError, InvalidInputError."""
-        check_conversation_id(conversation_id)
-        return cls(conversation_id, precondition=Precondition.of(expected_revision))
 
     def steps(self, settings: Settings) -> Steps[int]:
         keys = settings.keyspace.conversation(self.conversation_id)

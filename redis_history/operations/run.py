@@ -47,11 +47,7 @@ class RunOutcome(Struct, frozen=True):
     expires: float | None = None
 
 
-class _OnRun(OnConversation, Op[RunOutcome], frozen=True):
-    """An operation on one run."""
-
-
-class TakeRun(_OnRun, frozen=True):
+class TakeRun(OnConversation, Op[RunOutcome], frozen=True):
     """Take the run for the first caller in the queue, if it is among `callers` and no run is active. `callers` are the
     run id and agent name of each, oldest first. With `wait`, the others get or keep a place in the queue;
     without it they leave the queue. It expires after `seconds`, unless it is renewed. Done: `fence` names the holder.
@@ -145,11 +141,9 @@ class KeepRuns(Struct, Op[list[RunOutcome]], frozen=True):
         return outcomes
 
 
-class EndRun(_OnRun, frozen=True):
-    """End a run with a status of `END_STATUSES`. Done unless its holder had lost it. A run that was asked to stop does
-    not
-    end as "completed": it is not done, and its status is "stopping". Compressors can take their lease after `rest`
-    seconds."""
+class EndRun(OnConversation, Op[RunOutcome], frozen=True):
+    """End a run with this status. Done unless its holder had lost it. A run that was asked to stop does not end as
+    "completed": it is not done, and its status is "stopping". Compressors can take their lease after `rest` seconds."""
 
     fence: RunFence
     status: str
@@ -181,7 +175,7 @@ class EndRun(_OnRun, frozen=True):
         return _outcome(name, runs, True)
 
 
-class StopRun(_OnRun, frozen=True):
+class StopRun(OnConversation, Op[RunOutcome], frozen=True):
     """Ask the holder of this run to end it; done if the run is active."""
 
     run_id: str
@@ -205,7 +199,7 @@ class StopRun(_OnRun, frozen=True):
         return _outcome(name, runs, True)
 
 
-class LeaveRun(_OnRun, frozen=True):
+class LeaveRun(OnConversation, Op[RunOutcome], frozen=True):
     """Give up places in the queue, and end the run of a caller that was cancelled before it knew that it has it. Late
     copies of the callers' requests begin no run."""
 
@@ -230,7 +224,7 @@ class LeaveRun(_OnRun, frozen=True):
         return _outcome(name, runs, False)
 
 
-class ReadRun(_OnRun, frozen=True):
+class ReadRun(OnConversation, Op[RunOutcome], frozen=True):
     """The newest run of a conversation; `run` is None if there never was one, or the conversation was deleted."""
 
     def steps(self, settings: Settings) -> Steps[RunOutcome]:

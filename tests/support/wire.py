@@ -11,6 +11,7 @@ from redis.cluster import RedisCluster
 from redis_history import HistoryStore
 from redis_history.operations import (
     Append,
+    Precondition,
     Restore,
     UpdateMessage,
 )
@@ -21,8 +22,7 @@ SECOND = 1_000_000
 
 
 def append_of(*messages: Any, **options: Any) -> Append:
-    options = {"expected_revision": None, "must_exist": False, "must_not_exist": False} | options
-    return Append.batch("c", messages, **options).op
+    return Append.batch("c", messages, Precondition.of(**options)).op
 
 
 def update_of(message: Any) -> UpdateMessage:

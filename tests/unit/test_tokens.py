@@ -49,6 +49,6 @@ def test_tokens_are_a_quarter_rounded_up(characters: int) -> None:
 
 @pytest.mark.parametrize("value", [{b"k": 1}, {(1, 2): 3}, {None: 1}, {1.5: 2}, b"\xff", [b"\xff"], 2**64 - 1, 1.5])
 def test_all_storable_values_are_counted(value: Any) -> None:
-    entry = Append.of("c", user(tool_use("c", "n", value)), expected_revision=None).entries[0]
+    entry = Append.of("c", user(tool_use("c", "n", value))).entries[0]
     assert entry.characters > 1
     assert entry.tokens == estimate_tokens(entry.characters)
