@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Generator
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
+from msgspec.structs import replace
+
 from redis_history._async._runtime import in_thread, resolve
 from redis_history.model import Conversation
 from redis_history.model.ranges import stays
@@ -19,6 +21,7 @@ T = TypeVar("T")
 
 #: Number of messages in the first read for the oldest message that may be compressed.
 _OLDEST: Final = 32
+_EVERYTHING: Final = ScanConversations()
 
 
 async def run_steps(backend: AsyncBackend, steps: Generator[Any, Any, T], embedder: Embedder | None = None) -> T:
@@ -44,15 +47,16 @@ async def run_steps(backend: AsyncBackend, steps: Generator[Any, Any, T], embedd
             error = raised
 
 
-async def scan_conversations(backend: AsyncBackend) -> AsyncIterator[list[Conversation]]:
-    """All conversations, a page at a time, in no order."""
-    op = ScanConversations()
+async def scan_conversations(
+    backend: AsyncBackend, op: ScanConversations = _EVERYTHING
+) -> AsyncIterator[list[Conversation]]:
+    """All conversations, or those that the scan `op` selects, a page at a time, in no order. Some may come twice."""
     while True:
         page = await backend.execute(op)
         yield page.conversations
         if page.cursor is None:
             return
-        op = ScanConversations(cursor=page.cursor)
+        op = replace(op, cursor=page.cursor)
 
 
 async def oldest_to_compress(backend: AsyncBackend, conversation_id: str) -> datetime | None:

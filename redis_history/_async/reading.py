@@ -6,10 +6,8 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from datetime import UTC, tzinfo
 from typing import Literal, TypeVar, overload
 
-from msgspec.structs import replace
-
 from redis_history import operations as ops
-from redis_history._async._steps import run_steps
+from redis_history._async._steps import run_steps, scan_conversations
 from redis_history._validation import (
     check_batch,
     check_function,
@@ -176,17 +174,12 @@ class AsyncReading:
         whole call are found, even if they change.
         """
         _check_owners(user_id, agent_name, forked_from)
-        scan = ops.ScanConversations(user_id, agent_name, forked_from)
         seen: set[str] = set()
-        while True:
-            page = await self._backend.execute(scan)
-            for one in page.conversations:
+        async for page in scan_conversations(self._backend, ops.ScanConversations(user_id, agent_name, forked_from)):
+            for one in page:
                 if one.conversation_id not in seen:
                     seen.add(one.conversation_id)
                     yield one
-            if page.cursor is None:
-                return
-            scan = replace(scan, cursor=page.cursor)
 
     async def log(self, conversation_id: str, *, after: Cursor | str | None = None, limit: int = 100) -> list[Event]:
         """The changes of a conversation as its change log keeps them, oldest first: at most `limit` of those after the

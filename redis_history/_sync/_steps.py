@@ -7,6 +7,8 @@ from collections.abc import Generator, Iterator
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
+from msgspec.structs import replace
+
 from redis_history._sync._runtime import in_thread, resolve
 from redis_history.model import Conversation
 from redis_history.model.ranges import stays
@@ -20,6 +22,7 @@ T = TypeVar("T")
 
 #: Number of messages in the first read for the oldest message that may be compressed.
 _OLDEST: Final = 32
+_EVERYTHING: Final = ScanConversations()
 
 
 def run_steps(backend: Backend, steps: Generator[Any, Any, T], embedder: Embedder | None = None) -> T:
@@ -45,15 +48,14 @@ def run_steps(backend: Backend, steps: Generator[Any, Any, T], embedder: Embedde
             error = raised
 
 
-def scan_conversations(backend: Backend) -> Iterator[list[Conversation]]:
-    """All conversations, a page at a time, in no order."""
-    op = ScanConversations()
+def scan_conversations(backend: Backend, op: ScanConversations = _EVERYTHING) -> Iterator[list[Conversation]]:
+    """All conversations, or those that the scan `op` selects, a page at a time, in no order. Some may come twice."""
     while True:
         page = backend.execute(op)
         yield page.conversations
         if page.cursor is None:
             return
-        op = ScanConversations(cursor=page.cursor)
+        op = replace(op, cursor=page.cursor)
 
 
 def oldest_to_compress(backend: Backend, conversation_id: str) -> datetime | None:

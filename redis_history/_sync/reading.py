@@ -7,10 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, tzinfo
 from typing import Literal, TypeVar, overload
 
-from msgspec.structs import replace
-
 from redis_history import operations as ops
-from redis_history._sync._steps import run_steps
+from redis_history._sync._steps import run_steps, scan_conversations
 from redis_history._validation import (
     check_batch,
     check_function,
@@ -175,17 +173,12 @@ class Reading:
         whole call are found, even if they change.
         """
         _check_owners(user_id, agent_name, forked_from)
-        scan = ops.ScanConversations(user_id, agent_name, forked_from)
         seen: set[str] = set()
-        while True:
-            page = self._backend.execute(scan)
-            for one in page.conversations:
+        for page in scan_conversations(self._backend, ops.ScanConversations(user_id, agent_name, forked_from)):
+            for one in page:
                 if one.conversation_id not in seen:
                     seen.add(one.conversation_id)
                     yield one
-            if page.cursor is None:
-                return
-            scan = replace(scan, cursor=page.cursor)
 
     def log(self, conversation_id: str, *, after: Cursor | str | None = None, limit: int = 100) -> list[Event]:
         """The changes of a conversation as its change log keeps them, oldest first: at most `limit` of those after the
