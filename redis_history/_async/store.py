@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from copy import copy
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from msgspec import UNSET, UnsetType
@@ -286,7 +285,5 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
     async def __aenter__(self) -> AsyncHistoryStore:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.aclose()

@@ -7,7 +7,6 @@ import os
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack
 
 from msgspec.structs import replace
@@ -211,9 +210,7 @@ class AsyncRedisHistory(History):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.aclose()
 
     def _chosen(self, conversation_id: str | None) -> str:

@@ -11,7 +11,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
-from types import TracebackType
 from typing import Any, Final, Self
 
 from msgspec import UNSET, UnsetType
@@ -202,9 +201,7 @@ class AsyncFeed(Openable):
         await self.open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.aclose()
 
     def __aiter__(self) -> AsyncIterator[Event]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from copy import copy
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from msgspec import UNSET, UnsetType
@@ -287,7 +286,5 @@ class HistoryStore(Writing, Reading):
     def __enter__(self) -> HistoryStore:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

@@ -8,7 +8,6 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack
 
 from msgspec.structs import replace
@@ -212,9 +211,7 @@ class RedisHistory(History):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _chosen(self, conversation_id: str | None) -> str:

@@ -12,7 +12,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from types import TracebackType
 from typing import Any, Final, Self
 
 from msgspec import UNSET, UnsetType
@@ -203,9 +202,7 @@ class Feed(Openable):
         self.open()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __iter__(self) -> Iterator[Event]:
