@@ -213,16 +213,12 @@ class AsyncRunKeeper:
         wait = POLL_SECONDS
         if outcome.expires is not None:  # look when the run of a dead holder expires
             wait = min(wait, outcome.expires + 0.05)
+        for run in runs:
+            if run._fence is not None or run._error is not None:
+                self._remove_waiting(run)
         with self._guard:
-            waiting = self._waiting.get(conversation_id, [])
-            for run in runs:
-                if run in waiting and (run._fence is not None or run._error is not None):
-                    waiting.remove(run)
-            if waiting:
+            if conversation_id in self._waiting:
                 self._poll_at[conversation_id] = time.monotonic() + wait
-            else:
-                self._waiting.pop(conversation_id, None)
-                self._poll_at.pop(conversation_id, None)
 
 
 def _busy(run: AsyncRun, holder: RunInfo | None) -> RunBusyError:

@@ -82,7 +82,7 @@ class Doorbell:
         self._confirmed = False  # the server has confirmed the subscriptions of this connection
         self._job: Job | None = None
         self._receiver = Receiver()
-        self._warned: set[str] = set()
+        self._warned = False
         self._closed = False
 
     @property
@@ -222,16 +222,12 @@ class Doorbell:
                 call_wake(topic, wake, conversation_id)
 
     def _log(self, error: Exception) -> None:
-        if isinstance(error, ResponseError) and not is_transient(error):
-            self._warn("the server refused the doorbell (%s): subscriptions poll", error)
-        else:  # redis-py raises all kinds when a user closes the connections of the client
+        if not isinstance(error, ResponseError) or is_transient(error):
+            # redis-py raises all kinds when a user closes the connections of the client
             _logger.info("the doorbell lost its connection: %r", error)
-
-    def _warn(self, text: str, *values: object) -> None:
-        """Log each text once: every connection would repeat it."""
-        if text not in self._warned:
-            self._warned.add(text)
-            _logger.warning(text, *values)
+        elif not self._warned:  # every connection would repeat it
+            self._warned = True
+            _logger.warning("the server refused the doorbell (%s): subscriptions poll", error)
 
 
 def call_wake(topic: Topic, wake: Any, conversation_id: str | None) -> None:

@@ -38,11 +38,12 @@ def parse_url(url: str | None) -> Target:
         shown = repr(scheme[:20]) if separator and scheme.replace("+", "").isalnum() else "this URL"
         raise ConfigurationError(f"{shown} does not begin with one of {', '.join(f'{s}://' for s in SCHEMES)}")
     url = f"{scheme.lower()}://{rest}"
-    if scheme.lower() in CLUSTER + SENTINEL:
-        return _target_of_several(url)
+    several = scheme.lower() in CLUSTER + SENTINEL
+    if several:
+        parse_several(url)
     try:
         parts = urlsplit(url)
-        _ = parts.port
+        _ = several or parts.port
     except ValueError:
         raise ConfigurationError(
             f"this {scheme.lower()}:// URL has no valid host or port; percent-encode special characters of the password"
@@ -61,14 +62,6 @@ class Several(NamedTuple):
     url: str
     service: str
     options: dict[str, str]
-
-
-def _target_of_several(url: str) -> Target:
-    parse_several(url)
-    scheme, _, rest = url.partition("://")
-    hosts = _AUTHORITY.match(rest)[0].rpartition("@")[2]  # type: ignore[index]
-    path = urlsplit(f"redis://{rest[_AUTHORITY.match(rest).end() :]}").path  # type: ignore[union-attr]
-    return Target(scheme, url, f"{scheme}://{hosts}{path}", unquote(hosts + path))
 
 
 def parse_several(url: str) -> Several:

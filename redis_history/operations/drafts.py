@@ -237,10 +237,8 @@ class Publish(Write[bool], frozen=True, kw_only=True):
             conversation.summary = self.archives[-1][0].summary_id
         times = [stored.position.timestamp for stored in conversation.stored.values()]
         conversation.times = self._times()
-        conversation.sequence, conversation.stamp = (
-            self.sequence,
-            max([time for time in times if time <= space.now()], default=0),
-        )
+        conversation.sequence = self.sequence
+        conversation.stamp = max([time for time in times if time <= space.now()], default=0)
         given = {name: getattr(record, name) for name in RECORD_FIELDS}
         conversation.record = {name: value for name, value in given.items() if value not in (None, {})}
         conversation.forked_from = record.forked_from

@@ -92,10 +92,6 @@ def may_have_arrived(error: BaseException) -> bool:
     return not (isinstance(error, ConnectionError | TimeoutError) and _UNCONNECTED.match(str(error)))
 
 
-def _is_out_of_memory(error: BaseException) -> bool:
-    return isinstance(error, OutOfMemoryError) or (isinstance(error, ResponseError) and "OOM " in str(error))
-
-
 def connection_refusal(error: BaseException | None) -> OSError | None:
     """The error of the operating system if nothing listens at the address; redis-py chains it."""
     while error is not None and not isinstance(error, ConnectionRefusedError | FileNotFoundError):
@@ -134,7 +130,7 @@ def translate(error: Exception, server: str) -> BackendError:
         return BackendRefusedError(
             f"{server} is a read-only replica; connect to the primary: {text}", reason="read_only"
         )
-    if _is_out_of_memory(error):
+    if isinstance(error, OutOfMemoryError) or (isinstance(error, ResponseError) and "OOM " in text):
         return BackendRefusedError(
             f"{server} is out of memory; raise maxmemory or delete conversations: {text}", reason="out_of_memory"
         )

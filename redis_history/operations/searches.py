@@ -128,16 +128,11 @@ class _Room(Struct):
     def take(self, messages: Sequence[Message]) -> int:
         """How many of these messages, ascending, still fit: the newest."""
         fitting = 0
-        sizes = list(map(count_characters, messages))
-        if len(sizes) < self.messages and (total := sum(sizes)) < self.characters:
-            self.messages -= len(sizes)
-            self.characters -= total
-            return len(sizes)
-        for size in reversed(sizes):
+        for message in reversed(messages):
             if self.is_full:
                 break
             self.messages -= 1
-            self.characters -= min(size, MAX_CHARACTERS)
+            self.characters -= min(count_characters(message), MAX_CHARACTERS)
             fitting += 1
         return fitting
 
