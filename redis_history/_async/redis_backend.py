@@ -58,7 +58,6 @@ _MAX_UNANSWERED: Final = 1000
 _WORK_SECONDS: Final = 10.0
 #: How often a call that the server finds too late is sent with a later time, if no copy of it is under way.
 _MAX_LATE: Final = 5
-_INFO: Final = Call(None, (), [b"INFO", b"server"], read_info)
 
 
 class AsyncRedisBackend:
@@ -112,7 +111,7 @@ class AsyncRedisBackend:
         return replace(
             survey,
             search="server" if self.search_mode == "server" else "client",
-            doorbell="publish" if self._settings.ringing.publishes else "notifications",
+            doorbell="publish" if self._settings.publishes else "notifications",
         )
 
     @property
@@ -121,7 +120,7 @@ class AsyncRedisBackend:
         doorbell = self._doorbell
         if doorbell is None or not doorbell.works:
             return "poll"
-        return "publish" if self._settings.ringing.publishes else "notifications"
+        return "publish" if self._settings.publishes else "notifications"
 
     async def watch(self, conversation_id: str, wake: Wake) -> None:
         self._watch(self._topic(conversation_id), wake)
@@ -383,12 +382,12 @@ class AsyncRedisBackend:
         except ResponseError as error:
             if is_transient(error):
                 raise
-            self._settings.ringing.publishes = True
+            self._settings.publishes = True
         node.announces = True
 
     async def _check_version(self) -> None:
         primary, *_ = await self._primaries()
-        _INFO.decode(await primary.execute(_INFO.words()))
+        read_info(await primary.execute([b"INFO", b"server"]))
 
     async def _describe(self) -> Capabilities:
         return combined([await self._survey(primary) for primary in await self._primaries()])

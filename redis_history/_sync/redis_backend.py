@@ -59,7 +59,6 @@ _MAX_UNANSWERED: Final = 1000
 _WORK_SECONDS: Final = 10.0
 #: How often a call that the server finds too late is sent with a later time, if no copy of it is under way.
 _MAX_LATE: Final = 5
-_INFO: Final = Call(None, (), [b"INFO", b"server"], read_info)
 
 
 class RedisBackend:
@@ -113,7 +112,7 @@ class RedisBackend:
         return replace(
             survey,
             search="server" if self.search_mode == "server" else "client",
-            doorbell="publish" if self._settings.ringing.publishes else "notifications",
+            doorbell="publish" if self._settings.publishes else "notifications",
         )
 
     @property
@@ -122,7 +121,7 @@ class RedisBackend:
         doorbell = self._doorbell
         if doorbell is None or not doorbell.works:
             return "poll"
-        return "publish" if self._settings.ringing.publishes else "notifications"
+        return "publish" if self._settings.publishes else "notifications"
 
     def watch(self, conversation_id: str, wake: Wake) -> None:
         self._watch(self._topic(conversation_id), wake)
@@ -384,12 +383,12 @@ class RedisBackend:
         except ResponseError as error:
             if is_transient(error):
                 raise
-            self._settings.ringing.publishes = True
+            self._settings.publishes = True
         node.announces = True
 
     def _check_version(self) -> None:
         primary, *_ = self._primaries()
-        _INFO.decode(primary.execute(_INFO.words()))
+        read_info(primary.execute([b"INFO", b"server"]))
 
     def _describe(self) -> Capabilities:
         return combined([self._survey(primary) for primary in self._primaries()])

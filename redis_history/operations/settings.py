@@ -120,19 +120,13 @@ class Outage:
         return count < self.GRACE
 
 
-class Ringing:
-    """How the writes of this store wake subscribers. `publishes`: the scripts publish each change, because this user
-    may not see or change the server's setting for keyspace notifications."""
-
-    def __init__(self) -> None:
-        self.publishes = False
-
-
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Settings:
     """The settings that all calls of a store share. `log_length`: the least number of changes kept per conversation.
     `ttl`: seconds. `confirm`: None if the reply is enough. `index`: None without search.
-    `zstd`: whether to compress messages that become smaller. `outage`: the last one, as this store saw it.
+    `zstd`: whether to compress messages that become smaller. `publishes`: the scripts publish each change, because this
+    user may not see or change the server's setting for keyspace notifications, as the first call finds out.
+    `outage`: the last one, as this store saw it.
     `lists`: by the key of the state, the lists of conversations that scripts have asked for in a cluster; with them,
     the next write takes one round trip.
     """
@@ -145,7 +139,7 @@ class Settings:
     confirm: Confirmation | None = None
     index: SearchIndex | None = None
     zstd: bool = False
-    ringing: Ringing = field(default_factory=Ringing)
+    publishes: bool = False
     outage: Outage = field(default_factory=Outage)
     cluster: bool = False
     lists: dict[bytes, list[bytes]] = field(default_factory=dict)

@@ -73,8 +73,8 @@ class GrowReply(Struct, Op[int], frozen=True):
         keys = settings.keyspace.conversation(self.conversation_id)
         content = keys.reply(self.token)
         args = [b"%d" % self.offset, self.records]
-        if self.tools or self.run is not None or settings.ringing.publishes:
-            args.append(b"1" if settings.ringing.publishes else b"0")
+        if self.tools or self.run is not None or settings.publishes:
+            args.append(b"1" if settings.publishes else b"0")
         if self.tools or self.run is not None:
             args.append(b"" if self.run is None else self.run.stored)
         if self.tools:
