@@ -12,6 +12,7 @@ from typing import Any, Final, Self, Unpack
 
 from msgspec.structs import replace
 
+from redis_history import operations as ops
 from redis_history._async._runtime import Canceller, Signal, uninterrupted, wait_for_unfinished
 from redis_history._async.replies import AsyncReply
 from redis_history._validation import check_name, check_seconds, check_text
@@ -27,22 +28,7 @@ from redis_history.model.helpers import MessageFields
 from redis_history.model.ids import check_conversation_id, new_token
 from redis_history.model.pairs import open_calls
 from redis_history.model.runs import RunStatus
-from redis_history.operations import (
-    Append,
-    Appended,
-    EndRun,
-    KeepRuns,
-    LeaveRun,
-    Precondition,
-    ReadChanges,
-    ReadHead,
-    ReadPage,
-    Restore,
-    RunFence,
-    RunOutcome,
-    refusals,
-)
-from redis_history.operations.update import UpdateMessage
+from redis_history.operations import refusals
 
 _logger = logging.getLogger("redis_history")
 
@@ -75,7 +61,7 @@ class AsyncRun:
         self._cancel = cancel
         self._canceller: Canceller | None = None
         self._keeper: Any = None
-        self._fence: RunFence | None = None
+        self._fence: ops.RunFence | None = None
         self._entered = False
         self._ended = False
         self._lost = False
@@ -124,21 +110,23 @@ class AsyncRun:
             signal.set()  # for other threads that wait
         return self._stop_requested
 
-    async def append(self, message: Message, *, expected_revision: int | None = None) -> Appended:
+    async def append(self, message: Message, *, expected_revision: int | None = None) -> ops.Appended:
         """Like `store.append`, for the holder only. Raises RunLostError."""
         return (await self.append_many([message], expected_revision=expected_revision))[0]
 
-    async def append_many(self, messages: Iterable[Message], *, expected_revision: int | None = None) -> list[Appended]:
+    async def append_many(
+        self, messages: Iterable[Message], *, expected_revision: int | None = None
+    ) -> list[ops.Appended]:
         """Like `store.append_many`, for the holder only. Raises RunLostError."""
-        batch = Append.batch(self.conversation_id, messages, Precondition.of(expected_revision))
+        batch = ops.Append.batch(self.conversation_id, messages, ops.Precondition.of(expected_revision))
         if not batch.order:
             return []
         outcomes = await self._write_own(batch.op)
         return [outcomes[index] for index in batch.order]
 
-    async def update_message(self, message: Message, *, expected_revision: int | None = None) -> Appended:
+    async def update_message(self, message: Message, *, expected_revision: int | None = None) -> ops.Appended:
         """Like `store.update_message`, for the holder only. Raises RunLostError."""
-        op = UpdateMessage.of(self.conversation_id, message, expected_revision)
+        op = ops.UpdateMessage.of(self.conversation_id, message, expected_revision)
         updated = await self._write_own(op)
         if updated is None:
             raise refusals.message_missing(self.conversation_id, message.id)
@@ -163,10 +151,12 @@ class AsyncRun:
         found: dict[str, Message] = {}
         cursor, newest = self._cursor, self._newest
         while True:
-            changes = await self._store.backend.execute(ReadChanges(self.conversation_id, cursor))
+            changes = await self._store.backend.execute(ops.ReadChanges(self.conversation_id, cursor))
             for event in changes.events:
                 if isinstance(event, Reset):
-                    page = await self._store.backend.execute(ReadPage(self.conversation_id, _LOOKED_AT, newest=True))
+                    page = await self._store.backend.execute(
+                        ops.ReadPage(self.conversation_id, _LOOKED_AT, newest=True)
+                    )
                     messages = tuple(
                         one
                         for one in page.messages
@@ -220,7 +210,7 @@ class AsyncRun:
     async def _begin(self) -> None:
         await self._store._runs.take(self, self._wait)
         try:
-            head = await self._store.backend.execute(ReadHead(self.conversation_id, 1))
+            head = await self._store.backend.execute(ops.ReadHead(self.conversation_id, 1))
             self._cursor = head.cursor
             for message in head.newest.messages:
                 self._newest, self._newest_at = message.sequence or 0, message.timestamp
@@ -272,12 +262,12 @@ class AsyncRun:
                 await self._settle(status)
             fence = self._fence
             if fence is None:  # a request for the run may still be under way, or have succeeded
-                await self._store.backend.execute(LeaveRun(self.conversation_id, (self.run_id,)))
+                await self._store.backend.execute(ops.LeaveRun(self.conversation_id, (self.run_id,)))
             elif not self._lost:
-                ended = await self._store.backend.execute(EndRun(self.conversation_id, fence, status))
+                ended = await self._store.backend.execute(ops.EndRun(self.conversation_id, fence, status))
                 if status == "completed" and self._is_stopping(ended):  # this process did not know it yet
                     await self._settle("stopped")
-                    ended = await self._store.backend.execute(EndRun(self.conversation_id, fence, "stopped"))
+                    ended = await self._store.backend.execute(ops.EndRun(self.conversation_id, fence, "stopped"))
                 self._lost = not ended.done
         except RunLostError:
             self._lost = True
@@ -291,7 +281,7 @@ class AsyncRun:
 
     async def _settle(self, status: RunStatus, since: datetime | None = None) -> None:
         """Append results for the tool calls that this run, or an interrupted run that began at `since`, left open."""
-        page = await self._store.backend.execute(ReadPage(self.conversation_id, _LOOKED_AT, newest=True))
+        page = await self._store.backend.execute(ops.ReadPage(self.conversation_id, _LOOKED_AT, newest=True))
         for message, calls in open_calls(page.messages):
             if message.status == "streaming":
                 continue
@@ -307,7 +297,7 @@ class AsyncRun:
 
     # For AsyncRunKeeper and AsyncReply
 
-    def _fence_of_run(self) -> RunFence:
+    def _fence_of_run(self) -> ops.RunFence:
         fence = self._fence
         if fence is None:
             raise RunLostError(
@@ -323,7 +313,7 @@ class AsyncRun:
     async def _write_own(self, op: Any) -> Any:
         """Write for the holder only."""
         op = op.for_run(self._fence_of_run())
-        if isinstance(op, Append | Restore):
+        if isinstance(op, ops.Append | ops.Restore):
             self._own.update(entry.message.id for entry in op.entries)
         return await self._write(op)
 
@@ -339,12 +329,12 @@ class AsyncRun:
     async def _is_kept(self) -> bool:
         """After a refused write: whether this run goes on. While the server was out of reach nobody could renew it, so
         it has expired, but is still that of its holder until another one takes it."""
-        outcomes: list[RunOutcome] = await self._store.backend.execute(
-            KeepRuns(((self.conversation_id, self._fence_of_run()),))
+        outcomes: list[ops.RunOutcome] = await self._store.backend.execute(
+            ops.KeepRuns(((self.conversation_id, self._fence_of_run()),))
         )
         return outcomes[0].done
 
-    def _is_stopping(self, outcome: RunOutcome) -> bool:
+    def _is_stopping(self, outcome: ops.RunOutcome) -> bool:
         """Note a request to stop, if there is one."""
         run = outcome.run
         if run is None or run.status != "stopping":

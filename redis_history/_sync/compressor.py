@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 
 from msgspec.structs import replace
 
+from redis_history import operations as ops
 from redis_history._sync._runtime import Job, Signal, SummarizerCall, in_thread, is_cancelled, spawn
 from redis_history._sync._steps import oldest_to_compress, scan_conversations
 from redis_history._sync.store import HistoryStore
@@ -56,18 +57,8 @@ from redis_history.errors import (
 )
 from redis_history.model import Conversation, Message
 from redis_history.model.ids import new_token, rng
-from redis_history.operations import (
-    EndRun,
-    KeepRuns,
-    ListConversations,
-    Precondition,
-    ReadConversation,
-    RunFence,
-    TakeRun,
-    refusals,
-)
+from redis_history.operations import refusals
 from redis_history.operations.backend import PendingWakeups
-from redis_history.operations.compact import Compact
 from redis_history.tokens import message_tokens
 
 _logger = logging.getLogger("redis_history")
@@ -283,13 +274,13 @@ class Compressor:
         self._work.count(looks=1)
 
     def _look_at(self, conversation_ids: Sequence[str]) -> None:
-        found = [self._store.backend.execute(ReadConversation(name)) for name in conversation_ids]
+        found = [self._store.backend.execute(ops.ReadConversation(name)) for name in conversation_ids]
         existing = [one for one in found if one is not None]
         self._remember(existing)
         self._found(existing)
 
     def _list(self, limit: int) -> list[Conversation]:
-        return self._store.backend.execute(ListConversations(limit=limit))
+        return self._store.backend.execute(ops.ListConversations(limit=limit))
 
     def _remember(self, conversations: Sequence[Conversation]) -> None:
         newest = {one.conversation_id: version_of(one) for one in conversations[:_KNOWN]}
@@ -357,12 +348,12 @@ class Compressor:
     def _compress(self, conversation_id: str, version: Version, signal: Signal) -> None:
         """Compress one conversation. Its errors are reported; they do not stop the worker."""
         started = time.monotonic()
-        lease: RunFence | None = None
+        lease: ops.RunFence | None = None
         rest: float | None = None
         try:
             try:
                 caller = (new_token(), None)
-                op = TakeRun(conversation_id, (caller,), False, self._timing.lease, "compressor")
+                op = ops.TakeRun(conversation_id, (caller,), False, self._timing.lease, "compressor")
                 lease = (self._store.backend.execute(op)).fence
                 if lease is None:
                     self._work.count(busy=1)
@@ -389,7 +380,7 @@ class Compressor:
                 if rest is not None:  # only now, or this process would meet its own lease
                     self._work.release(conversation_id, rest)
 
-    def _failure(self, conversation_id: str, lease: RunFence | None, error: Exception) -> CompressionProgress:
+    def _failure(self, conversation_id: str, lease: ops.RunFence | None, error: Exception) -> CompressionProgress:
         kind: Literal["lease_lost", "conflict", "failed"] = "failed"
         if isinstance(error, ConflictError):
             # After losing the lease, the write may conflict with that of the next holder before it misses the lease.
@@ -403,20 +394,22 @@ class Compressor:
             _logger.warning("compressing %r failed: %s", conversation_id[:80], describe_error(error))
         return CompressionProgress(kind, conversation_id, wait=wait, error=describe_error(error))
 
-    def _keep(self, conversation_id: str, lease: RunFence) -> bool:
+    def _keep(self, conversation_id: str, lease: ops.RunFence) -> bool:
         """Renew the lease. Returns whether it was still held."""
-        [outcome] = self._store.backend.execute(KeepRuns(((conversation_id, lease),), self._timing.lease))
+        [outcome] = self._store.backend.execute(ops.KeepRuns(((conversation_id, lease),), self._timing.lease))
         return outcome.done
 
-    def _release(self, conversation_id: str, lease: RunFence, rest: float = 0.0) -> bool:
+    def _release(self, conversation_id: str, lease: ops.RunFence, rest: float = 0.0) -> bool:
         """End the lease, which others can take after `rest` seconds. Returns whether it was still held."""
         try:
-            return (self._store.backend.execute(EndRun(conversation_id, lease, "completed", rest))).done
+            return (self._store.backend.execute(ops.EndRun(conversation_id, lease, "completed", rest))).done
         except RedisHistoryError as error:  # the lease expires
             _logger.info("the lease on %r was not released: %s", conversation_id[:80], error)
             return True
 
-    def _attempt(self, conversation_id: str, lease: RunFence, version: Version, signal: Signal) -> CompressionProgress:
+    def _attempt(
+        self, conversation_id: str, lease: ops.RunFence, version: Version, signal: Signal
+    ) -> CompressionProgress:
         messages = self._store.get(conversation_id)
         now = datetime.now(UTC)
         plans = wider(self._policy, lambda policy: policy.plan(messages, now=now))
@@ -448,9 +441,9 @@ class Compressor:
             raise SummaryError(str(error)) from error
         last = plan.through.position
         assert last is not None  # noqa: S101 -- it was read from the store
-        op = Compact.of(conversation_id, last, summary, plan.seen, expected_revision=None)
+        op = ops.Compact.of(conversation_id, last, summary, plan.seen, expected_revision=None)
         try:  # if the summarized messages are unchanged and the lease is still held
-            self._store._write(replace(op, precondition=Precondition(run=lease)))
+            self._store._write(replace(op, precondition=ops.Precondition(run=lease)))
         except TornPairError as error:  # a tool result arrived since the plan
             raise refusals.compaction_conflict(conversation_id, str(error)) from error
         count, after = len(plan.seen), message_tokens(summary)

@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 
 from msgspec.structs import replace
 
+from redis_history import operations as ops
 from redis_history._sync._runtime import Job, Openable, Signal, spawn, uninterrupted
 from redis_history._validation import refuse
 from redis_history.errors import (
@@ -25,18 +26,7 @@ from redis_history.model import Message, Part, TextPart
 from redis_history.model.ids import new_token
 from redis_history.model.pairs import marks
 from redis_history.model.replies import LEASE_SECONDS, grown, merged, record_of
-from redis_history.operations import (
-    Append,
-    Appended,
-    FindMessage,
-    GrowReply,
-    Precondition,
-    ReplyEnd,
-    RunFence,
-    UpdateMessage,
-    refusals,
-)
-from redis_history.operations.base import Entry
+from redis_history.operations import refusals
 from redis_history.operations.stream import check_size, part_of
 
 _logger = logging.getLogger("redis_history")
@@ -53,7 +43,7 @@ class Reply(Openable):
     seconds: "interrupted", with the text that was sent. Text is sent in the background. The next `write` or `add`
     raises an error of that, or the end does if something is not stored then."""
 
-    def __init__(self, store: Any, op: Append, interval: float) -> None:
+    def __init__(self, store: Any, op: ops.Append, interval: float) -> None:
         self.conversation_id = op.conversation_id
         self._store = store
         self._op = op
@@ -76,14 +66,14 @@ class Reply(Openable):
         self._closing = False
         self._error: Exception | None = None
         self._ended_by_other = False
-        self._end: UpdateMessage | None = None
+        self._end: ops.UpdateMessage | None = None
         self._message: Message | None = None
         self._unfinished: set[Any] = set()
         # The run that it belongs to, and its right to write.
         self._run_of: Any = None
-        self._fence: RunFence | None = None
+        self._fence: ops.RunFence | None = None
 
-    def _join(self, run: Any, fence: RunFence) -> None:
+    def _join(self, run: Any, fence: ops.RunFence) -> None:
         """Write it only while its writer has this run. Before the beginning."""
         self._run_of, self._fence = run, fence
         self._op = self._op.for_run(fence)
@@ -179,15 +169,15 @@ class Reply(Openable):
             self._signal.set()
             self._job.stop()
         if self._end is None or self._end.entry.message.status != status:
-            entry = Entry.of(replace(self.message, status=status))
-            self._end = UpdateMessage(
+            entry = ops.Entry.of(replace(self.message, status=status))
+            self._end = ops.UpdateMessage(
                 self.conversation_id,
                 entry,
-                reply=ReplyEnd(self._op.token),
-                precondition=Precondition(run=self._fence),
+                reply=ops.ReplyEnd(self._op.token),
+                precondition=ops.Precondition(run=self._fence),
             )
         write = self._store._write if self._run_of is None else self._run_of._write
-        ended: Appended | None = write(self._end)
+        ended: ops.Appended | None = write(self._end)
         if ended is None:
             # A redaction, for example, or a stop: that stays.
             raise self._changed() if self._find() is not None else self._removed()
@@ -229,7 +219,7 @@ class Reply(Openable):
             records = bytes(self._content[self._sent :])
             # The marks of the records that this call sends.
             tools = b"".join(found for end, found in self._tools if end > self._sent)
-            op = GrowReply(
+            op = ops.GrowReply(
                 self.conversation_id,
                 self._op.token,
                 self._sent,
@@ -259,7 +249,7 @@ class Reply(Openable):
             self._sent = min(size, len(self._content))  # less than before if the server has lost something
 
     def _find(self) -> Message | None:
-        found: Message | None = self._store.backend.execute(FindMessage(self.conversation_id, self._start.id))
+        found: Message | None = self._store.backend.execute(ops.FindMessage(self.conversation_id, self._start.id))
         return found
 
     def _removed(self) -> MessageNotFoundError:

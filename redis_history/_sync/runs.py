@@ -13,6 +13,7 @@ from typing import Any, Final, Self, Unpack
 
 from msgspec.structs import replace
 
+from redis_history import operations as ops
 from redis_history._sync._runtime import Canceller, Signal, uninterrupted, wait_for_unfinished
 from redis_history._sync.replies import Reply
 from redis_history._validation import check_name, check_seconds, check_text
@@ -28,22 +29,7 @@ from redis_history.model.helpers import MessageFields
 from redis_history.model.ids import check_conversation_id, new_token
 from redis_history.model.pairs import open_calls
 from redis_history.model.runs import RunStatus
-from redis_history.operations import (
-    Append,
-    Appended,
-    EndRun,
-    KeepRuns,
-    LeaveRun,
-    Precondition,
-    ReadChanges,
-    ReadHead,
-    ReadPage,
-    Restore,
-    RunFence,
-    RunOutcome,
-    refusals,
-)
-from redis_history.operations.update import UpdateMessage
+from redis_history.operations import refusals
 
 _logger = logging.getLogger("redis_history")
 
@@ -76,7 +62,7 @@ class Run:
         self._cancel = cancel
         self._canceller: Canceller | None = None
         self._keeper: Any = None
-        self._fence: RunFence | None = None
+        self._fence: ops.RunFence | None = None
         self._entered = False
         self._ended = False
         self._lost = False
@@ -125,21 +111,21 @@ class Run:
             signal.set()  # for other threads that wait
         return self._stop_requested
 
-    def append(self, message: Message, *, expected_revision: int | None = None) -> Appended:
+    def append(self, message: Message, *, expected_revision: int | None = None) -> ops.Appended:
         """Like `store.append`, for the holder only. Raises RunLostError."""
         return (self.append_many([message], expected_revision=expected_revision))[0]
 
-    def append_many(self, messages: Iterable[Message], *, expected_revision: int | None = None) -> list[Appended]:
+    def append_many(self, messages: Iterable[Message], *, expected_revision: int | None = None) -> list[ops.Appended]:
         """Like `store.append_many`, for the holder only. Raises RunLostError."""
-        batch = Append.batch(self.conversation_id, messages, Precondition.of(expected_revision))
+        batch = ops.Append.batch(self.conversation_id, messages, ops.Precondition.of(expected_revision))
         if not batch.order:
             return []
         outcomes = self._write_own(batch.op)
         return [outcomes[index] for index in batch.order]
 
-    def update_message(self, message: Message, *, expected_revision: int | None = None) -> Appended:
+    def update_message(self, message: Message, *, expected_revision: int | None = None) -> ops.Appended:
         """Like `store.update_message`, for the holder only. Raises RunLostError."""
-        op = UpdateMessage.of(self.conversation_id, message, expected_revision)
+        op = ops.UpdateMessage.of(self.conversation_id, message, expected_revision)
         updated = self._write_own(op)
         if updated is None:
             raise refusals.message_missing(self.conversation_id, message.id)
@@ -162,10 +148,10 @@ class Run:
         found: dict[str, Message] = {}
         cursor, newest = self._cursor, self._newest
         while True:
-            changes = self._store.backend.execute(ReadChanges(self.conversation_id, cursor))
+            changes = self._store.backend.execute(ops.ReadChanges(self.conversation_id, cursor))
             for event in changes.events:
                 if isinstance(event, Reset):
-                    page = self._store.backend.execute(ReadPage(self.conversation_id, _LOOKED_AT, newest=True))
+                    page = self._store.backend.execute(ops.ReadPage(self.conversation_id, _LOOKED_AT, newest=True))
                     messages = tuple(
                         one
                         for one in page.messages
@@ -219,7 +205,7 @@ class Run:
     def _begin(self) -> None:
         self._store._runs.take(self, self._wait)
         try:
-            head = self._store.backend.execute(ReadHead(self.conversation_id, 1))
+            head = self._store.backend.execute(ops.ReadHead(self.conversation_id, 1))
             self._cursor = head.cursor
             for message in head.newest.messages:
                 self._newest, self._newest_at = message.sequence or 0, message.timestamp
@@ -271,12 +257,12 @@ class Run:
                 self._settle(status)
             fence = self._fence
             if fence is None:  # a request for the run may still be under way, or have succeeded
-                self._store.backend.execute(LeaveRun(self.conversation_id, (self.run_id,)))
+                self._store.backend.execute(ops.LeaveRun(self.conversation_id, (self.run_id,)))
             elif not self._lost:
-                ended = self._store.backend.execute(EndRun(self.conversation_id, fence, status))
+                ended = self._store.backend.execute(ops.EndRun(self.conversation_id, fence, status))
                 if status == "completed" and self._is_stopping(ended):  # this process did not know it yet
                     self._settle("stopped")
-                    ended = self._store.backend.execute(EndRun(self.conversation_id, fence, "stopped"))
+                    ended = self._store.backend.execute(ops.EndRun(self.conversation_id, fence, "stopped"))
                 self._lost = not ended.done
         except RunLostError:
             self._lost = True
@@ -290,7 +276,7 @@ class Run:
 
     def _settle(self, status: RunStatus, since: datetime | None = None) -> None:
         """Append results for the tool calls that this run, or an interrupted run that began at `since`, left open."""
-        page = self._store.backend.execute(ReadPage(self.conversation_id, _LOOKED_AT, newest=True))
+        page = self._store.backend.execute(ops.ReadPage(self.conversation_id, _LOOKED_AT, newest=True))
         for message, calls in open_calls(page.messages):
             if message.status == "streaming":
                 continue
@@ -306,7 +292,7 @@ class Run:
 
     # For RunKeeper and Reply
 
-    def _fence_of_run(self) -> RunFence:
+    def _fence_of_run(self) -> ops.RunFence:
         fence = self._fence
         if fence is None:
             raise RunLostError(
@@ -322,7 +308,7 @@ class Run:
     def _write_own(self, op: Any) -> Any:
         """Write for the holder only."""
         op = op.for_run(self._fence_of_run())
-        if isinstance(op, Append | Restore):
+        if isinstance(op, ops.Append | ops.Restore):
             self._own.update(entry.message.id for entry in op.entries)
         return self._write(op)
 
@@ -338,12 +324,12 @@ class Run:
     def _is_kept(self) -> bool:
         """After a refused write: whether this run goes on. While the server was out of reach nobody could renew it, so
         it has expired, but is still that of its holder until another one takes it."""
-        outcomes: list[RunOutcome] = self._store.backend.execute(
-            KeepRuns(((self.conversation_id, self._fence_of_run()),))
+        outcomes: list[ops.RunOutcome] = self._store.backend.execute(
+            ops.KeepRuns(((self.conversation_id, self._fence_of_run()),))
         )
         return outcomes[0].done
 
-    def _is_stopping(self, outcome: RunOutcome) -> bool:
+    def _is_stopping(self, outcome: ops.RunOutcome) -> bool:
         """Note a request to stop, if there is one."""
         run = outcome.run
         if run is None or run.status != "stopping":

@@ -12,6 +12,7 @@ from typing import Any, Final, Self, TypeVar, Unpack
 
 from msgspec.structs import replace
 
+from redis_history import operations as ops
 from redis_history._sync._runtime import Job, Lock, Signal, at_exit, is_cancelled, spawn
 from redis_history._sync._steps import run_steps
 from redis_history._sync.store import HistoryStore
@@ -35,9 +36,8 @@ from redis_history.history._syncer import Syncer
 from redis_history.history.history import History, HistoryOptions
 from redis_history.model import Message
 from redis_history.model.ids import check_conversation_id
-from redis_history.operations import Clear, Restore, refusals
-from redis_history.operations.append import Append, Batch
-from redis_history.operations.base import Precondition
+from redis_history.operations import refusals
+from redis_history.operations.append import Batch
 
 T = TypeVar("T")
 _logger = logging.getLogger("redis_history")
@@ -361,7 +361,7 @@ class RedisHistory(History):
         if unanswered is not None and again:
             adds, batch, since = unanswered
         elif adds := self._syncer.without_deleted(adds):
-            batch = Append.batch(self._syncer.bound_id, [add.message for add in adds])
+            batch = ops.Append.batch(self._syncer.bound_id, [add.message for add in adds])
         else:
             return 0
         try:
@@ -390,9 +390,9 @@ class RedisHistory(History):
             return
         if change.hidden_reply:  # growth has no revision, so the store could not tell
             raise refusals.reply_unfinished(conversation_id, change.seen)
-        op: Clear | Restore = Clear(conversation_id, precondition=Precondition.of(change.seen))
+        op: ops.Clear | ops.Restore = ops.Clear(conversation_id, precondition=ops.Precondition.of(change.seen))
         if change.target:
-            op = Restore.of(conversation_id, change.target, expected_revision=change.seen)
+            op = ops.Restore.of(conversation_id, change.target, expected_revision=change.seen)
         revision = self._store._write(replace(op, token=change.token))
         self._syncer.rewritten(change, revision, changed=revision != change.seen)
 

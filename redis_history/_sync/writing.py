@@ -33,16 +33,12 @@ from redis_history.model.ids import new_id as new_message_id
 from redis_history.model.message import RECORD_FIELDS
 from redis_history.operations import fork as forks
 from redis_history.operations import refusals
-from redis_history.operations.append import Append, Restore
 from redis_history.operations.backend import Backend
-from redis_history.operations.base import Precondition, Steps
-from redis_history.operations.compact import Compact, through_of
-from redis_history.operations.delete import DeleteMessages
+from redis_history.operations.base import Steps
+from redis_history.operations.compact import through_of
 from redis_history.operations.options import Options
 from redis_history.operations.page import PAGE, next_page
-from redis_history.operations.record import WriteRecord
 from redis_history.operations.searches import Searcher
-from redis_history.operations.update import UpdateMessage
 
 T = TypeVar("T")
 
@@ -78,8 +74,8 @@ class Writing:
         ConversationNotFoundError (`must_exist`), ConversationExistsError (`must_not_exist`). A repeated call with a
         stored message succeeds if its conditions held the first time.
         """
-        condition = Precondition.of(expected_revision, must_exist, must_not_exist)
-        return (self._write(Append.of(conversation_id, message, condition)))[0]
+        condition = ops.Precondition.of(expected_revision, must_exist, must_not_exist)
+        return (self._write(ops.Append.of(conversation_id, message, condition)))[0]
 
     def append_many(
         self,
@@ -95,8 +91,8 @@ class Writing:
 
         Raises BatchTooLargeError above 1,000 messages or 4 MB.
         """
-        condition = Precondition.of(expected_revision, must_exist, must_not_exist)
-        batch = Append.batch(conversation_id, messages, condition)
+        condition = ops.Precondition.of(expected_revision, must_exist, must_not_exist)
+        batch = ops.Append.batch(conversation_id, messages, condition)
         if not batch.order:
             return []
         outcomes = self._write(batch.op)
@@ -120,7 +116,7 @@ class Writing:
         See `Reply`. `role` and `fields` are those of the message, such as its `id`. The server sets its time.
         Text is sent every `interval` seconds, 0 to 10.
         """
-        op = Append.of_reply(conversation_id, role, fields)
+        op = ops.Append.of_reply(conversation_id, role, fields)
         check_seconds(interval, "interval", 0, most=10)
         if self._exclusive:
             return run_here(self, conversation_id).stream(role=role, interval=interval, **fields)
@@ -134,7 +130,7 @@ class Writing:
         The same content again changes nothing. Raises MessageNotFoundError, RevisionConflictError (not at
         `expected_revision`).
         """
-        updated = self._write(UpdateMessage.of(conversation_id, message, expected_revision))
+        updated = self._write(ops.UpdateMessage.of(conversation_id, message, expected_revision))
         if updated is None:
             raise refusals.message_missing(conversation_id, message.id)
         return updated
@@ -173,7 +169,7 @@ class Writing:
         Without messages nothing changes. Raises RevisionConflictError (not at `expected_revision`).
         """
         check_conversation_id(conversation_id)
-        return self._write(ops.Clear(conversation_id, precondition=Precondition.of(expected_revision)))
+        return self._write(ops.Clear(conversation_id, precondition=ops.Precondition.of(expected_revision)))
 
     def restore(
         self, conversation_id: str, messages: Iterable[Message], *, expected_revision: int | None = None
@@ -184,7 +180,7 @@ class Writing:
         This also replaces messages that others append in the meantime. To prevent it, give `expected_revision`: then it
         raises RevisionConflictError. Raises BatchTooLargeError above 1,000 messages or 4 MB.
         """
-        return self._write(Restore.of(conversation_id, messages, expected_revision))
+        return self._write(ops.Restore.of(conversation_id, messages, expected_revision))
 
     def delete_messages(
         self, conversation_id: str, message_ids: Iterable[str], *, expected_revision: int | None = None
@@ -195,7 +191,7 @@ class Writing:
 
         Raises RevisionConflictError (not at `expected_revision`); BatchTooLargeError above 1,000 ids.
         """
-        op = DeleteMessages.of(conversation_id, message_ids, expected_revision)
+        op = ops.DeleteMessages.of(conversation_id, message_ids, expected_revision)
         return self._write(op) if op.message_ids else 0
 
     def erase(self, conversation_id: str, ids: Iterable[str] | None = None) -> int:
@@ -212,7 +208,7 @@ class Writing:
             count = self._count_all(conversation_id)
             self.clear(conversation_id)
             return count
-        op = DeleteMessages.of(conversation_id, ids)
+        op = ops.DeleteMessages.of(conversation_id, ids)
         if not op.message_ids:
             return 0
         for _ in range(_EXPANSIONS):
@@ -243,7 +239,7 @@ class Writing:
             for one in self.iter_conversations(user_id=user_id):
                 left.append(one.conversation_id)
                 # It may have another owner now; then its revision is another one, too.
-                condition = Precondition.of(expected_revision=one.revision)
+                condition = ops.Precondition.of(expected_revision=one.revision)
                 start = time.perf_counter()
                 try:
                     gone = self._write(ops.DeleteConversation(one.conversation_id, precondition=condition))
@@ -279,7 +275,7 @@ class Writing:
             refuse(conversation, "conversation", "a Conversation", InvalidInputError)
         fields = {name: getattr(conversation, name) for name in RECORD_FIELDS}
         conversation_id = conversation.conversation_id
-        op = WriteRecord.of(conversation_id, fields, create=True)
+        op = ops.WriteRecord.of(conversation_id, fields, create=True)
         while True:
             try:
                 return self._write_record(op)
@@ -312,7 +308,7 @@ class Writing:
             "title": title, "metadata": metadata, "user_id": user_id, "agent_name": agent_name,
             "auditing_id": auditing_id,
         }  # fmt: skip
-        op = WriteRecord.of(conversation_id, fields, create=False, expected_revision=expected_revision)
+        op = ops.WriteRecord.of(conversation_id, fields, create=False, expected_revision=expected_revision)
         if not op.fields:
             raise InvalidInputError("update_conversation needs at least one field to set")
         return self._write_record(op)
@@ -377,7 +373,7 @@ class Writing:
         """
         end = through_of(through)
         position = Position(0, 0) if isinstance(end, str) else end
-        op = Compact.of(conversation_id, position, summary, seen, expected_revision)
+        op = ops.Compact.of(conversation_id, position, summary, seen, expected_revision)
         if isinstance(end, str):
             last = self._backend.execute(ops.FindMessage(conversation_id, end))
             if last is None or last.position is None:
@@ -392,7 +388,7 @@ class Writing:
         `expected_revision`).
         """
         check_conversation_id(conversation_id)
-        condition = Precondition.of(expected_revision)
+        condition = ops.Precondition.of(expected_revision)
         expanded = self._write(ops.Expand(conversation_id, check_message_id(summary_id), precondition=condition))
         if expanded is None:
             raise MessageNotFoundError(

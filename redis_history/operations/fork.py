@@ -13,19 +13,9 @@ from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
+from redis_history import events
 from redis_history import operations as ops
 from redis_history.errors import ConversationNotFoundError, RedisHistoryError
-from redis_history.events import (
-    ConversationUpdated,
-    Cursor,
-    Event,
-    MessagesAppended,
-    MessagesDeleted,
-    MessageUpdated,
-    ReplyEnded,
-    ReplyGrew,
-    RunChanged,
-)
 from redis_history.model import Conversation, Message, Position
 from redis_history.model.ids import new_token
 from redis_history.model.message import ForkedFrom
@@ -392,7 +382,7 @@ class _Reading:
             kept = kept[:-1]
         return kept
 
-    def _catch_up(self, draft: Draft | Collected, known: Cursor) -> Steps[Cursor]:
+    def _catch_up(self, draft: Draft | Collected, known: events.Cursor) -> Steps[events.Cursor]:
         """Repeat the changes since `known` in the draft. Returns the newest change. Raises _StaleError."""
         more = True
         while more:
@@ -417,17 +407,19 @@ class _Reading:
         draft: Draft | Collected,
         added: dict[str, tuple[int, Message]],
         removed: dict[str, None],
-        event: Event,
+        event: events.Event,
     ) -> None:
         """Note what an event adds or replaces, and removes. Raises _StaleError."""
         messages: tuple[Message | None, ...] = ()
-        if isinstance(event, MessagesAppended):
+        if isinstance(event, events.MessagesAppended):
             messages = event.messages
-        elif isinstance(event, MessageUpdated | ReplyEnded):
+        elif isinstance(event, events.MessageUpdated | events.ReplyEnded):
             messages = (event.message,)
-            if isinstance(event, ReplyEnded) and self.cut.left_results:
+            if isinstance(event, events.ReplyEnded) and self.cut.left_results:
                 raise _StaleError
-        elif not isinstance(event, MessagesDeleted | ConversationUpdated | ReplyGrew | RunChanged):
+        elif not isinstance(
+            event, events.MessagesDeleted | events.ConversationUpdated | events.ReplyGrew | events.RunChanged
+        ):
             raise _StaleError
         for message in filter(None, messages):
             staged = None if message.id in removed else draft.messages.get(message.id)
@@ -437,7 +429,7 @@ class _Reading:
                 added[message.id] = staged.archive, message
             elif self.cut.wants(message):
                 added[message.id] = 0, message
-        gone = event.removed_ids if isinstance(event, MessagesAppended) else ()
-        for message_id in event.message_ids if isinstance(event, MessagesDeleted) else gone:
+        gone = event.removed_ids if isinstance(event, events.MessagesAppended) else ()
+        for message_id in event.message_ids if isinstance(event, events.MessagesDeleted) else gone:
             added.pop(message_id, None)
             removed[message_id] = None

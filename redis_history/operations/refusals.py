@@ -5,65 +5,57 @@ from __future__ import annotations
 import logging
 from functools import lru_cache
 
-from redis_history.errors import (
-    CompactionConflictError,
-    ConflictError,
-    ConversationExistsError,
-    ConversationNotFoundError,
-    InvalidInputError,
-    MessageConflictError,
-    MessageNotFoundError,
-    RevisionConflictError,
-    RunLostError,
-)
+from redis_history import errors
 
 _logger = logging.getLogger("redis_history")
 
 
-def message_conflict(conversation_id: str, message_id: str) -> MessageConflictError:
-    return MessageConflictError(
+def message_conflict(conversation_id: str, message_id: str) -> errors.MessageConflictError:
+    return errors.MessageConflictError(
         f"conversation {_named(conversation_id)} has a message {message_id!r} already, with other content; "
         "use another id, or update_message to change it",
         message_id=message_id,
     )
 
 
-def message_missing(conversation_id: str, message_id: str) -> MessageNotFoundError:
-    return MessageNotFoundError(f"conversation {_named(conversation_id)} has no message {message_id[:64]!r}")
+def message_missing(conversation_id: str, message_id: str) -> errors.MessageNotFoundError:
+    return errors.MessageNotFoundError(f"conversation {_named(conversation_id)} has no message {message_id[:64]!r}")
 
 
-def conversation_missing(conversation_id: str) -> ConversationNotFoundError:
-    return ConversationNotFoundError(f"there is no conversation {_named(conversation_id)}")
+def conversation_missing(conversation_id: str) -> errors.ConversationNotFoundError:
+    return errors.ConversationNotFoundError(f"there is no conversation {_named(conversation_id)}")
 
 
-def conversation_exists(conversation_id: str, revision: int) -> ConversationExistsError:
-    return ConversationExistsError(f"conversation {_named(conversation_id)} exists already, at revision {revision}")
+def conversation_exists(conversation_id: str, revision: int) -> errors.ConversationExistsError:
+    return errors.ConversationExistsError(
+        f"conversation {_named(conversation_id)} exists already, at revision {revision}"
+    )
 
 
-def run_lost(conversation_id: str) -> RunLostError:
-    return RunLostError(
+def run_lost(conversation_id: str) -> errors.RunLostError:
+    return errors.RunLostError(
         f"this run of conversation {_named(conversation_id)} has ended or expired, and somebody else may have taken "
         "over; nothing was written"
     )
 
 
-def not_fenced(conversation_id: str) -> RunLostError:
-    return RunLostError(
+def not_fenced(conversation_id: str) -> errors.RunLostError:
+    return errors.RunLostError(
         f"this exclusive store does not make conversation {_named(conversation_id)}: forks and imports of exports "
         "have no run; use the store that it was made of"
     )
 
 
-def revision_conflict(conversation_id: str, current: int, expected: int | None) -> RevisionConflictError:
-    return RevisionConflictError(
+def revision_conflict(conversation_id: str, current: int, expected: int | None) -> errors.RevisionConflictError:
+    return errors.RevisionConflictError(
         f"conversation {_named(conversation_id)} is at revision {current}, not at {expected}; read it again",
         current_revision=current,
         expected_revision=expected,
     )
 
 
-def reply_unfinished(conversation_id: str, revision: int) -> RevisionConflictError:
-    return RevisionConflictError(
+def reply_unfinished(conversation_id: str, revision: int) -> errors.RevisionConflictError:
+    return errors.RevisionConflictError(
         f"in conversation {_named(conversation_id)} a reply is being written, which this history does not show; "
         "rewrite it when the reply has ended",
         current_revision=revision,
@@ -71,21 +63,21 @@ def reply_unfinished(conversation_id: str, revision: int) -> RevisionConflictErr
     )
 
 
-def reply_not_pinned(conversation_id: str, message_id: str) -> ConflictError:
-    return ConflictError(
+def reply_not_pinned(conversation_id: str, message_id: str) -> errors.ConflictError:
+    return errors.ConflictError(
         f"message {message_id[:64]!r} of conversation {_named(conversation_id)} is being written; pin it when it has "
         "ended, or begin it with stream(metadata={'pinned': True})"
     )
 
 
-def compaction_conflict(conversation_id: str, why: str) -> CompactionConflictError:
-    return CompactionConflictError(
+def compaction_conflict(conversation_id: str, why: str) -> errors.CompactionConflictError:
+    return errors.CompactionConflictError(
         f"conversation {_named(conversation_id)} was not compacted: {why}; read and summarize it again"
     )
 
 
-def fork_conflict(conversation_id: str, attempts: int) -> CompactionConflictError:
-    return CompactionConflictError(
+def fork_conflict(conversation_id: str, attempts: int) -> errors.CompactionConflictError:
+    return errors.CompactionConflictError(
         f"conversation {_named(conversation_id)} was not forked: it was compacted or replaced, or the server lost the "
         f"copy, during each of {attempts} attempts; call it again"
     )
@@ -98,8 +90,8 @@ def warn_of_pins(conversation_id: str) -> None:
     )
 
 
-def too_many_staying(count: int, limit: int) -> InvalidInputError:
-    return InvalidInputError(
+def too_many_staying(count: int, limit: int) -> errors.InvalidInputError:
+    return errors.InvalidInputError(
         f"the range has {count:,} system and pinned messages, which a compaction keeps; the limit is {limit:,}. "
         "Compact it in several steps, or unpin some"
     )
