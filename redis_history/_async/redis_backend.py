@@ -19,14 +19,7 @@ from redis_history._async._runtime import Owner, is_abandoned, sleep
 from redis_history.capabilities import Capabilities
 from redis_history.engine.attempts import Attempt, is_late, raise_first
 from redis_history.engine.durability import Confirmation
-from redis_history.engine.server_info import (
-    NOTIFICATIONS,
-    QUESTIONS,
-    combined,
-    merged_flags,
-    read_info,
-    read_survey,
-)
+from redis_history.engine.server_info import NOTIFICATIONS, QUESTIONS, combined, merged_flags, read_info, read_survey
 from redis_history.errors import (
     BackendRefusedError,
     BackendUnavailableError,

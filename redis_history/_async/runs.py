@@ -16,12 +16,7 @@ from redis_history import operations as ops
 from redis_history._async._runtime import Canceller, Signal, uninterrupted, wait_for_unfinished
 from redis_history._async.replies import AsyncReply
 from redis_history._validation import check_name, check_seconds, check_text
-from redis_history.errors import (
-    InvalidInputError,
-    RedisHistoryError,
-    RunLostError,
-    RunStopped,
-)
+from redis_history.errors import InvalidInputError, RedisHistoryError, RunLostError, RunStopped
 from redis_history.events import Cursor, HistoryRestored, MessagesAppended, ReplyEnded, Reset
 from redis_history.model import Message, Role, tool, tool_result
 from redis_history.model.helpers import MessageFields

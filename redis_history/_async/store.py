@@ -23,14 +23,7 @@ from redis_history.model.ids import check_conversation_id
 from redis_history.model.runs import RunInfo
 from redis_history.operations import ReadRun, StopRun
 from redis_history.operations.backend import AsyncBackend
-from redis_history.operations.options import (
-    Codec,
-    Durability,
-    Embedder,
-    Options,
-    SearchMode,
-    meaning,
-)
+from redis_history.operations.options import Codec, Durability, Embedder, Options, SearchMode, meaning
 from redis_history.retry import RetryPolicy
 
 _logger = logging.getLogger("redis_history")

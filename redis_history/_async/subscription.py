@@ -21,11 +21,7 @@ from redis_history.events import ANEW, ConversationDeleted, Cursor, Event, Reset
 from redis_history.model.replies import Progress
 from redis_history.model.runs import RunInfo
 from redis_history.operations import Changes, ReadChanges, ReadHead
-from redis_history.operations.backend import (
-    AsyncBackend,
-    ChangeQuery,
-    PendingWakeups,
-)
+from redis_history.operations.backend import AsyncBackend, ChangeQuery, PendingWakeups
 from redis_history.operations.changelog import is_gone
 
 _logger = logging.getLogger("redis_history")
