@@ -29,8 +29,6 @@ _logger = logging.getLogger("redis_history")
 
 #: How many of the newest messages are searched for tool calls that were left open.
 _LOOKED_AT: Final = 500
-#: Seconds until a call of the job is repeated after an error.
-_WAIT_AFTER_ERROR: Final = 0.5
 _MAX_WAIT: Final = 24 * 3600.0
 
 

@@ -9,8 +9,6 @@ from msgspec import Struct
 from redis_history.capabilities import Capabilities
 from redis_history.errors import CapabilityError
 
-__all__ = ["Confirmation", "tiers", "why_not"]
-
 _WAITAOF_SINCE: Final = {"redis": (7, 2), "valkey": (7, 2)}
 #: With appendfsync everysec, these versions confirm before the fsync (redis/redis#12622, fixed in #13793): of 30
 #: successive confirmations of Valkey 9.1.2, 26 came without a new fsync.

@@ -43,8 +43,6 @@ from redis_history.model import Message, Position
 from redis_history.model.replies import Progress, read_records
 from redis_history.model.runs import RunInfo
 
-__all__ = ["Kind", "LiveReply", "LogEntry", "events_of", "is_gone", "is_of_call", "recover", "token_of"]
-
 _logger = logging.getLogger("redis_history")
 
 

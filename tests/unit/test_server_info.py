@@ -40,7 +40,7 @@ def test_resp2_and_resp3_give_the_same() -> None:
     new = survey(reply.decode(), [{b"name": b"search", b"ver": 80205}], *({name: value} for name, value in flags))
     assert old == new
     assert old == Capabilities(
-        "redis", "7.4.3", "standalone", "client", "search 8.2.5", True, "notifications", True, "always", True,
+        "redis", "7.4.3", "standalone", "client", "search 8.2.5", True, None, True, "always", True,
         "noeviction", 2, ("server", "fsync", "replicas"),
     )  # fmt: skip
 
