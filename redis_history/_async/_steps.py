@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Generator
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -13,11 +13,10 @@ from redis_history.model import Conversation
 from redis_history.model.ranges import stays
 from redis_history.operations import ReadPage, ScanConversations
 from redis_history.operations.backend import AsyncBackend
+from redis_history.operations.base import T
 from redis_history.operations.options import Embedder
 from redis_history.operations.page import PAGE, next_page
 from redis_history.operations.searches import Embed, Work
-
-T = TypeVar("T")
 
 #: Number of messages in the first read for the oldest message that may be compressed.
 _OLDEST: Final = 32

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable
 from datetime import UTC, tzinfo
-from typing import Literal, TypeVar, overload
+from typing import Literal, overload
 
 from redis_history import operations as ops
 from redis_history._async._steps import run_steps, scan_conversations
@@ -23,14 +23,12 @@ from redis_history.model import Conversation, Message, Role, Scope
 from redis_history.model.filters import Bound, make_filters, make_within
 from redis_history.model.ids import check_conversation_id, check_message_id
 from redis_history.operations.backend import AsyncBackend
-from redis_history.operations.base import Steps
+from redis_history.operations.base import Steps, T
 from redis_history.operations.options import Options
 from redis_history.operations.page import PAGE, newest_messages, next_page
 from redis_history.operations.searches import Asked, Searcher
 from redis_history.search.hits import Reindexed, SearchHits
 from redis_history.tokens import TokenCounter
-
-T = TypeVar("T")
 
 #: More conversations than a backend can hold.
 _EVERY = 2**53

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
-from typing import Any, Final, TypeVar, Unpack, cast
+from typing import Any, Final, Unpack, cast
 
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
@@ -33,13 +33,11 @@ from redis_history.model.message import RECORD_FIELDS
 from redis_history.operations import fork as forks
 from redis_history.operations import refusals
 from redis_history.operations.backend import AsyncBackend
-from redis_history.operations.base import Steps
+from redis_history.operations.base import Steps, T
 from redis_history.operations.compact import through_of
 from redis_history.operations.options import Options
 from redis_history.operations.page import PAGE, next_page
 from redis_history.operations.searches import Searcher
-
-T = TypeVar("T")
 
 #: Attempts to change a message in a conversation that others change.
 _ATTEMPTS: Final = 50

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, tzinfo
-from typing import Literal, TypeVar, overload
+from typing import Literal, overload
 
 from redis_history import operations as ops
 from redis_history._sync._steps import run_steps, scan_conversations
@@ -24,14 +24,12 @@ from redis_history.model import Conversation, Message, Role, Scope
 from redis_history.model.filters import Bound, make_filters, make_within
 from redis_history.model.ids import check_conversation_id, check_message_id
 from redis_history.operations.backend import Backend
-from redis_history.operations.base import Steps
+from redis_history.operations.base import Steps, T
 from redis_history.operations.options import Options
 from redis_history.operations.page import PAGE, newest_messages, next_page
 from redis_history.operations.searches import Asked, Searcher
 from redis_history.search.hits import Reindexed, SearchHits
 from redis_history.tokens import TokenCounter
-
-T = TypeVar("T")
 
 #: More conversations than a backend can hold.
 _EVERY = 2**53

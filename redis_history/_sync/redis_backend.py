@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from msgspec.structs import replace
 from redis.exceptions import NoScriptError, RedisError, ResponseError, TryAgainError
@@ -31,7 +31,7 @@ from redis_history.errors import (
 )
 from redis_history.operations import Op
 from redis_history.operations.backend import ChangedHeads, ChangeQuery, SearchedBy, Wake, WakeAll
-from redis_history.operations.base import ByNode, Call, Pause, Steps, Upkeep, as_map, decoded
+from redis_history.operations.base import ByNode, Call, Pause, Steps, T, Upkeep, as_map, decoded
 from redis_history.operations.documents import finish_work
 from redis_history.operations.failures import FullJitter, is_transient, may_have_arrived, translate
 from redis_history.operations.index import use_index
@@ -39,7 +39,6 @@ from redis_history.operations.poll import poll_changes
 from redis_history.operations.settings import Settings
 from redis_history.retry import RetryDetails, RetryPolicy
 
-T = TypeVar("T")
 _logger = logging.getLogger("redis_history")
 
 #: Failed maintenance continues after this many seconds, with this many calls at a time. Older tasks are dropped,

@@ -8,7 +8,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Self, TypeVar, Unpack
+from typing import Any, Final, Self, Unpack
 
 from msgspec.structs import replace
 
@@ -38,8 +38,8 @@ from redis_history.model import Message
 from redis_history.model.ids import check_conversation_id
 from redis_history.operations import refusals
 from redis_history.operations.append import Batch
+from redis_history.operations.base import T
 
-T = TypeVar("T")
 _logger = logging.getLogger("redis_history")
 
 #: Seconds between attempts to save while they fail.

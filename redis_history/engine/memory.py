@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, cast
 
 from redis_history.capabilities import Capabilities
 from redis_history.engine.space import DEFAULT_CAP, ConversationState, Space
@@ -17,12 +17,11 @@ from redis_history.errors import StoreClosedError
 from redis_history.events import BEGINNING
 from redis_history.operations import FindMessage, GrowReply, ListPreviews, Op, ReadChanges, ReadHead, ReadPage, Write
 from redis_history.operations.backend import AsyncBackend, ChangedHeads, ChangeQuery, SearchedBy, Wake, WakeAll
-from redis_history.operations.base import Entry
+from redis_history.operations.base import Entry, T
 from redis_history.operations.update import ReplyEnd, UpdateMessage
 
 __all__ = ["AsyncMemoryBackend"]
 
-T = TypeVar("T")
 #: Outcomes of writes that are kept for repetitions.
 _REMEMBERED: Final = 1000
 

@@ -372,8 +372,8 @@ class Space:
         self.conversations[conversation_id] = conversation
         return conversation
 
-    def check(self, conversation_id: str, precondition: Precondition) -> None:
-        """Raises an error of `refusals` unless the precondition holds."""
+    def check(self, conversation_id: str, precondition: Precondition) -> ConversationState | None:
+        """The conversation, if it exists. Raises an error of `refusals` unless the precondition holds."""
         conversation = self.find(conversation_id)
         revision = conversation.revision if conversation else 0
         if precondition.expected_revision not in (None, revision):
@@ -384,6 +384,7 @@ class Space:
             raise refusals.conversation_exists(conversation_id, revision)
         if precondition.run is not None and not self.holds(conversation_id, precondition.run):
             raise refusals.run_lost(conversation_id)
+        return conversation
 
     def warn_of_cap(self, what: str, cap: int, option: str) -> None:
         if option not in self.warned and cap == DEFAULT_CAP:

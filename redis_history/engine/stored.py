@@ -23,10 +23,10 @@ from redis_history.engine.space import Change, ConversationState, Draft, Runs, S
 from redis_history.model import Message, Position
 from redis_history.operations import Entry, LeaseKind
 from redis_history.operations.backend import Wake, WakeAll
+from redis_history.operations.base import T
 
 __all__ = ["StoredBackend"]
 
-T = TypeVar("T")
 K = TypeVar("K")
 
 #: The key of the value that all conversations share; and how many changes it names.

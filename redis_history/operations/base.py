@@ -33,7 +33,9 @@ from redis_history.tokens import count_characters, estimate_tokens
 _logger = logging.getLogger("redis_history")
 if TYPE_CHECKING:
     from redis_history.engine.durability import Confirmation
-    from redis_history.engine.space import Space
+    from redis_history.engine.space import Space as Space
+else:
+    Space = Any  # a layer above, and here only for the types of `apply`
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

@@ -51,10 +51,9 @@ class Head(Struct, frozen=True):
     newest: Page = field(default_factory=lambda: Page([]))
 
 
-class ReadHead(Struct, Op[Head], frozen=True):
+class ReadHead(OnConversation, Op[Head], frozen=True):
     """The head and the `messages` newest messages, ascending, as of one moment."""
 
-    conversation_id: str
     messages: int = 0
 
     def steps(self, settings: Settings) -> Steps[Head]:
@@ -101,15 +100,14 @@ def _joined_head(head: Head, replies: dict[int, tuple[bytes, float]], settings: 
     ]
 
 
-class ReadChanges(Struct, Op[Changes], frozen=True):
+class ReadChanges(OnConversation, Op[Changes], frozen=True):
     """At most `limit` changes after `after`; or a single Reset if the log no longer has all of them. Then the growth of
     replies that are being written; `replies` is how much of each the reader has, by sequence. Last the newest run, if
     it differs from `run`, the run that the reader knows (UNSET: it has not read before)."""
 
-    conversation_id: str
     after: Cursor
     limit: int = 100
-    replies: dict[int, Progress] = {}
+    replies: dict[int, Progress] = field(default_factory=dict)
     run: RunInfo | UnsetType | None = UNSET
 
     def steps(self, settings: Settings) -> Steps[Changes]:

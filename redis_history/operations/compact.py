@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec import Struct, structs
 
@@ -18,7 +18,7 @@ from redis_history.model.ids import check_conversation_id, check_message_id
 from redis_history.model.ranges import Ranges, good_ends, leaving, stays
 from redis_history.model.wire import body_digest, body_of, characters_of, encode_body
 from redis_history.operations import refusals
-from redis_history.operations.base import Call, Entry, Precondition, Steps, Write, as_is, plain, read, readable
+from redis_history.operations.base import Call, Entry, Precondition, Space, Steps, Write, as_is, plain, read, readable
 from redis_history.operations.changelog import Kind
 from redis_history.operations.changes import ReadChanges
 from redis_history.operations.documents import mark
@@ -28,9 +28,6 @@ from redis_history.operations.scripts import PLACES, WRITING, load_script
 from redis_history.operations.settings import Settings
 from redis_history.operations.stream import read_replies
 from redis_history.tokens import estimate_tokens
-
-if TYPE_CHECKING:
-    from redis_history.engine.space import Space
 
 COMPACT: Final = load_script("compact", *WRITING, *PLACES)
 

@@ -5,21 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from redis_history._validation import check_list
 from redis_history.errors import BatchTooLargeError
 from redis_history.model.ids import check_conversation_id, check_message_id
 from redis_history.operations.append import MAX_BATCH_MESSAGES
-from redis_history.operations.base import Precondition, Steps, T, Write
+from redis_history.operations.base import Precondition, Space, Steps, T, Write
 from redis_history.operations.changelog import Kind, token_of
 from redis_history.operations.documents import purge_after
 from redis_history.operations.keys import field_of
 from redis_history.operations.scripts import PLACES, WRITING, load_script
 from redis_history.operations.settings import Settings
-
-if TYPE_CHECKING:
-    from redis_history.engine.space import Space
 
 DELETE: Final = load_script("delete", *WRITING, *PLACES)
 DELETE_CONVERSATION: Final = load_script("delete_conversation", *WRITING, "_empty")
@@ -63,8 +60,7 @@ class DeleteMessages(_Removing[int], frozen=True):
         return self._send(settings, b"")
 
     def apply(self, space: Space) -> int:
-        space.check(self.conversation_id, self.precondition)
-        conversation = space.find(self.conversation_id)
+        conversation = space.check(self.conversation_id, self.precondition)
         found = [message_id for message_id in self.message_ids if conversation and message_id in conversation.stored]
         if conversation is None or not found:
             return 0
@@ -91,8 +87,7 @@ class EraseMessages(_Removing[int | str], frozen=True):
         return reply[1].decode() if reply[0] == b"quoted" else super().decode(reply)
 
     def apply(self, space: Space) -> int | str:
-        space.check(self.conversation_id, self.precondition)
-        conversation = space.find(self.conversation_id)
+        conversation = space.check(self.conversation_id, self.precondition)
         stored = {} if conversation is None else conversation.stored
         found = [message_id for message_id in self.message_ids if message_id in stored]
         if conversation is None or not found:
@@ -128,8 +123,7 @@ class DeleteConversation(Write[bool], frozen=True):
         return None
 
     def apply(self, space: Space) -> bool:
-        space.check(self.conversation_id, self.precondition)
-        conversation = space.find(self.conversation_id)
+        conversation = space.check(self.conversation_id, self.precondition)
         if conversation is None:
             return False
         if (self.conversation_id, "") in space.watchers or space.watchers_of_all:

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from redis_history.model import Message
 from redis_history.model.ids import new_token
-from redis_history.operations.base import ByNode, Call, Op, Steps, as_is, change_header, plain
+from redis_history.operations.base import ByNode, Call, OnConversation, Op, Steps, as_is, change_header, plain
 from redis_history.operations.fetch import Fetch
 from redis_history.operations.keys import ConversationKeys, Keyspace, field_of, pack_keys
 from redis_history.operations.scripts import PLACES, WRITING, load_script
@@ -96,11 +96,10 @@ def _purge(pending_work: bytes, name: bytes) -> Steps[None]:
         [left] = yield [Call(PURGE, keys, [name, PURGED_AT_ONCE], as_is)]
 
 
-class WriteDocuments(Struct, Op[int | None], frozen=True):
+class WriteDocuments(OnConversation, Op[int | None], frozen=True):
     """Write the search documents of messages that were read in `epoch` at `revision` or later. The outcome is the
     number of those that had not changed since."""
 
-    conversation_id: str
     messages: tuple[Message, ...]
     epoch: str
     revision: int

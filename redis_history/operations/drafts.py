@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -13,15 +13,12 @@ from redis_history.model import Conversation, Position
 from redis_history.model.message import RECORD_FIELDS
 from redis_history.model.times import to_microseconds
 from redis_history.model.wire import encode_member
-from redis_history.operations.base import Call, Entry, OnConversation, Op, Steps, Write, plain
+from redis_history.operations.base import Call, Entry, OnConversation, Op, Space, Steps, Write, plain
 from redis_history.operations.changelog import Kind
 from redis_history.operations.keys import ConversationKeys, extend_keys, field_of, pack_keys
 from redis_history.operations.record import RECORD_KEYS
 from redis_history.operations.scripts import WRITING, load_script
 from redis_history.operations.settings import Settings
-
-if TYPE_CHECKING:
-    from redis_history.engine.space import Space
 
 ARCHIVES: Final = load_script("archives", "_declared", "_member", "_archive")
 DRAFT: Final = load_script("draft", "_member", "_locate")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec import Struct
 
-from redis_history.operations.base import Call, Steps, Upkeep, Write, as_is, once, plain, readable
+from redis_history.operations.base import Call, Space, Steps, Upkeep, Write, as_is, once, plain, readable
 from redis_history.operations.changelog import Kind
 from redis_history.operations.compact import position_of
 from redis_history.operations.documents import counted_fields, mark, write_documents
@@ -15,9 +15,6 @@ from redis_history.operations.keys import ConversationKeys, field_of, pack_keys
 from redis_history.operations.page import page_of
 from redis_history.operations.scripts import PLACES, WRITING, load_script
 from redis_history.operations.settings import DocumentOf, Settings
-
-if TYPE_CHECKING:
-    from redis_history.engine.space import Space
 
 COPY: Final = load_script("copy")
 EXPAND: Final = load_script("expand", *WRITING, *PLACES)
@@ -99,8 +96,7 @@ class Expand(Write[Expanded | None], frozen=True):
         yield [write_documents(self.token, settings, self.conversation_id, *read_at, [message.id], documents)]
 
     def apply(self, space: Space) -> Expanded | None:
-        space.check(self.conversation_id, self.precondition)
-        conversation = space.find(self.conversation_id)
+        conversation = space.check(self.conversation_id, self.precondition)
         if conversation is None or self.summary_id != conversation.summary:
             return None
         [archive] = [one for one in conversation.archives if one.summary_id == self.summary_id]

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from redis_history.model import Message
 from redis_history.model.wire import decode_members
-from redis_history.operations.base import Call, Read
+from redis_history.operations.base import Call, OnConversation, Read
 from redis_history.operations.keys import pack_keys
 from redis_history.operations.scripts import load_script
 from redis_history.operations.settings import Settings
@@ -27,10 +27,9 @@ class Fetched(Struct, frozen=True):
     archived: bool = False
 
 
-class Fetch(Struct, Read[list[Fetched | None]], frozen=True):
+class Fetch(OnConversation, Read[list[Fetched | None]], frozen=True):
     """Read found messages of one conversation, each with `around` neighbors before and after; None: it is gone."""
 
-    conversation_id: str
     generation: bytes
     sequences: tuple[int, ...]
     around: int = 0

@@ -7,23 +7,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from msgspec import Struct
 
 from redis_history.errors import CorruptDataError
 from redis_history.model import Conversation, Message, Position
 from redis_history.model.times import from_microseconds
-from redis_history.operations.base import Call, Op, Steps, Upkeep, as_is, once, plain, readable
+from redis_history.operations.base import Call, Op, Space, Steps, Upkeep, as_is, once, plain, readable
 from redis_history.operations.keys import BUCKETS, Keyspace, pack_keys
 from redis_history.operations.page import ReadPage, page_of
 from redis_history.operations.record import STATE_FIELDS, ReadConversation, conversation_of
 from redis_history.operations.scripts import load_script
 from redis_history.operations.settings import Settings
 from redis_history.operations.stream import refreshed
-
-if TYPE_CHECKING:
-    from redis_history.engine.space import Space
 
 FORGET: Final = load_script("forget")
 _logger = logging.getLogger("redis_history")

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from redis_history.model import Message, Position
 from redis_history.model.wire import decode_member, decode_members, has_live
-from redis_history.operations.base import Call, Read, Steps, as_is, plain
+from redis_history.operations.base import Call, OnConversation, Read, Steps, as_is, plain
 from redis_history.operations.keys import ConversationKeys, field_of, pack_keys
 from redis_history.operations.scripts import PLACES, load_script
 from redis_history.operations.settings import Settings
@@ -48,7 +48,7 @@ class Page(Struct, frozen=True):
     live: bool = False
 
 
-class ReadPage(Struct, Read[Page], frozen=True):
+class ReadPage(OnConversation, Read[Page], frozen=True):
     """The messages with `after` < position < `before`, ascending: the first `limit`, or the last if `newest`. If the
     page has `limit` messages, readable or not, there may be more. An unknown conversation is empty.
 
@@ -57,7 +57,6 @@ class ReadPage(Struct, Read[Page], frozen=True):
     messages of that archive.
     """
 
-    conversation_id: str
     limit: int
     newest: bool
     after: Position | None = None
@@ -178,10 +177,9 @@ def _window(limit: int, newest: bool, after: Position | None, before: Position |
     return args
 
 
-class FindMessage(Struct, Read[Message | None], frozen=True):
+class FindMessage(OnConversation, Read[Message | None], frozen=True):
     """The message of this id, archived or not, or None."""
 
-    conversation_id: str
     message_id: str
 
     def call(self, settings: Settings) -> Call:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Struct
@@ -14,13 +14,10 @@ from redis_history.errors import CorruptDataError, InvalidInputError
 from redis_history.model import Conversation
 from redis_history.model.ids import check_conversation_id
 from redis_history.model.times import from_microseconds
-from redis_history.operations.base import UNREADABLE, Call, Precondition, Read, Revised, Steps, plain
+from redis_history.operations.base import UNREADABLE, Call, Precondition, Read, Revised, Space, Steps, plain
 from redis_history.operations.changelog import Kind
 from redis_history.operations.scripts import WRITING, load_script
 from redis_history.operations.settings import Settings
-
-if TYPE_CHECKING:
-    from redis_history.engine.space import Space
 
 RECORD: Final = load_script("record", *WRITING)
 

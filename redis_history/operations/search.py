@@ -10,7 +10,7 @@ from msgspec import Struct, structs
 
 from redis_history.errors import BackendError
 from redis_history.model.filters import ANYTHING, Filters
-from redis_history.operations.base import ByNode, Call, Op, Steps, Upkeep, as_is, plain
+from redis_history.operations.base import ByNode, Call, OnConversation, Op, Steps, Upkeep, as_is, plain
 from redis_history.operations.documents import finish_work, mark
 from redis_history.operations.index import fill_index, has_moved, is_moving, is_refusal, use_index
 from redis_history.operations.keys import pack_keys
@@ -90,11 +90,10 @@ class SearchMatches(Struct, frozen=True):
         )
 
 
-class Search(Struct, Op[SearchMatches | None], frozen=True):
+class Search(OnConversation, Op[SearchMatches | None], frozen=True):
     """Search one conversation: the best `depth` matches of each term (0: only how many there are). The outcome is also
     None if some messages have no document yet."""
 
-    conversation_id: str
     query: Query
     filters: Filters = ANYTHING
     vector: bytes | None = None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, tzinfo
 from functools import partial
 from itertools import compress, islice, pairwise
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,7 +20,7 @@ from redis_history.events import Cursor
 from redis_history.model import Message
 from redis_history.model.filters import ANYTHING, Filters, Within
 from redis_history.operations.backend import AsyncBackend, Backend
-from redis_history.operations.base import Steps
+from redis_history.operations.base import Steps, T
 from redis_history.operations.documents import SweepDocuments, WriteDocuments
 from redis_history.operations.fetch import Fetch, Fetched
 from redis_history.operations.index import MakeIndex
@@ -45,7 +45,6 @@ from redis_history.search.ranking import (
 from redis_history.search.text import MAX_CHARACTERS, MAX_IN_ORDER, chunk_length, index_lines, pack_all, searchable
 from redis_history.tokens import TokenCounter, count_characters
 
-T = TypeVar("T")
 _SearchOp = Search | SearchAll
 _logger = logging.getLogger("redis_history")
 

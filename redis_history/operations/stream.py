@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from redis_history._validation import refuse
@@ -29,9 +28,11 @@ from redis_history.operations.base import (
     SENT,
     Call,
     Entry,
+    OnConversation,
     Op,
     Precondition,
     RunFence,
+    Space,
     Steps,
     as_is,
     change_header,
@@ -44,23 +45,19 @@ from redis_history.operations.scripts import WRITING, load_script
 from redis_history.operations.settings import Settings
 from redis_history.operations.update import ReplyEnd, UpdateMessage
 
-if TYPE_CHECKING:
-    from redis_history.engine.space import Space
-
 GROW: Final = load_script("grow")
 RENEW: Final = load_script("renew", *WRITING)
 REPLY: Final = load_script("reply", "_member", "_live", "_locate", asks=True)
 _logger = logging.getLogger("redis_history")
 
 
-class GrowReply(Struct, Op[int], frozen=True):
+class GrowReply(OnConversation, Op[int], frozen=True):
     """Append `records` (see model.replies) to the reply `message_id` that the append of `token` began, if its content
     has `offset` bytes. `tools`: the marks of the tool calls and results in them (`model.pairs.marks`). `lives` renews
     the lease of its writer. The outcome is the size of the content; -1: the reply has ended. With a `run` that is not
     the present one, RunLostError.
     """
 
-    conversation_id: str
     token: str
     offset: int
     records: bytes

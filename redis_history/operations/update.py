@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from msgspec import Struct
 
 from redis_history.model import Message, Position
 from redis_history.model.ids import check_conversation_id
 from redis_history.operations.append import Appended
-from redis_history.operations.base import Entry, Precondition, Steps, Write
+from redis_history.operations.base import Entry, Precondition, Space, Steps, Write
 from redis_history.operations.changelog import Kind
 from redis_history.operations.keys import field_of
 from redis_history.operations.scripts import PLACES, WRITING, load_script
 from redis_history.operations.settings import Settings
-
-if TYPE_CHECKING:
-    from redis_history.engine.space import Space
 
 UPDATE: Final = load_script("update", *WRITING, *PLACES, "_grace")
 
