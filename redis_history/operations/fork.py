@@ -230,7 +230,7 @@ def _copy(conversation_id: str, new_id: str, through: Position | str | None) -> 
             end: Position | None = last.position
         else:
             end = through
-        snapshot = yield from _Reading(conversation_id, _Cut(end)).read(draft)
+        snapshot = yield from _Reading(conversation_id, _Cut(end), draft).read()
         live = [(one.position, name) for name, one in draft.messages.items() if not one.archive]
         origin = ForkedFrom(conversation_id, snapshot.record.revision, max(live)[1] if live else None)
         times = dict.fromkeys(("created_at", "updated_at", "first_message_at", "last_message_at"))
@@ -293,7 +293,7 @@ def collect(
 
     def attempt() -> Steps[tuple[Snapshot, list[CollectedMessage]]]:
         found = Collected(encode)
-        snapshot = yield from _Reading(conversation_id, _Everything(None)).read(found)
+        snapshot = yield from _Reading(conversation_id, _Everything(None), found).read()
         return snapshot, sorted(found.messages.values(), key=lambda one: (one.archive or 1 << 60, one.position))
 
     try:
@@ -323,16 +323,17 @@ def publish(snapshot: Snapshot, archive_of: Mapping[str, int], messages: Sequenc
 
 
 class _Reading:
-    """Reads the messages of one revision that `cut` wants into a draft or a `Collected`."""
+    """Reads the messages of one revision that `cut` wants into `draft`."""
 
-    def __init__(self, conversation_id: str, cut: _Cut) -> None:
+    def __init__(self, conversation_id: str, cut: _Cut, draft: Draft | Collected) -> None:
         self.conversation_id = conversation_id
+        self.draft = draft
         self.cut = cut
         self._removed: set[str] = set()
 
-    def read(self, draft: Draft | Collected) -> Steps[Snapshot]:
+    def read(self) -> Steps[Snapshot]:
         """Raises _StaleError, ConversationNotFoundError."""
-        end, cut = self.cut.end, self.cut
+        end, cut, draft = self.cut.end, self.cut, self.draft
         known = (yield ops.ReadHead(self.conversation_id)).cursor
         layout = yield ops.ReadLayout(self.conversation_id)
         if is_gone(known) or layout is None:
@@ -358,7 +359,7 @@ class _Reading:
                 break
         record = None
         while record is None or record.revision != known.revision:
-            known = yield from self._catch_up(draft, known)
+            known = yield from self._catch_up(known)
             record = yield ops.ReadConversation(self.conversation_id)
             if record is None:
                 raise refusals.conversation_missing(self.conversation_id)
@@ -382,7 +383,7 @@ class _Reading:
             kept = kept[:-1]
         return kept
 
-    def _catch_up(self, draft: Draft | Collected, known: events.Cursor) -> Steps[events.Cursor]:
+    def _catch_up(self, known: events.Cursor) -> Steps[events.Cursor]:
         """Repeat the changes since `known` in the draft. Returns the newest change. Raises _StaleError."""
         more = True
         while more:
@@ -390,46 +391,43 @@ class _Reading:
             added: dict[str, tuple[int, Message]] = {}
             removed: dict[str, None] = {}
             for event in changes.events:
-                self._repeat(draft, added, removed, event)
+                self._repeat(added, removed, event)
                 known = event.cursor
-            yield from draft.remove(removed)
+            yield from self.draft.remove(removed)
             self._removed.update(removed)
             groups: dict[int, list[Message]] = {}
             for archive, message in added.values():
                 groups.setdefault(archive, []).append(message)
             for archive, messages in groups.items():
-                yield from draft.add(archive, messages)
+                yield from self.draft.add(archive, messages)
             more = changes.more
         return known
 
-    def _repeat(
-        self,
-        draft: Draft | Collected,
-        added: dict[str, tuple[int, Message]],
-        removed: dict[str, None],
-        event: events.Event,
-    ) -> None:
+    def _repeat(self, added: dict[str, tuple[int, Message]], removed: dict[str, None], event: events.Event) -> None:
         """Note what an event adds or replaces, and removes. Raises _StaleError."""
         messages: tuple[Message | None, ...] = ()
-        if isinstance(event, events.MessagesAppended):
-            messages = event.messages
-        elif isinstance(event, events.MessageUpdated | events.ReplyEnded):
-            messages = (event.message,)
-            if isinstance(event, events.ReplyEnded) and self.cut.left_results:
+        gone: tuple[str, ...] = ()
+        match event:
+            case events.MessagesAppended():
+                messages, gone = event.messages, event.removed_ids
+            case events.MessageUpdated():
+                messages = (event.message,)
+            case events.ReplyEnded() if not self.cut.left_results:
+                messages = (event.message,)
+            case events.MessagesDeleted():
+                gone = event.message_ids
+            case events.ConversationUpdated() | events.ReplyGrew() | events.RunChanged():
+                pass
+            case _:
                 raise _StaleError
-        elif not isinstance(
-            event, events.MessagesDeleted | events.ConversationUpdated | events.ReplyGrew | events.RunChanged
-        ):
-            raise _StaleError
         for message in filter(None, messages):
-            staged = None if message.id in removed else draft.messages.get(message.id)
+            staged = None if message.id in removed else self.draft.messages.get(message.id)
             if message.id in added:
                 added[message.id] = added[message.id][0], message
             elif staged is not None:
                 added[message.id] = staged.archive, message
             elif self.cut.wants(message):
                 added[message.id] = 0, message
-        gone = event.removed_ids if isinstance(event, events.MessagesAppended) else ()
-        for message_id in event.message_ids if isinstance(event, events.MessagesDeleted) else gone:
+        for message_id in gone:
             added.pop(message_id, None)
             removed[message_id] = None
