@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 
 from msgspec.structs import replace
 
+from redis_history import errors
 from redis_history import operations as ops
 from redis_history._async._runtime import Job, Signal, SummarizerCall, in_thread, is_cancelled, spawn
 from redis_history._async._steps import oldest_to_compress, scan_conversations
@@ -42,17 +43,6 @@ from redis_history.compaction.worker import (
     compressor_policy,
     is_over,
     version_of,
-)
-from redis_history.errors import (
-    CapabilityError,
-    ConfigurationError,
-    ConflictError,
-    InvalidInputError,
-    RedisHistoryError,
-    RunLostError,
-    StoreClosedError,
-    SummaryError,
-    TornPairError,
 )
 from redis_history.model import Conversation, Message
 from redis_history.model.ids import new_token, rng
@@ -112,7 +102,7 @@ class AsyncCompressor:
         on_progress: Callable[[CompressionProgress], object] | None = None,
     ) -> None:
         if not isinstance(store, AsyncHistoryStore):
-            raise ConfigurationError(f"a compressor needs an {AsyncHistoryStore.__name__}, not {store!r}")
+            raise errors.ConfigurationError(f"a compressor needs an {AsyncHistoryStore.__name__}, not {store!r}")
         check_summarizer(summarizer)
         check_function(on_progress, "on_progress", plain=True)
         check_integer(concurrency, "concurrency", 1)
@@ -174,7 +164,7 @@ class AsyncCompressor:
 
     async def _run(self, look: Callable[[Signal], Any]) -> CompressorStats:
         if self._running:
-            raise InvalidInputError("this compressor runs already")
+            raise errors.InvalidInputError("this compressor runs already")
         self._running = True
         self._ended_by = None
         control = Signal()
@@ -214,7 +204,7 @@ class AsyncCompressor:
         try:
             try:
                 await backend.watch_all(wakeups.add)
-            except RedisHistoryError as error:  # it still reads changes every `look_interval`
+            except errors.RedisHistoryError as error:  # it still reads changes every `look_interval`
                 _logger.warning("a compressor gets no notifications of changes: %s", error)
             await self._look_repeatedly(control, wakeups)
         finally:
@@ -238,9 +228,9 @@ class AsyncCompressor:
                     look_at, looked = now + timing.look_interval, now
                     await self._look()
                 await self._look_at(self._work.take_rested())
-            except (StoreClosedError, CapabilityError):  # no later attempt can succeed
+            except (errors.StoreClosedError, errors.CapabilityError):  # no later attempt can succeed
                 raise
-            except RedisHistoryError as error:
+            except errors.RedisHistoryError as error:
                 _logger.warning("looking for conversations to compress: %s", error)
                 sweep_at = look_at
             wait = min(sweep_at, look_at) - time.monotonic()
@@ -364,7 +354,7 @@ class AsyncCompressor:
                 return
             except Exception as error:  # noqa: BLE001 -- it is reported, and other conversations go on
                 progress = await self._failure(conversation_id, lease, error)
-                lease = None if isinstance(error, ConflictError) else lease
+                lease = None if isinstance(error, errors.ConflictError) else lease
             rest = progress.wait or None
             self._report(replace(progress, seconds=time.monotonic() - started))
         except BaseException:  # this worker ends
@@ -381,9 +371,9 @@ class AsyncCompressor:
 
     async def _failure(self, conversation_id: str, lease: ops.RunFence | None, error: Exception) -> CompressionProgress:
         kind: Literal["lease_lost", "conflict", "failed"] = "failed"
-        if isinstance(error, ConflictError):
+        if isinstance(error, errors.ConflictError):
             # After losing the lease, the write may conflict with that of the next holder before it misses the lease.
-            lost = isinstance(error, RunLostError) or (
+            lost = isinstance(error, errors.RunLostError) or (
                 lease is not None and not await self._release(conversation_id, lease)
             )
             kind = "lease_lost" if lost else "conflict"
@@ -404,7 +394,7 @@ class AsyncCompressor:
         """End the lease, which others can take after `rest` seconds. Returns whether it was still held."""
         try:
             return (await self._store.backend.execute(ops.EndRun(conversation_id, lease, "completed", rest))).done
-        except RedisHistoryError as error:  # the lease expires
+        except errors.RedisHistoryError as error:  # the lease expires
             _logger.info("the lease on %r was not released: %s", conversation_id[:80], error)
             return True
 
@@ -439,13 +429,13 @@ class AsyncCompressor:
                 "nothing", conversation_id, len(plan.seen), plan.tokens, wait=wait, error=describe_error(error)
             )
         except SummaryTooLongError as error:
-            raise SummaryError(str(error)) from error
+            raise errors.SummaryError(str(error)) from error
         last = plan.through.position
         assert last is not None  # noqa: S101 -- it was read from the store
         op = ops.Compact.of(conversation_id, last, summary, plan.seen, expected_revision=None)
         try:  # if the summarized messages are unchanged and the lease is still held
             await self._store._write(replace(op, precondition=ops.Precondition(run=lease)))
-        except TornPairError as error:  # a tool result arrived since the plan
+        except errors.TornPairError as error:  # a tool result arrived since the plan
             raise refusals.compaction_conflict(conversation_id, str(error)) from error
         count, after = len(plan.seen), message_tokens(summary)
         self._work.count(compressed=1, messages=count, tokens_before=plan.tokens, tokens_after=after)
@@ -467,12 +457,12 @@ class AsyncCompressor:
                     break
                 now = time.monotonic()
                 if now >= ends:
-                    raise SummaryError(f"the summarizer took longer than {timing.timeout:g} seconds")
+                    raise errors.SummaryError(f"the summarizer took longer than {timing.timeout:g} seconds")
                 if self._stop_at is not None and now >= self._stop_at:
                     raise _StoppedError
                 if now >= kept + timing.lease / 3:
                     if not await keep():
-                        raise RunLostError("the lease on the conversation ended while it was being summarized")
+                        raise errors.RunLostError("the lease on the conversation ended while it was being summarized")
                     kept = now
                 until = min(ends, kept + timing.lease / 3, ends if self._stop_at is None else self._stop_at)
                 await signal.wait(max(0.001, until - now))

@@ -9,6 +9,7 @@ from typing import Any, Final, Unpack, cast
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from redis_history import errors
 from redis_history import operations as ops
 from redis_history._async._runtime import sleep
 from redis_history._async._steps import run_steps
@@ -16,15 +17,6 @@ from redis_history._async.replies import AsyncReply
 from redis_history._async.runs import run_here
 from redis_history._async.subscription import AsyncFeed
 from redis_history._validation import check_function, check_owner, check_seconds, refuse
-from redis_history.errors import (
-    BackendRefusedError,
-    ConflictError,
-    ConversationExistsError,
-    ConversationNotFoundError,
-    InvalidInputError,
-    MessageNotFoundError,
-    RevisionConflictError,
-)
 from redis_history.model import Conversation, Message, Position, Role
 from redis_history.model.helpers import MessageFields
 from redis_history.model.ids import check_conversation_id, check_message_id, new_token
@@ -36,7 +28,7 @@ from redis_history.operations.backend import AsyncBackend
 from redis_history.operations.base import Steps, T
 from redis_history.operations.compact import through_of
 from redis_history.operations.options import Options
-from redis_history.operations.page import PAGE, next_page
+from redis_history.operations.page import PAGE
 from redis_history.operations.searches import Searcher
 
 #: Attempts to change a message in a conversation that others change.
@@ -51,6 +43,7 @@ class AsyncWriting:
     _backend: AsyncBackend
     _options: Options
     _unopened: list[AsyncFeed]
+    iter: Callable[..., AsyncIterator[Message]]
     iter_conversations: Callable[..., AsyncIterator[Conversation]]
     _exclusive: bool
 
@@ -153,7 +146,7 @@ class AsyncWriting:
             try:
                 revision = head.cursor.revision  # else it might undo an edit
                 done = await self.update_message(conversation_id, changed, expected_revision=revision)
-            except RevisionConflictError:
+            except errors.RevisionConflictError:
                 continue
             return done.message
         else:
@@ -201,8 +194,9 @@ class AsyncWriting:
         Raises BatchTooLargeError above 1,000 ids.
         """
         if ids is None:
-            check_conversation_id(conversation_id)
-            count = await self._count_all(conversation_id)
+            count = 0
+            async for message in self.iter(conversation_id, batch=PAGE, include_archived=True):
+                count += not message.is_summary
             await self.clear(conversation_id)
             return count
         op = ops.DeleteMessages.of(conversation_id, ids)
@@ -214,7 +208,7 @@ class AsyncWriting:
                 return erased
             try:
                 await self._write(ops.Expand(conversation_id, erased))
-            except BackendRefusedError:  # a full server, which allows removal only
+            except errors.BackendRefusedError:  # a full server, which allows removal only
                 break
         return cast(int, await self._write(ops.EraseMessages(conversation_id, op.message_ids, forced=True)))
 
@@ -230,8 +224,8 @@ class AsyncWriting:
         """
         check_owner(user_id, "user_id")
         if user_id is None:
-            refuse(user_id, "user_id", "an int or a str", InvalidInputError)
-        check_function(on_progress, "on_progress", plain=True, error=InvalidInputError)
+            refuse(user_id, "user_id", "an int or a str", errors.InvalidInputError)
+        check_function(on_progress, "on_progress", plain=True, error=errors.InvalidInputError)
         count = 0
         for _ in range(_ATTEMPTS):
             left: list[str] = []
@@ -242,7 +236,7 @@ class AsyncWriting:
                 start = time.perf_counter()
                 try:
                     gone = await self._write(ops.DeleteConversation(one.conversation_id, precondition=condition))
-                except RevisionConflictError:
+                except errors.RevisionConflictError:
                     continue  # the next pass finds it
                 if gone:
                     count += 1
@@ -253,17 +247,9 @@ class AsyncWriting:
             if not left:
                 return count
         shown = ", ".join(repr(one[:80]) for one in left[:10])
-        raise ConflictError(f"user {user_id!r} still has conversations, which keep changing: {shown}; erase again")
-
-    async def _count_all(self, conversation_id: str) -> int:
-        """Return the number of live and archived messages without summaries."""
-        op: ops.ReadPage | None = ops.ReadPage(conversation_id, PAGE, newest=False, archived=True)
-        count = 0
-        while op is not None:
-            page = await self._backend.execute(op)
-            count += sum(not message.is_summary for message in page.messages)
-            op = next_page(op, page, PAGE)
-        return count
+        raise errors.ConflictError(
+            f"user {user_id!r} still has conversations, which keep changing: {shown}; erase again"
+        )
 
     async def create_conversation(self, conversation: Conversation, *, exist_ok: bool = False) -> Conversation:
         """Create a conversation with its record, and return it as it is then.
@@ -271,14 +257,14 @@ class AsyncWriting:
         If it exists, ConversationExistsError; with `exist_ok`, the existing record is returned as it is.
         """
         if not isinstance(conversation, Conversation):
-            refuse(conversation, "conversation", "a Conversation", InvalidInputError)
+            refuse(conversation, "conversation", "a Conversation", errors.InvalidInputError)
         fields = {name: getattr(conversation, name) for name in RECORD_FIELDS}
         conversation_id = conversation.conversation_id
         op = ops.WriteRecord.of(conversation_id, fields, create=True)
         while True:
             try:
                 return await self._write_record(op)
-            except ConversationExistsError:
+            except errors.ConversationExistsError:
                 if not exist_ok:
                     raise
                 present = await self._backend.execute(ops.ReadConversation(conversation_id))
@@ -309,14 +295,16 @@ class AsyncWriting:
         }  # fmt: skip
         op = ops.WriteRecord.of(conversation_id, fields, create=False, expected_revision=expected_revision)
         if not op.fields:
-            raise InvalidInputError("update_conversation needs at least one field to set")
+            raise errors.InvalidInputError("update_conversation needs at least one field to set")
         return await self._write_record(op)
 
     async def _write_record(self, op: ops.WriteRecord) -> Conversation:
         await self._write(op)
         conversation = await self._backend.execute(ops.ReadConversation(op.conversation_id))
         if conversation is None:
-            raise ConversationNotFoundError(f"conversation {op.conversation_id[:80]!r} was deleted after the change")
+            raise errors.ConversationNotFoundError(
+                f"conversation {op.conversation_id[:80]!r} was deleted after the change"
+            )
         return conversation
 
     async def fork(
@@ -392,7 +380,7 @@ class AsyncWriting:
         condition = ops.Precondition.of(expected_revision)
         expanded = await self._write(ops.Expand(conversation_id, check_message_id(summary_id), precondition=condition))
         if expanded is None:
-            raise MessageNotFoundError(
+            raise errors.MessageNotFoundError(
                 f"{summary_id[:64]!r} is not the live summary of conversation {conversation_id[:80]!r}"
             )
         return expanded

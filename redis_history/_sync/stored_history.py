@@ -12,24 +12,12 @@ from typing import Any, Final, Self, Unpack
 
 from msgspec.structs import replace
 
+from redis_history import errors
 from redis_history import operations as ops
 from redis_history._sync._runtime import Job, Lock, Signal, at_exit, is_cancelled, spawn
 from redis_history._sync._steps import run_steps
 from redis_history._sync.store import HistoryStore
 from redis_history._validation import check_process
-from redis_history.errors import (
-    BackendUnavailableError,
-    CapabilityError,
-    CompactionConflictError,
-    InvalidInputError,
-    MessageConflictError,
-    MessageNotFoundError,
-    OutcomeUnknownError,
-    RedisHistoryError,
-    RevisionConflictError,
-    StoreClosedError,
-    TornPairError,
-)
 from redis_history.history._outbox import Add, Compaction, Rewrite
 from redis_history.history._replica import read_whole
 from redis_history.history._syncer import Syncer
@@ -53,11 +41,11 @@ _RECOGNISED: Final = 60.0
 _FAILURES: Final = 100
 #: Errors that no later attempt can prevent.
 _FINAL: Final = (
-    MessageConflictError,
-    RevisionConflictError,
-    CompactionConflictError,
-    MessageNotFoundError,
-    InvalidInputError,
+    errors.MessageConflictError,
+    errors.RevisionConflictError,
+    errors.CompactionConflictError,
+    errors.MessageNotFoundError,
+    errors.InvalidInputError,
 )
 
 
@@ -94,7 +82,7 @@ class RedisHistory(History):
         self._syncer = Syncer(self, max_unsaved, self._wake, confirms=confirms)
         self._sending, self._reading = Lock(), Lock()
         self._unanswered: tuple[list[Add], Batch, float] | None = None
-        self._failures: deque[RedisHistoryError] = deque(maxlen=_FAILURES)
+        self._failures: deque[errors.RedisHistoryError] = deque(maxlen=_FAILURES)
         self._signal: Signal | None = None  # there is something to send
         self._closing: Signal | None = None
         self._heard: Signal | None = None  # set by the doorbell of the conversation
@@ -126,7 +114,7 @@ class RedisHistory(History):
         """
         self._check(conversation_id)
         if self.conversation_id not in (None, conversation_id) and self.unsaved:
-            raise InvalidInputError(
+            raise errors.InvalidInputError(
                 f"{len(self.unsaved):,} messages are not saved to {str(self.conversation_id)[:80]!r} yet: "
                 "save them, or make another history"
             )
@@ -217,18 +205,18 @@ class RedisHistory(History):
     def _chosen(self, conversation_id: str | None) -> str:
         chosen = self.conversation_id if conversation_id is None else conversation_id
         if chosen is None:
-            raise InvalidInputError("conversation_id is required, unless a conversation was loaded")
+            raise errors.InvalidInputError("conversation_id is required, unless a conversation was loaded")
         self._check(chosen)
         return chosen
 
     def _check(self, conversation_id: str) -> None:
         check_conversation_id(conversation_id)
         if self.transient:
-            raise InvalidInputError("this history is transient: it is never saved")
+            raise errors.InvalidInputError("this history is transient: it is never saved")
         if self._closed:
-            raise StoreClosedError("the history was closed")
+            raise errors.StoreClosedError("the history was closed")
         if self.autosaving and conversation_id != self.conversation_id:
-            raise InvalidInputError(
+            raise errors.InvalidInputError(
                 f"this history saves itself to {str(self.conversation_id)[:80]!r}: make another one for "
                 f"{conversation_id[:80]!r}"
             )
@@ -238,7 +226,7 @@ class RedisHistory(History):
             check_process(self._process)  # the parent saves; in a child nothing does
             self._signal.set()
 
-    def _report(self, error: RedisHistoryError, *, lost: bool = False) -> None:
+    def _report(self, error: errors.RedisHistoryError, *, lost: bool = False) -> None:
         """Post a failure as an event. `lost`: `flush` raises it too, because no later attempt can succeed."""
         if lost:
             self._failures.append(error)
@@ -262,7 +250,7 @@ class RedisHistory(History):
                 try:
                     self._exclusively(self._send_all)
                     wait = _FIRST_WAIT
-                except RedisHistoryError as error:
+                except errors.RedisHistoryError as error:
                     self._report(error)
                     self._listeners.deliver()
                     self._closing.wait(wait)
@@ -279,11 +267,11 @@ class RedisHistory(History):
             heard.clear()  # before reading: a later change sets it again
             try:
                 self._catch_up()
-            except StoreClosedError:
+            except errors.StoreClosedError:
                 break
-            except BackendUnavailableError as error:
+            except errors.BackendUnavailableError as error:
                 _logger.warning("following %r waits for the server: %s", str(self.conversation_id)[:80], error)
-            except RedisHistoryError as error:
+            except errors.RedisHistoryError as error:
                 if not self._closed:
                     self._report(error)
             self._listeners.deliver()
@@ -293,7 +281,7 @@ class RedisHistory(History):
         """Send the pending changes when the interpreter or the process ends."""
         try:
             self._exclusively(self._send_all)
-        except RedisHistoryError as error:
+        except errors.RedisHistoryError as error:
             self._report(error, lost=True)
             self._listeners.deliver()
 
@@ -333,7 +321,7 @@ class RedisHistory(History):
                     self._rewrite(change)
                 else:
                     sent += self._append(change)
-            except CapabilityError:  # nothing was sent, and the server may get the replicas that it lacks
+            except errors.CapabilityError:  # nothing was sent, and the server may get the replicas that it lacks
                 raise
             except _FINAL as error:
                 if not self._was_made(change, error):
@@ -369,7 +357,7 @@ class RedisHistory(History):
         except _FINAL:
             raise
         except BaseException as error:  # also an interrupt
-            forgotten = isinstance(error, OutcomeUnknownError) and error.forgotten
+            forgotten = isinstance(error, errors.OutcomeUnknownError) and error.forgotten
             if forgotten and again:
                 return self._append(adds)
             if not forgotten:
@@ -384,7 +372,8 @@ class RedisHistory(History):
                 done = self._store.compact(
                     conversation_id, through=change.replaced[-1].id, summary=change.summary, seen=change.replaced
                 )
-            except (TornPairError, MessageNotFoundError) as error:  # a tool result came, or the last message is gone
+            except (errors.TornPairError, errors.MessageNotFoundError) as error:
+                # A tool result came, or the last message is gone.
                 raise refusals.compaction_conflict(conversation_id, str(error)) from error
             self._syncer.rewritten(change, done.revision, changed=done.changed)
             return
@@ -398,15 +387,15 @@ class RedisHistory(History):
 
     def _was_made(self, change: list[Add] | Rewrite, error: Exception) -> bool:
         """Whether a rewrite was rejected because an earlier attempt without a reply had made it."""
-        if not (isinstance(change, Rewrite) and change.uncertain and isinstance(error, RevisionConflictError)):
+        if not (isinstance(change, Rewrite) and change.uncertain and isinstance(error, errors.RevisionConflictError)):
             return False
         self._catch_up()
         return change not in self._syncer.outbox  # it left when its own event was read
 
-    def _give_up(self, change: list[Add] | Rewrite, error: RedisHistoryError) -> None:
+    def _give_up(self, change: list[Add] | Rewrite, error: errors.RedisHistoryError) -> None:
         """Report what autosave can never save, and go on with the rest."""
         changes = [change] if isinstance(change, Rewrite) else change
-        if isinstance(error, MessageConflictError) and isinstance(change, list):
+        if isinstance(error, errors.MessageConflictError) and isinstance(change, list):
             changes = [add for add in change if add.message.id == error.message_id] or change
         self._syncer.rejected(changes)
         self._report(error, lost=True)

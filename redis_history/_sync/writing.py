@@ -10,6 +10,7 @@ from typing import Any, Final, Unpack, cast
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from redis_history import errors
 from redis_history import operations as ops
 from redis_history._sync._runtime import sleep
 from redis_history._sync._steps import run_steps
@@ -17,15 +18,6 @@ from redis_history._sync.replies import Reply
 from redis_history._sync.runs import run_here
 from redis_history._sync.subscription import Feed
 from redis_history._validation import check_function, check_owner, check_seconds, refuse
-from redis_history.errors import (
-    BackendRefusedError,
-    ConflictError,
-    ConversationExistsError,
-    ConversationNotFoundError,
-    InvalidInputError,
-    MessageNotFoundError,
-    RevisionConflictError,
-)
 from redis_history.model import Conversation, Message, Position, Role
 from redis_history.model.helpers import MessageFields
 from redis_history.model.ids import check_conversation_id, check_message_id, new_token
@@ -37,7 +29,7 @@ from redis_history.operations.backend import Backend
 from redis_history.operations.base import Steps, T
 from redis_history.operations.compact import through_of
 from redis_history.operations.options import Options
-from redis_history.operations.page import PAGE, next_page
+from redis_history.operations.page import PAGE
 from redis_history.operations.searches import Searcher
 
 #: Attempts to change a message in a conversation that others change.
@@ -52,6 +44,7 @@ class Writing:
     _backend: Backend
     _options: Options
     _unopened: list[Feed]
+    iter: Callable[..., Iterator[Message]]
     iter_conversations: Callable[..., Iterator[Conversation]]
     _exclusive: bool
 
@@ -154,7 +147,7 @@ class Writing:
             try:
                 revision = head.cursor.revision  # else it might undo an edit
                 done = self.update_message(conversation_id, changed, expected_revision=revision)
-            except RevisionConflictError:
+            except errors.RevisionConflictError:
                 continue
             return done.message
         else:
@@ -202,8 +195,9 @@ class Writing:
         Raises BatchTooLargeError above 1,000 ids.
         """
         if ids is None:
-            check_conversation_id(conversation_id)
-            count = self._count_all(conversation_id)
+            count = 0
+            for message in self.iter(conversation_id, batch=PAGE, include_archived=True):
+                count += not message.is_summary
             self.clear(conversation_id)
             return count
         op = ops.DeleteMessages.of(conversation_id, ids)
@@ -215,7 +209,7 @@ class Writing:
                 return erased
             try:
                 self._write(ops.Expand(conversation_id, erased))
-            except BackendRefusedError:  # a full server, which allows removal only
+            except errors.BackendRefusedError:  # a full server, which allows removal only
                 break
         return cast(int, self._write(ops.EraseMessages(conversation_id, op.message_ids, forced=True)))
 
@@ -229,8 +223,8 @@ class Writing:
         """
         check_owner(user_id, "user_id")
         if user_id is None:
-            refuse(user_id, "user_id", "an int or a str", InvalidInputError)
-        check_function(on_progress, "on_progress", plain=True, error=InvalidInputError)
+            refuse(user_id, "user_id", "an int or a str", errors.InvalidInputError)
+        check_function(on_progress, "on_progress", plain=True, error=errors.InvalidInputError)
         count = 0
         for _ in range(_ATTEMPTS):
             left: list[str] = []
@@ -241,7 +235,7 @@ class Writing:
                 start = time.perf_counter()
                 try:
                     gone = self._write(ops.DeleteConversation(one.conversation_id, precondition=condition))
-                except RevisionConflictError:
+                except errors.RevisionConflictError:
                     continue  # the next pass finds it
                 if gone:
                     count += 1
@@ -252,17 +246,9 @@ class Writing:
             if not left:
                 return count
         shown = ", ".join(repr(one[:80]) for one in left[:10])
-        raise ConflictError(f"user {user_id!r} still has conversations, which keep changing: {shown}; erase again")
-
-    def _count_all(self, conversation_id: str) -> int:
-        """Return the number of live and archived messages without summaries."""
-        op: ops.ReadPage | None = ops.ReadPage(conversation_id, PAGE, newest=False, archived=True)
-        count = 0
-        while op is not None:
-            page = self._backend.execute(op)
-            count += sum(not message.is_summary for message in page.messages)
-            op = next_page(op, page, PAGE)
-        return count
+        raise errors.ConflictError(
+            f"user {user_id!r} still has conversations, which keep changing: {shown}; erase again"
+        )
 
     def create_conversation(self, conversation: Conversation, *, exist_ok: bool = False) -> Conversation:
         """Create a conversation with its record, and return it as it is then.
@@ -270,14 +256,14 @@ class Writing:
         If it exists, ConversationExistsError; with `exist_ok`, the existing record is returned as it is.
         """
         if not isinstance(conversation, Conversation):
-            refuse(conversation, "conversation", "a Conversation", InvalidInputError)
+            refuse(conversation, "conversation", "a Conversation", errors.InvalidInputError)
         fields = {name: getattr(conversation, name) for name in RECORD_FIELDS}
         conversation_id = conversation.conversation_id
         op = ops.WriteRecord.of(conversation_id, fields, create=True)
         while True:
             try:
                 return self._write_record(op)
-            except ConversationExistsError:
+            except errors.ConversationExistsError:
                 if not exist_ok:
                     raise
                 present = self._backend.execute(ops.ReadConversation(conversation_id))
@@ -308,14 +294,16 @@ class Writing:
         }  # fmt: skip
         op = ops.WriteRecord.of(conversation_id, fields, create=False, expected_revision=expected_revision)
         if not op.fields:
-            raise InvalidInputError("update_conversation needs at least one field to set")
+            raise errors.InvalidInputError("update_conversation needs at least one field to set")
         return self._write_record(op)
 
     def _write_record(self, op: ops.WriteRecord) -> Conversation:
         self._write(op)
         conversation = self._backend.execute(ops.ReadConversation(op.conversation_id))
         if conversation is None:
-            raise ConversationNotFoundError(f"conversation {op.conversation_id[:80]!r} was deleted after the change")
+            raise errors.ConversationNotFoundError(
+                f"conversation {op.conversation_id[:80]!r} was deleted after the change"
+            )
         return conversation
 
     def fork(
@@ -389,7 +377,7 @@ class Writing:
         condition = ops.Precondition.of(expected_revision)
         expanded = self._write(ops.Expand(conversation_id, check_message_id(summary_id), precondition=condition))
         if expanded is None:
-            raise MessageNotFoundError(
+            raise errors.MessageNotFoundError(
                 f"{summary_id[:64]!r} is not the live summary of conversation {conversation_id[:80]!r}"
             )
         return expanded
