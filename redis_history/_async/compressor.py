@@ -37,6 +37,7 @@ from redis_history.compaction.summaries import (
 from redis_history.compaction.worker import (
     CompressionProgress,
     CompressorStats,
+    Facts,
     Timing,
     Version,
     Work,
@@ -56,7 +57,7 @@ _logger = logging.getLogger("redis_history")
 _CHECK: Final = 1.0
 #: Number of conversations in the first read for changes; `_KNOWN` if more have changed.
 _FIRST_LOOK: Final = 32
-#: Number of recently changed conversations to remember, so that a read need not go further back.
+#: Number of recently changed conversations in a read that goes further back.
 _KNOWN: Final = 1_000
 
 
@@ -118,7 +119,7 @@ class AsyncCompressor:
         self._workers: set[Signal] = set()
         self._running = False
         self._ended_by: BaseException | None = None  # the error that ended a worker
-        self._known: dict[str, Version] = {}  # versions of recently read conversations, the newest first
+        self._known = Facts()  # it was read
 
     @property
     def stats(self) -> CompressorStats:
@@ -250,14 +251,10 @@ class AsyncCompressor:
 
     async def _look(self) -> None:
         """Check the newest `_KNOWN` conversations if they have changed. The next sweep finds the others."""
-
-        def is_new(one: Conversation) -> bool:
-            return self._known.get(one.conversation_id) != version_of(one)
-
         found = await self._list(_FIRST_LOOK)
-        if any(map(is_new, found[_FIRST_LOOK // 2 :])):
+        if any(one not in self._known for one in found[_FIRST_LOOK // 2 :]):
             found = await self._list(_KNOWN)
-        changed = list(filter(is_new, found))
+        changed = [one for one in found if one not in self._known]
         self._remember(changed)
         await self._found(changed)
         self._work.count(looks=1)
@@ -272,12 +269,8 @@ class AsyncCompressor:
         return await self._store.backend.execute(ops.ListConversations(limit=limit))
 
     def _remember(self, conversations: Sequence[Conversation]) -> None:
-        newest = {one.conversation_id: version_of(one) for one in conversations[:_KNOWN]}
-        for name, version in self._known.items():
-            if len(newest) >= _KNOWN:
-                break
-            newest.setdefault(name, version)
-        self._known = newest
+        for one in conversations:
+            self._known.add(one.conversation_id, version_of(one), None)
 
     async def _found(self, conversations: Sequence[Conversation], rested: bool = True) -> int:
         new = self._work.offer(await self._too_long(conversations), rested=rested)

@@ -38,6 +38,7 @@ from redis_history.compaction.summaries import (
 from redis_history.compaction.worker import (
     CompressionProgress,
     CompressorStats,
+    Facts,
     Timing,
     Version,
     Work,
@@ -57,7 +58,7 @@ _logger = logging.getLogger("redis_history")
 _CHECK: Final = 1.0
 #: Number of conversations in the first read for changes; `_KNOWN` if more have changed.
 _FIRST_LOOK: Final = 32
-#: Number of recently changed conversations to remember, so that a read need not go further back.
+#: Number of recently changed conversations in a read that goes further back.
 _KNOWN: Final = 1_000
 
 
@@ -119,7 +120,7 @@ class Compressor:
         self._workers: set[Signal] = set()
         self._running = False
         self._ended_by: BaseException | None = None  # the error that ended a worker
-        self._known: dict[str, Version] = {}  # versions of recently read conversations, the newest first
+        self._known = Facts()  # it was read
 
     @property
     def stats(self) -> CompressorStats:
@@ -251,14 +252,10 @@ class Compressor:
 
     def _look(self) -> None:
         """Check the newest `_KNOWN` conversations if they have changed. The next sweep finds the others."""
-
-        def is_new(one: Conversation) -> bool:
-            return self._known.get(one.conversation_id) != version_of(one)
-
         found = self._list(_FIRST_LOOK)
-        if any(map(is_new, found[_FIRST_LOOK // 2 :])):
+        if any(one not in self._known for one in found[_FIRST_LOOK // 2 :]):
             found = self._list(_KNOWN)
-        changed = list(filter(is_new, found))
+        changed = [one for one in found if one not in self._known]
         self._remember(changed)
         self._found(changed)
         self._work.count(looks=1)
@@ -273,12 +270,8 @@ class Compressor:
         return self._store.backend.execute(ops.ListConversations(limit=limit))
 
     def _remember(self, conversations: Sequence[Conversation]) -> None:
-        newest = {one.conversation_id: version_of(one) for one in conversations[:_KNOWN]}
-        for name, version in self._known.items():
-            if len(newest) >= _KNOWN:
-                break
-            newest.setdefault(name, version)
-        self._known = newest
+        for one in conversations:
+            self._known.add(one.conversation_id, version_of(one), None)
 
     def _found(self, conversations: Sequence[Conversation], rested: bool = True) -> int:
         new = self._work.offer(self._too_long(conversations), rested=rested)

@@ -1,9 +1,6 @@
 """The base of all operations: values that name an operation, calls of Lua scripts, and the steps that yield them.
 
-A store asks a backend for an `Op[T]`, whose arguments are checked, and gets a `T`, or an error of
-`redis_history.errors`. A Redis server executes its `steps`, the memory backend its `apply`. Each `Write` is one atomic
-change: all of it, or nothing. `token` names the change: an operation repeated with the same token (a retry after a lost
-reply) has its first outcome and changes nothing.
+A Redis server executes the `steps` of an operation, the memory backend its `apply`.
 """
 
 from __future__ import annotations
