@@ -46,6 +46,11 @@ class AsyncRun:
     """
 
     def __init__(self, store: Any, conversation_id: str, agent_name: str | None, wait: float, cancel: bool) -> None:
+        """Raises InvalidInputError or ConfigurationError."""
+        check_conversation_id(conversation_id)
+        check_text(agent_name, "agent_name", optional=True, error=InvalidInputError)
+        check_name(agent_name, "agent_name")
+        check_seconds(wait, "wait", 0, most=_MAX_WAIT)
         self.conversation_id = conversation_id
         self.agent_name = agent_name
         self.run_id = new_token()
@@ -371,12 +376,3 @@ def run_here(store: Any, conversation_id: str) -> AsyncRun:
         f"this exclusive store writes to conversation {conversation_id[:80]!r} only in the block of a run, "
         "with store.run(conversation_id), and in tasks and asyncio.to_thread from there; give other threads its context"
     )
-
-
-def make_run(store: Any, conversation_id: str, agent_name: str | None, wait: float, cancel: bool) -> AsyncRun:
-    """A run that has not begun yet. Raises InvalidInputError or ConfigurationError."""
-    check_conversation_id(conversation_id)
-    check_text(agent_name, "agent_name", optional=True, error=InvalidInputError)
-    check_name(agent_name, "agent_name")
-    check_seconds(wait, "wait", 0, most=_MAX_WAIT)
-    return AsyncRun(store, conversation_id, agent_name, wait, cancel)

@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 from redis_history._async._runtime import Job, check_callback, open_without_await, resolve, spawn
 from redis_history._async.reading import AsyncReading
 from redis_history._async.run_keeper import AsyncRunKeepers
-from redis_history._async.runs import AsyncRun, make_run
+from redis_history._async.runs import AsyncRun
 from redis_history._async.subscription import AsyncFeed, AsyncNamespaceSubscription, AsyncSubscription
 from redis_history._async.writing import AsyncWriting
 from redis_history._validation import check_function, check_name, refuse
@@ -218,7 +218,7 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
         `agent_name` is shown to others, for example in RunBusyError. `cancel`: `stop_run` also cancels the task that
         entered the block, which then raises RunStopped.
         """
-        return make_run(self, conversation_id, agent_name, wait, cancel)
+        return AsyncRun(self, conversation_id, agent_name, wait, cancel)
 
     def exclusive(self) -> Self:
         """This store for code that knows nothing of runs, such as an adapter of a framework: what it writes to a

@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from redis import ConnectionPool, DriverInfo, Redis, RedisCluster
 from redis.backoff import NoBackoff
@@ -144,19 +143,14 @@ def _pool(url: str, patience: float) -> ConnectionPool:
         )
         pool.connection_class(**pool.connection_kwargs)  # does not connect; checks its options
     except (ValueError, TypeError) as error:
-        raise ConfigurationError(f"{_without_secrets(url)} is not a Redis URL: {error}") from error
+        raise ConfigurationError(f"{parse_url(url).address} is not a Redis URL: {error}") from error
     for name in ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"):
         path = pool.connection_kwargs.get(name)
         if path and not Path(path).exists():
-            raise ConfigurationError(f"{name} of {_without_secrets(url)} does not exist: {path}")
+            raise ConfigurationError(f"{name} of {parse_url(url).address} does not exist: {path}")
     if patience and pool.connection_kwargs.get("socket_timeout"):
         pool.connection_kwargs["socket_timeout"] += patience
     return pool
-
-
-def _without_secrets(url: str) -> str:
-    parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rsplit("@", 1)[-1], query="", fragment="").geturl()
 
 
 #: Seconds for a Sentinel to answer before the next one is asked.

@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 from redis_history._sync._runtime import Job, check_callback, open_without_await, resolve, spawn
 from redis_history._sync.reading import Reading
 from redis_history._sync.run_keeper import RunKeepers
-from redis_history._sync.runs import Run, make_run
+from redis_history._sync.runs import Run
 from redis_history._sync.subscription import Feed, NamespaceSubscription, Subscription
 from redis_history._sync.writing import Writing
 from redis_history._validation import check_function, check_name, refuse
@@ -219,7 +219,7 @@ class HistoryStore(Writing, Reading):
         `agent_name` is shown to others, for example in RunBusyError. `cancel`: `stop_run` also cancels the task that
         entered the block, which then raises RunStopped.
         """
-        return make_run(self, conversation_id, agent_name, wait, cancel)
+        return Run(self, conversation_id, agent_name, wait, cancel)
 
     def exclusive(self) -> Self:
         """This store for code that knows nothing of runs, such as an adapter of a framework: what it writes to a
