@@ -175,7 +175,8 @@ def find_indexes(index: SearchIndex) -> Steps[list[bytes]]:
     nodes = yield ByNode(index.names)
     if nodes != index.nodes:
         replies = yield [plain(b"FT.INFO", name, errors=True) for name in index.names]
-        there = {name: one for name, one in zip(index.names, replies, strict=True) if not _is_absent(one)}
+        pairs = zip(index.names, replies, strict=True)
+        there = {name: one for name, one in pairs if is_moving(one) or not isinstance(one, Exception)}
         for names in nodes:
             alias, *others = [name for name in names if name in there] or names[:1]
             index.aliases.update(dict.fromkeys(names, alias))
@@ -184,10 +185,6 @@ def find_indexes(index: SearchIndex) -> Steps[list[bytes]]:
                     yield [plain(b"FT.DROPINDEX", read_index_info(there[other]).name, errors=True)]
         index.nodes = nodes
     return [*dict.fromkeys(index.aliases.values())]
-
-
-def _is_absent(reply: Any) -> bool:
-    return isinstance(reply, Exception) and not is_moving(reply)
 
 
 def _ensure(alias: bytes, name: bytes, command: list[bytes]) -> Steps[IndexState | str]:
