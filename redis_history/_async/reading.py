@@ -151,14 +151,14 @@ class AsyncReading:
         Not a snapshot: a conversation that changes during the call is listed where it was first found. The cost grows
         with `offset + limit`, not with the conversations of others: see docs/operations.md.
         """
-        op = _listing(user_id, agent_name, forked_from, limit, offset)
+        _check_owners(user_id, agent_name, forked_from)
+        check_range(limit, offset)
         if not limit:
             return []
-        if not preview:
-            return await self._backend.execute(op)
-        return await self._backend.execute(
-            ops.ListPreviews(user_id, agent_name, forked_from, limit=limit, offset=offset)
-        )
+        chosen = user_id, agent_name, forked_from
+        if preview:
+            return await self._backend.execute(ops.ListPreviews(*chosen, limit=limit, offset=offset))
+        return await self._backend.execute(ops.ListConversations(*chosen, limit=limit, offset=offset))
 
     async def iter_conversations(
         self,
@@ -205,10 +205,10 @@ class AsyncReading:
 
         Expired conversations count until a list finds them gone.
         """
-        op = _listing(user_id, agent_name, None, _EVERY, 0)
+        _check_owners(user_id, agent_name, None)
         if None in (user_id, agent_name):
             return await self._backend.execute(ops.CountConversations(user_id, agent_name))
-        return len(await self._backend.execute(op))
+        return len(await self._backend.execute(ops.ListConversations(user_id, agent_name, limit=_EVERY)))
 
     async def snapshot(self, conversation_id: str, *, limit: int = 1000) -> ops.Snapshot:
         """The newest `limit` messages and the cursor of exactly that state.
@@ -312,11 +312,3 @@ def _check_owners(user_id: int | str | None, agent_name: str | None, forked_from
     check_name(agent_name, "agent_name")
     if forked_from is not None:
         check_conversation_id(forked_from)
-
-
-def _listing(
-    user_id: int | str | None, agent_name: str | None, forked_from: str | None, limit: int, offset: int
-) -> ops.ListConversations:
-    _check_owners(user_id, agent_name, forked_from)
-    check_range(limit, offset)
-    return ops.ListConversations(user_id, agent_name, forked_from, limit=limit, offset=offset)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import suppress
 from typing import Any, Final, Unpack, cast
 
 from msgspec import UNSET, UnsetType
@@ -135,23 +136,17 @@ class AsyncWriting:
         check_conversation_id(conversation_id)
         check_message_id(message_id)
         for _ in range(_ATTEMPTS):
-            head = await self._backend.execute(ops.ReadHead(conversation_id))
+            revision = (await self._backend.execute(ops.ReadHead(conversation_id))).cursor.revision
             message = await self._backend.execute(ops.FindMessage(conversation_id, message_id))
             if message is None:
-                break
+                raise refusals.message_missing(conversation_id, message_id)
             if message.status == "streaming":
                 raise refusals.reply_not_pinned(conversation_id, message_id)
             metadata = {name: value for name, value in message.metadata.items() if name != "pinned"}
             changed = replace(message, metadata={**metadata, "pinned": True} if pinned else metadata)
-            try:
-                revision = head.cursor.revision  # else it might undo an edit
-                done = await self.update_message(conversation_id, changed, expected_revision=revision)
-            except errors.RevisionConflictError:
-                continue
-            return done.message
-        else:
-            raise refusals.revision_conflict(conversation_id, head.cursor.revision + 1, head.cursor.revision)
-        raise refusals.message_missing(conversation_id, message_id)
+            with suppress(errors.RevisionConflictError):  # without a revision it might undo an edit
+                return (await self.update_message(conversation_id, changed, expected_revision=revision)).message
+        raise refusals.revision_conflict(conversation_id, revision + 1, revision)
 
     async def clear(self, conversation_id: str, *, expected_revision: int | None = None) -> int:
         """Remove all messages, archived ones too, and keep the conversation with its record. Returns the new revision.
