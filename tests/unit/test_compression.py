@@ -162,23 +162,6 @@ async def test_a_result_that_comes_meanwhile_keeps_its_call() -> None:
     assert await history.reduce(max_entries=8) == 0  # between call and result nothing can leave
 
 
-async def test_it_reduces_by_itself() -> None:
-    given: list[int] = []
-
-    async def note(messages: Sequence[Message], previous: str | None) -> str:
-        given.append(len(messages))
-        return counting(messages, previous)
-
-    history = History().use(plugin(note, auto_reduce_when={"max_entries": 10}, keep_recent=2))
-    for number in range(60):
-        history.add_text("user", f"Message {number}, which is long enough.")
-        while len(history) > 10:
-            await asyncio.sleep(0)
-    assert 5 < len(given) < 20  # and not with each addition
-    assert [entry.is_summary for entry in history.entries].count(True) == 1
-    assert sum(given) + len(history) - 1 == 60
-
-
 def test_it_reduces_by_itself_without_an_event_loop() -> None:
     history = History().use(plugin(counting, auto_reduce_when=ReduceOptions(max_tokens=100)))
     for _ in range(25):
@@ -240,20 +223,6 @@ def test_a_summarizer_that_adds_to_the_history_is_not_called_again_for_that() ->
     assert len(calls) == 1
 
 
-def test_an_addition_within_the_bounds_does_not_read_the_history() -> None:
-    class Counting(History):
-        read = 0
-
-        def _time_of(self, message: Message) -> Any:
-            self.read += 1
-            return super()._time_of(message)
-
-    for when in (None, {"max_entries": 100}):
-        history = Counting().use(plugin(counting, auto_reduce_when=when))
-        add(history, 10)
-        assert history.read == 0
-
-
 def test_one_plugin_is_for_one_history() -> None:
     only = plugin(counting)
     filled().use(only)
@@ -274,15 +243,6 @@ def test_one_plugin_is_for_one_history() -> None:
 def test_bad_options(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(options))):
         compression(**{"summarizer": counting, **options})
-
-
-def test_errors_about_bounds_name_them() -> None:
-    for when in ({"max_token": 5}, "max_tokens", {}):
-        with pytest.raises(ConfigurationError, match=r"auto_reduce_when must be .*max_entries, .*, not ") as error:
-            compression(counting, auto_reduce_when=when)  # type: ignore[arg-type]
-        assert str(error.value).endswith(repr(when))
-    with pytest.raises(ConfigurationError, match=r"auto_reduce_when.*: 'today' is not an ISO 8601 time"):
-        compression(counting, auto_reduce_when={"older_than": "today"})
 
 
 # Bounds

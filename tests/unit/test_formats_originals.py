@@ -7,13 +7,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from redis_history.errors import InvalidMessageError
 from redis_history.formats import from_anthropic, from_openai_chat, to_anthropic, to_anthropic_system, to_openai_chat
 from redis_history.formats._content import dump_arguments, parse_arguments
-from redis_history.formats._notes import rebuild, remember
 from redis_history.model import (
     AttachmentPart,
     Message,
@@ -26,7 +23,6 @@ from redis_history.model import (
     tool_result,
     user,
 )
-from tests.property.strategies import json_maps, json_values
 from tests.unit.format_cases import FORMAT, through_storage
 
 TEXT = {"type": "text", "text": "x"}
@@ -223,33 +219,11 @@ def test_each_result_becomes_a_message_before_other_text() -> None:
 
 # Notes and arguments
 
-envelope = st.dictionaries(st.sampled_from(["a", "b", "c", "d", "type"]), json_values, max_size=5)
-
-
-@given(envelope, envelope)
-def test_a_note_restores_any_original(original: dict[str, Any], ours: dict[str, Any]) -> None:
-    without_change = {key: value for key, value in ours.items() if not value or key not in ("a", "b", "c", "d")}
-    back = rebuild(without_change, remember(original, without_change))
-    assert back == original
-    assert list(back) == list(original)
-
 
 def test_an_edit_overrides_the_note() -> None:
     (message,) = from_openai_chat([{"content": [{"type": "text", "text": "old"}], "role": "user"}])
     edited = msgspec.structs.replace(message, parts=(TextPart(text="new"),))
     assert to_openai_chat([edited]) == [{"content": [{"type": "text", "text": "new"}], "role": "user"}]
-    with pytest.raises(InvalidMessageError):
-        remember({"role": "user", "content": "a"}, {"role": "user", "content": "b"})
-    note = remember({"content": None, "role": "user"}, {"role": "user", "content": ""})
-    assert rebuild({"role": "user", "content": "edited"}, note) == {"role": "user", "content": "edited"}
-
-
-@given(json_maps, st.sampled_from([(",", ":"), (", ", ": "), (" ,", " :")]), st.booleans())
-def test_arguments_keep_their_format(value: Any, separators: tuple[str, str], ascii_only: bool) -> None:
-    raw = json.dumps(value, separators=separators, ensure_ascii=ascii_only)
-    parsed, note = parse_arguments(raw)
-    assert parsed == value
-    assert dump_arguments(parsed, note) == raw
 
 
 NOT_STORED = [

@@ -117,16 +117,16 @@ def test_a_decompression_bomb_is_stopped_early(tmp_path: Path) -> None:
 
 @pytest.mark.proves("import-limits")
 def test_blank_lines_take_no_time(tmp_path: Path) -> None:
-    """300 MB of them in 300 kB: 14 seconds in version 0.2."""
+    """100 MB of them in 100 kB: 5 seconds in version 0.2."""
     path = tmp_path / "blank.jsonl.gz"
     with gzip.open(path, "wb", compresslevel=9) as file:
         file.write(f"{chat('c')}\n".encode())
-        for _ in range(300):
+        for _ in range(100):
             file.write(b"\n" * 1_000_000)
     started = time.process_time()
     transcripts, problems = read(path)
     assert len(transcripts) == 1
-    assert time.process_time() - started < 5
+    assert time.process_time() - started < 2
     assert "max_ratio" in problems[-1].reason
 
 
