@@ -88,6 +88,14 @@ def asker(store: AsyncHistoryStore) -> Callable[[Any], Any]:
     return answer
 
 
+async def chosen(client: httpx.AsyncClient, output: str) -> dict[str, Any]:
+    """The last message, with this result of the call of the front end."""
+    message: dict[str, Any] = (await client.get(f"/{PATH}/messages")).json()[-1]
+    call = next(part for part in message["parts"] if part.get("state") == "input-available")
+    call.update(state="output-available", output=output)
+    return message
+
+
 async def results(store: AsyncHistoryStore) -> list[Any]:
     return [result.content for one in await store.get(CHAT) for result in one.tool_results]
 
@@ -103,6 +111,12 @@ class Gate:
     def __init__(self) -> None:
         self.begun, self.open = asyncio.Event(), asyncio.Event()
         self.calls = 0
+
+    async def begin(self, client: httpx.AsyncClient, body: dict[str, Any]) -> asyncio.Task[list[dict[str, Any]]]:
+        """Ask for this answer, until it begins."""
+        asking = asyncio.create_task(ask(client, body))
+        await self.begun.wait()
+        return asking
 
     async def __call__(self, run: Any) -> None:
         self.calls += 1

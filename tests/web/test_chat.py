@@ -32,6 +32,7 @@ from tests.web.chatting import (
     ask,
     asked,
     asker,
+    chosen,
     chunks_of,
     hide_the_secret,
     is_waiting,
@@ -85,8 +86,7 @@ async def test_an_answer_survives_its_readers(serve: Any, store: AsyncHistorySto
 async def test_a_stop_keeps_the_text(serve: Any, store: AsyncHistoryStore) -> None:
     gate = Gate()
     client = await serve(gate)
-    asking = asyncio.create_task(ask(client, asked("Hello")))
-    await gate.begun.wait()
+    asking = await gate.begin(client, asked("Hello"))
     assert (await client.post(f"/{PATH}/stop")).status_code == 204
     chunks = await asking
     assert (text_in(chunks), chunks[-1]["type"]) == ("first ", "abort")
@@ -97,8 +97,7 @@ async def test_a_stop_keeps_the_text(serve: Any, store: AsyncHistoryStore) -> No
 async def test_a_second_message_waits_or_is_refused(serve: Any, store: AsyncHistoryStore) -> None:
     gate = Gate()
     client, strict = await serve(gate), await serve(gate, busy="refuse")
-    first = asyncio.create_task(ask(client, asked("one")))
-    await gate.begun.wait()
+    first = await gate.begin(client, asked("one"))
     refused = await strict.post("/", json=asked("no", "u0"))
     assert (refused.status_code, refused.json()["code"]) == (409, "conflict")
     second = asyncio.create_task(ask(client, asked("two", "u2")))
@@ -174,8 +173,7 @@ async def test_a_fork_needs_its_rights(serve: Any, store: AsyncHistoryStore) -> 
 async def test_regenerate_stops_the_answer_that_is_being_written(serve: Any, store: AsyncHistoryStore) -> None:
     gate = Gate()
     client = await serve(gate)
-    first = asyncio.create_task(ask(client, asked("Hello")))
-    await gate.begun.wait()
+    first = await gate.begin(client, asked("Hello"))
     second = asyncio.create_task(ask(client, asked("Hello") | {"trigger": "regenerate-message"}))
     assert (await first)[-1]["type"] == "abort"
     gate.open.set()
@@ -379,29 +377,18 @@ async def test_a_stream_carries_what_a_ui_message_does(store: AsyncHistoryStore)
     ]  # fmt: skip
 
 
-async def test_a_message_whose_run_is_refused_ends_its_stream(serve: Any, store: AsyncHistoryStore) -> None:
-    gate = Gate()
-    client = await serve(gate, wait=0)
-    first = asyncio.create_task(ask(client, asked("one")))
-    await gate.begun.wait()
-    refused = await ask(client, asked("two", "u2"))
-    assert [chunk["type"] for chunk in refused] == ["start", "error"]
-    gate.open.set()
-    assert text_in(await first) == "first last"
-
-
 async def test_a_stream_ends_if_its_conversation_is_deleted_and_created_again(
     serve: Any, store: AsyncHistoryStore
 ) -> None:
     gate = Gate()
     client = await serve(gate)
-    asking = asyncio.create_task(ask(client, asked("Hello")))
-    await gate.begun.wait()
+    asking = await gate.begin(client, asked("Hello"))
     await store.delete_conversation(CHAT)
     await store.append(CHAT, user("Another conversation."))
     async with asyncio.timeout(30):
         assert (await asking)[-1]["type"] == "error"
     assert (await client.get(f"/{PATH}/stream")).status_code == 204
+    gate.open.set()  # the end of the chat waits for this
 
 
 @pytest.mark.full
@@ -424,10 +411,7 @@ async def test_a_tool_of_the_front_end_may_use_an_id_again(serve: Any, store: As
     client = await serve(asker(store))
 
     async def choose(choice: str) -> dict[str, Any]:
-        message = (await client.get(f"/{PATH}/messages")).json()[-1]
-        open_ = next(part for part in message["parts"] if part.get("state") == "input-available")
-        open_ |= {"state": "output-available", "output": choice}
-        body = asked("") | {"messages": [message]}
+        body = asked("") | {"messages": [await chosen(client, choice)]}
         await ask(client, body)
         return body
 
@@ -445,8 +429,7 @@ async def test_a_tool_of_the_front_end_may_use_an_id_again(serve: Any, store: As
 async def test_a_repeated_request_gets_the_answer_to_its_message(serve: Any, store: AsyncHistoryStore) -> None:
     gate = Gate()
     client = await serve(gate)
-    first = asyncio.create_task(ask(client, asked("one")))
-    await gate.begun.wait()
+    first = await gate.begin(client, asked("one"))
     second = asyncio.create_task(ask(client, asked("two", "u2")))
     await until(lambda: is_waiting(store))
     async with client.stream("POST", "", json=asked("two", "u2")) as response:
@@ -460,9 +443,9 @@ async def test_a_repeated_request_gets_the_answer_to_its_message(serve: Any, sto
 async def test_a_message_that_got_no_answer_can_be_sent_again(serve: Any, store: AsyncHistoryStore) -> None:
     gate = Gate()
     client = await serve(gate, wait=0.1)
-    first = asyncio.create_task(ask(client, asked("one")))
-    await gate.begun.wait()
-    assert (await ask(client, asked("two", "u2")))[-1]["type"] == "error"  # the wait is over
+    first = await gate.begin(client, asked("one"))
+    refused = await ask(client, asked("two", "u2"))  # the wait is over
+    assert [chunk["type"] for chunk in refused] == ["start", "error"]
     gate.open.set()
     await first
     assert text_in(await ask(client, asked("two", "u2"))) == "first last"
@@ -472,8 +455,7 @@ async def test_a_message_that_got_no_answer_can_be_sent_again(serve: Any, store:
 async def test_a_repeated_result_is_answered_once(serve: Any, store: AsyncHistoryStore) -> None:
     client = await serve(asker(store))
     await ask(client, asked("one choice"))
-    message = (await client.get(f"/{PATH}/messages")).json()[-1]
-    next(part for part in message["parts"] if "toolCallId" in part).update(state="output-available", output="red")
+    message = await chosen(client, "red")
     chunks = await ask(client, asked("") | {"messages": [message]})
     assert text_in(chunks) == "You chose ['red']."
     assert await ask(client, asked("") | {"messages": [message]}) == chunks
@@ -500,8 +482,7 @@ async def test_an_edit_may_have_a_new_id(serve: Any, store: AsyncHistoryStore) -
 async def test_a_request_for_an_unknown_message_stops_nothing(serve: Any, store: AsyncHistoryStore) -> None:
     gate = Gate()
     client = await serve(gate)
-    asking = asyncio.create_task(ask(client, asked("Hello")))
-    await gate.begun.wait()
+    asking = await gate.begin(client, asked("Hello"))
     for more in ({}, {"fork": "f"}):
         body = asked("", "unknown") | {"trigger": "regenerate-message"} | more
         assert (await client.post("", json=body)).status_code == 404
@@ -513,8 +494,7 @@ async def test_replacing_an_answer_needs_its_rights(serve: Any, store: AsyncHist
     refused: set[str] = set()
     gate = Gate()
     client = await serve(gate, authorize=lambda request, chat, action: action not in refused)
-    asking = asyncio.create_task(ask(client, asked("Hello")))
-    await gate.begun.wait()
+    asking = await gate.begin(client, asked("Hello"))
     for refused_now in ("stop", "delete"):
         refused = {refused_now}
         for body in (asked("Hello") | {"trigger": "regenerate-message"}, asked("Goodbye", messageId="u1")):
@@ -529,9 +509,8 @@ async def test_replacing_an_answer_needs_its_rights(serve: Any, store: AsyncHist
 async def test_an_answer_to_results_continues_the_message_of_the_client(serve: Any, store: AsyncHistoryStore) -> None:
     client = await serve(asker(store))
     began = await ask(client, asked("one choice"))
-    message = (await client.get(f"/{PATH}/messages")).json()[-1]
+    message = await chosen(client, "red")
     assert message["id"] == began[0]["messageId"]
-    next(part for part in message["parts"] if "toolCallId" in part).update(state="output-available", output="red")
     chunks = await ask(client, asked("") | {"messages": [message | {"id": "of the client"}]})
     assert (chunks[0]["messageId"], text_in(chunks)) == ("of the client", "You chose ['red'].")
 
@@ -561,9 +540,8 @@ async def test_a_client_that_reconnects_shows_nothing_twice(serve: Any, store: A
     asking = [asyncio.create_task(ask(client, asked("Hello")))]
     if case == "results":
         await asking[0]
-        message = (await read())[-1]
-        next(part for part in message["parts"] if "toolCallId" in part).update(state="output-available", output="red")
-        asking.append(asyncio.create_task(ask(client, asked("") | {"messages": [message]})))
+        body = asked("") | {"messages": [await chosen(client, "red")]}
+        asking.append(asyncio.create_task(ask(client, body)))
     await gate.begun.wait()
     await until(is_stored)
     if case == "queued":

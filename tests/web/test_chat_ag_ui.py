@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -37,15 +36,24 @@ def ag_ui_text(events: list[dict[str, Any]]) -> str:
     return "".join(event["delta"] for event in events if event["type"] == "TEXT_MESSAGE_CONTENT")
 
 
+def run_input(*messages: dict[str, Any], **forwarded: Any) -> dict[str, Any]:
+    """The body of a request. Messages of the user have a text, and results of tools a call."""
+    rest = {"state": {}, "tools": [], "context": [], "forwardedProps": forwarded}
+    return {"threadId": CHAT, "runId": "r1", "messages": list(messages), **rest}
+
+
+def said(id_: str, words: str) -> dict[str, Any]:
+    return {"id": id_, "role": "user", "content": words}
+
+
+def chosen(id_: str, choice: str) -> dict[str, Any]:
+    return {"id": id_, "role": "tool", "toolCallId": "call_0", "content": choice}
+
+
 async def test_ag_ui(serve: Any, store: AsyncHistoryStore) -> None:
     gate = Gate()
     client = await serve(gate, protocol="ag-ui")
-    body = {
-        "threadId": CHAT, "runId": "r1", "state": {}, "tools": [], "context": [], "forwardedProps": {},
-        "messages": [{"id": "u1", "role": "user", "content": "Hello"}],
-    }  # fmt: skip
-    asking = asyncio.create_task(ask(client, body))
-    await gate.begun.wait()
+    asking = await gate.begin(client, run_input(said("u1", "Hello")))
 
     [again] = await resumed_by(client, gate, 1)
     events = await asking
@@ -54,10 +62,7 @@ async def test_ag_ui(serve: Any, store: AsyncHistoryStore) -> None:
     assert again[1]["type"] == "MESSAGES_SNAPSHOT"
     assert [message["content"] for message in again[1]["messages"]] == ["Hello", "first "]
     assert ag_ui_text(again) == "last"
-    edited = body | {
-        "messages": [{"id": "u1", "role": "user", "content": "Goodbye"}],
-        "forwardedProps": {"messageId": "u1", "fork": "edited"},
-    }
+    edited = run_input(said("u1", "Goodbye"), messageId="u1", fork="edited")
     assert (await ask(client, edited))[-1]["type"] == "RUN_FINISHED"
     assert [message.text for message in await store.get("edited")] == ["Goodbye", "first last"]
     found = (await client.get(f"/{PATH}/messages")).json()
@@ -65,9 +70,7 @@ async def test_ag_ui(serve: Any, store: AsyncHistoryStore) -> None:
     assert (await client.post("", json={"threadId": CHAT})).status_code == 400
     gate.open.clear()
     gate.begun.clear()
-    more = body | {"messages": [{"id": "u2", "role": "user", "content": "More"}]}
-    asking = asyncio.create_task(ask(client, more))
-    await gate.begun.wait()
+    asking = await gate.begin(client, run_input(said("u2", "More")))
     assert (await client.post(f"/{PATH}/stop")).status_code == 204
     assert (await asking)[-1]["outcome"]["type"] == "cancelled"
     assert (await store.get(CHAT))[-1].status == "stopped"
@@ -83,13 +86,12 @@ async def test_a_failed_answer_of_ag_ui_can_be_asked_for_again(serve: Any, store
             raise ValueError("the model is away")
 
     client = await serve(answer, protocol="ag-ui")
-    question = {"id": "u1", "role": "user", "content": "Hello"}
-    body = {"threadId": CHAT, "runId": "r1", "state": {}, "tools": [], "context": [], "forwardedProps": {}}
-    events = await ask(client, body | {"messages": [question]})
+    question = said("u1", "Hello")
+    events = await ask(client, run_input(question))
     assert (events[-1]["type"], events[-1]["code"]) == ("RUN_ERROR", "failed")
     assert "model is away" not in events[-1]["message"]
     kept = {"id": "a1", "role": "assistant", "content": "answer 1"}
-    again = await ask(client, body | {"runId": "r2", "messages": [question, kept]})
+    again = await ask(client, run_input(question, kept) | {"runId": "r2"})
     assert [event["type"] for event in again[:2]] == ["RUN_STARTED", "MESSAGES_SNAPSHOT"]
     assert "a1" not in [message["id"] for message in again[1]["messages"]]  # so the client drops it
     assert again[-1]["type"] == "RUN_FINISHED"
@@ -115,9 +117,7 @@ async def test_a_client_of_ag_ui_that_connects_gets_what_it_has_missed(serve: An
     async with client.stream("GET", f"/{PATH}/stream") as response:
         nothing = [event async for event in chunks_of(response)]
     assert [event["type"] for event in nothing] == ["RUN_STARTED", "MESSAGES_SNAPSHOT", "RUN_FINISHED"]
-    body = {"threadId": CHAT, "runId": "r1", "state": {}, "tools": [], "context": [], "forwardedProps": {}}
-    asking = asyncio.create_task(ask(client, body | {"messages": [{"id": "u1", "role": "user", "content": "Hello"}]}))
-    await gate.begun.wait()
+    asking = await gate.begin(client, run_input(said("u1", "Hello")))
     await until(is_stored)
     [found] = await resumed_by(client, gate, 1)
     assert [event["type"] for event in found] == [
@@ -129,20 +129,6 @@ async def test_a_client_of_ag_ui_that_connects_gets_what_it_has_missed(serve: An
     ]  # fmt: skip
     assert (found[2]["messageId"], ag_ui_text(found)) == (found[1]["messages"][-1]["id"], "is here.")
     assert ag_ui_text(await asking) == "It is here."
-
-
-def run_input(*messages: dict[str, Any], **forwarded: Any) -> dict[str, Any]:
-    """The body of a request. Messages of the user have a text, and results of tools a call."""
-    rest = {"state": {}, "tools": [], "context": [], "forwardedProps": forwarded}
-    return {"threadId": CHAT, "runId": "r1", "messages": list(messages), **rest}
-
-
-def said(id_: str, words: str) -> dict[str, Any]:
-    return {"id": id_, "role": "user", "content": words}
-
-
-def chosen(id_: str, choice: str) -> dict[str, Any]:
-    return {"id": id_, "role": "tool", "toolCallId": "call_0", "content": choice}
 
 
 async def test_a_tool_of_the_front_end_may_use_an_id_again(serve: Any, store: AsyncHistoryStore) -> None:
