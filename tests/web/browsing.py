@@ -121,12 +121,12 @@ class Window:
         assert not self.complaints, self.complaints
 
 
-async def check_axe(page: Page, colors: Sequence[Any], what: str) -> None:
-    """axe-core finds nothing serious."""
+async def check_axe(page: Page, colors: Sequence[Any], what: str, within: str = "html") -> None:
+    """axe-core finds nothing serious within an element."""
     await page.evaluate((Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text())
     for color in colors:
         await page.emulate_media(color_scheme=color)
-        found = await page.evaluate("axe.run({resultTypes: ['violations']})")
+        found = await page.evaluate("within => axe.run(within, {resultTypes: ['violations']})", within)
         assert not [
             f"{one['id']}: {[node['html'][:120] for node in one['nodes'][:3]]}"
             for one in found["violations"]
@@ -234,6 +234,13 @@ def site() -> Iterator[Site]:
             yield Site(server.url, served, store)
     finally:
         server.close()
+
+
+@pytest.fixture(scope="session")
+def desk(site: Site) -> Iterator[Site]:
+    """The same conversations in a view that may change them."""
+    with serve(site.url, "live", "--allow-writes") as served:
+        yield Site(site.url, served, site.store)
 
 
 @pytest_asyncio.fixture(loop_scope="session")

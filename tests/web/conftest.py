@@ -11,10 +11,10 @@ from redis_history.web.access import holder
 from redis_history.web.application import application
 from tests.support.servers import RealServer
 from tests.support.web import TOKEN, client
-from tests.web.browsing import chromium, site, window, windows
+from tests.web.browsing import chromium, desk, site, window, windows
 from tests.web.chatting import serve
 
-__all__ = ["chromium", "make", "serve", "site", "store", "web", "window", "windows", "writable"]
+__all__ = ["chromium", "desk", "make", "serve", "site", "store", "web", "window", "windows", "writable"]
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import re
 import signal
@@ -11,7 +10,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 from playwright.async_api import Page, Route, expect
@@ -143,8 +141,8 @@ async def _scroll_to(page: Page, step: int, until: str) -> dict[str, str]:
         assert time.monotonic() < deadline, f"did not come to {until}"
 
 
-@pytest.mark.proves("page")
-@pytest.mark.parametrize("what", ["redis", "web"])
+@pytest.mark.proves("page", "streams")
+@pytest.mark.parametrize("what", ["web", pytest.param("redis", marks=pytest.mark.full)])
 async def test_a_restart_leaves_no_gap_and_no_duplicate(
     what: str, windows: Windows, own_server: Callable[..., RealServer]
 ) -> None:
@@ -269,13 +267,10 @@ async def test_changes_are_seen_as_they_happen(window: Window, site: Site) -> No
     await expect(window.said("Now it does.")).to_be_visible()
 
 
-async def test_the_page_shows_who_works_and_stops_it(windows: Windows, site: Site) -> None:
-    name = site.name("run")
-    async with (
-        AsyncHistoryStore(site.url, namespace=site.store.namespace) as store,
-        contextlib.AsyncExitStack() as stack,
-    ):
-        window = await windows(stack.enter_context(serve(site.url, "live", "--allow-writes")).url)
+async def test_the_page_shows_who_works_and_stops_it(windows: Windows, desk: Site) -> None:
+    name = desk.name("run")
+    async with AsyncHistoryStore(desk.url, namespace=desk.store.namespace) as store:
+        window = await windows(desk.address)
         await store.append(name, user("Why?"))
         await store.append(name, assistant(tool_use("0", "old"), id="old"))
         page = await window.open(name)
@@ -306,7 +301,6 @@ async def test_the_page_shows_who_works_and_stops_it(windows: Windows, site: Sit
         await work()
         await expect(activity).to_be_hidden()
         await expect(page.locator(".row[data-id=call] .tool")).to_have_attribute("data-state", "error")
-        window.outage = True  # the server ends before the window
 
 
 async def test_a_reply_grows_and_a_tool_runs(window: Window, site: Site) -> None:
@@ -450,46 +444,26 @@ async def test_the_last_navigation_wins(window: Window, site: Site) -> None:
     await expect(window.said("In 1700.")).to_be_in_viewport()
 
 
-async def test_text_that_is_typed_while_a_message_is_sent_stays(windows: Windows, site: Site) -> None:
-    one, two = site.name("one"), site.name("two")
+async def test_text_that_is_typed_while_a_message_is_sent_stays(windows: Windows, desk: Site) -> None:
+    one, two = desk.name("one"), desk.name("two")
     for name in (one, two):
-        site.store.append(name, user("Hello."))
-    with serve(site.url, "live", "--allow-writes") as served:
-        window = await windows(served.url)
-        page = await window.open(one)
-        draft = page.locator("#draft")
-        async with Held(page, "**/messages") as answer:
-            await draft.fill("First.")
-            await draft.press("Enter")
-            await answer.arrived.wait()
-            await draft.press_sequentially(" And more")
-        await expect(draft).to_have_value("And more")
-        async with Held(page, "**/messages") as answer:
-            await draft.press("Enter")
-            await answer.arrived.wait()
-            await window.follow(two)
-            await draft.fill("For the other.")
-        await expect(draft).to_have_value("For the other.")
-        await window.follow(one)
-        await expect(draft).to_have_value("")
-        await expect(window.said("And more")).to_be_visible()
-        window.outage = True  # the server ends before the window
-    assert [message.text for message in site.store.get(one)] == ["Hello.", "First.", "And more"]
-
-
-@pytest.mark.full
-async def test_a_store_that_is_away_is_reported(windows: Windows, own_server: Any) -> None:
-    server = own_server("plain", tcp=True)
-    with serve(server.url, "away") as served, HistoryStore(server.url, namespace="away") as store:
-        store.append("c", user("Hello."))
-        window = await windows(served.url)
-        page = await window.open("c")
-        window.outage = True
-        server.kill()
-        await expect(page.locator("#link")).to_have_attribute("data-state", "waiting")
-        await expect(page.locator("#banner")).to_contain_text("The store cannot be reached")
-        server.start()
-        store.append("c", user("Again."))
-        await expect(window.said("Again.")).to_be_visible()
-        await window.live()
-        await expect(page.locator("#banner")).to_be_hidden()
+        desk.store.append(name, user("Hello."))
+    window = await windows(desk.address)
+    page = await window.open(one)
+    draft = page.locator("#draft")
+    async with Held(page, "**/messages") as answer:
+        await draft.fill("First.")
+        await draft.press("Enter")
+        await answer.arrived.wait()
+        await draft.press_sequentially(" And more")
+    await expect(draft).to_have_value("And more")
+    async with Held(page, "**/messages") as answer:
+        await draft.press("Enter")
+        await answer.arrived.wait()
+        await window.follow(two)
+        await draft.fill("For the other.")
+    await expect(draft).to_have_value("For the other.")
+    await window.follow(one)
+    await expect(draft).to_have_value("")
+    await expect(window.said("And more")).to_be_visible()
+    assert [message.text for message in desk.store.get(one)] == ["Hello.", "First.", "And more"]

@@ -13,10 +13,9 @@ import pytest
 from msgspec.structs import replace
 from playwright.async_api import Browser, Route, expect
 
-from redis_history import Conversation, HistoryStore, Message, assistant, system, tool_use, user
+from redis_history import Conversation, Message, assistant, system, tool_use, user
 from redis_history.formats import from_anthropic
 from redis_history.model import AttachmentPart, Participant, ReasoningPart, Source, TextPart, ToolResultPart
-from tests.conftest import Servers
 from tests.support.servers import wait_until
 from tests.support.web import serve
 from tests.web.browsing import Site, Window, Windows, copied, no_sideways_scrolling
@@ -136,6 +135,7 @@ async def test_all_parts_of_messages_are_shown(window: Window, site: Site) -> No
     await expect(page.locator(".row.target")).to_contain_text("A beginning.")
 
 
+@pytest.mark.full
 async def test_the_browser_that_the_command_opens_is_signed_in(
     chromium: Browser, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,42 +189,39 @@ async def test_search_leads_to_the_message(window: Window, site: Site) -> None:
     await expect(page.locator("#list-pane")).to_be_visible()
 
 
-async def test_search_filters_and_groups_by_conversation(windows: Windows, server_of: Servers, namespace: str) -> None:
-    url = server_of("redis").url
+async def test_search_filters_and_groups_by_conversation(window: Window, site: Site) -> None:
     bo, old = Participant("user", "u-bo", "Bo Ek"), datetime(2020, 5, 4, 12, tzinfo=UTC)
-    with HistoryStore(url, namespace=namespace) as store, serve(url, namespace) as served:
-        store.create_conversation(Conversation("titled", title="About the zeppelin"))
-        store.append("titled", Message(role="user", parts="A quixotic plan.", participant=bo, timestamp=old))
-        store.append("titled", assistant("Quixotic indeed."))
-        store.append_many(
-            "untitled", [user("What is quixotic?"), called("look_up", {}, TextPart("A quixotic search."))]
-        )
-        window = await windows(served.url)
+    store, titled, untitled = site.store, site.name("titled"), site.name("untitled")
+    word = titled.replace("-", "")
+    store.create_conversation(Conversation(titled, title="About the zeppelin"))
+    store.append(titled, Message(role="user", parts=f"A {word} plan.", participant=bo, timestamp=old))
+    store.append(titled, assistant(f"{word} indeed."))
+    asked = [user(f"What is {word}?"), called("look_up", {}, TextPart(f"A {word} search."))]
+    store.append_many(untitled, asked)
 
-        async def no_conversations(route: Route) -> None:
-            await route.fulfill(json={"conversations": [], "next": None})
+    async def no_conversations(route: Route) -> None:
+        await route.fulfill(json={"conversations": [], "next": None})
 
-        await window.page.route("**/v1/conversations?*", no_conversations)
-        page = await window.open()
-        await page.get_by_label("Search messages").fill("quixotic")
-        hits, heads = page.locator(".hit"), page.locator("#hits h3")
-        await expect(hits).to_have_count(4)
-        await expect(heads.filter(has_text=re.compile("About the zeppelin|What is quixotic?"))).to_have_count(2)
-        await page.get_by_text("Filters").click()
-        await page.get_by_label("Role").select_option("assistant")
-        await expect(hits).to_have_count(2)
-        await page.get_by_label("Tool").fill("look_up")
-        await expect(hits).to_have_text([re.compile("A quixotic search")])
-        await page.get_by_role("button", name="Clear").click()
-        await expect(hits).to_have_count(4)
-        await page.get_by_label("Participant", exact=True).fill("bo ek")
-        await expect(hits).to_have_text([re.compile("A quixotic plan")])
-        await page.get_by_role("button", name="Clear").click()
-        await page.get_by_label("to", exact=True).fill("2020-05-04")
-        await expect(hits).to_have_text([re.compile("A quixotic plan")])
-        await page.get_by_label("from", exact=True).fill("2020-05-05")
-        await expect(page.locator("#search-title")).to_have_text("Nothing found")
-        await windows.close()
+    await window.page.route("**/v1/conversations?*", no_conversations)
+    page = await window.open()
+    await page.get_by_label("Search messages").fill(word)
+    hits, heads = page.locator(".hit"), page.locator("#hits h3")
+    await expect(hits).to_have_count(4)
+    await expect(heads.filter(has_text=re.compile("About the zeppelin|What is"))).to_have_count(2)
+    await page.get_by_text("Filters").click()
+    await page.get_by_label("Role").select_option("assistant")
+    await expect(hits).to_have_count(2)
+    await page.get_by_label("Tool").fill("look_up")
+    await expect(hits).to_have_text([re.compile(f"A {word} search")])
+    await page.get_by_role("button", name="Clear").click()
+    await expect(hits).to_have_count(4)
+    await page.get_by_label("Participant", exact=True).fill("bo ek")
+    await expect(hits).to_have_text([re.compile(f"A {word} plan")])
+    await page.get_by_role("button", name="Clear").click()
+    await page.get_by_label("to", exact=True).fill("2020-05-04")
+    await expect(hits).to_have_text([re.compile(f"A {word} plan")])
+    await page.get_by_label("from", exact=True).fill("2020-05-05")
+    await expect(page.locator("#search-title")).to_have_text("Nothing found")
 
 
 async def test_search_finds_archived_messages(window: Window, site: Site) -> None:
@@ -313,66 +310,63 @@ async def test_a_phone_shows_one_thing_at_a_time(windows: Windows, site: Site) -
     await expect(page.locator(".row")).to_have_count(2)
 
 
-async def test_writing_where_it_is_allowed(windows: Windows, server_of: Servers, namespace: str) -> None:
-    url = server_of("redis").url
-    with HistoryStore(url, namespace=namespace) as store, serve(url, namespace, "--allow-writes") as served:
-        store.append("c", assistant("How can I help?"))
-        window = await windows(served.url)
-        page = await window.open("c")
-        title, field = page.locator("#title"), page.get_by_label("Title", exact=True)
-        await page.get_by_label("Write a message").fill("With two\nlines.")
-        await page.keyboard.press("Enter")
-        await expect(window.said("With two")).to_be_in_viewport()
-        assert [(one.role, one.text) for one in store.get("c")][1:] == [("user", "With two\nlines.")]
-        await page.get_by_role("button", name="Rename").click()
-        await field.fill("A title")
-        await page.keyboard.press("Enter")
-        await expect(title).to_have_text("A title")
-        await page.get_by_role("button", name="Rename").click()
-        await expect(field).to_have_value("A title")
-        await field.fill("Another")
-        await page.get_by_role("button", name="Cancel").click()
-        await page.get_by_role("button", name="Delete").click()
-        await page.keyboard.press("Enter")  # cancels
-        await expect(page.locator("dialog[open]")).to_have_count(0)
-        await expect(title).to_have_text("A title")
-        await page.get_by_role("button", name="Delete").click()
-        await page.locator("dialog[open]").get_by_role("button", name="Delete").click()
-        await expect(page.locator("#welcome")).to_be_visible()
-        assert store.get_conversation("c") is None
-        await windows.close()
+async def test_writing_where_it_is_allowed(windows: Windows, desk: Site) -> None:
+    name, store = desk.name("writing"), desk.store
+    store.append(name, assistant("How can I help?"))
+    window = await windows(desk.address)
+    page = await window.open(name)
+    title, field = page.locator("#title"), page.get_by_label("Title", exact=True)
+    await page.get_by_label("Write a message").fill("With two\nlines.")
+    await page.keyboard.press("Enter")
+    await expect(window.said("With two")).to_be_in_viewport()
+    assert [(one.role, one.text) for one in store.get(name)][1:] == [("user", "With two\nlines.")]
+    await page.get_by_role("button", name="Rename").click()
+    await field.fill("A title")
+    await page.keyboard.press("Enter")
+    await expect(title).to_have_text("A title")
+    await page.get_by_role("button", name="Rename").click()
+    await expect(field).to_have_value("A title")
+    await field.fill("Another")
+    await page.get_by_role("button", name="Cancel").click()
+    await page.get_by_role("button", name="Delete").click()
+    await page.keyboard.press("Enter")  # cancels
+    await expect(page.locator("dialog[open]")).to_have_count(0)
+    await expect(title).to_have_text("A title")
+    await page.get_by_role("button", name="Delete").click()
+    await page.locator("dialog[open]").get_by_role("button", name="Delete").click()
+    await expect(page.locator("#welcome")).to_be_visible()
+    assert store.get_conversation(name) is None
 
 
-async def test_branches_and_pins(windows: Windows, server_of: Servers, namespace: str) -> None:
-    url = server_of("redis").url
-    with HistoryStore(url, namespace=namespace) as store, serve(url, namespace, "--allow-writes") as served:
-        store.append_many("c", [user("Name a color."), assistant("Red.", id="red"), user("Why?")])
-        window = await windows(served.url)
-        page = await window.open("c")
-        row = page.locator(".row[data-id=red]")
-        await row.hover()
-        await row.get_by_role("button", name="Pin", exact=True).click()
-        await expect(row.get_by_text("pinned")).to_be_visible()
-        assert [one.id for one in store.get("c") if one.metadata.get("pinned")] == ["red"]
-        await row.get_by_role("button", name="Unpin").click()
-        await expect(row.get_by_text("pinned")).to_have_count(0)
-        with store.stream("c", id="reply") as reply:
-            reply.write("Because")
-            written = page.locator(".row[data-id=reply]")
-            await expect(written).to_contain_text("Because")
-            await expect(written.get_by_role("button", name="Pin", exact=True, include_hidden=True)).to_have_count(0)
-        await expect(written.get_by_role("button", name="Pin", exact=True, include_hidden=True)).to_have_count(1)
-        await row.get_by_role("button", name="Branch").click()
-        await expect(page.locator("#timeline .row")).to_have_count(2)
-        [branch] = store.list_conversations(forked_from="c")
-        assert [one.text for one in store.get(branch.conversation_id)] == ["Name a color.", "Red."]
-        store.fork(branch.conversation_id, "twig")
-        store.append("another", user("Hello"))
-        names = "[...document.querySelectorAll('#conversations li[data-id]')].map(item => item.dataset.id)"
-        shown = ["another", "c", branch.conversation_id, "twig"]
-        await window.until(f"expected => `${{{names}}}` === `${{expected}}`", shown)
-        boxes = [await window.card(name).locator(".card-title").bounding_box() for name in shown]
-        left = [box["x"] for box in boxes if box]
-        assert left[0] == left[1] < left[2] < left[3]
-        await expect(window.card("twig")).to_contain_text("branch")
-        await windows.close()
+async def test_branches_and_pins(windows: Windows, desk: Site) -> None:
+    name, store = desk.name("branches"), desk.store
+    store.append_many(name, [user("Name a color."), assistant("Red.", id="red"), user("Why?")])
+    window = await windows(desk.address)
+    page = await window.open(name)
+    row = page.locator(".row[data-id=red]")
+    await row.hover()
+    await row.get_by_role("button", name="Pin", exact=True).click()
+    await expect(row.get_by_text("pinned")).to_be_visible()
+    assert [one.id for one in store.get(name) if one.metadata.get("pinned")] == ["red"]
+    await row.get_by_role("button", name="Unpin").click()
+    await expect(row.get_by_text("pinned")).to_have_count(0)
+    with store.stream(name, id="reply") as reply:
+        reply.write("Because")
+        written = page.locator(".row[data-id=reply]")
+        await expect(written).to_contain_text("Because")
+        await expect(written.get_by_role("button", name="Pin", exact=True, include_hidden=True)).to_have_count(0)
+    await expect(written.get_by_role("button", name="Pin", exact=True, include_hidden=True)).to_have_count(1)
+    await row.get_by_role("button", name="Branch").click()
+    await expect(page.locator("#timeline .row")).to_have_count(2)
+    [branch] = store.list_conversations(forked_from=name)
+    assert [one.text for one in store.get(branch.conversation_id)] == ["Name a color.", "Red."]
+    twig, another = desk.name("twig"), desk.name("another")
+    store.fork(branch.conversation_id, twig)
+    store.append(another, user("Hello"))
+    names = "[...document.querySelectorAll('#conversations li[data-id]')].map(item => item.dataset.id)"
+    shown = [another, name, branch.conversation_id, twig]
+    await window.until(f"all => `${{{names}.filter(one => all.includes(one))}}` === `${{all}}`", shown)
+    boxes = [await window.card(one).locator(".card-title").bounding_box() for one in shown]
+    left = [box["x"] for box in boxes if box]
+    assert left[0] == left[1] < left[2] < left[3]
+    await expect(window.card(twig)).to_contain_text("branch")

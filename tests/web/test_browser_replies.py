@@ -7,6 +7,8 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 from playwright.async_api import expect
@@ -201,26 +203,22 @@ async def test_twenty_replies_in_one_conversation_and_twenty_conversations(windo
         await expect(page.locator(".row[data-id=r0]")).to_contain_text(expected["r0"])
 
 
+#: What the page says in each outage.
+OUTAGES = {
+    "network frozen": "Nothing arrives from the server",
+    "server frozen": "Nothing arrives from the server",
+    "server gone": "The server cannot be reached",
+    "redis frozen": "The store cannot be reached",
+    "redis gone": "The store cannot be reached",
+    "offline": "This device is offline",
+}
+
+
 @pytest.mark.parametrize(
-    ("what", "words"),
-    [
-        ("redis frozen", "The store cannot be reached"),
-        ("network frozen", "Nothing arrives from the server"),
-        *(
-            pytest.param(*one, marks=pytest.mark.full)
-            for one in (
-                ("redis gone", "The store cannot be reached"),
-                ("server gone", "The server cannot be reached"),
-                ("server frozen", "Nothing arrives from the server"),
-                ("offline", "This device is offline"),
-            )
-        ),
-    ],
+    "what", [pytest.param(one, marks=[pytest.mark.full] * (one != "network frozen")) for one in OUTAGES]
 )
 @pytest.mark.proves("page")
-async def test_an_outage_is_said_at_once(
-    what: str, words: str, windows: Windows, own_server: Callable[..., RealServer]
-) -> None:
+async def test_an_outage_is_said_at_once(what: str, windows: Windows, own_server: Callable[..., RealServer]) -> None:
     server = own_server("plain", tcp=True)
     with serve(server.url, "outage") as served:
         async with (
@@ -235,34 +233,29 @@ async def test_an_outage_is_said_at_once(
             reply = store.stream("c", id="r")
             await reply.write("Half of")
             await expect(activity).to_contain_text("is writing")
-            match what:
-                case "redis gone":
-                    server.kill()
-                case "redis frozen":
-                    os.kill(server.pid, signal.SIGSTOP)
-                case "server gone":
-                    served.end(signal.SIGKILL)
-                case "server frozen":
-                    os.kill(served.process.pid, signal.SIGSTOP)
-                case _:
-                    network.freeze()
-                    await page.context.set_offline(what == "offline")
+            changes: dict[str, tuple[Any, Any]] = {
+                "redis gone": (server.kill, server.start),
+                "redis frozen": (
+                    partial(os.kill, server.pid, signal.SIGSTOP),
+                    partial(os.kill, server.pid, signal.SIGCONT),
+                ),
+                "server gone": (partial(served.end, signal.SIGKILL), None),
+                "server frozen": (
+                    partial(served.process.send_signal, signal.SIGSTOP),
+                    partial(served.process.send_signal, signal.SIGCONT),
+                ),
+            }
+            begin, end = changes.get(what, (network.freeze, network.mend))
+            begin()
+            await page.context.set_offline(what == "offline")
             await expect(light).not_to_have_attribute("data-state", "open", timeout=NOTICED)
-            await expect(banner).to_contain_text(words, timeout=NOTICED)
+            await expect(banner).to_contain_text(OUTAGES[what], timeout=NOTICED)
             await expect(banner).to_contain_text("when it is back")
             await expect(activity).to_have_count(0)
-            if what == "server gone":
+            if end is None:
                 return
-            match what:
-                case "redis gone":
-                    server.start()
-                case "redis frozen":
-                    os.kill(server.pid, signal.SIGCONT)
-                case "server frozen":
-                    os.kill(served.process.pid, signal.SIGCONT)
-                case _:
-                    await page.context.set_offline(False)
-                    network.mend()
+            end()
+            await page.context.set_offline(False)
             await window.live()
             await expect(banner).to_be_hidden()
             if what != "redis gone":  # which has lost its data
