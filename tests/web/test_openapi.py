@@ -95,6 +95,7 @@ def served(server: RealServer, namespace: str) -> Any:
             yield view
 
 
+@pytest.mark.full
 @pytest.mark.proves("http-document")
 def test_a_generated_client_lists_appends_searches_and_follows(
     served: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -9,7 +9,6 @@ from urllib.parse import quote
 import pytest
 
 from redis_history import (
-    AsyncHistoryStore,
     AttachmentPart,
     Conversation,
     Participant,
@@ -235,15 +234,6 @@ async def test_messages_of_others_neither_hide_hits_nor_show(make: Any, store: A
     async with client(make(authorize=authorize)) as web:
         found = (await web.get("v1/search", params={"q": "suitcase"})).json()
     assert ([hit["conversation"] for hit in found["hits"]], found["total"]) == (["mine"], 1)
-
-
-async def test_search_over_all_without_a_server_that_searches(server_of: Any, namespace: str, make: Any) -> None:
-    async with AsyncHistoryStore(server_of("plain").url, namespace=namespace) as store:
-        await store.append("c", user("a suitcase"))
-        async with client(make(store=store)) as web:
-            assert (await web.get("v1/status")).json()["capabilities"]["search"] == "client"
-            assert len((await web.get("v1/search", params={"conversation": "c", "q": "suitcase"})).json()["hits"]) == 1
-            assert len((await web.get("v1/search", params={"q": "suitcase"})).json()["hits"]) == 1
 
 
 @pytest.mark.proves("bounded-requests")
