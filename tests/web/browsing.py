@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
+import threading
 import uuid
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
@@ -16,6 +18,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, Locator, Page, Route, async_playwright, expect
 
 from redis_history import HistoryStore
+from tests.support.proxy import LossyProxy
 from tests.support.servers import RealServer
 from tests.support.web import Serve, serve
 from tests.web.browser import find_browser
@@ -249,69 +252,24 @@ async def window(windows: Windows, site: Site) -> Window:
     return await windows(site.address)
 
 
-class Network:
-    """A network in front of a local port, which can be frozen or cut. A context manager."""
+class Network(LossyProxy):
+    """A network in front of a local port, which can also be frozen: data stops arriving, and no connection ends."""
 
     def __init__(self, port: int) -> None:
-        self._to = port
-        self._flows = asyncio.Event()
-        self._is_cut = False
-        self._writers: set[asyncio.StreamWriter] = set()
-        self._pumps: set[asyncio.Task[None]] = set()
-
-    async def __aenter__(self) -> Network:
+        self._flows = threading.Event()
         self._flows.set()
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        self._server.close()
-        self.cut()
-        self.mend()
-        await asyncio.gather(*self._pumps, return_exceptions=True)
+        super().__init__(port)
 
     def freeze(self) -> None:
-        """Data stops arriving, and no connection ends."""
         self._flows.clear()
 
-    def cut(self) -> None:
-        """All connections end, and new ones are closed immediately."""
-        self._is_cut = True
-        for writer in self._writers:
-            writer.transport.abort()
-
-    def leads_to(self, port: int) -> None:
-        """Where new connections lead."""
-        self._to = port
-
     def mend(self) -> None:
-        self._is_cut = False
         self._flows.set()
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._is_cut:
-            writer.transport.abort()
-            return
-        try:
-            inner, outer = await asyncio.open_connection("127.0.0.1", self._to)
-        except OSError:
-            writer.transport.abort()
-            return
-        self._writers |= {writer, outer}
-        pumps = [asyncio.create_task(self._pump(*pair)) for pair in ((reader, outer), (inner, writer))]
-        self._pumps.update(pumps)
-        await asyncio.wait(pumps)
-        self._pumps.difference_update(pumps)
-        self._writers -= {writer, outer}
+    def close(self) -> None:
+        self.mend()
+        super().close()
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while data := await reader.read(65_536):
-                await self._flows.wait()
-                writer.write(data)
-                await writer.drain()
-        except OSError:
-            pass
-        finally:
-            writer.close()
+    def _fault(self, kinds: tuple[str, ...], server: socket.socket) -> str:
+        self._flows.wait()
+        return super()._fault(kinds, server)

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -348,13 +349,14 @@ async def test_a_restart_of_redis_in_the_middle(web: Any, redis: RealServer, con
 @pytest.mark.proves("chat")
 @pytest.mark.parametrize("seconds", [1, 20])  # the answer is written in four
 async def test_a_network_that_is_away(seconds: int, web: Any, redis: RealServer, context: BrowserContext) -> None:
-    async with Network((await web(redis.url)).port) as network:
+    port = (await web(redis.url)).port
+    with closing(Network(port)) as network:
         tab = await Tab.open(context, network.port)
         await tab.send()
-        network.cut()
+        network.refuse()
         await expect(tab.page.get_by_role("alert")).to_contain_text("Reconnecting")
         await tab.page.wait_for_timeout(1000 * seconds)
-        network.mend()
+        network.forward(port)
         await tab.is_complete()
     assert stored(redis) == EXPECTED
 
@@ -364,12 +366,12 @@ async def test_a_process_that_stops_hands_its_streams_over(
 ) -> None:
     old, new = await web(redis.url), await web(redis.url)
     writer = await Tab.open(context, new.port)
-    async with Network(old.port) as network:
+    with closing(Network(old.port)) as network:
         await writer.send()
         reader = await Tab.open(context, network.port)
         await reader.reads(WORDS[6])
         old.end()
-        network.leads_to(new.port)
+        network.forward(new.port)
         await reader.is_complete()
         await writer.is_complete()
     assert stored(redis) == EXPECTED
@@ -472,13 +474,13 @@ async def test_ag_ui_while_redis_restarts(web: Any, redis: RealServer, example: 
 @pytest.mark.proves("chat")
 async def test_ag_ui_without_network(web: Any, redis: RealServer, example: Path) -> None:
     port = (await web(redis.url, app="ag_ui_app:app")).port
-    async with Network(port) as cut, Network(port) as frozen:
+    with closing(Network(port)) as cut, closing(Network(port)) as frozen:
         asking = await Agent.begun(example, cut.port, " ".join(WORDS))
         reading = await Agent.begun(example, frozen.port)
-        cut.cut()
+        cut.refuse()
         frozen.freeze()
         await asyncio.sleep(20)
-        cut.mend()
+        cut.forward(port)
         frozen.mend()
         assert "MESSAGES_SNAPSHOT" in await asking.events()
         await reading.events()

@@ -119,7 +119,7 @@ async def _scroll_to(page: Page, step: int, until: str) -> dict[str, str]:
     found: dict[str, str] = {}
     deadline = time.monotonic() + 6 * PATIENCE
     while True:
-        rows, places, arrived = await page.evaluate(
+        rows, places, arrived, drawn = await page.evaluate(
             """async ([step, until]) => {
               const box = document.querySelector('#timeline');
               const rows = [...document.querySelectorAll('.row[data-id]')];
@@ -129,10 +129,11 @@ async def _scroll_to(page: Page, step: int, until: str) -> dict[str, str]:
               const arrived = goal && goal.bottom > 0 && goal.top < innerHeight;
               if (!arrived) box.scrollTop += step;
               await new Promise(frame => requestAnimationFrame(() => requestAnimationFrame(frame)));
-              return [found, places, arrived];
+              return [found, places, arrived, box.querySelectorAll('*').length];
             }""",
             [step, until],
         )
+        assert drawn < 1200, "however many messages there are"
         if places:  # none are drawn while a window that became empty is loaded again
             assert places == list(range(places[0], places[-1] + 1))
         found |= {name: text for name, text in rows if name not in found}

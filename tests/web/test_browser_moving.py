@@ -87,50 +87,6 @@ async def test_keys_before_the_list_is_loaded(windows: Windows, site: Site) -> N
     await expect(page.locator("#app")).to_have_attribute("data-view", "list")
 
 
-@pytest.mark.full
-async def test_ten_thousand_messages(window: Window, site: Site) -> None:
-    name = site.name("long")
-    for begin in range(0, 10_000, 1000):
-        lines = [f"Line {number}. " + "word " * (number % 70) for number in range(begin, begin + 1000)]
-        site.store.append_many(name, [user(line, id=f"m{begin + at}") for at, line in enumerate(lines)])
-    page = await window.open(name)
-    await expect(window.said("Line 9999.")).to_be_in_viewport()
-    most = 0
-
-    async def scroll(times: int, by: int) -> list[int]:
-        """Scroll, each time until other rows are drawn and no page is loading. Returns the numbers of the rows."""
-        nonlocal most
-        for _ in range(times):
-            before = await window.ids()
-            await page.evaluate("by => { document.querySelector('#timeline').scrollTop += by }", by)
-            await window.until(
-                """before => {
-                  const box = document.querySelector('#timeline')
-                  const drawn = [...box.querySelectorAll('.row[data-id]')].map(row => row.dataset.id)
-                  return box.scrollTop > 0 && box.ariaBusy !== 'true' && String(drawn) !== String(before)
-                }""",
-                before,
-            )
-            most = max(most, await page.evaluate("document.querySelectorAll('#timeline *').length"))
-        numbers = [int(one[1:]) for one in await window.ids()]
-        assert numbers == list(range(numbers[0], numbers[-1] + 1))
-        return numbers
-
-    await page.locator("#timeline").hover()
-    assert (await scroll(12, -6000))[-1] < 9_700, "past several pages"
-    await page.keyboard.press("g")
-    await expect(window.said("Line 0.")).to_be_in_viewport()
-    assert (await window.ids())[0] == "m0"
-    assert (await scroll(6, 8000))[0] > 200
-    await page.keyboard.press("g")
-    await page.locator("#newer").focus()
-    await page.keyboard.press("Enter")
-    await expect(window.said("Line 9999.")).to_be_in_viewport()
-    await expect(page.locator("#timeline")).to_be_focused()
-    assert most < 1200
-    site.store.delete_conversation(name)
-
-
 async def test_the_list_keeps_its_order_and_the_focus(window: Window, site: Site) -> None:
     """Also of conversations that changed in the same millisecond, and when a card moves that has the focus."""
     names = [site.name("order") for _ in range(6)]

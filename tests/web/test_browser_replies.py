@@ -7,6 +7,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -36,8 +37,8 @@ async def test_a_reply_is_shown_whole_while_it_is_written_and_afterwards(window:
     row = page.locator(".row[data-id=r]")
     written = ""
     async with store_of(site) as store, store.stream(name, id="r", interval=0.0) as reply:
-        for number in range(25):
-            paragraph = f"## Part {number}\n\n" + "Some **words** of it, and `code`. " * 30 + f"End of {number}.\n\n"
+        for number in range(12):
+            paragraph = f"## Part {number}\n\n" + "Some **words** of it, and `code`. " * 60 + f"End of {number}.\n\n"
             await reply.write(paragraph)
             written += paragraph
             await expect(row).to_contain_text(f"End of {number}.")
@@ -49,7 +50,7 @@ async def test_a_reply_is_shown_whole_while_it_is_written_and_afterwards(window:
         if again:
             await page.reload()
             await window.live()
-        await expect(row.locator("h5")).to_have_count(25)
+        await expect(row.locator("h5")).to_have_count(12)
         assert await row.locator("button.more").count() == 0
         assert await row.locator(".prose").all_inner_texts() == shown
 
@@ -220,11 +221,8 @@ OUTAGES = {
 @pytest.mark.proves("page")
 async def test_an_outage_is_said_at_once(what: str, windows: Windows, own_server: Callable[..., RealServer]) -> None:
     server = own_server("plain", tcp=True)
-    with serve(server.url, "outage") as served:
-        async with (
-            Network(served.port) as network,
-            AsyncHistoryStore(server.url, namespace="outage") as store,
-        ):
+    with serve(server.url, "outage") as served, closing(Network(served.port)) as network:
+        async with AsyncHistoryStore(server.url, namespace="outage") as store:
             await store.append("c", user("Hello."))
             window = await windows(served.url.replace(f":{served.port}/", f":{network.port}/"))
             window.outage = True

@@ -9,14 +9,11 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
 
-from redis_history import AsyncHistoryStore, Message, user
+from redis_history import AsyncHistoryStore, user
 from redis_history.web import _hub
-from redis_history.web._events import Entry, Ring, frame
+from redis_history.web._events import Entry, Ring
 from redis_history.web._hub import Hub
-from redis_history.web._shape import message_shape
-from tests.property.strategies import messages
 
 
 def test_a_ring_is_limited_by_count_and_bytes() -> None:
@@ -79,13 +76,3 @@ async def test_a_failed_watch_is_replaced(monkeypatch: pytest.MonkeyPatch, caplo
         async with aclosing(hub.follow("c", cursor)) as chunks:
             assert b"event: appended" in await anext(chunks)
         await hub.aclose()
-
-
-@given(messages())
-@settings(max_examples=20)
-def test_any_message_is_one_line_of_json(message: Message) -> None:
-    for whole in (False, True):
-        data = frame("appended", {"messages": [message_shape(message, whole=whole)]}, "cursor")
-        head, line, *rest = data.split(b"\n")[1:]
-        assert (head, line[:6], rest) == (b"event: appended", b"data: ", [b"", b""])
-        assert b"\r" not in data

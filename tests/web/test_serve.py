@@ -18,7 +18,7 @@ import httpx
 import pytest
 from click.testing import CliRunner, Result
 
-from redis_history import Conversation, HistoryStore, user
+from redis_history import HistoryStore, user
 from redis_history.cli.commands import cli
 from tests.support.servers import RealServer, free_port, wait_until
 from tests.support.web import TOKEN, Serve, Stream, at, serve
@@ -63,17 +63,6 @@ async def see(browser: httpx.AsyncClient, view: Serve, store: HistoryStore) -> N
     assert status["read_only"] is True
     refused = await browser.post(view.base + at("c", "messages"), json={"text": "x"})
     assert (refused.status_code, refused.json()["code"]) == (403, "read_only")
-
-
-@pytest.mark.proves("authorize")
-def test_the_token_deletes_a_conversation_but_erases_no_user(server: RealServer, namespace: str) -> None:
-    with serve(server.url, namespace, "--allow-writes") as view, HistoryStore(server.url, namespace=namespace) as store:
-        for name in ("c", "d"):
-            store.create_conversation(Conversation(name, user_id="ann"))
-        refused = httpx.delete(view.base + "v1/users/ann", headers=BEARER)
-        assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
-        assert httpx.delete(view.base + at("c"), headers=BEARER).status_code == 204
-        assert [one.conversation_id for one in store.list_conversations(user_id="ann")] == ["d"]
 
 
 def _connections() -> str:
