@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redis_history import HistoryStore, Message, Participant, assistant, system, tool, tool_result, tool_use, user
+from redis_history import HistoryStore, Message, assistant, system, tool, tool_result, tool_use, user
 from redis_history.compaction import Plan, Policy
 from redis_history.compaction.policy import turn_in_progress
 from redis_history.errors import InvalidInputError
@@ -122,24 +122,6 @@ def test_a_few_words_leave_unless_fewer_tokens_are_wanted() -> None:
     policy = Policy(max_tokens=100, counter=len)
     assert policy.plan([*old, big]) is None
     assert policy.plan([*old, *old, big]) is not None
-
-
-def test_a_call_that_waits_stays() -> None:
-    waiting = [user("q", id="q"), user("q2", id="q2"), assistant(tool_use("1", "f"), id="a"), user("?", id="u")]
-    policy = Policy(max_messages=2, keep_recent=0, summary_tokens=1)
-    assert ids(planned(policy.plan(waiting)).messages) == ["q", "q2"]
-    other = assistant("hm", id="o", participant=Participant("agent", "other"))
-    assert ids(planned(policy.plan([*waiting, other])).messages) == ["q", "q2"]
-    given_up = planned(policy.plan([*waiting, other, assistant("I go on", id="g")]))
-    assert len(given_up.messages) == 6
-    # Calls of one turn that were stored one by one wait for their results too.
-    parallel = [user("q"), assistant(tool_use("1", "f"), id="a1"), assistant(tool_use("2", "f"), id="a2")]
-    assert good_ends(parallel) == [True, False, False]
-    assert good_ends([*parallel, tool(tool_result("2", "r")), tool(tool_result("1", "r"))]) == [
-        True,
-        *[False] * 3,
-        True,
-    ]
 
 
 @pytest.mark.parametrize(

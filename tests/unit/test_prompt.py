@@ -388,7 +388,7 @@ _MESSAGE = st.builds(
     st.booleans(),
     st.one_of(st.none(), st.integers(1, 10)),
 )
-@settings(max_examples=100)
+@settings(max_examples=50)
 def test_any_history_gives_a_prompt_that_holds(
     messages: list[Message], budget: int, addressed: bool, threshold: int | None
 ) -> None:

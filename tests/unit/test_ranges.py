@@ -36,7 +36,7 @@ def test_ranges_are_known_message_by_message() -> None:
 
 
 @given(st.lists(tool_messages([user, assistant, assistant, tool, tool, system], [None, ANN, BOB]), max_size=14))
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_no_range_separates_a_pair(messages: list[Message]) -> None:
     """All other ranges are allowed, except those with waiting calls."""
     found = naive_pairs(messages)

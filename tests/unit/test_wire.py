@@ -227,3 +227,24 @@ def test_a_reader_without_zstd_is_told_what_to_install(monkeypatch: pytest.Monke
     for read in (decode_member, body_of, lambda member: decode_members([member])):
         with pytest.raises(MissingExtraError, match=r"redis_history\[zstd\]"):
             read(member)
+
+
+FIELDS = [
+    (kind, name)
+    for kind in (Message, TextPart, Participant)
+    for name in kind.__struct_fields__
+    if kind is not Message or name not in {"id", "role", "scope", "timestamp", "sequence"}  # checked by Message itself
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), FIELDS)
+def test_every_field_is_checked(kind: Any, name: str) -> None:
+    """Also a field that a later version adds."""
+    structs: dict[Any, Any] = {Participant: Participant("user", "u"), TextPart: TextPart("x")}
+    structs[Message] = Message(role="user", parts="x", participant=structs[Participant])
+    changed = structs[kind].__copy__()
+    msgspec.structs.force_setattr(changed, name, (1.5,))  # a value that no field takes, and that MessagePack can encode
+    structs[kind] = changed
+    message = changed if kind is Message else user(structs[TextPart], participant=structs[Participant])
+    with pytest.raises(InvalidMessageError):
+        encode_body(message)
