@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 
@@ -15,6 +16,9 @@ def main() -> None:
     skipped or was not found. 2: wrong arguments or settings, or the server lacks a capability. 3: the server cannot be
     reached, or refuses. 130: interrupted. 141: the reader of the output closed it. 143: ended by SIGTERM.
     """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed, as after >&-: no connection may get its number
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115, PTH123 -- open until the process ends
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that cleanup code runs
     try:
         from redis_history.cli.commands import cli

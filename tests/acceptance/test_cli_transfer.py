@@ -94,6 +94,8 @@ def shell(script: str) -> Done:
     [
         ("it --help >/dev/full", 1, "redis-history: the output cannot be written: No space left on device\n"),
         ("it --help | true; exit ${PIPESTATUS[0]}", None, ""),
+        ("it import --dry-run - <&-", 2, "holds no JSON records"),
+        ("""echo '{"messages": [{"role": "user", "content": "x"}]}' | it import --dry-run - >&- 2>&-""", 0, ""),
     ],
 )
 def test_an_output_that_is_closed_or_full(script: str, status: int | None, error: str) -> None:
