@@ -16,7 +16,7 @@ from redis_history.model.ids import owner_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)?")
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)")
 _POSITION = re.compile(r"-?\d+\.\d+")
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
@@ -31,17 +31,17 @@ class Number(click.IntRange):
 
 
 def duration(text: str) -> float:
-    """Seconds from 30, 500ms, 30s, 5m, 12h, 7d or 2w."""
+    """Seconds from 500ms, 30s, 5m, 12h, 7d or 2w."""
     found = _DURATION.fullmatch(text.strip())
     if found is None:
         raise click.BadParameter(f"{text!r} is not a duration: write 30s, 5m, 12h or 7d")
-    return float(found[1]) * _SECONDS[found[2] or "s"]
+    return float(found[1]) * _SECONDS[found[2]]
 
 
 def time(text: str) -> datetime:
     """A time such as 2026-01-31T12:00 (local time, unless it has a zone), or an age such as 2h."""
     try:
-        if (found := _DURATION.fullmatch(text.strip())) and found[2]:
+        if _DURATION.fullmatch(text.strip()):
             return datetime.now(UTC) - timedelta(seconds=duration(text))
         return datetime.fromisoformat(text.strip()).astimezone()
     except (ValueError, OverflowError):

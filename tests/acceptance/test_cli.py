@@ -45,6 +45,7 @@ def test_compress(store: HistoryStore, on: Any) -> None:
     [
         ("compress", "--max-tokens"),
         ("compress --older-than soon", "--older-than"),
+        ("compress --older-than 7", "write 30s, 5m, 12h or 7d"),
         ("compress --max-tokens 5 --summarizer gpt", "--summarizer"),
         ("compress --max-tokens 5 --summarizer openai", "--model"),
         ("compress --max-tokens 5 --summarizer no.such.module:f", "no.such.module:f"),
