@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, NoReturn, TypedDict, cast, get_args
 
@@ -109,7 +110,8 @@ class Source(OpenStruct, frozen=True):
 
     def __post_init__(self) -> None:
         if type(self.score) is int:  # else the same source would have two forms of bytes
-            force_setattr(self, "score", float(self.score))
+            with suppress(OverflowError):  # a write refuses such an integer
+                force_setattr(self, "score", float(self.score))
 
 
 class Metadata(TypedDict, total=False):

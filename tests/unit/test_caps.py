@@ -105,6 +105,11 @@ def test_many_parts_are_readable_or_rejected() -> None:
         encode_body(user(*(TextPart(str(n)) for n in range(40_000))))
 
 
+def test_a_score_beyond_all_floats() -> None:
+    with pytest.raises(InvalidMessageError, match="beyond 64 bits"):
+        encode_body(user("x", sources=[Source(score=10**400)]))
+
+
 def test_size_up_to_the_last_byte() -> None:
     spare = MAX_MESSAGE_BYTES - len(encode_body(user("x" * 1_000_000, id="m"))) + 1_000_000
     full = user("x" * spare, id="m")
