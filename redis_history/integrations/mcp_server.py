@@ -39,6 +39,8 @@ SHOWN: Final = 2_000
 #: Tool calls, and results, of one message; and characters of a whole answer.
 _MOST_PARTS: Final = 20
 _MOST_CHARACTERS: Final = 200_000
+#: Conversations of a user of which clients still hear after they are deleted or given to somebody else.
+_MOST_SHOWN: Final = 10_000
 #: Seconds before the next attempt to read, if the store's server is away or refuses.
 _PAUSE: Final = 0.5
 _RESOURCE: Final = "redis-history://conversations/"
@@ -173,7 +175,7 @@ class _Scope:
         self._store = store
         self._named = named
         self._user_id = user_id
-        self._shown: set[str] = set()  # the user's conversations that a client may know of
+        self._shown: dict[str, None] = {}  # the user's conversations that a client may know of, the last shown last
 
     async def check(self, conversation_id: str) -> None:
         """Raises ToolError for a conversation outside the scope. The text does not tell whether it exists."""
@@ -189,7 +191,7 @@ class _Scope:
         # An int is not the same user as its text, and True is not 1.
         if found is None or (type(found.user_id), found.user_id) != (type(self._user_id), self._user_id):
             return False
-        self._shown.add(conversation_id)
+        self._show(conversation_id)
         return True
 
     async def concerns(self, conversation_id: str) -> bool:
@@ -197,14 +199,21 @@ class _Scope:
         if allowed := await self.allows(conversation_id):
             return allowed
         known = conversation_id in self._shown
-        self._shown.discard(conversation_id)
+        self._shown.pop(conversation_id, None)
         return known
+
+    def _show(self, conversation_id: str) -> None:
+        self._shown.pop(conversation_id, None)
+        self._shown[conversation_id] = None
+        if len(self._shown) > _MOST_SHOWN:
+            del self._shown[next(iter(self._shown))]
 
     async def conversations(self, limit: int, offset: int) -> list[Conversation]:
         if self._named is None:
             listed = await self._store.list_conversations(user_id=self._user_id, limit=limit, offset=offset)
             if self._user_id is not None:
-                self._shown.update(one.conversation_id for one in listed)
+                for one in listed:
+                    self._show(one.conversation_id)
             return listed
         found = [await self._store.get_conversation(one) for one in self._named[offset : offset + limit]]
         return [one for one in found if one is not None]

@@ -157,6 +157,19 @@ async def test_a_client_hears_that_a_conversation_of_its_user_is_gone(store: Any
                 await client.read_resource(uri)
 
 
+async def test_how_many_conversations_of_a_user_are_remembered(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redis_history.integrations.mcp_server._MOST_SHOWN", 1)
+    await store.create_conversation(Conversation(conversation_id="ann-2", user_id=1))
+    async with Client(mcp_server(store, user_id=1)) as client:
+        uris = [one["resource"] for one in await call(client, "list_conversations")]
+        async with client.listen(resource_subscriptions=uris) as heard, asyncio.timeout(DEADLINE):
+            changes = aiter(heard)
+            assert [(await anext(changes)).uri for _ in uris] == uris, "as both have changed just now"
+            await store.delete_conversation("ann-2")
+            await store.delete_conversation("ann-1")
+            assert (await anext(changes)).uri == uris[1], "the last shown"
+
+
 async def test_a_client_hears_of_changes_after_reading_was_refused(
     own_server: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
