@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
@@ -38,6 +38,7 @@ from redis_history.web.protocols import LISTED, AgUi, AiSdk, Asked, Protocol, ne
 from redis_history.web.routing import path_id, path_of
 
 _logger = logging.getLogger("redis_history")
+T = TypeVar("T")
 
 #: Bytes of a request: front ends send the whole conversation with each message.
 _MAX_BODY: Final = 16_000_000
@@ -193,7 +194,8 @@ class ChatEndpoints(Guarded):
             last, repeated = await self._keep(asked, http)
             after = None if last is None else last.position
             if repeated and last is not None:  # its answer is being written, or was
-                run_id = self._protocol.answered_by(await self._store.get_run(chat), last)
+                # Another process may have stored it, and be about to begin its run.
+                run_id = await self._awaited(chat, 0.5, lambda run: self._protocol.answered_by(run, last))
                 if run_id is not None:
                     return self._stream(asked, run_id, after)
         run = self._store.run(chat, agent_name=self._agent_name, wait=self._wait, cancel=True)
@@ -209,13 +211,20 @@ class ChatEndpoints(Guarded):
 
     async def _until_known(self, chat: str, run_id: str, task: asyncio.Task[None]) -> None:
         """Wait until other readers find the run: a client that reloads its page immediately looks for it."""
+
+        def is_known(run: RunInfo | None) -> bool | None:
+            known = run is not None and run_id in (run.run_id, *(place.run_id for place in run.waiting))
+            return known or task.done() or None
+
+        await self._awaited(chat, 2, is_known)
+
+    async def _awaited(self, chat: str, seconds: float, find: Callable[[RunInfo | None], T | None]) -> T | None:
+        """What is found in the newest run, within about these seconds."""
         wait = 0.001
-        while not task.done() and wait < 2:
-            found = await self._store.get_run(chat)
-            if found is not None and run_id in (found.run_id, *(place.run_id for place in found.waiting)):
-                return
+        while (found := find(await self._store.get_run(chat))) is None and wait < seconds:
             await asyncio.sleep(wait)
             wait *= 2
+        return found
 
     async def _resume(self, http: Request, chat: str) -> Response:
         await self.check(http, chat, "read")

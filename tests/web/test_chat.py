@@ -118,15 +118,18 @@ async def test_a_repeated_request_is_answered_once(serve: Any, store: AsyncHisto
     assert len(await store.get(CHAT)) == 2
 
 
-async def test_copies_of_a_request_at_once_are_answered_once(serve: Any, store: AsyncHistoryStore) -> None:
+@pytest.mark.parametrize("processes", [1, 2])
+async def test_copies_of_a_request_at_once_are_answered_once(
+    serve: Any, store: AsyncHistoryStore, processes: int
+) -> None:
     arrived = asyncio.Barrier(4)
 
     async def authorize(request: Any, chat: str | None, action: str) -> bool:
         await arrived.wait()
         return True
 
-    client = await serve(speaker(store), authorize=authorize)
-    copies = await asyncio.gather(*(ask(client, asked("Hello")) for _ in range(4)))
+    clients = [await serve(speaker(store), authorize=authorize) for _ in range(processes)]
+    copies = await asyncio.gather(*(ask(clients[at % processes], asked("Hello")) for at in range(4)))
     assert [text_in(copy) for copy in copies] == ["You said: Hello"] * 4
     assert len(await store.get(CHAT)) == 2
 
