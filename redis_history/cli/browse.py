@@ -216,7 +216,7 @@ def log_command(context: Context, conversation: str, limit: int, everything: boo
     """
     with open_store(context) as store:
         existing(store, conversation)
-        for event in deque(_log(store, conversation), maxlen=None if everything else limit):
+        for event in deque(_log(store, conversation), maxlen=None if everything else min(limit, _ALL)):
             if context.json:
                 context.emit(to_json(event) | {"changed_at": to_json(event.changed_at)})
                 continue
