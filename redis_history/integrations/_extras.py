@@ -10,6 +10,8 @@ from functools import partial
 from typing import Any, TypeVar, Unpack, cast
 from urllib.parse import quote
 
+from msgspec.structs import replace
+
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._sync.store import HistoryStore
 from redis_history.errors import MissingExtraError, StoreTypeError
@@ -86,6 +88,19 @@ def with_shares(message: Message, count: int, changes: Mapping[int, tuple[Part, 
         if share in changes:
             changes = {**changes, share: ()}  # the new parts are in the place of the first old one
     return tuple(parts)
+
+
+def with_content(stored: Message, new: Message) -> Message:
+    """A stored message with the content of a framework's. What that does not know stays: pin, author, sources."""
+    participant = new.participant or stored.participant
+    return replace(
+        stored,
+        role=new.role,
+        parts=new.parts,
+        provider_meta=new.provider_meta,
+        status=new.status,
+        participant=participant,
+    )
 
 
 def check_store(store: object, who: str, *kinds: type) -> None:

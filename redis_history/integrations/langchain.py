@@ -32,6 +32,7 @@ from redis_history.integrations._extras import (
     ended,
     missing,
     search_runner,
+    with_content,
     with_shares,
 )
 from redis_history.model.ids import MAX_ID_BYTES
@@ -337,16 +338,18 @@ def _difference(
 ) -> tuple[list[Message], dict[str, BaseMessage | None], list[Message]]:
     """The messages that differ from the stored messages with their ids, those that are parts of a stored message and
     differ, by id, and the new messages."""
-    known: dict[str | None, tuple[BaseMessage, bool]] = {}
+    known: dict[str | None, tuple[BaseMessage, Message | None]] = {}  # None: it is a part
     ids: set[str | None] = set()  # also of messages whose first part was removed
     for message in stored:
         found = _to_langchain(message, lambda loss: None)
-        known |= {one.id: (one, len(found) == 1 and one.id == message.id) for one in found}
+        whole = message if len(found) == 1 and found[0].id == message.id else None
+        known |= {one.id: (one, whole) for one in found}
         ids.add(message.id)
     changed = [one for one in messages if one.id in known and known[one.id][0] != one]
-    parts: dict[str, BaseMessage | None] = {str(one.id): one for one in changed if not known[one.id][1]}
+    parts: dict[str, BaseMessage | None] = {str(one.id): one for one in changed if known[one.id][1] is None}
     new = [one for one in messages if one.id not in known and one.id not in ids]
-    return _from_langchain([one for one in changed if known[one.id][1]]), parts, _from_langchain(new)
+    kept = [with_content(old, _to_message(one)) for one in changed if (old := known[one.id][1]) is not None]
+    return kept, parts, _from_langchain(new)
 
 
 def _from_langchain(messages: Sequence[BaseMessage]) -> list[Message]:

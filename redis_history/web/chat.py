@@ -20,7 +20,7 @@ from redis_history._async.runs import AsyncRun
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._validation import check_choice, check_function, check_seconds, check_text, is_coroutine_function
 from redis_history.errors import RedisHistoryError, RunStopped
-from redis_history.integrations._extras import check_store
+from redis_history.integrations._extras import check_store, with_content
 from redis_history.model import Message, Position
 from redis_history.model.runs import RunInfo
 from redis_history.web._feed import Feed
@@ -286,7 +286,7 @@ class ChatEndpoints(Guarded):
         """Store the new content of a message, if there is any: the last one, which may have another id."""
         if asked.messages:
             [*_, changed] = await self._authored(asked, http)
-            await self._store.update_message(asked.conversation_id, replace(changed, id=kept.id))
+            await self._store.update_message(asked.conversation_id, with_content(kept, changed))
 
     async def _keep(self, asked: Asked, http: Request) -> tuple[Message | None, bool]:
         """Store what the request adds. Returns the message to answer, and whether a former request has stored it."""

@@ -123,6 +123,14 @@ async def test_a_state_that_is_saved_again_writes_only_what_changed(store: Any, 
     assert [message.id for message in history.messages] == ["n"]
 
 
+def test_a_message_that_is_changed_keeps_its_author_and_pin(store: Any) -> None:
+    ann, metadata = Participant("user", "ann"), {"pinned": True, "channel_id": "C"}
+    store.append("s", user("I am ann@example.com", id="u", participant=ann, metadata=metadata))
+    LangChainHistory("s", store).add_messages([HumanMessage("I am [REDACTED]", id="u")])
+    [found] = store.get("s")
+    assert (found.text, found.participant, found.metadata) == ("I am [REDACTED]", ann, metadata)
+
+
 def foreign() -> list[Message]:
     """Messages as other frameworks store them: the results of two calls in one, once with a text."""
     return [

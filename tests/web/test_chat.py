@@ -478,8 +478,10 @@ async def test_only_messages_of_users_are_edited(serve: Any, store: AsyncHistory
 async def test_an_edit_may_have_a_new_id(serve: Any, store: AsyncHistoryStore) -> None:
     client = await serve(speaker(store))
     await ask(client, asked("Hello"))
+    await store.pin(CHAT, "u1")
     assert text_in(await ask(client, asked("Goodbye", "u2", messageId="u1"))) == "You said: Goodbye"
-    assert [(one.id, one.text) for one in await store.get(CHAT) if one.role == "user"] == [("u1", "Goodbye")]
+    [found] = [one for one in await store.get(CHAT) if one.role == "user"]
+    assert (found.id, found.text, found.is_pinned) == ("u1", "Goodbye", True)
 
 
 async def test_a_request_for_an_unknown_message_stops_nothing(serve: Any, store: AsyncHistoryStore) -> None:
