@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Unpack
 
 from redis_history import (
@@ -267,15 +268,18 @@ def _text(message: Message) -> list[dict[str, Any]] | None:
 
 
 def _to_parts(message: Message, names: Mapping[str, str], losses: Losses) -> Iterator[dict[str, Any]]:
-    from_model = message.role == "assistant"
+    from_model, done = message.role == "assistant", 0
     for index, part in enumerate(message.parts):
-        note = note_of(part, _FORM)
-        if note.get("inside"):
+        if index < done:
             continue
+        note = note_of(part, _FORM)
         if isinstance(part, UnknownPart):
             found, lost = foreign_block(_FORM, part), None
-        elif note:
+        elif note and not note.get("inside"):
             found, lost = _restored(part, note), None
+            if found is not None and isinstance(items := note.get("content"), list) and items:
+                own = [part, *takewhile(lambda one: note_of(one, _FORM).get("inside"), message.parts[index + 1 :])]
+                found["content"], done = [*_present(items, own)], index + len(own)
         else:
             found, lost = _converted(part, message.role, names)
         if found is not None and (isinstance(part, UnknownPart) or (found["part_kind"] in _MODEL_PARTS) == from_model):
@@ -283,6 +287,20 @@ def _to_parts(message: Message, names: Mapping[str, str], losses: Losses) -> Ite
         else:
             lost = f"a {type(part).__name__.removesuffix('Part').lower()} part in a message of role {message.role}"
         losses.add(message.id, index, lost)
+
+
+def _present(items: list[Any], parts: list[Part]) -> Iterator[Any]:
+    """The items of a user prompt for its parts, which may have been edited or removed since."""
+    left = [*items]
+    for part in parts:
+        meta = getattr(part, "provider_meta", None)
+        at = next((at for at, item in enumerate(left) if _item(item, meta) == part), None)
+        if at is not None:
+            yield left.pop(at)
+        elif isinstance(part, TextPart):
+            yield part.text
+        elif isinstance(part, AttachmentPart) and (item := _file(part)) is not None:
+            yield item
 
 
 def _restored(part: Part, note: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -102,6 +102,20 @@ async def test_everything_comes_back_equal(store: HistoryStore, async_store: Asy
     assert to_pydantic_ai([edited])[0].parts[0].content == "new"
 
 
+def test_a_prompt_of_several_items_has_what_is_left_of_them_after_an_edit() -> None:
+    image, other = ImageUrl("https://example.com/a.png"), ImageUrl("https://example.com/b.png", identifier="b")
+    [stored] = from_pydantic_ai([ModelRequest(parts=[UserPromptPart(["ann@example.com", image, "or", other])])])
+    address, picture, _, last = stored.parts
+    hidden = msgspec.structs.replace(address, text="[REDACTED]")
+    replaced = msgspec.structs.replace(picture, reference="https://example.com/c.png")
+    edited = msgspec.structs.replace(stored, parts=(hidden, replaced, last))
+    assert to_pydantic_ai([edited])[0].parts[0].content == [
+        "[REDACTED]", ImageUrl("https://example.com/c.png", media_type=replaced.mime_type), other,
+    ]  # fmt: skip
+    [left] = to_pydantic_ai([msgspec.structs.replace(stored, parts=stored.parts[1:3])])
+    assert [one.content for one in left.parts] == [[image], "or"]
+
+
 def test_messages_of_other_frameworks() -> None:
     losses: list[Any] = []
     file = AttachmentPart(modality="image", reference="data:image/png;base64,//4=")
