@@ -26,6 +26,8 @@ _TEXTS = (TextPart, ReasoningPart)
 
 def count_characters(message: Message) -> int:
     """The characters that a model reads: text, reasoning, tool names, inputs and results, attachment names."""
+    if len(message.parts) == 1 and type(only := message.parts[0]) is TextPart:  # most messages
+        return len(only.text)
     return sum(map(len, _pieces(message)))
 
 

@@ -42,12 +42,22 @@ class Fetch(OnConversation, Read[list[Fetched | None]], frozen=True):
         return Call(FETCH, packed, [self.generation, b"%d" % self.around, *numbers], self._decode)
 
     def _decode(self, reply: list[Any]) -> list[Fetched | None]:
-        return [self._fetched(*item) if item else None for item in reply]
-
-    def _fetched(self, members: list[bytes], at: int, archived: int) -> Fetched | None:
-        messages, errors = decode_members(members)
-        if errors:
-            name = self.conversation_id[:80]
-            _logger.error("skipped an unreadable message of conversation %r: %s", name, errors[0])
-            return None
-        return Fetched(messages[at], messages[:at], messages[at + 1 :], bool(archived))
+        every, errors = decode_members([member for item in reply if item for member in item[0]])
+        found: list[Fetched | None] = []
+        start = 0
+        for item in reply:
+            if not item:
+                found.append(None)
+                continue
+            members, at, archived = item
+            messages = every[start : start + len(members)]
+            start += len(members)
+            if errors:  # some are missing in `every`
+                messages, unreadable = decode_members(members)
+                if unreadable:
+                    name = self.conversation_id[:80]
+                    _logger.error("skipped an unreadable message of conversation %r: %s", name, unreadable[0])
+                    found.append(None)
+                    continue
+            found.append(Fetched(messages[at], messages[:at], messages[at + 1 :], bool(archived)))
+        return found

@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from redis_history.errors import CorruptDataError, InvalidInputError
-from redis_history.model import Message
+from redis_history.model import Message, TextPart
 from redis_history.model.filters import ANYTHING, Filters, tool_names_of
 from redis_history.search.dates import Period
 from redis_history.search.query import Query, Term
@@ -110,7 +110,8 @@ def document(message: Message) -> list[bytes]:
         fields += [PARTICIPANT, _SEPARATOR.join((tag(writer.id), *names))]
     if message.scope is not None:
         fields += [SCOPE, message.scope.encode()]
-    if tools := tool_names_of(message):
+    is_text = len(message.parts) == 1 and type(message.parts[0]) is TextPart  # as most messages are
+    if not is_text and (tools := tool_names_of(message)):
         fields += [TOOLS, _SEPARATOR.join(sorted(map(tag, tools)))]
     return fields
 

@@ -92,6 +92,8 @@ def _words_without_bytes(text: str) -> list[str]:
 def _text(message: Message) -> str:
     writer = message.participant
     name = "" if writer is None or not writer.display_name else f"{writer.display_name}: "
+    if len(message.parts) == 1 and type(only := message.parts[0]) is TextPart:  # most messages
+        return (name + only.text)[:MAX_CHARACTERS]
     pieces: list[str] = []
     left = MAX_CHARACTERS
     for piece in _pieces(message):
