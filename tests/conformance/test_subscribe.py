@@ -113,6 +113,17 @@ async def test_events_before_a_clear_have_no_messages(stores: Any) -> None:
     assert [event.gone_ids for event in (await writer.log("c"))[::2]] == [(), ("a",)]
 
 
+async def test_events_name_the_removed_message_and_not_the_removed_summary_in_its_place(stores: Any) -> None:
+    writer, reader = stores(), stores()
+    async with reader.subscribe("c") as subscription:
+        await writer.append_many("c", [user("a", id="a"), user("b", id="b")])
+        await writer.compact("c", through="b", summary=user("s", id="s", metadata={"is_summary": True}))
+        await writer.delete_messages("c", ["s"])
+        await writer.delete_messages("c", ["b"])
+        first, *_ = await take(subscription, 4)
+    assert first.gone_ids == ("b",)
+
+
 @ONE_AND_ALL
 async def test_a_subscription_begins_when_it_is_made(store: Any, every: bool) -> None:
     await store.append("c", user("before"))

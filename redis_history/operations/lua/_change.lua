@@ -32,7 +32,7 @@
 -- call. The head is the token in the cursors of subscribers. The rest, by kind:
 -- 1 append of one message at the time of the change: its sequence (as few bytes as it needs);
 -- the others as MessagePack:
--- 2 append, 3 restore: {first sequence, {timestamps}, ids that the cap removed, their sequences (0: unknown)}
+-- 2 append, 3 restore: {first sequence, {timestamps}, ids that the cap removed, their sequences (0: of a summary, or unknown)}
 -- 4 update: {id, timestamp, sequence}   5 clear: nothing   6 record: the names of its fields, one byte each
 -- 7 delete: {ids, sequences}   8 compact: {id of the summary, timestamp, sequence, messages replaced}
 -- 9 expand: {id of the summary, messages}   10 end of the conversation: {revision}   11 end of a reply: as an update

@@ -156,7 +156,7 @@ local function trim(excess, generation, most)
       hdel[#hdel + 1] = fields_of[gone[i]]
       ids[#ids + 1] = id
       local sequence = sequence_of(member)
-      their_sequences[#ids] = sequence
+      their_sequences[#ids] = id == counts[4] and 0 or sequence
       if #member >= SHORTEST and string.byte(member, 8) >= 4 then replies[sequence] = true end
       if id == counts[4] then -- the messages it replaced stay in the archive
         redis.call('HDEL', state, 's', '^' .. id)
