@@ -143,6 +143,8 @@ def _read(value: Any) -> tuple[Snapshot, Message | None, int]:
                 to_microseconds(time)  # raises an error for a time that cannot be stored
     except (msgspec.ValidationError, OverflowError) as error:
         raise InvalidMessageError(f"the line is not one of an export: {error}") from error
-    if record.revision < 0 or any(not 1 <= one.number <= 2**31 for one in line.archives):
+    numbers = [one.number for one in line.archives]  # later compactions number theirs by their revisions
+    most = max(record.revision, len(numbers))
+    if record.revision < 0 or numbers != sorted(set(numbers)) or any(not 1 <= number <= most for number in numbers):
         raise InvalidMessageError("the line has a number that no conversation has")
     return Snapshot(record, line.archives, line.ttl, line.sequence), None, 0

@@ -305,7 +305,15 @@ async def test_a_backup_is_restored_as_it_was(stores: Any, compacted: Any, tmp_p
 
 @pytest.mark.backends("memory")
 @pytest.mark.parametrize(
-    "change", [{"sequence": -1}, {"sequence": 2**32}, {"ttl": -1}, {"conversation": {"last_message_at": "9999-01-01"}}]
+    "change",
+    [
+        {"sequence": -1},
+        {"sequence": 2**32},
+        {"ttl": -1},
+        {"archives": [{"number": 9}]},
+        {"archives": [{"number": 1}, {"number": 1}]},
+        {"conversation": {"last_message_at": "9999-01-01"}},
+    ],
 )
 async def test_a_record_that_no_conversation_has_is_reported(store: Any, change: Any, tmp_path: Path) -> None:
     await store.append("c", user("x", id="m"))
