@@ -74,7 +74,7 @@ class MemoryBackend:
         """Like `AsyncBackend.poll_changes`."""
         with self._open_space() as space:
             found = {name: space.find(name) for name in (*space.conversations, *query.known)}
-            heads = {name: BEGINNING if state is None else state.head for name, state in found.items()}
+            heads = {name: state.head if state else space.deleted_head(name) for name, state in found.items()}
         return ChangedHeads({name: head for name, head in heads.items() if head != query.known.get(name, BEGINNING)})
 
     def watch_all(self, wake: WakeAll) -> None:

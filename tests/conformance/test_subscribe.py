@@ -113,6 +113,18 @@ async def test_events_before_a_clear_have_no_messages(stores: Any) -> None:
     assert [event.gone_ids for event in (await writer.log("c"))[::2]] == [(), ("a",)]
 
 
+@pytest.mark.backends("memory", "redis")
+async def test_changes_of_a_conversation_that_began_and_ended_after_the_cursor_arrive(stores: Any) -> None:
+    store = stores()
+    before = (await store.snapshot("c")).cursor
+    async with store.subscribe("c"):
+        await stores.until_watched("c")
+        await store.append("c", user("x"))
+        await store.delete_conversation("c")
+        async with store.subscribe_all(after={"c": before}) as every:
+            assert [type(event) for event in await take(every, 2)] == [MessagesAppended, ConversationDeleted]
+
+
 async def test_events_name_the_removed_message_and_not_the_removed_summary_in_its_place(stores: Any) -> None:
     writer, reader = stores(), stores()
     async with reader.subscribe("c") as subscription:
