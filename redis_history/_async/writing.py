@@ -171,8 +171,7 @@ class AsyncWriting:
         self, conversation_id: str, message_ids: Iterable[str], *, expected_revision: int | None = None
     ) -> int:
         """Remove messages by id, archived ones too. Returns how many were removed. Unknown ids are ignored. A removed
-        id
-        may be appended again.
+        id may be appended again.
 
         Raises RevisionConflictError (not at `expected_revision`); BatchTooLargeError above 1,000 ids.
         """

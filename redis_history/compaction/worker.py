@@ -131,7 +131,7 @@ class Timing(Struct, frozen=True):
         check_seconds(self.grace, "grace", 0)
 
 
-#: Of a conversation: a deleted one may come back, and reach the same revision.
+#: The creation time and the revision: a deleted conversation may come back, and reach the same revision.
 Version = tuple[datetime | None, int]
 
 

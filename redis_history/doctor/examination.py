@@ -73,7 +73,7 @@ def read_answers(keyspace: Keyspace, database: int, nodes: Sequence[Sequence[Any
     infos, settings, users, rights, *indexes = (list(replies) for replies in zip(*nodes, strict=True))
     states, form, failures = [], None, 0
     known = [[one for one in replies if not isinstance(one, Exception)] for replies in indexes]
-    # Of one index, any node tells about all.
+    # Any node can describe the whole index.
     for reply in known[0][:1] or [one for replies in known for one in replies]:
         with suppress(CorruptDataError):
             states.append(read_index_info(reply))

@@ -82,7 +82,7 @@ RIGHTS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "confirming": ("waitaof 1 0 0", "wait 1 0"),
     "describing": ("client|setinfo lib-name a", "module|list"),
-    #: Only for the nodes of a cluster.
+    #: The nodes of a cluster need these, too.
     "clustering": ("command", "cluster|slots", "asking"),
 }
 

@@ -47,7 +47,7 @@ class StoredMessage:
     token: str
 
     def outcome(self, entry: Entry, token: str) -> Appended:
-        """Of a call that finds its `entry` stored; with the `token` that stored it, the call was repeated."""
+        """The outcome for a call whose `entry` is stored already. If `token` stored it, the call was repeated."""
         return Appended(self.revision, entry.placed(self.position), self.token != token)
 
 

@@ -72,7 +72,7 @@ class AsyncBackend(Protocol):
 
     @property
     def search_mode(self) -> SearchedBy:
-        """Who searches."""
+        """Whether the server or the client searches."""
         ...
 
     async def execute(self, op: Op[T]) -> T:

@@ -46,7 +46,7 @@ class Layout(Struct, frozen=True):
 
 
 class ReadLayout(OnConversation, Op[Layout | None], frozen=True):
-    """The archives of a conversation. None if there is no such conversation."""
+    """The archives of a conversation, or None if the conversation does not exist."""
 
     def steps(self, settings: Settings) -> Steps[Layout | None]:
         keys = settings.keyspace.conversation(self.conversation_id)

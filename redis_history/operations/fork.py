@@ -65,7 +65,7 @@ class Draft:
         self._archives: dict[int, None] = {}
 
     def begin(self, archives: int) -> None:
-        """Before the first message of a fork, which has so many archives."""
+        """Prepare a fork with this number of archives for its first message."""
         self.revision = archives + 1
 
     def add(self, archive: int, messages: Iterable[Message]) -> Steps[None]:

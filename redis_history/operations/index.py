@@ -132,8 +132,8 @@ def fill_index(settings: Settings, seconds: float, *, anew: bool = False) -> Ste
 def _ensure_all(index: SearchIndex, database: int, *, anew: bool = False) -> Steps[IndexState | str]:
     """Create the index where it is missing. Returns the state of all nodes, or why this server cannot search.
 
-    With `anew`, create it also where the server says that there is one. In a cluster of Redis 8, where one node answers
-    for all, a node that has joined since has no index, and FT.INFO does not tell.
+    With `anew`, create it also where the server says that there is one: in a cluster of Redis 8, one node answers
+    FT.INFO for all, and a node that has joined since lacks the index.
     """
     states: list[IndexState] = []
     settled = True
@@ -164,7 +164,8 @@ def _ensure_all(index: SearchIndex, database: int, *, anew: bool = False) -> Ste
 
 def find_indexes(index: SearchIndex) -> Steps[list[bytes]]:
     """The alias of each index. Without a coordinator (Redis before 8), each node of a cluster has its own, and commands
-    must name it in a slot of this node. So it is named after one of the node's buckets, and found by trying all."""
+    must name it in a slot of this node. So the name has the tag of one of the node's
+    buckets, and is found by trying all of them."""
     if len(index.names) == 1:
         return index.names
     if index.nodes is None:

@@ -230,7 +230,7 @@ class SearchAll(Struct, Op[SearchMatches | None], frozen=True):
         return None
 
     def _scopes(self, settings: Settings, index: SearchIndex) -> Steps[list[tuple[bytes, Sequence[str] | Namespace]]]:
-        """What to search in each index: the namespace, or generations of documents, in chunks."""
+        """The scopes to search in each index: the namespace, or chunks of generations of documents."""
         if self.conversation_ids is None:
             return [(alias, NAMESPACE) for alias in dict.fromkeys(index.aliases.values())]
         states = [settings.keyspace.conversation(one).state for one in self.conversation_ids]
