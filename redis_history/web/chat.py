@@ -167,8 +167,7 @@ class ChatEndpoints(Guarded):
             await self.check(http, asked.conversation_id, "delete")
         if self._protocol.has_snapshots:
             await self.check(http, asked.fork or asked.conversation_id, "read")
-        if self._closed:
-            raise Refused(503, "ending", "the application is ending", {"Retry-After": "5"})
+        self._check_open()
         kept = None if asked.replaces is None else await self._replaced(asked)
         if asked.fork is not None:
             await self._store.fork(asked.conversation_id, asked.fork, through=kept)
@@ -247,7 +246,13 @@ class ChatEndpoints(Guarded):
         await self.check(http, chat, "read")
         return answer(self._protocol.write(await self._store.get(chat, limit=LISTED)))
 
+    def _check_open(self) -> None:
+        """Raises Refused once the application ends, which a client that reconnects immediately would delay."""
+        if self._closed:
+            raise Refused(503, "ending", "the application is ending", {"Retry-After": "5"})
+
     def _stream(self, asked: Asked, run_id: str | None, after: Position | None, *, resumed: bool = False) -> Response:
+        self._check_open()
         key = (asked.conversation_id, run_id, resumed, after, asked.run_id, asked.message_id)
         feed = self._feeds.get(key)
         if feed is None or feed.is_cut:

@@ -24,6 +24,7 @@ from redis_history.formats import from_vercel_ai, to_vercel_ai
 from redis_history.integrations.ai_sdk import ui_message_stream
 from redis_history.web import ChatEndpoints, allow_all
 from tests.support.servers import RealServer, until
+from tests.support.web import listening
 from tests.web.chatting import (
     CHAT,
     PATH,
@@ -92,6 +93,20 @@ async def test_a_stop_keeps_the_text(serve: Any, store: AsyncHistoryStore) -> No
     assert (text_in(chunks), chunks[-1]["type"]) == ("first ", "abort")
     reply = (await store.get(CHAT))[-1]
     assert (reply.text, reply.status) == ("first ", "stopped")
+
+
+async def test_no_stream_begins_while_the_application_ends(store: AsyncHistoryStore) -> None:
+    """Clients whose streams were cut reconnect at once, and the server waits for open streams."""
+    gate = Gate()
+    chat = ChatEndpoints(store, gate, authorize=allow_all)
+    async with listening(chat) as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+        asking = await gate.begin(client, asked("Hello"))
+        ending = asyncio.create_task(chat.aclose())
+        with pytest.raises(httpx.RemoteProtocolError):
+            await asking
+        assert (await client.get(f"/{PATH}/stream")).status_code == 503
+        gate.open.set()
+        await ending
 
 
 async def test_a_second_message_waits_or_is_refused(serve: Any, store: AsyncHistoryStore) -> None:
