@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 from redis_history._async.runs import AsyncRun
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._validation import check_choice, check_function, check_seconds, check_text, is_coroutine_function
+from redis_history.compaction.summaries import try_in_thread
 from redis_history.errors import RedisHistoryError, RunStopped
 from redis_history.integrations._extras import check_store, with_content
 from redis_history.model import Message, Position
@@ -33,7 +34,7 @@ from redis_history.web._http import (
     failure,
     json_body,
 )
-from redis_history.web.access import Authorize, Guarded, SignedIn, call
+from redis_history.web.access import Authorize, Guarded, SignedIn
 from redis_history.web.protocols import LISTED, AgUi, AiSdk, Asked, Protocol, new_results
 from redis_history.web.routing import path_id, path_of
 
@@ -343,8 +344,15 @@ class ChatEndpoints(Guarded):
             async with run:
                 if replaced is not None:
                     await self._remove(run.conversation_id, *replaced)
-                blocks = not is_coroutine_function(self._answer)
-                await call(self._answer, _Blocking(run, asyncio.get_running_loop()) if blocks else run)
+                if is_coroutine_function(self._answer):
+                    outcome: Any = self._answer(run)
+                else:  # in a thread of its own: the event loop has few, which `authorize` needs, and waits for them
+                    blocking = _Blocking(run, asyncio.get_running_loop())
+                    outcome, error = await try_in_thread(self._answer, blocking)
+                    if error is not None:
+                        raise error
+                if isinstance(outcome, Awaitable):
+                    await outcome
         except RunStopped:
             pass
         except RedisHistoryError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import httpx
@@ -265,6 +266,25 @@ async def test_a_plain_function_answers_in_a_thread(serve: Any, store: AsyncHist
         assert run.messages() == []
 
     assert text_in(await ask(await serve(answer), asked("Hello"))) == f"from a thread: {CHAT}"
+
+
+async def test_plain_functions_that_answer_delay_no_requests(serve: Any, store: AsyncHistoryStore) -> None:
+    """Of which there are more than an event loop has threads."""
+    begun: list[Any] = []
+    go = threading.Event()
+
+    def answer(run: Any) -> None:
+        begun.append(run)
+        go.wait()
+
+    client = await serve(answer, authorize=lambda request, chat, action: True)
+    asking = [asyncio.create_task(ask(client, asked("Hello") | {"id": f"chat-{at}"})) for at in range(40)]
+    try:
+        await until(lambda: len(begun) == len(asking))
+        assert (await client.post("/chat-0/stop")).status_code == 204
+    finally:
+        go.set()
+    await asyncio.gather(*asking)
 
 
 async def test_rights(serve: Any, store: AsyncHistoryStore) -> None:
