@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -98,6 +99,15 @@ async def test_the_page_follows_through_a_restart(own_server: Callable[..., Real
             await expect(lines).to_have_text([*shown, "user: Again."])
             others = await window.page.evaluate("fetch('history/v1/conversations/chat-2/messages').then(r => r.status)")
             assert others == 403
+
+
+async def test_the_chat_without_its_page_says_what_to_build(tmp_path: Path) -> None:
+    folder = tmp_path / "chat"
+    shutil.copytree(DOCS / "examples" / "chat", folder, ignore=shutil.ignore_patterns("node_modules", "page"))
+    port = free_port()
+    with running("memory://", port, "app:app", folder):
+        async with httpx.AsyncClient() as web:
+            assert "npm run build" in (await web.get(f"http://127.0.0.1:{port}/")).text
 
 
 @pytest.mark.proves("shutdown")

@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+from pathlib import Path
 
 from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
@@ -22,5 +24,7 @@ async def answer(run):
 
 
 chat = ChatEndpoints(store, answer, authorize=allow_all)  # yours: check who may read and write a chat
-page = StaticFiles(directory="page", html=True, check_dir=False)
+built = Path(__file__).with_name("page")
+missing = "The page is not built yet: run `npm install && npm run build` in the folder of app.py, and start it again."
+page = StaticFiles(directory=built, html=True) if built.is_dir() else PlainTextResponse(missing, 404)
 app = Starlette(routes=[chat.mount("/api/chat"), Mount("/", page)], lifespan=chat.lifespan)
