@@ -91,13 +91,13 @@ class ConversationWatch(_Watch):
                     self._grown += 1
                 elif event is not None:
                     self.ring.add(await encoded(self._store, event))
-                    self._forget_replies(event)
+                    self._forget(event)
                 if event is not None or time.monotonic() - woken_at >= self._heartbeat:
                     self.ring.wake()
                     woken_at = time.monotonic()
 
-    def _forget_replies(self, event: events.Event) -> None:
-        """Drop the growth of replies that have ended with this event."""
+    def _forget(self, event: events.Event) -> None:
+        """Drop the growth of replies, and the run, that have ended with this event."""
         ended: Sequence[str] = ()
         match event:
             case events.ReplyEnded():
@@ -106,6 +106,9 @@ class ConversationWatch(_Watch):
                 pass
             case events.HistoryCleared() | events.HistoryRestored() | events.ConversationDeleted() | events.Reset():
                 ended = list(self._growing)
+        match event:
+            case events.ConversationDeleted() | events.Reset(reason="conversation_missing" | "conversation_replaced"):
+                self._run_state = b""
         for message_id in ended:
             self._growing.pop(message_id, None)
 
@@ -142,7 +145,7 @@ class ConversationWatch(_Watch):
                 yield b"".join(entry.data for entry in entries)
             elif index == self.ring.end and run_state != self._run_state:
                 run_state = self._run_state
-                yield run_state
+                yield run_state or PING
             elif index == self.ring.end and (growth := self._read_growth(known)):
                 yield growth
             elif index is None or index == self.ring.end:

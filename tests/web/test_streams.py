@@ -279,3 +279,18 @@ async def test_a_reply_grows_for_each_reader_from_its_beginning(make: Any, store
             ended.append(await late.event())
         for kind, data in ended:
             assert (kind, data["message"]["status"], data["message"]["text"]) == ("updated", "complete", "one \ntwo")
+
+
+async def test_a_run_is_gone_with_its_conversation(make: Any, store: Any) -> None:
+    async with listening(make()) as port, Stream(port, C) as stream, store.run("c"):
+        await stream.comment()
+        await store.append("c", user("1"))
+        assert {kind for kind, _ in await stream.events(2)} == {"appended", "run"}
+        await store.delete_conversation("c")
+        assert [kind for kind, _ in await stream.events(1)] == ["gone"]
+        await store.append("c", user("2"))
+        assert [kind for kind, _ in await stream.events(1)] == ["reset"]
+        async with Stream(port, C) as late:
+            await late.comment()
+            await store.append("c", user("3"))
+            assert [kind for kind, _ in await late.events(1)] == ["appended"]

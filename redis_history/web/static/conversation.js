@@ -63,8 +63,7 @@ export class Conversation {
   clear() {
     this.messages = [];
     this.byId = new Map();
-    this.older = false;
-    this.newer = false;
+    this.older = this.newer = false;
     this.emptied = null; // where the window was when its last message was removed
     this.missed = 0; // messages appended after the end of the window
     this.loading = { older: null, newer: null };
@@ -260,6 +259,7 @@ export class Conversation {
   }
 
   on_gone() {
+    this.run = null;
     return this.empty("gone");
   }
 
