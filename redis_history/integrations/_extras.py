@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import partial
 from typing import Any, TypeVar, Unpack, cast
@@ -101,6 +101,16 @@ def with_content(stored: Message, new: Message) -> Message:
         status=new.status,
         participant=participant,
     )
+
+
+def in_order(messages: Sequence[Message]) -> list[Message]:
+    """The messages for a restore in this order. Those that were stored keep their times, unless a later one has an
+    earlier time; a new one gets that of the next one, if there is one."""
+    found: list[Message] = []
+    for message in reversed(messages):
+        times = [one.timestamp for one in (message, *found[-1:]) if one.timestamp is not None]
+        found.append(replace(message, timestamp=min(times, default=None)))
+    return found[::-1]
 
 
 def check_store(store: object, who: str, *kinds: type) -> None:

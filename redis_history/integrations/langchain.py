@@ -30,6 +30,7 @@ from redis_history.integrations._extras import (
     check_stores,
     checked_id,
     ended,
+    in_order,
     missing,
     search_runner,
     with_content,
@@ -108,7 +109,7 @@ class LangChainHistory(BaseChatMessageHistory):
 
     @messages.setter
     def messages(self, messages: Sequence[BaseMessage]) -> None:
-        self._sync().restore(self.session_id, _from_langchain(messages))
+        run_at_once(_restore(self._sync(), self.session_id, messages))
 
     def add_messages(self, messages: Sequence[BaseMessage]) -> None:
         """Append messages in this order, in atomic batches of 500; see the class for messages with an id."""
@@ -266,14 +267,38 @@ def _changes(messages: Sequence[BaseMessage]) -> Iterator[list[BaseMessage] | di
 
 
 async def _write(store: Any, key: str, messages: Sequence[BaseMessage]) -> None:
-    """Make the changes that these messages mean."""
+    """Make the changes that these messages mean. What removes all messages and adds others is one change."""
+    removes_all = False
     for change in _changes(messages):
-        if change is None:
-            await answer_of(store.clear(key))
-        elif isinstance(change, dict):
+        if isinstance(change, list):
+            await (_restore if removes_all else _add)(store, key, change)
+            removes_all = False
+        elif change is None:
+            removes_all = True
+        elif not removes_all:
             await _replace(store, key, change)
-        else:
-            await _add(store, key, change)
+    if removes_all:
+        await answer_of(store.clear(key))
+
+
+async def _restore(store: Any, key: str, messages: Sequence[BaseMessage]) -> None:
+    """Replace all messages. Those that are stored keep what LangChain does not know."""
+    while True:
+        record = await answer_of(store.get_conversation(key))
+        stored = {message.id: message for message in await answer_of(store.get(key))}
+        new = []
+        for given in messages:
+            old = stored.get(given.id or "")
+            found = [] if old is None else _to_langchain(old, lambda loss: None)
+            if old is None or [one.id for one in found] != [given.id]:
+                new.append(_to_message(given))
+            else:
+                new.append(old if found == [given] else with_content(old, _to_message(given)))
+        with suppress(RevisionConflictError):  # another writer was faster: read again
+            await answer_of(
+                store.restore(key, in_order(new), expected_revision=0 if record is None else record.revision)
+            )
+            return
 
 
 async def _add(store: Any, key: str, messages: list[BaseMessage]) -> None:
@@ -281,12 +306,9 @@ async def _add(store: Any, key: str, messages: list[BaseMessage]) -> None:
         with suppress(MessageConflictError):
             await answer_of(store.append_many(key, _from_langchain(messages)))
             return
-    changed, parts, new = _difference(messages, await answer_of(store.get(key, include_archived=True)))
-    for message in changed:
-        with suppress(MessageNotFoundError):  # it may have been compacted or deleted
-            await answer_of(store.update_message(key, message))
-    if parts:
-        await _replace(store, key, parts)
+    changed, new = _difference(messages, await answer_of(store.get(key, include_archived=True)))
+    if changed:
+        await _replace(store, key, changed)
     await answer_of(store.append_many(key, new))
 
 
@@ -318,6 +340,8 @@ def _changed(message: Message, changes: Mapping[str, BaseMessage | None]) -> Mes
     given = {at: changes[str(one.id)] for at, one in enumerate(found) if one.id in changes}
     if not given:
         return message
+    if [one.id for one in found] == [message.id] and (new := given[0]) is not None:
+        return with_content(message, _to_message(new))
     shares = {at: () if one is None else _to_message(one).parts for at, one in given.items()}
     parts = with_shares(message, len(found), shares)
     if not parts:
@@ -335,21 +359,18 @@ def _is_new(messages: list[BaseMessage]) -> bool:
 
 def _difference(
     messages: list[BaseMessage], stored: list[Message]
-) -> tuple[list[Message], dict[str, BaseMessage | None], list[Message]]:
-    """The messages that differ from the stored messages with their ids, those that are parts of a stored message and
-    differ, by id, and the new messages."""
-    known: dict[str | None, tuple[BaseMessage, Message | None]] = {}  # None: it is a part
+) -> tuple[dict[str, BaseMessage | None], list[Message]]:
+    """The messages that differ from the stored ones, by id, and the new messages."""
+    known: dict[str | None, BaseMessage] = {}
     ids: set[str | None] = set()  # also of messages whose first part was removed
     for message in stored:
-        found = _to_langchain(message, lambda loss: None)
-        whole = message if len(found) == 1 and found[0].id == message.id else None
-        known |= {one.id: (one, whole) for one in found}
+        known |= {one.id: one for one in _to_langchain(message, lambda loss: None)}
         ids.add(message.id)
-    changed = [one for one in messages if one.id in known and known[one.id][0] != one]
-    parts: dict[str, BaseMessage | None] = {str(one.id): one for one in changed if known[one.id][1] is None}
+    changed: dict[str, BaseMessage | None] = {
+        str(one.id): one for one in messages if one.id in known and known[one.id] != one
+    }
     new = [one for one in messages if one.id not in known and one.id not in ids]
-    kept = [with_content(old, _to_message(one)) for one in changed if (old := known[one.id][1]) is not None]
-    return kept, parts, _from_langchain(new)
+    return changed, _from_langchain(new)
 
 
 def _from_langchain(messages: Sequence[BaseMessage]) -> list[Message]:

@@ -6,6 +6,8 @@ import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import suppress
+from difflib import SequenceMatcher
 from typing import Any, Unpack
 
 from msgspec.structs import replace
@@ -30,6 +32,7 @@ from redis_history.integrations._extras import (
     batches,
     check_store,
     ended,
+    in_order,
     missing,
     plain_or,
     search_runner,
@@ -86,8 +89,9 @@ class LlamaIndexChatStore(BaseChatStore):
         return "LlamaIndexChatStore"
 
     def set_messages(self, key: str, messages: list[ChatMessage]) -> None:
-        """Replace all messages. Up to 1,000 messages are one atomic change."""
-        self._store.restore(key, [from_llama_index(message) for message in messages])
+        """Replace all messages. Up to 1,000 messages are one atomic change. Those that are stored already keep what a
+        ChatMessage does not have: id, time, author, pin and other metadata."""
+        _set(self._store, key, messages, MessageStatus.ACTIVE)
 
     def get_messages(self, key: str) -> list[ChatMessage]:
         """All messages, oldest first, without live replies that are being written."""
@@ -175,8 +179,9 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
     async def set_messages(
         self, key: str, messages: list[ChatMessage], status: MessageStatus = MessageStatus.ACTIVE
     ) -> None:
-        """Replace all messages. Up to 1,000 messages are one atomic change."""
-        await asyncio.to_thread(self._store.restore, key, _with_status(messages, status))
+        """Replace all messages. Up to 1,000 messages are one atomic change. Those that are stored already keep what a
+        ChatMessage does not have: id, time, author, pin and other metadata."""
+        await asyncio.to_thread(_set, self._store, key, messages, status)
 
     async def delete_message(self, key: str, idx: int) -> ChatMessage | None:
         """Remove and return the message at index `idx` of all messages, from 0; None if there is no such message."""
@@ -248,6 +253,21 @@ def search_tool(
     return FunctionTool.from_defaults(
         fn=search if is_sync else None, async_fn=search_async, name=tool.name, description=tool.description
     )
+
+
+def _set(store: HistoryStore, key: str, messages: Sequence[ChatMessage], status: MessageStatus) -> None:
+    given = [message.model_dump_json() for message in messages]
+    while True:
+        record = store.get_conversation(key)
+        before = [one for one in ended(store.get(key)) if _status(one) == status]
+        known = [(one, found[0]) for one in before if len(found := _to_llama_index(one, lambda loss: None)) == 1]
+        new = _with_status(messages, status)
+        matcher = SequenceMatcher(None, [one.model_dump_json() for _, one in known], given, autojunk=False)
+        for old, at, size in matcher.get_matching_blocks():
+            new[at : at + size] = [one for one, _ in known[old : old + size]]
+        with suppress(RevisionConflictError):  # another writer was faster: read again
+            store.restore(key, in_order(new), expected_revision=0 if record is None else record.revision)
+            return
 
 
 def _delete(

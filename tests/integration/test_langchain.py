@@ -131,6 +131,29 @@ def test_a_message_that_is_changed_keeps_its_author_and_pin(store: Any) -> None:
     assert (found.text, found.participant, found.metadata) == ("I am [REDACTED]", ann, metadata)
 
 
+@pytest.mark.parametrize("removes_all", [[], [RemoveMessage(id="__remove_all__")]], ids=["setter", "add"])
+def test_messages_that_stay_keep_all_that_is_stored(store: Any, removes_all: list[BaseMessage]) -> None:
+    fields: Any = {"participant": Participant("user", "ann"), "metadata": {"pinned": True, "channel_id": "C"}}
+    store.append_many(
+        "s", [user("one", id="1"), assistant("two", id="2", trace_id="t"), user("three", id="3", **fields)]
+    )
+    before = store.get("s")
+    history = LangChainHistory("s", store)
+    revision = store.get_conversation("s").revision
+    state = [AIMessage("one, two", id="0"), HumanMessage("3", id="3"), AIMessage("four", id="4")]
+    if removes_all:
+        history.add_messages([*removes_all, *state])
+    else:
+        history.messages = state
+    assert history.messages == state
+    assert store.get_conversation("s").revision == revision + 1
+    found = store.get("s")[1]
+    assert (found.timestamp, found.participant, found.metadata) == (before[2].timestamp, *fields.values())
+    history.messages = history.messages[1:][::-1]
+    assert [one.id for one in history.messages] == ["4", "3"]
+    assert store.get_message("s", "3").is_pinned
+
+
 def foreign() -> list[Message]:
     """Messages as other frameworks store them: the results of two calls in one, once with a text."""
     return [

@@ -16,8 +16,19 @@ from llama_index.core.base.llms.types import (
 )
 from llama_index.core.memory import ChatMemoryBuffer, Memory
 from llama_index.core.storage.chat_store.base_db import MessageStatus
+from msgspec.structs import replace
 
-from redis_history import AttachmentPart, HistoryStore, ReasoningPart, assistant, tool, tool_result, tool_use, user
+from redis_history import (
+    AttachmentPart,
+    HistoryStore,
+    Participant,
+    ReasoningPart,
+    assistant,
+    tool,
+    tool_result,
+    tool_use,
+    user,
+)
 from redis_history.integrations.llama_index import LlamaIndexChatStore, LlamaIndexMemoryStore
 from tests.support.servers import wait_until
 
@@ -76,6 +87,24 @@ def test_set_add_delete(chats: Any) -> None:
     assert chats.get_keys() == [KEY]
     assert chats.delete_messages(KEY) == EVERY[:3]
     assert (chats.get_messages(KEY), chats.get_keys(), chats.delete_messages(KEY)) == ([], [], None)
+
+
+async def test_messages_that_stay_keep_all_that_is_stored(store: Any) -> None:
+    chats, memory = LlamaIndexChatStore(store), LlamaIndexMemoryStore(store)
+    fields: Any = {"participant": Participant("user", "ann"), "metadata": {"pinned": True}, "trace_id": "t"}
+    results = tool(tool_result("1", "x"), tool_result("2", "y"))
+    store.append_many(KEY, [user("Hi"), user("Hi", **fields), assistant("Hello"), results])
+    before = store.get(KEY)
+    chats.set_messages(KEY, chats.get_messages(KEY)[1:])
+    assert [replace(one, sequence=None) for one in store.get(KEY)[:2]] == [
+        replace(one, sequence=None) for one in before[1:3]
+    ]
+    asked = [said("A summary"), *chats.get_messages(KEY)[:2], said("And now?")]
+    await memory.set_messages(KEY, asked)
+    assert chats.get_messages(KEY) == asked
+    assert [one.id for one in store.get(KEY)[1:3]] == [one.id for one in before[1:3]]
+    await memory.set_messages(KEY, asked[::-1])
+    assert chats.get_messages(KEY) == asked[::-1]
 
 
 async def test_the_store_of_a_memory(store: Any) -> None:
