@@ -23,6 +23,7 @@ from redis_history.formats._content import (
     converted,
     data_url,
     file_id,
+    parsed,
     split_data_url,
     text_or_none,
 )
@@ -91,6 +92,7 @@ class _LangChain(Format):
         message = Message(role=role, parts=parts)
         note: Json = {} if kind == _TYPES[role] else {"type": kind}
         note |= {"list": True} if isinstance(content, list) else {}
+        note |= {"loose": True} if _without_old_calls(data) != data else {}
         return noted_message(message, self.form, note, data, self.body(message, note, "original"), f"message {index}")
 
     def write_message(self, message: Message, shape: Shape, losses: Losses) -> list[Json]:
@@ -114,7 +116,8 @@ class _LangChain(Format):
         if rest or not message.parts:
             role: Role = "user" if message.role == "tool" else message.role
             body = self.body(replace(message, role=role, parts=tuple(rest)), note, shape)
-            out.append(_typed(_TYPES[role], rebuild(body, note), note))
+            data = rebuild(body, note)
+            out.append(_typed(_TYPES[role], data if note.get("loose") else _without_old_calls(data), note))
         return out
 
     def body(self, message: Message, note: Mapping[str, Any], shape: Shape) -> Json:
@@ -225,6 +228,30 @@ def _type_and_data(raw: Mapping[str, Any], index: int) -> tuple[str, Mapping[str
         case {"type": str(kind), "content": _}:
             return kind, raw
     raise InvalidMessageError(f"message {index} is not a LangChain message; its keys: {', '.join(map(str, raw))[:80]}")
+
+
+def _without_old_calls(data: Mapping[str, Any]) -> Json:
+    """The data without other forms of its calls if they differ from `tool_calls`, because these were edited. LangChain
+    reads the calls from these forms, too."""
+    out = dict(data)
+    invalid = {str(call.get("id")) for call in _dicts(data.get("invalid_tool_calls"))}
+    now = {str(call.get("id")): call.get("args") for call in _dicts(data.get("tool_calls"))}
+
+    def is_old(id_: str, text: Any) -> bool:
+        return id_ not in invalid and (id_ not in now or parsed(text or "{}") != now[id_])
+
+    if any(is_old(str(one.get("id")), one.get("args")) for one in _dicts(data.get("tool_call_chunks"))):
+        del out["tool_call_chunks"]
+    kwargs = data.get("additional_kwargs")
+    if isinstance(kwargs, Mapping):
+        raw = [(str(one.get("id")), one.get("function")) for one in _dicts(kwargs.get("tool_calls"))]
+        if any(is_old(id_, it.get("arguments")) for id_, it in raw if isinstance(it, Mapping)):
+            out["additional_kwargs"] = {key: value for key, value in kwargs.items() if key != "tool_calls"}
+    return out
+
+
+def _dicts(values: Any) -> list[Mapping[str, Any]]:
+    return [value for value in values if isinstance(value, Mapping)] if isinstance(values, list) else []
 
 
 def _typed(kind: str, data: Json, note: Mapping[str, Any]) -> Json:

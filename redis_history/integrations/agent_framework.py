@@ -181,6 +181,9 @@ def _rendered(message: Message, losses: Losses | None = None) -> dict[str, Any]:
         if losses is not None:
             losses.add(message.id, at, lost)
         if block is not None:
+            if not _is_whole(block) and not note_of(part, _FORM).get("loose"):  # the result was edited
+                files = [item for item in block["items"] if item.get("type") != "text"]
+                block = {**block, "items": [*_items(block["result"]), *files]}
             contents.append(block)
     author = message.participant
     named = {"author_name": author.display_name or author.id} if author is not None and author.kind == "agent" else {}
@@ -207,7 +210,8 @@ def _part(block: Mapping[str, Any]) -> Part | None:
         call = ToolUsePart(id=call_id, name=block["name"], input=arguments)
         return noted(call, _FORM, {"arguments": style} if style else {})
     if kind == "function_result" and isinstance(call_id, str) and isinstance(block.get("result"), str):
-        return ToolResultPart(tool_use_id=call_id, content=block["result"])
+        result = ToolResultPart(tool_use_id=call_id, content=block["result"])
+        return noted(result, _FORM, {} if _is_whole(block) else {"loose": True})
     return None
 
 
@@ -225,9 +229,26 @@ def _write(part: Part, shape: Shape) -> tuple[Any, str | None]:
         return {**call, "hosted": False, **rest}, None
     if isinstance(part, ToolResultPart):
         text = content_text(part.content)
-        items = [{"type": "text", "text": text, "additional_properties": {}}]
         lost = None if text == part.content else "what is not text in the tool result"
-        return {"type": "function_result", "call_id": part.tool_use_id, "result": text, "items": items, **rest}, lost
+        return {
+            "type": "function_result",
+            "call_id": part.tool_use_id,
+            "result": text,
+            "items": _items(text),
+            **rest,
+        }, lost
     if isinstance(part, AttachmentPart) and part.reference and "://" in part.reference and part.mime_type:
         return {"type": "uri", "uri": part.reference, "media_type": part.mime_type, **rest}, None
     return None, "an attachment without a URI and media type"
+
+
+def _items(text: str) -> list[Any]:
+    return [{"type": "text", "text": text, "additional_properties": {}}]
+
+
+def _is_whole(block: Mapping[str, Any]) -> bool:
+    """Whether the items of a function's result have its text."""
+    if block.get("type") != "function_result" or not isinstance(items := block.get("items"), list):
+        return True
+    texts = [item.get("text") for item in items if isinstance(item, Mapping) and item.get("type") == "text"]
+    return "\n".join(text for text in texts if isinstance(text, str) and text) == block.get("result")

@@ -15,6 +15,7 @@ from agent_framework import (
     Message,
     tool,
 )
+from msgspec.structs import replace
 
 from redis_history import AsyncHistoryStore, assistant, tool_result, tool_use, user
 from redis_history import tool as tool_message
@@ -133,6 +134,16 @@ async def test_a_reply_that_is_being_written_is_no_message(async_store: AsyncHis
 
 async def _is_stored(store: AsyncHistoryStore, text: str) -> bool:
     return any(message.text == text for message in await store.get("s"))
+
+
+def test_an_edit_of_a_result_is_in_its_items() -> None:
+    image = Content.from_data(b"abc", media_type="image/png")
+    items = [Content.from_text("ann@example.com"), Content.from_text("Berlin"), image]
+    [stored] = from_agent_framework([Message("tool", [Content.from_function_result("c", result=items)])])
+    edited = replace(stored, parts=(replace(stored.tool_results[0], content="[REDACTED]"),))
+    [found] = to_agent_framework([edited])[0].contents
+    expected = Content.from_function_result("c", result=[Content.from_text("[REDACTED]"), image])
+    assert found.to_dict() == expected.to_dict()
 
 
 def test_messages_of_other_frameworks_are_converted() -> None:

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from langchain_core.messages import (
     AIMessage,
+    AIMessageChunk,
     BaseMessage,
     HumanMessage,
     RemoveMessage,
     SystemMessage,
     ToolMessage,
 )
+from msgspec.structs import replace
 
 from redis_history import (
     AsyncHistoryStore,
@@ -121,6 +123,33 @@ async def test_a_state_that_is_saved_again_writes_only_what_changed(store: Any, 
     assert history.messages == state[:-1]
     await save([RemoveMessage(id="__remove_all__"), HumanMessage("anew", id="n")])
     assert [message.id for message in history.messages] == ["n"]
+
+
+RAW = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"q": ["x", 1.5, null]}'}}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        AIMessage("", tool_calls=[CALL], additional_kwargs={"tool_calls": [RAW], "refusal": None}),
+        AIMessageChunk(
+            "", tool_call_chunks=[{"name": "find", "args": '{"q": ["x", 1.5, null]}', "id": "c1", "index": 0}]
+        ),
+    ],
+    ids=["message", "chunk"],
+)
+def test_an_edit_of_a_call_is_in_each_form_of_it(store: Any, given: AIMessage) -> None:
+    history = LangChainHistory("s", store)
+    history.add_message(given)
+    assert equal(history.messages, [given])
+    [stored] = store.get("s")
+    store.update_message("s", replace(stored, parts=(tool_use("c1", "find", {"q": "[REDACTED]"}),)))
+    [found] = history.messages
+    assert [call["args"] for call in found.tool_calls] == [{"q": "[REDACTED]"}]
+    assert "1.5" not in repr(found)
+    store.update_message("s", replace(stored, parts=assistant("No.").parts))
+    [found] = history.messages
+    assert (found.content, found.tool_calls) == ("No.", [])
 
 
 def test_a_message_that_is_changed_keeps_its_author_and_pin(store: Any) -> None:
