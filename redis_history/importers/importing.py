@@ -139,6 +139,8 @@ class _Import:
         if present is not None:
             if (present.revision, present.updated_at) != (record.revision, record.updated_at) or not record.revision:
                 return False
+            if present.message_count != sum(one.id not in archive_of for one in transcript.messages):
+                return False  # one of both files lacked lines
             self._count(messages=count, duplicates=count)
             return True
         try:

@@ -252,6 +252,23 @@ async def test_an_archive_comes_back_as_an_archive(compacted: Any, tmp_path: Pat
     assert await expand_all(store) == expansions
 
 
+@pytest.mark.proves("imports")
+async def test_a_whole_file_adds_what_a_damaged_copy_of_it_lacked(stores: Any, tmp_path: Path) -> None:
+    store = stores()
+    await store.append_many("c", [user(text, id=text) for text in "abcd"])
+    path = tmp_path / "c.jsonl"
+    await exported(store, path)
+    before, lines = await store.get("c"), path.read_text().splitlines()
+    await store.delete_conversation("c")
+    path.write_text("\n".join([*lines[:2], "{broken", lines[3]]))
+    assert (await import_into(store, path)).problems == 1
+    path.write_text("\n".join(lines))
+    counts = await import_into(store, path)
+    assert (counts.new, counts.duplicates, counts.problems) == (2, 2, 0)
+    assert bare(await store.get("c")) == bare(before)
+    assert (await import_into(store, path)).new == 0
+
+
 async def test_an_existing_conversation_gets_no_archived_messages(compacted: Any, tmp_path: Path) -> None:
     store = await compacted()
     path = tmp_path / "c.jsonl"
