@@ -180,20 +180,22 @@ class AdkSessionService(BaseSessionService):
                     streams[writer].end()
                 yield event
 
-    async def _pending(self, record: Conversation) -> list[Message]:
-        """The events whose changes are not in the state of the record."""
+    async def _pending(self, record: Conversation, again: Position | None = None) -> list[Message]:
+        """The events whose changes are not in the state of the record, and those from `again` on."""
         note = _note(record)
         since = Position.parse(note["applied"]) if "applied" in note else None
-        if note.get("open"):
-            first = Position.parse(note["open"][0])
-            since = first._replace(sequence=first.sequence - 1)
+        others = [*map(Position.parse, note.get("open", ())[:1]), *([again] if again else ())]
+        if since is not None and others:
+            first = min(others)
+            since = min(since, first._replace(sequence=first.sequence - 1))
         found = await self._store.get(record.conversation_id, since=since, include_archived=True)
-        return _after(found, note)
+        return _after(found, note, again)
 
     async def _settle(self, app_name: str, user_id: str, conversation_id: str) -> None:
         """Apply the pending changes of state, in the order of the events, also those of a process that died."""
+        first: Position | None = None
         while (record := await self._store.get_conversation(conversation_id)) is not None:
-            pending = await self._pending(record)
+            pending = await self._pending(record, first)
             if not pending:
                 return
             shared, own = _split(_delta_of(pending))
@@ -207,6 +209,7 @@ class AdkSessionService(BaseSessionService):
             note["applied"] = str(max(positions))
             if await self._save(record, note):
                 return
+            first = pending[0].position  # later changes, which others may have applied, come after these once more
 
     async def _session(
         self,
@@ -346,12 +349,13 @@ def _split(delta: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[st
     return shared, own
 
 
-def _after(messages: Sequence[Message], note: Mapping[str, Any]) -> list[Message]:
-    """The messages whose changes of state are not in the record."""
+def _after(messages: Sequence[Message], note: Mapping[str, Any], again: Position | None = None) -> list[Message]:
+    """The messages whose changes of state are not in the record, and those from `again` on."""
     if "applied" not in note:
         return list(messages)
     applied, open_ = Position.parse(note["applied"]), set(map(Position.parse, note.get("open", ())))
-    return [one for one in messages if one.position is not None and (one.position > applied or one.position in open_)]
+    found = ((one, one.position) for one in messages if one.position is not None)
+    return [one for one, at in found if at > applied or at in open_ or (again is not None and at >= again)]
 
 
 def _delta_of(messages: Sequence[Message]) -> dict[str, Any]:

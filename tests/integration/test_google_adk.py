@@ -23,6 +23,8 @@ from msgspec.structs import replace
 
 from redis_history import AsyncHistoryStore, user
 from redis_history.integrations.google_adk import AdkSessionService, _message
+from redis_history.operations import ReadPage
+from tests.support.faces import act_after
 
 WHERE = {"app_name": "shop", "user_id": "ann/1"}
 
@@ -117,6 +119,16 @@ async def test_concurrent_changes_of_shared_state_are_merged(async_store: AsyncH
         )
     )
     assert (await read(service, "0")).state == {f"app:k{number}": number for number in range(8)}
+
+
+async def test_the_last_of_two_concurrent_changes_in_a_session_stays(async_store: AsyncHistoryStore) -> None:
+    service, other = AdkSessionService(async_store), AdkSessionService(async_store)
+    session = await service.create_session(**WHERE, session_id="s")
+    second = await read(other, "s")
+    later = event("y", actions=delta(user__k=2, own=2))
+    act_after(async_store, ReadPage, lambda: other.append_event(second, later))
+    await service.append_event(session, event("x", actions=delta(user__k=1, own=1)))
+    assert (await read(service, "s")).state == {"user:k": 2, "own": 2}
 
 
 async def test_a_process_that_dies_after_an_event_leaves_its_change_of_state(async_store: AsyncHistoryStore) -> None:
