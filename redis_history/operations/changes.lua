@@ -9,18 +9,20 @@
 -- update or a compaction; the values of the fields for a record. A removed message is a list of its id, or an empty list if the
 -- id is unknown. The entry of the subscriber's cursor has only the head. Streaming replies, at the end of the log only:
 -- {sequence, timestamp, id, content that the subscriber lacks, size of the whole content, milliseconds until the writer counts as
--- dead}. Last the run, its queue and the time in milliseconds: see run.lua. Or {'keys', ...}: see _archive.lua and _live.lua.
+-- dead}. Last the run, its queue and the time in milliseconds: see run.lua. Or {'keys', ...}: see _head.lua, _archive.lua
+-- and _live.lua.
 use_archives()
 use_places()
 local state, log, messages = KEYS[1], KEYS[2], KEYS[3]
-local epoch, revision, head, replaced, listed_replies = head_of(state, log)
+local cluster = ARGV[#ARGV] == 'c' and 'c' or ''
+-- ask: the reply that asks for keys
+local epoch, revision, head, replaced, listed_replies, ask = head_of(state, log, cluster)
 local exists = epoch ~= NO_EPOCH
 local length = revision > 0 and redis.call('LLEN', log) or 0
 local asked = tonumber(ARGV[1])
 local oldest = revision - length + 1
 local first = math.max(asked, oldest)
 local summary, listed
-local cluster, ask = ARGV[#ARGV] == 'c' and 'c' or '', nil -- ask: the reply that asks for archives
 
 -- The member of an appended message. Summaries have the position of a message that they replaced.
 local function appended(timestamp, sequence)

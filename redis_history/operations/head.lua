@@ -5,8 +5,10 @@
 -- ARGV  1 how many of the newest messages to read, '0' for none   2 'c' in a cluster
 --
 -- Returns {epoch, revision, head of the newest log entry, messages, characters, tokens, members, replies}; a
--- streaming reply is {sequence, content, milliseconds until its writer counts as dead}. Or {'keys', ...}: see _live.lua.
-local epoch, revision, newest, _, listed = head_of(KEYS[1], KEYS[2])
+-- streaming reply is {sequence, content, milliseconds until its writer counts as dead}. Or {'keys', ...}: see _head.lua and
+-- _live.lua.
+local epoch, revision, newest, _, listed, ask = head_of(KEYS[1], KEYS[2], ARGV[2])
+if ask then return ask end
 local totals = redis.call('HMGET', KEYS[1], 'n', 'c', 'k')
 local members = {}
 if ARGV[1] ~= '0' then members = redis.call('ZRANGE', KEYS[3], -tonumber(ARGV[1]), -1) end

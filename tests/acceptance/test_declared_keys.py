@@ -165,6 +165,7 @@ def _work(cluster: RealCluster, namespace: str) -> None:
             brief.append("gone", user("x"))
             store.append(_neighbor("gone"), user("x"))
             wait_until(lambda: store.get_conversation("gone") is None, "the conversation to expire")
+        store.snapshot("gone")
         store.list_conversations()
 
 
