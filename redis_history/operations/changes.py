@@ -131,7 +131,7 @@ class ReadChanges(OnConversation, Op[Changes], frozen=True):
             LiveReply(Position(int(timestamp), sequence), message_id.decode(), content, size, lives / 1000)
             for sequence, timestamp, message_id, content, size, lives in reply[6]
         ]
-        run, expires = read_run(self.conversation_id, *reply[7:10], outage=settings.outage.is_recent)
+        run, expires = read_run(self.conversation_id, *reply[7:10], outage=settings.outage)
         return recover(
             self.conversation_id,
             self.after,

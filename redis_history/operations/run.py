@@ -17,7 +17,7 @@ from redis_history.model.times import from_microseconds
 from redis_history.operations.base import FIELDS, UNREADABLE, Call, LeaseKind, OnConversation, Op, RunFence, Steps
 from redis_history.operations.keys import pack_keys
 from redis_history.operations.scripts import load_script
-from redis_history.operations.settings import Settings
+from redis_history.operations.settings import Outage, Settings
 
 if TYPE_CHECKING:
     from redis_history.engine.space import Runs, Space
@@ -68,7 +68,7 @@ class TakeRun(OnConversation, Op[RunOutcome], frozen=True):
         reply: _Reply = yield _call(self.conversation_id, settings, b"take", *first, kind=self.kind, keys=2)
         if time.monotonic() - started > _SLOW:
             settings.outage.note()
-        if reply.what == b"expired" and not settings.outage.spares((self.conversation_id, reply.number)):
+        if reply.what == b"expired" and not settings.outage.spares((self.conversation_id, reply.number), reply.left):
             second = *before, reply.number, *callers
             reply = yield _call(self.conversation_id, settings, b"take", *second, kind=self.kind, keys=2)
         return reply.outcome
@@ -240,6 +240,8 @@ class _Reply(NamedTuple):
     outcome: RunOutcome
     #: The number of the lease that has expired, if `what` is b"expired".
     number: bytes
+    #: Seconds until it expires, below 0 since it has.
+    left: float
 
 
 def _call(
@@ -253,27 +255,29 @@ def _call(
 
 def _read(conversation_id: str, kind: LeaseKind, settings: Settings, reply: list[Any]) -> _Reply:
     what, run, queue, now, run_id = reply
-    info, expires = read_run(conversation_id, run, queue, now, outage=settings.outage.is_recent)
+    info, expires = read_run(conversation_id, run, queue, now, outage=settings.outage)
     fence = before = None
-    number, *_, former = _decode(run) if run else (0, 0)
+    number, _, _, _, _, ends, *_, former = _decode(run) if run else (0, 0, 0, 0, 0, 0, 0)
     if what == b"taken" and info is not None:
         fence, before = RunFence(number, info.run_id, kind), _time(former) if former else None
     lost = run_id.decode() if what == b"lost" and run_id else None
-    return _Reply(what, RunOutcome(what in _DONE, info, fence, lost, before, expires), b"%d" % number)
+    return _Reply(
+        what, RunOutcome(what in _DONE, info, fence, lost, before, expires), b"%d" % number, (ends - now) / 1000
+    )
 
 
 def read_run(
-    conversation_id: str, run: bytes, queue: bytes, now: int, *, outage: bool
+    conversation_id: str, run: bytes, queue: bytes, now: int, *, outage: Outage
 ) -> tuple[RunInfo | None, float | None]:
     """The newest run from the fields R and Q of the state, and the seconds until it expires; None if it is not active.
-    `now`: milliseconds of the server's clock. After an `outage` nobody could renew it, so it does not expire. Raises
+    `now`: milliseconds of the server's clock. In an outage nobody can renew it, so it does not expire. Raises
     CorruptDataError."""
     if not run:
         return None, None
     try:
         _, run_id, agent, status, started, expires, ended, reason, *_ = _decode(run)
         expired = status in ("active", "stopping") and expires <= now
-        if expired and not outage:
+        if expired and not outage.excuses((expires - now) / 1000):
             status, ended = "interrupted", expires
         waiting = [
             RunWaiter(place[0], place[1] or None, _time(place[2]))

@@ -83,12 +83,13 @@ class Outage:
     #: nobody waits for a holder that died in it, because waiting agents poll every second.
     GRACE: Final = 8.0
     #: A lease outlives an outage of 4 seconds. If this store has heard nothing for almost as long, there may have been
-    #: a longer one without a failed call of this store, after which writers come back when their wait is over.
+    #: a longer one without a failed call of this store, after which writers come back when their wait is over. That is
+    #: no excuse for a lease that had ended before.
     SILENCE: Final = 3.5
     GRACE_AFTER_SILENCE: Final = 3.0
 
     def __init__(self) -> None:
-        self._ends = float("-inf")
+        self._ends = self._silent_since = self._silence_ends = float("-inf")
         self._heard: float | None = None
         self._looks: dict[tuple[str, bytes], tuple[int, float]] = {}  # by expired lease: how many, and the last one
 
@@ -100,18 +101,25 @@ class Outage:
         """The server has just answered."""
         now = time.monotonic()
         if self._heard is not None and now - self._heard > self.SILENCE:
-            self._ends = max(self._ends, now + self.GRACE_AFTER_SILENCE)
+            self._silent_since, self._silence_ends = self._heard, now + self.GRACE_AFTER_SILENCE
         self._heard = now
 
     @property
     def is_recent(self) -> bool:
-        return time.monotonic() < self._ends
+        return time.monotonic() < max(self._ends, self._silence_ends)
 
-    def spares(self, lease: tuple[str, bytes]) -> bool:
+    def excuses(self, left: float) -> bool:
+        """Whether the holder of a lease may not have been able to renew it. `left`: seconds until it ends, below 0 if
+        it has ended."""
+        now = time.monotonic()
+        return now < self._ends or (now < self._silence_ends and now + left > self._silent_since)
+
+    def spares(self, lease: tuple[str, bytes], left: float) -> bool:
         """Whether the holder of an expired lease may still renew it. Each second in which the server answers counts,
         or a client that fails now and then would wait for a dead holder forever."""
         if not self.is_recent:
             self._looks.clear()
+        if not self.excuses(left):
             return False
         now = time.monotonic()
         count, last = self._looks.get(lease, (0, 0.0))

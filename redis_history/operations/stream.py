@@ -138,14 +138,14 @@ class Current(NamedTuple):
 
 
 def with_content(message: Message, content: bytes, lives: float, settings: Settings) -> Current:
-    """A streaming message with its text so far; `lives`: for how long its writer counts as alive."""
+    """A streaming message with its text so far; `lives`: milliseconds for which its writer counts as alive."""
     try:
         message = grown(message, read_records(content))
     except CorruptDataError as error:
         _logger.error("message %r: %s", message.id[:80], error)
     return (
         Current(message)
-        if lives > 0 or settings.outage.is_recent
+        if lives > 0 or settings.outage.excuses(lives / 1000)
         else Current(replace(message, status="interrupted"), len(content))
     )
 

@@ -18,7 +18,7 @@ from redis.connection import AbstractConnection
 from redis_history import HistoryStore, ReplyEnded, ReplyGrew, Reset, RetryPolicy, assistant, user
 from redis_history.model import TextPart
 from redis_history.model.replies import record_of
-from redis_history.operations import GrowReply
+from redis_history.operations import GrowReply, TakeRun
 from redis_history.operations.append import Append
 from tests.support.forks import Forked, write_replies
 from tests.support.proxy import LossyProxy
@@ -290,3 +290,20 @@ def test_a_summary_is_not_taken_for_the_reply_that_it_replaced(
             found = reader.get("c")
         assert [one.id for one in found] in (["1", "2"], ["1", "2", "r"])
         assert [one.is_summary for one in reader.get("c")] == [True]
+
+
+@pytest.mark.proves("live", "runs")
+@pytest.mark.full
+def test_who_asks_now_and_then_does_not_wait_for_the_dead(server: RealServer, namespace: str) -> None:
+    """Between two calls there may have been an outage, after which a writer comes back, but not one that was dead
+    before the first of them."""
+    with HistoryStore(server.url, namespace=namespace) as dead, HistoryStore(server.url, namespace=namespace) as store:
+        dead.backend.execute(Append.of_reply("c", "assistant", {"id": "r"}))
+        dead.backend.execute(TakeRun("c", (("0123456789abcdef", None),), False))
+        for _ in range(3):
+            store.get_run("c")
+            time.sleep(4.5)
+        assert store.get_message("c", "r").status == "interrupted"
+        assert store.get_run("c").status == "interrupted"
+        with store.run("c"):
+            pass
