@@ -11,9 +11,11 @@ import pytest
 
 from redis_history import HistoryStore, RetryPolicy, RunChanged, assistant, tool_use, user
 from redis_history.errors import BackendRefusedError, RunBusyError, RunStopped
+from redis_history.operations import TakeRun
+from tests.faults.deployments import Clock, compiler
 from tests.support.forks import Forked
 from tests.support.proxy import LossyProxy
-from tests.support.servers import Start, wait_until
+from tests.support.servers import RealServer, Start, wait_until
 
 
 @pytest.mark.proves("runs")
@@ -193,3 +195,16 @@ def test_a_flaky_network_does_not_keep_who_waits_from_the_run_of_a_dead_holder(o
         assert began.is_set()
         proxy.forward(server.port)
         waiter.join(60)
+
+
+@pytest.mark.proves("runs")
+@pytest.mark.skipif(not compiler(), reason="there is no C compiler, which makes the clock")
+def test_a_run_begins_on_a_server_whose_clock_was_set_back_since_it_started() -> None:
+    server, clock = RealServer("plain"), Clock()
+    server.environment = clock.environment
+    clock.set(600.0)
+    with closing(server.start()), HistoryStore(server.url) as store:
+        clock.set(0.0)
+        store.backend.execute(TakeRun("c", (("0123456789abcdef", None),), False, seconds=0.1))
+        with store.run("c", wait=10):
+            pass

@@ -23,3 +23,4 @@ int gettimeofday(struct timeval *tv, void *tz) {
 int clock_gettime(clockid_t c, struct timespec *ts) {
   if (!real_cg) init(); int r = real_cg(c, ts);
   if (off && c == CLOCK_REALTIME) { long long t = ts->tv_sec * 1000000000LL + ts->tv_nsec + *off * 1000; ts->tv_sec = t / 1000000000; ts->tv_nsec = t % 1000000000; } return r; }
+time_t time(time_t *out) { struct timeval tv; gettimeofday(&tv, 0); if (out) *out = tv.tv_sec; return tv.tv_sec; }
