@@ -93,6 +93,7 @@ end
 
 if action == 'take' then
   if lease == 'W' and not (known[3] and (active or not run or run[EXPIRES] <= now)) then return answer('busy') end
+  if active and lease == 'R' then run[EXPIRES] = math.min(run[EXPIRES], now + ARGV[3]) end -- if the clock was set back
   if expired and run[FENCE] == tonumber(ARGV[6]) and could_renew(run[EXPIRES], ARGV[3], now) then
     run[STATUS], run[ENDED], active, expired = 'interrupted', run[EXPIRES], false, false
   end
