@@ -94,8 +94,10 @@ def _pieces(message: Message) -> Iterator[str | bytes]:
 
 
 def _json(value: Any) -> str | bytes:
-    if isinstance(value, str) or not value:
-        return value or ""
+    return value if isinstance(value, str) else _dumped(value) if value else ""
+
+
+def _dumped(value: Any) -> str | bytes:
     try:
         return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS)
     except TypeError:  # JSON cannot represent the value
@@ -103,6 +105,6 @@ def _json(value: Any) -> str | bytes:
 
 
 def as_text(value: Any) -> str:
-    """Text unchanged, other values as JSON, empty values as an empty string."""
-    found = _json(value)
+    """Text unchanged, other values as JSON."""
+    found = value if isinstance(value, str) else _dumped(value)
     return found.decode() if isinstance(found, bytes) else found

@@ -84,9 +84,9 @@ def clipped(text: str, most: int) -> str:
 def _record(part: Part, most: int) -> dict[str, str]:
     limit = min(most, _TOOL_CHARACTERS)
     if isinstance(part, ToolUsePart):
-        return {"calls": part.name[:limit], "with": clipped(as_text(part.input), limit)}
+        return {"calls": part.name[:limit], "with": clipped(as_text(part.input or ""), limit)}
     if isinstance(part, ToolResultPart):
-        outcome = content_text(part.content) or as_text(part.content) or str(part.content)
+        outcome = content_text(part.content) or as_text(part.content)
         return {"tool": (part.name or "")[:limit], "error" if part.is_error else "result": clipped(outcome, limit)}
     if isinstance(part, AttachmentPart):
         return {"file": (part.name or part.reference or part.id or "unnamed")[:limit]}
@@ -162,7 +162,8 @@ def call_lines(messages: Iterable[Message], room: int) -> list[str]:
 def _brief(given: Any) -> str:
     """An input on one line; only the value if there is a single argument."""
     if isinstance(given, Mapping) and len(given) == 1:
-        [value] = given.values()
-        given = as_text(value) or str(value)
+        [given] = given.values()
+    elif not given:
+        return ""
     line = " ".join(as_text(given)[: 4 * _INPUT].split())
     return line if len(line) <= _INPUT else line[: _INPUT - 1] + "…"

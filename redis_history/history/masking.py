@@ -53,7 +53,7 @@ class RetrieveTool:
         found = self._history.get_tool_result(tool_call_id, occurrence)
         if found is None:
             return f"No tool result found for id: {tool_call_id}"
-        return as_text(found) or str(found)
+        return as_text(found)
 
 
 class ToolResultMasking(Plugin):

@@ -276,10 +276,11 @@ def test_the_retrieve_tool() -> None:
     history = History().use(masking)
     with pytest.raises(InvalidInputError):
         History().use(masking)
-    history.add_entry(assistant(tool_use("call-1", "f"), tool_use("call-2", "f")))
-    history.add_entry(tool(tool_result("call-1", "text"), tool_result("call-2", [{"n": 1}])))
+    history.add_entry(assistant(tool_use("call-1", "f"), tool_use("call-2", "f"), tool_use("no", "f")))
+    results = tool_result("call-1", "text"), tool_result("call-2", [{"n": 1}]), tool_result("no", False)
+    history.add_entry(tool(*results))
     assert (tool_.name, tool_.parameters["required"]) == ("retrieve_tool_result", ["tool_call_id"])
-    assert (tool_("call-1"), tool_("call-2")) == ("text", '[{"n":1}]')
+    assert (tool_("call-1"), tool_("call-2"), tool_("no")) == ("text", '[{"n":1}]', "false")
     assert tool_("call-3") == "No tool result found for id: call-3"
     history.add_entry(assistant(tool_use("r", tool_.name, {"tool_call_id": "call-1"})))
     history.add_entry(tool(tool_result("r", tool_(tool_call_id="call-1"))))
