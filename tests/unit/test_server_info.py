@@ -156,3 +156,11 @@ def test_flags_are_added_once_and_none_is_removed(setting: str) -> None:
 
 def test_flags_of_an_unknown_setting() -> None:
     assert merged_flags(None) == merged_flags("") == "Kl"
+
+
+def test_settings_that_may_lose_conversations_are_dangers() -> None:
+    assert SOUND.dangers == ()
+    found = structs.replace(SOUND, aof=False, snapshots=True, eviction="allkeys-lru")
+    assert ["allkeys-lru" in found.dangers[0], "last snapshot" in found.dangers[1]] == [True, True]
+    assert str(found).count("danger: ") == len(found.dangers) == 2
+    assert "appendfsync" in structs.replace(SOUND, appendfsync="no").dangers[0]
