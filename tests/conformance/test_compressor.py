@@ -370,6 +370,16 @@ def test_bad_options(options: dict[str, Any]) -> None:
         compressor_of(Awaitable(store), summarize, **options)
 
 
+@pytest.mark.backends("memory")
+async def test_a_summarizer_may_return_an_awaitable(store: Any) -> None:
+    async def later(messages: Sequence[Message], previous: str | None) -> str:
+        return "Later."
+
+    await store.append_many("c", LOTS)
+    await compressor_of(store, lambda messages, previous: later(messages, previous)).run_once()
+    assert "Later." in (await store.get("c"))[0].text
+
+
 async def test_stop_before_run_ends_the_run_at_once(store: Any) -> None:
     """With any number of workers: some end before others have begun."""
     await store.append_many("c", LOTS)
