@@ -302,6 +302,10 @@ async def test_the_page_shows_who_works_and_stops_it(windows: Windows, desk: Sit
         await work()
         await expect(activity).to_be_hidden()
         await expect(page.locator(".row[data-id=call] .tool")).to_have_attribute("data-state", "error")
+        async with store.run(name, agent_name="Ada"):
+            await expect(activity).to_contain_text("Ada is working since")
+            await store.delete_conversation(name)
+            await expect(activity).to_be_hidden()
 
 
 async def test_a_reply_grows_and_a_tool_runs(window: Window, site: Site) -> None:
