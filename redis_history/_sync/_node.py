@@ -35,6 +35,8 @@ class Guard:
     _unready = False
     _streams = False
     on_connected: Callable[[], None] | None = None
+    #: Behind Sentinels, the pool, which knows the address of the primary.
+    connection_pool: Any = None
 
     def register_connect_callback(self, callback: Any) -> None:
         self._streams = True  # for pub/sub, whose messages nobody asked for
@@ -45,7 +47,10 @@ class Guard:
         super().deregister_connect_callback(callback)  # type: ignore[misc]
 
     def connect(self) -> None:
-        if (self._unready or self._awaited) and not self._streams:
+        pool = self.connection_pool
+        # redis.asyncio keeps connections to a former primary that were in use when it found the new one.
+        former = pool is not None and pool.master_address != (self.host, self.port)  # type: ignore[attr-defined]
+        if (self._unready or self._awaited or former) and not self._streams:
             self.disconnect()
         if not self.is_connected:  # type: ignore[attr-defined]  # redis-py asks that behind its retries, on each call
             super().connect()  # type: ignore[misc]

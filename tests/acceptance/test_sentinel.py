@@ -52,3 +52,27 @@ async def test_changes_lost_in_a_failover_give_a_reset(service: RealService) -> 
         # Sending the same ids again stores the lost messages, once.
         again = [await store.append("c", user("lost", id=f"lost-{number}")) for number in range(3)]
         assert [item.duplicate for item in again] == [False] * 3
+
+
+@pytest.mark.proves("failover")
+async def test_no_call_reads_from_a_former_primary(service: RealService) -> None:
+    """redis.asyncio keeps connections that were in use when its pool found the new primary."""
+    former, _ = service.roles()
+    after = user("after", id="after")
+    ended = asyncio.Event()
+
+    async with AsyncHistoryStore(service.url, retry=PATIENT, search="off") as store:
+
+        async def read() -> None:
+            while not ended.is_set():
+                await store.get("c")
+
+        readers = [asyncio.create_task(read()) for _ in range(20)]
+        await asyncio.to_thread(service.fail_over)
+        with former.client() as client:
+            client.replicaof("127.0.0.1", "1")  # from now on it has old data
+        await store.append("c", after)
+        ended.set()
+        await asyncio.gather(*readers)
+        found = await asyncio.gather(*(store.get("c") for _ in range(20)))
+    assert [[message.id for message in one] for one in found] == [["after"]] * 20
