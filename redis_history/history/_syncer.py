@@ -319,7 +319,9 @@ class Syncer:
             elif isinstance(change, Rewrite) and is_of_call(event.cursor, change.token):
                 is_own = True
             elif change.revision is not None and change.revision <= event.revision:
-                is_own = is_own or change.revision == event.revision
+                # A message that was stored before may have the revision of a change by others that stored it anew.
+                made = not isinstance(change, Add) or isinstance(event, events.MessagesAppended)
+                is_own = is_own or (made and change.revision == event.revision)
             else:
                 continue
             self._arrived(change)

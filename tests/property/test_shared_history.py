@@ -305,3 +305,14 @@ class Reduced(Following):
 @pytest.mark.parametrize("machine", [Following, Bounded, Reduced])
 def test_a_history_that_follows_ends_as_what_is_stored(machine: type[Following]) -> None:
     run_state_machine_as_test(machine, settings=settings(stateful_step_count=40, deadline=None))
+
+
+def test_others_restore_a_message_whose_answer_was_lost() -> None:
+    """The repeated append says the revision of their change, which is reported nevertheless."""
+    steps = Following()
+    steps.begin(before=0, log_length=1000, cap=None, company=True, confirms=False)
+    steps.add(time=None)
+    steps.send()
+    steps.lose_the_answer()
+    steps.others_restore()
+    steps.teardown()
