@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from functools import partial
 from typing import Any, TypeVar, Unpack, cast
@@ -13,8 +14,9 @@ from urllib.parse import quote
 from msgspec.structs import replace
 
 from redis_history._async.store import AsyncHistoryStore
+from redis_history._faces import answer_of
 from redis_history._sync.store import HistoryStore
-from redis_history.errors import MissingExtraError, StoreTypeError
+from redis_history.errors import MissingExtraError, RevisionConflictError, StoreTypeError
 from redis_history.model import Conversation, Message, Part, ToolResultPart
 from redis_history.model.ids import check_conversation_id
 from redis_history.operations import Preview
@@ -103,14 +105,18 @@ def with_content(stored: Message, new: Message) -> Message:
     )
 
 
-def in_order(messages: Sequence[Message]) -> list[Message]:
-    """The messages for a restore in this order. Those that were stored keep their times, unless a later one has an
-    earlier time; a new one gets that of the next one, if there is one."""
-    found: list[Message] = []
-    for message in reversed(messages):
-        times = [one.timestamp for one in (message, *found[-1:]) if one.timestamp is not None]
-        found.append(replace(message, timestamp=min(times, default=None)))
-    return found[::-1]
+async def replace_all(store: Any, key: str, merge: Callable[[list[Message]], Sequence[Message]]) -> None:
+    """Replace all messages by what `merge` makes of the stored ones, in this order. Messages that were stored keep
+    their times, unless a later one has an earlier time. A new one gets the time of the next one, if there is one."""
+    while True:
+        record = await answer_of(store.get_conversation(key))
+        new: list[Message] = []
+        for message in reversed(merge(await answer_of(store.get(key)))):
+            times = [one.timestamp for one in (message, *new[-1:]) if one.timestamp is not None]
+            new.append(replace(message, timestamp=min(times, default=None)))
+        with suppress(RevisionConflictError):  # another writer was faster: read again
+            await answer_of(store.restore(key, new[::-1], expected_revision=0 if record is None else record.revision))
+            return
 
 
 def check_store(store: object, who: str, *kinds: type) -> None:

@@ -30,8 +30,8 @@ from redis_history.integrations._extras import (
     check_stores,
     checked_id,
     ended,
-    in_order,
     missing,
+    replace_all,
     search_runner,
     with_content,
     with_shares,
@@ -283,9 +283,9 @@ async def _write(store: Any, key: str, messages: Sequence[BaseMessage]) -> None:
 
 async def _restore(store: Any, key: str, messages: Sequence[BaseMessage]) -> None:
     """Replace all messages. Those that are stored keep what LangChain does not know."""
-    while True:
-        record = await answer_of(store.get_conversation(key))
-        stored = {message.id: message for message in await answer_of(store.get(key))}
+
+    def merge(before: list[Message]) -> list[Message]:
+        stored = {message.id: message for message in before}
         new = []
         for given in messages:
             old = stored.get(given.id or "")
@@ -294,11 +294,9 @@ async def _restore(store: Any, key: str, messages: Sequence[BaseMessage]) -> Non
                 new.append(_to_message(given))
             else:
                 new.append(old if found == [given] else with_content(old, _to_message(given)))
-        with suppress(RevisionConflictError):  # another writer was faster: read again
-            await answer_of(
-                store.restore(key, in_order(new), expected_revision=0 if record is None else record.revision)
-            )
-            return
+        return new
+
+    await replace_all(store, key, merge)
 
 
 async def _add(store: Any, key: str, messages: list[BaseMessage]) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import suppress
 from difflib import SequenceMatcher
 from typing import Any, Unpack
 
@@ -23,6 +22,7 @@ from redis_history import (
     ToolUsePart,
     UnknownPart,
 )
+from redis_history._faces import run_at_once
 from redis_history.errors import MessageNotFoundError, RevisionConflictError
 from redis_history.formats import OnLoss
 from redis_history.formats._content import parsed
@@ -32,9 +32,9 @@ from redis_history.integrations._extras import (
     batches,
     check_store,
     ended,
-    in_order,
     missing,
     plain_or,
+    replace_all,
     search_runner,
     with_shares,
 )
@@ -257,17 +257,17 @@ def search_tool(
 
 def _set(store: HistoryStore, key: str, messages: Sequence[ChatMessage], status: MessageStatus) -> None:
     given = [message.model_dump_json() for message in messages]
-    while True:
-        record = store.get_conversation(key)
-        before = [one for one in ended(store.get(key)) if _status(one) == status]
+
+    def merge(stored: list[Message]) -> list[Message]:
+        before = [one for one in ended(stored) if _status(one) == status]
         known = [(one, found[0]) for one in before if len(found := _to_llama_index(one, lambda loss: None)) == 1]
         new = _with_status(messages, status)
         matcher = SequenceMatcher(None, [one.model_dump_json() for _, one in known], given, autojunk=False)
         for old, at, size in matcher.get_matching_blocks():
             new[at : at + size] = [one for one, _ in known[old : old + size]]
-        with suppress(RevisionConflictError):  # another writer was faster: read again
-            store.restore(key, in_order(new), expected_revision=0 if record is None else record.revision)
-            return
+        return new
+
+    run_at_once(replace_all(store, key, merge))
 
 
 def _delete(

@@ -164,8 +164,8 @@ def _ensure_all(index: SearchIndex, database: int, *, anew: bool = False) -> Ste
 
 def find_indexes(index: SearchIndex) -> Steps[list[bytes]]:
     """The alias of each index. Without a coordinator (Redis before 8), each node of a cluster has its own, and commands
-    must name it in a slot of this node. So the name has the tag of one of the node's
-    buckets, and is found by trying all of them."""
+    must name it in a slot of this node. So the name has the tag of
+    one of the node's buckets, and is found by trying all of them."""
     if len(index.names) == 1:
         return index.names
     if index.nodes is None:

@@ -25,15 +25,7 @@ from redis_history.integrations._extras import check_store, with_content
 from redis_history.model import Message, Position
 from redis_history.model.runs import RunInfo
 from redis_history.web._feed import Feed
-from redis_history.web._http import (
-    EndSignals,
-    EventStream,
-    Refused,
-    answer,
-    bad_input,
-    failure,
-    json_body,
-)
+from redis_history.web._http import EndSignals, EventStream, Refused, answer, bad_input, failure, json_body
 from redis_history.web.access import Authorize, Guarded, SignedIn
 from redis_history.web.protocols import LISTED, AgUi, AiSdk, Asked, Protocol, new_results
 from redis_history.web.routing import path_id, path_of
@@ -219,7 +211,7 @@ class ChatEndpoints(Guarded):
         await self._awaited(chat, 2, is_known)
 
     async def _awaited(self, chat: str, seconds: float, find: Callable[[RunInfo | None], T | None]) -> T | None:
-        """What is found in the newest run, within about these seconds."""
+        """Ask `find` about the newest run until it finds something, for about this number of seconds."""
         wait = 0.001
         while (found := find(await self._store.get_run(chat))) is None and wait < seconds:
             await asyncio.sleep(wait)

@@ -302,7 +302,7 @@ def test_who_asks_now_and_then_does_not_wait_for_the_dead(server: RealServer, na
         dead.backend.execute(TakeRun("c", (("0123456789abcdef", None),), False))
         for _ in range(3):
             store.get_run("c")
-            time.sleep(4.5)
+            time.sleep(4.5)  # the pause itself is what this tests: an outage is possible after 3.5 seconds
         assert store.get_message("c", "r").status == "interrupted"
         assert store.get_run("c").status == "interrupted"
         with store.run("c"):
