@@ -66,7 +66,7 @@ local function all_appended(sequence, times, at)
   for i, time in ipairs(times) do
     local member = exists and (found[sequence + i - 1] or appended(time, sequence + i - 1))
     items[i] = member or {}
-    if exists and not member then
+    if not member then
       missing[sequence + i - 1] = items[i]
       first_missing = first_missing or at
     end

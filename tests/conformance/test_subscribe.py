@@ -125,6 +125,20 @@ async def test_changes_of_a_conversation_that_began_and_ended_after_the_cursor_a
             assert [type(event) for event in await take(every, 2)] == [MessagesAppended, ConversationDeleted]
 
 
+async def test_events_name_messages_that_were_removed_before_the_conversation(stores: Any) -> None:
+    writer, reader = stores(max_messages=3), stores()
+    async with reader.subscribe("c") as subscription:
+        await stores.until_watched("c")
+        await writer.append_many("c", [user(one, id=one) for one in "abc"])
+        await writer.delete_messages("c", ["b"])
+        await writer.append_many("c", [user("d", id="d"), user("e", id="e")])
+        await writer.delete_conversation("c")
+        first, _, second, last = await take(subscription, 4)
+    assert (first.messages, set(first.gone_ids)) == ((), {"a", "b"})
+    assert (second.messages, second.gone_ids) == ((), ())
+    assert isinstance(last, ConversationDeleted)
+
+
 async def test_events_name_the_removed_message_and_not_the_removed_summary_in_its_place(stores: Any) -> None:
     writer, reader = stores(), stores()
     async with reader.subscribe("c") as subscription:
