@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -95,6 +96,15 @@ class AsyncReply(Openable):
         if self._job is not None or self._message is not None:
             return
         try:
+            await self._begin()
+        except Exception:
+            raise
+        except BaseException:  # a cancelled task: the server may have the beginning
+            await uninterrupted(self._give_up, self._unfinished)
+            raise
+
+    async def _begin(self) -> None:
+        try:
             [appended] = await self._store._write(self._op)
         except RunLostError:
             if self._run_of is None or not await self._run_of._is_kept():
@@ -107,6 +117,12 @@ class AsyncReply(Openable):
         self._renewed_at = time.monotonic()
         self._signal, self._ending = Signal(), Signal()
         self._job = spawn(self._run, "redis_history-reply")
+
+    async def _give_up(self) -> None:
+        with suppress(RedisHistoryError):
+            await self._finish("interrupted")
+        if self._message is None:  # the server has none
+            self._closing, self._end = False, None
 
     async def write(self, text: str) -> None:
         """Append text. It is sent immediately, or with more text when the interval since the last sending is over."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -96,6 +97,15 @@ class Reply(Openable):
         if self._job is not None or self._message is not None:
             return
         try:
+            self._begin()
+        except Exception:
+            raise
+        except BaseException:  # an interrupt: the server may have the beginning
+            uninterrupted(self._give_up, self._unfinished)
+            raise
+
+    def _begin(self) -> None:
+        try:
             [appended] = self._store._write(self._op)
         except RunLostError:
             if self._run_of is None or not self._run_of._is_kept():
@@ -108,6 +118,12 @@ class Reply(Openable):
         self._renewed_at = time.monotonic()
         self._signal, self._ending = Signal(), Signal()
         self._job = spawn(self._run, "redis_history-reply")
+
+    def _give_up(self) -> None:
+        with suppress(RedisHistoryError):
+            self._finish("interrupted")
+        if self._message is None:  # the server has none
+            self._closing, self._end = False, None
 
     def write(self, text: str) -> None:
         """Append text. It is sent immediately, or with more text when the interval since the last sending is over."""

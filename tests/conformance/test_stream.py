@@ -82,6 +82,25 @@ async def test_a_reply_is_one_message_from_its_first_word_on(stores: Any) -> Non
     assert (conversation.message_count, conversation.characters) == (2, 4 + len(reply.message.text))
 
 
+async def test_a_reply_whose_beginning_is_cancelled_at_any_moment_has_ended(stores: Any, face: str) -> None:
+    if face == "sync":
+        pytest.skip("threads are not cancelled")
+    store = stores()
+
+    async def work() -> None:
+        async with store.stream("c"):
+            await asyncio.sleep(60)
+
+    await store.get("c")
+    for moment in range(60):
+        task = asyncio.create_task(work())
+        for _ in range(moment):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        assert {message.status for message in await store.get("c")} <= {"interrupted"}, moment
+
+
 async def test_parts_are_added_between_text(stores: Any) -> None:
     writer, reader = stores(), stores()
     parts = [tool_use("1", "find", {"q": [1, None]}), tool_result("1", "found")]
