@@ -276,6 +276,20 @@ async def uninterrupted(work: Work, unfinished: set[Any]) -> None:
     await asyncio.shield(task)
 
 
+_closing: Final = set[Any]()
+
+
+async def completed(work: Work) -> None:
+    """Do `work`, which may be repeated. If the caller is cancelled, the rest is done in the background."""
+    try:
+        await work()
+    except Exception:
+        raise
+    except BaseException:
+        await uninterrupted(work, _closing)
+        raise
+
+
 async def wait_for_unfinished(unfinished: set[Any]) -> None:
     """Return when all tasks of this loop in `unfinished` have ended."""
     loop = asyncio.get_running_loop()

@@ -68,7 +68,7 @@ class AsyncReply(Openable):
         self._ended_by_other = False
         self._end: ops.UpdateMessage | None = None
         self._message: Message | None = None
-        self._unfinished: set[Any] = set()
+        self._unfinished: set[Any] = store._unfinished
         # The run that it belongs to, and its right to write.
         self._run_of: Any = None
         self._fence: ops.RunFence | None = None

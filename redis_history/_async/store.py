@@ -9,7 +9,15 @@ from typing import Any, Literal, Self
 
 from msgspec import UNSET, UnsetType
 
-from redis_history._async._runtime import Job, check_callback, open_without_await, resolve, spawn
+from redis_history._async._runtime import (
+    Job,
+    check_callback,
+    completed,
+    open_without_await,
+    resolve,
+    spawn,
+    wait_for_unfinished,
+)
 from redis_history._async.reading import AsyncReading
 from redis_history._async.run_keeper import AsyncRunKeepers
 from redis_history._async.runs import AsyncRun
@@ -111,6 +119,7 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
         self._unopened: list[AsyncFeed] = []
         self._jobs: dict[AsyncFeed, Job] = {}
         self._runs = AsyncRunKeepers(self)
+        self._unfinished: set[Any] = set()  # ends of replies and runs
         self._exclusive = False
 
     @property
@@ -268,10 +277,14 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
     async def aclose(self) -> None:
         """End subscriptions and callbacks, and close connections. Later calls raise StoreClosedError, and so may
         running ones, whose writes may be stored."""
-        while self._jobs:
-            subscription, job = self._jobs.popitem()
+        await completed(self._close)
+
+    async def _close(self) -> None:
+        await wait_for_unfinished(self._unfinished)
+        for subscription, job in [*self._jobs.items()]:
             await subscription.aclose()
             await job.stop()
+            self._jobs.pop(subscription, None)
         await self._runs.aclose()
         await self._backend.aclose()
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from redis_history import errors
 from redis_history import operations as ops
-from redis_history._async._runtime import Job, Lock, Signal, at_exit, is_cancelled, spawn
+from redis_history._async._runtime import Job, Lock, Signal, at_exit, completed, is_cancelled, spawn
 from redis_history._async._steps import run_steps
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._validation import check_process
@@ -181,19 +181,22 @@ class AsyncRedisHistory(History):
             if self.autosaving:
                 await self.flush()
         finally:
-            self._closed = True
-            self._syncer.following = False
-            if self._not_at_exit is not None:
-                self._not_at_exit()
-            for signal in (self._signal, self._closing, self._heard):
-                if signal is not None:
-                    signal.set()
-            if self._heard is not None and self.conversation_id is not None:
-                await self._store.backend.unwatch(self.conversation_id, self._heard.set)
-            for job in self._jobs:
-                await job.stop()
-            if self._owned:
-                await self._store.aclose()
+            await completed(self._end)
+
+    async def _end(self) -> None:
+        self._closed = True
+        self._syncer.following = False
+        if self._not_at_exit is not None:
+            self._not_at_exit()
+        for signal in (self._signal, self._closing, self._heard):
+            if signal is not None:
+                signal.set()
+        if self._heard is not None and self.conversation_id is not None:
+            await self._store.backend.unwatch(self.conversation_id, self._heard.set)
+        for job in self._jobs:
+            await job.stop()
+        if self._owned:
+            await self._store.aclose()
 
     async def __aenter__(self) -> Self:
         return self

@@ -269,6 +269,11 @@ def uninterrupted(work: Work, unfinished: set[Any]) -> None:
     work()
 
 
+def completed(work: Work) -> None:
+    """Do `work`: a thread is not cancelled."""
+    work()
+
+
 def wait_for_unfinished(unfinished: set[Any]) -> None:
     """Nothing is ever unfinished here."""
 

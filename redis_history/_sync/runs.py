@@ -76,7 +76,7 @@ class Run:
         self._returned: set[str] = set()  # ids of the messages that `messages` has returned
         self._growing: set[str] = set()  # ids of the replies that it has seen before their end
         self._own: set[str] = set()  # ids of the messages that the run has written
-        self._unfinished: set[Any] = set()
+        self._unfinished: set[Any] = store._unfinished
         self._ends_of_replies: set[Any] = set()  # that are unfinished
 
     @property

@@ -10,7 +10,15 @@ from typing import Any, Literal, Self
 
 from msgspec import UNSET, UnsetType
 
-from redis_history._sync._runtime import Job, check_callback, open_without_await, resolve, spawn
+from redis_history._sync._runtime import (
+    Job,
+    check_callback,
+    completed,
+    open_without_await,
+    resolve,
+    spawn,
+    wait_for_unfinished,
+)
 from redis_history._sync.reading import Reading
 from redis_history._sync.run_keeper import RunKeepers
 from redis_history._sync.runs import Run
@@ -112,6 +120,7 @@ class HistoryStore(Writing, Reading):
         self._unopened: list[Feed] = []
         self._jobs: dict[Feed, Job] = {}
         self._runs = RunKeepers(self)
+        self._unfinished: set[Any] = set()  # ends of replies and runs
         self._exclusive = False
 
     @property
@@ -269,10 +278,14 @@ class HistoryStore(Writing, Reading):
     def close(self) -> None:
         """End subscriptions and callbacks, and close connections. Later calls raise StoreClosedError, and so may
         running ones, whose writes may be stored."""
-        while self._jobs:
-            subscription, job = self._jobs.popitem()
+        completed(self._close)
+
+    def _close(self) -> None:
+        wait_for_unfinished(self._unfinished)
+        for subscription, job in [*self._jobs.items()]:
             subscription.close()
             job.stop()
+            self._jobs.pop(subscription, None)
         self._runs.close()
         self._backend.close()
 

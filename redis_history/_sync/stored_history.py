@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from redis_history import errors
 from redis_history import operations as ops
-from redis_history._sync._runtime import Job, Lock, Signal, at_exit, is_cancelled, spawn
+from redis_history._sync._runtime import Job, Lock, Signal, at_exit, completed, is_cancelled, spawn
 from redis_history._sync._steps import run_steps
 from redis_history._sync.store import HistoryStore
 from redis_history._validation import check_process
@@ -182,19 +182,22 @@ class RedisHistory(History):
             if self.autosaving:
                 self.flush()
         finally:
-            self._closed = True
-            self._syncer.following = False
-            if self._not_at_exit is not None:
-                self._not_at_exit()
-            for signal in (self._signal, self._closing, self._heard):
-                if signal is not None:
-                    signal.set()
-            if self._heard is not None and self.conversation_id is not None:
-                self._store.backend.unwatch(self.conversation_id, self._heard.set)
-            for job in self._jobs:
-                job.stop()
-            if self._owned:
-                self._store.close()
+            completed(self._end)
+
+    def _end(self) -> None:
+        self._closed = True
+        self._syncer.following = False
+        if self._not_at_exit is not None:
+            self._not_at_exit()
+        for signal in (self._signal, self._closing, self._heard):
+            if signal is not None:
+                signal.set()
+        if self._heard is not None and self.conversation_id is not None:
+            self._store.backend.unwatch(self.conversation_id, self._heard.set)
+        for job in self._jobs:
+            job.stop()
+        if self._owned:
+            self._store.close()
 
     def __enter__(self) -> Self:
         return self

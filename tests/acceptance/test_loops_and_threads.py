@@ -13,10 +13,12 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import anyio
 import pytest
 
 from redis_history import (
     AsyncHistoryStore,
+    AsyncRedisHistory,
     Conversation,
     HistoryStore,
     MessagesAppended,
@@ -46,6 +48,25 @@ async def store(request: pytest.FixtureRequest, server_of: Servers, namespace: s
     await store.aclose()
     del store
     gc.collect()  # a connection that outlived its loop would warn now, and a warning is an error
+
+
+async def test_a_cancelled_scope_of_anyio_closes_all_connections(server: RealServer, namespace: str) -> None:
+    """It also cancels each `await` of a close."""
+    url = f"{server.url}?client_name={namespace}"
+    with anyio.CancelScope() as scope:
+        async with (
+            AsyncRedisHistory(url, namespace=namespace) as history,
+            AsyncHistoryStore(url, namespace=namespace) as store,
+            store.subscribe("c") as subscription,
+            store.run("c") as run,
+        ):
+            await history.autosave("c")
+            await store.on_change("c", lambda event: None)
+            await run.append(user("x"))
+            await subscription.get(timeout=10)
+            scope.cancel()
+            await asyncio.sleep(60)
+    await until(lambda: all(one["name"] != namespace for one in server.watcher.client_list()), "the connections' end")
 
 
 @pytest.mark.proves("threads")

@@ -457,12 +457,13 @@ async def test_a_cancelled_scope_of_anyio_ends_reply_run_and_store(stores: Any, 
         pytest.skip("threads are not cancelled")
     other = stores()
     with anyio.CancelScope() as scope:
-        async with stores() as store, store.run("c") as run, run.stream() as reply:
+        async with stores() as store, store.stream("c") as apart, store.run("c") as run, run.stream() as reply:
+            await apart.write("half")
             await reply.write("half")
             scope.cancel()
             await asyncio.sleep(60)
     async with other.run("c", wait=2):
-        assert [(message.text, message.status) for message in await other.get("c")] == [("half", "interrupted")]
+        assert [(message.text, message.status) for message in await other.get("c")] == 2 * [("half", "interrupted")]
 
 
 async def test_a_reply_whose_end_is_cancelled_at_any_moment_has_ended(stores: Any, face: str) -> None:
