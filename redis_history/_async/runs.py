@@ -16,7 +16,7 @@ from redis_history import operations as ops
 from redis_history._async._runtime import Canceller, Signal, uninterrupted, wait_for_unfinished
 from redis_history._async.replies import AsyncReply
 from redis_history._validation import check_name, check_seconds, check_text
-from redis_history.errors import InvalidInputError, RedisHistoryError, RunLostError, RunStopped
+from redis_history.errors import BackendRefusedError, InvalidInputError, RedisHistoryError, RunLostError, RunStopped
 from redis_history.events import Cursor, HistoryRestored, MessagesAppended, ReplyEnded, Reset
 from redis_history.model import Message, Role, tool, tool_result
 from redis_history.model.helpers import MessageFields
@@ -270,7 +270,8 @@ class AsyncRun:
         except RunLostError:
             self._lost = True
         except RedisHistoryError as error:
-            _logger.warning("run %s could not be ended, so it expires: %s", self.run_id, error)
+            if self._fence is not None or not isinstance(error, BackendRefusedError):  # else it has not begun
+                _logger.warning("run %s could not be ended, so it expires: %s", self.run_id, error)
         finally:
             await self._keeper.forget(self)
             self._fence = None

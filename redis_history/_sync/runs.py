@@ -17,7 +17,7 @@ from redis_history import operations as ops
 from redis_history._sync._runtime import Canceller, Signal, uninterrupted, wait_for_unfinished
 from redis_history._sync.replies import Reply
 from redis_history._validation import check_name, check_seconds, check_text
-from redis_history.errors import InvalidInputError, RedisHistoryError, RunLostError, RunStopped
+from redis_history.errors import BackendRefusedError, InvalidInputError, RedisHistoryError, RunLostError, RunStopped
 from redis_history.events import Cursor, HistoryRestored, MessagesAppended, ReplyEnded, Reset
 from redis_history.model import Message, Role, tool, tool_result
 from redis_history.model.helpers import MessageFields
@@ -265,7 +265,8 @@ class Run:
         except RunLostError:
             self._lost = True
         except RedisHistoryError as error:
-            _logger.warning("run %s could not be ended, so it expires: %s", self.run_id, error)
+            if self._fence is not None or not isinstance(error, BackendRefusedError):  # else it has not begun
+                _logger.warning("run %s could not be ended, so it expires: %s", self.run_id, error)
         finally:
             self._keeper.forget(self)
             self._fence = None

@@ -81,6 +81,16 @@ def test_a_run_is_stopped_and_ends_on_a_full_server(own_server: Start) -> None:
             run.append(user("works again"))
 
 
+def test_a_run_whose_beginning_is_refused_has_no_end(own_server: Start, caplog: pytest.LogCaptureFixture) -> None:
+    server = own_server()
+    with HistoryStore(server.url) as store, server.client() as client:
+        store.append("c", user("x"))
+        client.config_set("min-replicas-to-write", 1)
+        with pytest.raises(BackendRefusedError, match="NOREPLICAS"), store.run("c"):
+            pass
+    assert caplog.messages == []
+
+
 def test_subscribers_to_all_conversations_find_a_run_that_they_were_not_notified_of(own_server: Start) -> None:
     server = own_server(tcp=True)
     with (
