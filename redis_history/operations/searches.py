@@ -63,6 +63,8 @@ MAX_SCANNED_CHARACTERS: Final = 20_000_000
 _EACH: Final = 10
 #: How often a reindexing looks for conversations that were created in the meantime.
 _PASSES: Final = 4
+#: RediSearch's MAXSEARCHRESULTS.
+_DEEPEST: Final = 1_000_000
 #: A longer query is parsed, and more matches are ranked, in a thread, because it would block the event loop.
 _SHORT_QUERY: Final = 1_000
 _FEW_MATCHES: Final = 1_000
@@ -95,6 +97,7 @@ class Asked(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         check_range(self.limit, self.offset)
+        check_integer(self.limit + self.offset, "limit + offset", 0, _DEEPEST, error=InvalidInputError)
         check_limit(self.token_cap, "token_cap")
         check_function(self.token_counter, "token_counter", "a function from a str to an int", error=InvalidInputError)
         check_integer(self.context, "context", 0, 100, error=InvalidInputError)

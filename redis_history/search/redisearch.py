@@ -44,7 +44,6 @@ ARCHIVED: Final = b"z"
 VECTOR: Final = b"v"
 
 _MAX_TAG_BYTES: Final = 2048
-_DEEPEST: Final = 1_000_000  # RediSearch's MAXSEARCHRESULTS
 _SEPARATOR: Final = b","
 _SCORER: Final = b"DISMAX"
 #: For several conversations, where more messages match than are listed: rare terms and short messages come first.
@@ -137,12 +136,8 @@ def search_commands(
     - "questions": the questions that match a word, unless the filters may keep out the messages after them;
     - "dated": the messages from the times that the query names.
 
-    Raises InvalidInputError for an empty scope, and for a depth that no server supports.
+    Raises InvalidInputError for an empty scope.
     """
-    if depth > _DEEPEST:
-        raise InvalidInputError(
-            f"a search gives at most {_DEEPEST:,} messages: limit and offset together are {depth:,}"
-        )
     if filters.impossible:
         return []
     make = _Commands(index, scope, filters, language)

@@ -379,3 +379,12 @@ async def test_days_are_those_of_the_time_zone(talk: Any) -> None:
     assert '"time":"2026-05-07 20:00 UTC"' in await run
     with pytest.raises(InvalidInputError, match="time_zone must be a tzinfo"):
         await talk.search("days", "report", time_zone="Europe/Berlin")
+
+
+async def test_a_search_for_more_than_servers_give_is_refused(store: Any) -> None:
+    await store.append("c", user("needle"))
+    assert len(await store.search("c", "needle", limit=999_999, offset=0, token_cap=10**30)) == 1
+    for wrong in ({"limit": 2**31}, {"limit": 10**30}, {"offset": 999_991}):
+        for call in (store.search("c", "needle", **wrong), store.search_all("needle", **wrong)):
+            with pytest.raises(InvalidInputError, match=r"limit \+ offset must be .* 1,000,000"):
+                await call
