@@ -68,7 +68,7 @@ class AsyncRun:
         self._rung = False  # the server has woken this run
         self._signal: Signal | None = None  # is set when it has the run, is asked to stop, or has lost it
         self._error: RedisHistoryError | None = None  # of waiting
-        self._interrupted_since: datetime | None = None  # when the first of the interrupted runs right before began
+        self._unsettled_from: int | None = None  # the first sequence of the interrupted runs right before
         self._cursor: Cursor | None = None  # up to which `messages` has read
         self._newest = 0  # the newest sequence that `messages` has seen
         self._newest_at: datetime | None = None  # the time of the newest message when the run began
@@ -212,8 +212,8 @@ class AsyncRun:
             self._cursor = head.cursor
             for message in head.newest.messages:
                 self._newest, self._newest_at = message.sequence or 0, message.timestamp
-            if self._interrupted_since is not None:
-                await self._settle("interrupted", since=self._interrupted_since)
+            if self._unsettled_from is not None:
+                await self._settle("interrupted", start=self._unsettled_from)
         except BaseException:
             await uninterrupted(self._abandon, self._unfinished)
             raise
@@ -254,8 +254,8 @@ class AsyncRun:
         self._ended = True
         try:
             await wait_for_unfinished(self._ends_of_replies)
-            if not self._lost and self._interrupted_since is not None:  # its reply may have ended only now
-                await self._settle("interrupted", since=self._interrupted_since)
+            if not self._lost and self._unsettled_from is not None:  # its reply may have ended only now
+                await self._settle("interrupted", start=self._unsettled_from)
             if status != "completed" and self._own and not self._lost:
                 await self._settle(status)
             fence = self._fence
@@ -278,17 +278,15 @@ class AsyncRun:
         if self._lost:
             _logger.info("run %s of conversation %r was lost before its end", self.run_id, self.conversation_id[:80])
 
-    async def _settle(self, status: RunStatus, since: datetime | None = None) -> None:
-        """Append results for the tool calls that this run, or an interrupted run that began at `since`, left open."""
+    async def _settle(self, status: RunStatus, start: int | None = None) -> None:
+        """Append results for open calls of this run, or of interrupted ones, which began at the sequence `start`."""
         page = await self._store.backend.execute(ops.ReadPage(self.conversation_id, _LOOKED_AT, newest=True))
         for message, calls in open_calls(page.messages):
             if message.status == "streaming":
                 continue
-            if since is None and message.id not in self._own:
+            if start is not None and (message.sequence or 0) < start:
                 continue
-            if since is not None and (
-                message.timestamp is None or message.timestamp < since or message.id in self._own
-            ):
+            if (message.id in self._own) is not (start is None):
                 continue
             said = f"The call was {'stopped' if status == 'stopped' else 'interrupted'} before it returned."
             results = [tool_result(call.id, said, is_error=True, name=call.name) for call in calls]

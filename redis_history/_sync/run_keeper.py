@@ -132,7 +132,7 @@ class RunKeeper:
                 self._renew_at = time.monotonic() + RENEW_SECONDS
             self._held[run.run_id] = run
             run._fence = outcome.fence
-            run._interrupted_since = outcome.interrupted_since
+            run._unsettled_from = outcome.unsettled_from
             self._start_job()
         run._is_stopping(outcome)
         run._notify()

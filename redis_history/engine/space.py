@@ -101,8 +101,9 @@ class Run:
     expires: float
     ended_at: datetime | None = None
     reason: str | None = None
-    #: When the run before it began, if that was interrupted.
-    interrupted_since: datetime | None = None
+    #: The first sequence that its messages may have, and that of the interrupted runs right before it.
+    first: int = 0
+    unsettled_from: int | None = None
 
     @property
     def is_active(self) -> bool:
@@ -138,15 +139,16 @@ class Runs:
         """Seconds until the active run expires."""
         return None if self.active is None else self.active.expires - time.time()
 
-    def begin(self, waiter: RunWaiter, kind: LeaseKind, seconds: float) -> Run:
-        """Begin the run of a waiter."""
+    def begin(self, waiter: RunWaiter, kind: LeaseKind, seconds: float, newest: int) -> Run:
+        """Begin the run of a waiter, after the sequence `newest`."""
         self.fence += 1
         fence, former = RunFence(self.fence, waiter.run_id, kind), self.run
         before = None
         if former is not None and former.status == "interrupted":
-            before = former.interrupted_since or former.started_at
+            before = former.unsettled_from or former.first
         ends = time.time() + seconds
-        self.run = Run(fence, waiter.agent_name, "active", datetime.now(UTC), ends, interrupted_since=before)
+        now = datetime.now(UTC)
+        self.run = Run(fence, waiter.agent_name, "active", now, ends, first=newest + 1, unsettled_from=before)
         self.last_ids.append(waiter.run_id)
         return self.run
 

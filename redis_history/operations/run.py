@@ -35,15 +35,15 @@ class RunOutcome(Struct, frozen=True):
     """The outcome of an operation on the run of a conversation: whether it was `done`, and the newest run.
 
     `fence`: for TakeRun, the right to write of the caller that has the run now; `lost`: the run id of a caller whose
-    run has ended, or that left the queue. `interrupted_since`: when the first of the interrupted runs right before it
-    began. `expires`: seconds until the present run expires; None without one.
+    run has ended, or that left the queue. `unsettled_from`: the first sequence of the interrupted runs right before
+    it. `expires`: seconds until the present run expires; None without one.
     """
 
     done: bool
     run: RunInfo | None = None
     fence: RunFence | None = None
     lost: str | None = None
-    interrupted_since: datetime | None = None
+    unsettled_from: int | None = None
     expires: float | None = None
 
 
@@ -84,7 +84,7 @@ class TakeRun(OnConversation, Op[RunOutcome], frozen=True):
         for run_id, agent in self.callers:
             run = runs.run
             if run is not None and run.fence.run_id == run_id and run.is_active:
-                return _outcome(name, runs, True, fence=run.fence, interrupted_since=run.interrupted_since)
+                return _outcome(name, runs, True, fence=run.fence, unsettled_from=run.unsettled_from)
             if run_id in runs.last_ids:
                 return _outcome(name, runs, False, lost=run_id)
             at = next((index for index, (waiter, _) in enumerate(runs.queue) if waiter.run_id == run_id), None)
@@ -99,9 +99,10 @@ class TakeRun(OnConversation, Op[RunOutcome], frozen=True):
             first = runs.queue[0][0]
             if first.run_id in own:
                 del runs.queue[0]
-                run = runs.begin(first, self.kind, self.seconds)
+                conversation = space.find(name)
+                run = runs.begin(first, self.kind, self.seconds, 0 if conversation is None else conversation.sequence)
                 space.announce_run(name, self.kind)
-                return _outcome(name, runs, True, fence=run.fence, interrupted_since=run.interrupted_since)
+                return _outcome(name, runs, True, fence=run.fence, unsettled_from=run.unsettled_from)
             space.ring(name, first.run_id)
         if not self.wait and any(waiter.run_id in own for waiter, _ in runs.queue):
             runs.queue = [place for place in runs.queue if place[0].run_id not in own]
@@ -259,7 +260,7 @@ def _read(conversation_id: str, kind: LeaseKind, settings: Settings, reply: list
     fence = before = None
     number, _, _, _, _, ends, *_, former = _decode(run) if run else (0, 0, 0, 0, 0, 0, 0)
     if what == b"taken" and info is not None:
-        fence, before = RunFence(number, info.run_id, kind), _time(former) if former else None
+        fence, before = RunFence(number, info.run_id, kind), former or None
     lost = run_id.decode() if what == b"lost" and run_id else None
     return _Reply(
         what, RunOutcome(what in _DONE, info, fence, lost, before, expires), b"%d" % number, (ends - now) / 1000

@@ -418,6 +418,17 @@ async def test_a_request_that_arrives_after_its_caller_has_left_begins_no_run(st
     assert (info.status, info.waiting) == ("completed", ())
 
 
+async def test_calls_of_an_interrupted_run_are_settled_whatever_their_time(stores: Any) -> None:
+    store = stores()
+    await store.append("c", assistant(tool_use("approval", "find", {}), timestamp="2100-01-01T00:00:00Z"))
+    async with store.run("c") as run:
+        await run.append(assistant(tool_use("call", "find", {}), timestamp="2020-01-01T00:00:00Z"))
+        await lose(store, run)
+    async with store.run("c"):
+        results = [result.tool_use_id for message in await store.get("c") for result in message.tool_results]
+    assert results == ["call"]
+
+
 async def test_calls_of_an_interrupted_run_are_settled_although_the_next_one_did_not_begin(stores: Any) -> None:
     store = stores()
     async with store.run("c") as run:
