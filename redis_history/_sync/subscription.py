@@ -235,7 +235,7 @@ class Subscription(Feed):
         self._read_to = after
         self._ended = False
         self._read_at = 0.0
-        self._notified = False
+        self._more = self._notified = False
         self._replies: dict[int, Progress] = {}
         self._run: RunInfo | UnsetType | None = UNSET
 
@@ -243,6 +243,11 @@ class Subscription(Feed):
     def cursor(self) -> Cursor | None:
         """After the last event that was taken; None before the subscription began."""
         return self._cursor
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the last read did not come to the newest change."""
+        return self._more
 
     def _start(self) -> None:
         if self._read_to is None:
@@ -273,6 +278,7 @@ class Subscription(Feed):
         op = ReadChanges(self.conversation_id, self._read_to, replies=self._replies, run=self._run)
         changes = self._backend.execute(op)
         self._replies = changes.replies
+        self._more = changes.more
         if not changes.more:
             self._run = changes.run
         self._read_at = 0.0 if changes.more else self._read_after(changes)

@@ -19,7 +19,7 @@ from redis_history.model import Message, Position
 from redis_history.model.message import ForkedFrom
 from redis_history.model.pairs import oldest_with_results
 from redis_history.model.replies import LEASE_SECONDS, grown, read_records
-from redis_history.model.runs import RunInfo, RunStatus, RunWaiter
+from redis_history.model.runs import FORMER_AGE, FORMER_RUNS, RunInfo, RunStatus, RunWaiter
 from redis_history.model.wire import STREAMING, decode_member, encode_member
 from redis_history.operations import Entry, LeaseKind, Precondition, refusals
 from redis_history.operations.append import Appended
@@ -109,16 +109,21 @@ class Run:
     def is_active(self) -> bool:
         return self.status in ("active", "stopping")
 
+    def info(self, chat: str, waiting: tuple[RunWaiter, ...] = (), former: tuple[RunInfo, ...] = ()) -> RunInfo:
+        more = self.started_at, self.ended_at, self.reason, waiting, self.first, former
+        return RunInfo(self.fence.run_id, chat, self.agent_name, self.status, *more)
+
 
 @dataclass(slots=True)
 class Runs:
-    """The runs of one conversation: the newest run, the waiting agents with the end of each place, and the last ids
-    that began or left."""
+    """The runs of one conversation: the newest run, those before it (see RunInfo), the waiting agents with the end of
+    each place, and the last ids that began or left."""
 
     run: Run | None = None
     queue: list[tuple[RunWaiter, float]] = field(default_factory=list)
     fence: int = 0
     last_ids: deque[str] = field(default_factory=lambda: deque(maxlen=64))
+    former: list[Run] = field(default_factory=list)
 
     def refresh(self) -> bool:
         """Note what has expired. Returns whether waiters have left."""
@@ -142,24 +147,21 @@ class Runs:
     def begin(self, waiter: RunWaiter, kind: LeaseKind, seconds: float, newest: int) -> Run:
         """Begin the run of a waiter, after the sequence `newest`."""
         self.fence += 1
-        fence, former = RunFence(self.fence, waiter.run_id, kind), self.run
-        before = None
+        fence, former, before = RunFence(self.fence, waiter.run_id, kind), self.run, None
         if former is not None and former.status == "interrupted":
             before = former.unsettled_from or former.first
-        ends = time.time() + seconds
-        now = datetime.now(UTC)
+        now, ends = datetime.now(UTC), time.time() + seconds
+        runs = [former, *self.former] if former is not None else []
+        self.former = [one for one in runs if one.ended_at and one.ended_at > now - FORMER_AGE][:FORMER_RUNS]
         self.run = Run(fence, waiter.agent_name, "active", now, ends, first=newest + 1, unsettled_from=before)
         self.last_ids.append(waiter.run_id)
         return self.run
 
     def info(self, conversation_id: str) -> RunInfo | None:
-        run = self.run
-        if run is None:
+        if self.run is None:
             return None
-        return RunInfo(
-            run.fence.run_id, conversation_id, run.agent_name, run.status, run.started_at, run.ended_at, run.reason,
-            tuple(waiter for waiter, _ in self.queue),
-        )  # fmt: skip
+        former = tuple(run.info(conversation_id) for run in self.former)
+        return self.run.info(conversation_id, tuple(waiter for waiter, _ in self.queue), former)
 
 
 @dataclass(slots=True)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from datetime import datetime
 from typing import Final
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from redis_history._async.store import AsyncHistoryStore
 from redis_history.errors import BackendUnavailableError
@@ -91,7 +90,8 @@ async def follow_answer(
         while True:
             while event is not None and not follower.done:
                 await follower.apply(event)
-                event = await changes.get(_NO_TIME)
+                # Only after all of them, the subscription says which run has written the last ones.
+                event = await changes.get(heartbeat if changes.is_behind else _NO_TIME)
             yield follower.answer
             if follower.done:
                 return
@@ -110,25 +110,21 @@ class _Follower:
         self._run_id = run_id
         self._after = after
         self._whole = whole
-        self._since: datetime | None = None
         self._known: dict[str, Message] = {}
         self._run: RunInfo | None = None
-        self._ahead: str | None = None  # the newest run, while this one was waiting
+        self._next: RunInfo | None = None  # the run that began after it
+        self._waited = False
         self.done = False
 
     @property
     def is_known(self) -> bool:
         """Whether the run has begun, or waits."""
-        return self._run is not None or self._ahead is not None
+        return self._run is not None or self._waited
 
     @property
     def answer(self) -> Answer:
         messages = sorted(self._known.values(), key=lambda one: one.position or Position(0, 0))
         return Answer(messages, self._run, self.done, self._precedes)
-
-    async def _load(self) -> None:
-        snapshot = await self._store.snapshot(self._conversation_id, limit=_MOST)
-        self._known = {one.id: one for one in snapshot.messages if self._belongs(one)}
 
     def _precedes(self, message: Message) -> bool:
         if message.role not in _ROLES or message.position is None or message.is_summary:
@@ -136,10 +132,15 @@ class _Follower:
         return message.position <= self._after if self._after is not None else self._is_older(message)
 
     def _is_older(self, message: Message) -> bool:
-        return self._since is not None and message.timestamp is not None and message.timestamp < self._since
+        run = self._run
+        if run is None or message.timestamp is None:
+            return False
+        return message.timestamp < run.started_at or _is_before(message, run)  # a restore stores old messages anew
 
     def _belongs(self, message: Message) -> bool:
-        return not self._precedes(message) and (self._whole or not self._is_older(message))
+        if self._precedes(message) or (self._next is not None and not _is_before(message, self._next)):
+            return False
+        return self._whole or not self._is_older(message)
 
     async def apply(self, event: Event) -> None:
         match event:
@@ -173,50 +174,40 @@ class _Follower:
         """Read the newest run, and `again` the messages. A run that is gone, or that never began, causes no event."""
         run = await self._store.get_run(self._conversation_id)
         if run is not None:
-            if again and self._run is not None:
-                await self._load()
-            await self.see(run)
+            await self.see(run, again=again)
         if run is None or not (run.run_id == self._run_id or self._waits(run)):
             self.done = True
 
-    async def see(self, run: RunInfo) -> None:
-        """The newest run of the conversation."""
-        if run.run_id == self._run_id:
-            if self._run is None:
-                self._since = run.started_at
-                await self._load()
-            self._run = run
-            self.done = not run.is_active
-        elif self._run is not None:  # another run has begun: the end of this one was missed
-            self._known = {
-                one.id: one for one in self._known.values() if one.timestamp is None or one.timestamp < run.started_at
-            }
-            self._run = structs.replace(self._run, status=await self._missed_status(self._run))
-            self.done = True
+    async def see(self, run: RunInfo, *, again: bool = False) -> None:
+        """The newest run of the conversation. `again`: read the messages that are known, too."""
+        own = next((one for one in (run, *run.former) if one.run_id == self._run_id), None)
+        if own is not None and (again or self._run is None):
+            snapshot = await self._store.snapshot(self._conversation_id, limit=_MOST)
+            # A run that has begun in the meantime may have written some of the messages.
+            run = await self._store.get_run(self._conversation_id) or run
+            self._known = {one.id: one for one in snapshot.messages}
+        if own is not None:
+            self._run, self.done = own, not own.is_active
         elif self._waits(run):
-            self._ahead = run.run_id
-        elif self._ahead is not None:
-            if self._ahead != run.run_id:  # another run has begun: this one was missed
-                self._since = None if self._after is not None else run.started_at
-                self._run = run
-                await self._load()
+            self._waited = True
+        elif self.is_known:  # it has left the queue, or too many runs have followed it
             self.done = True
+        self._next = self._following(run)
+        self._known = {one.id: one for one in self._known.values() if self._belongs(one)}
 
-    async def _missed_status(self, run: RunInfo) -> RunStatus:
-        """How a run has ended whose end was missed, because the next one had already begun: by its messages, which a
-        stop for another answer may have removed."""
-        if not run.is_active:
-            return run.status
-        for message_id in [one.id for one in self._known.values() if one.status == "streaming"]:
-            ended = await self._store.get_message(self._conversation_id, message_id)
-            if ended is None:
-                del self._known[message_id]
-            else:
-                self._known[message_id] = ended
-        statuses = {message.status for message in self._known.values()}
-        if statuses & {"streaming", "interrupted"}:
-            return "interrupted"
-        return "stopped" if run.status == "stopping" or "stopped" in statuses or not statuses else "completed"
+    def _following(self, newest: RunInfo) -> RunInfo | None:
+        """The first known run after this one."""
+        found = None
+        for run in (newest, *newest.former):
+            if run.run_id == self._run_id:
+                break
+            found = run
+        return found
 
     def _waits(self, run: RunInfo) -> bool:
         return any(place.run_id == self._run_id for place in run.waiting)
+
+
+def _is_before(message: Message, run: RunInfo) -> bool:
+    """Whether a message was stored before a run began."""
+    return message.sequence is not None and message.sequence < run.first_sequence

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -15,6 +15,9 @@ RENEW_SECONDS: Final = 2.0
 #: Seconds for which a place in the queue is kept without a sign of life, and between two signs of life.
 PLACE_SECONDS: Final = 5.0
 POLL_SECONDS: Final = 1.5
+#: The number of runs that are remembered after the next one has begun, and for how long.
+FORMER_RUNS: Final = 16
+FORMER_AGE: Final = timedelta(minutes=1)
 #: The maximum number of agents that wait for one conversation.
 MAX_WAITING: Final = 1000
 
@@ -39,6 +42,8 @@ class RunInfo(Struct, frozen=True):
     - `started_at` and `ended_at` are times of the server's clock, in UTC; `ended_at` is None while the run is active.
     - `stop_reason`: the reason given to `stop_run`.
     - `waiting`: the agents that wait for the next run, in order of arrival.
+    - `first_sequence`: the first that its messages may have; those before were stored before it began.
+    - `former`: the last 16 runs before it that ended less than a minute before it began, the newest first.
     """
 
     run_id: str
@@ -49,6 +54,8 @@ class RunInfo(Struct, frozen=True):
     ended_at: datetime | None = None
     stop_reason: str | None = None
     waiting: tuple[RunWaiter, ...] = ()
+    first_sequence: int = 0
+    former: tuple[RunInfo, ...] = ()
 
     @property
     def is_active(self) -> bool:

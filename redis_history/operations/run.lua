@@ -21,20 +21,21 @@
 -- out of reach. The caller knows that, see `Outage` in base.py. Its holder cannot write before it has renewed it.
 --
 -- Fields of the state: R  the newest run, as MessagePack {fence, run id, agent name, status, started, expires, ended, reason,
---   the first sequence that its messages may have, that of the first of the interrupted runs right before it, or 0}
+--   the first sequence that its messages may have, that of the first of the interrupted runs right before it, or 0, and the same of
+--   the last runs that ended shortly before, the newest first: who follows one of them may have missed its end}
 --   Q  who waits, oldest first: {{run id, agent name, since, expires}, ...}
 --   W  the newest lease of a compressor, like R; nobody waits for it
 --   f  how many leases there were; the fence of a lease is a number of this sequence
 --   Z  the ids of the last leases and of those that left: a late copy of `take` must not begin a lease that nobody holds
 local state, log, action, lease = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
-local TOMBSTONE, KEPT_IDS, MOST = 120000, 64, 1000
+local TOMBSTONE, KEPT_IDS, MOST, KEPT_RUNS, KEPT_FOR = 120000, 64, 1000, 16, 60000
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local known = redis.call('HMGET', state, lease, 'Q', 'e', 'Z', 'f', 'q')
 local run = known[1] and cmsgpack.unpack(known[1])
 local waiting = lease == 'R' and known[2]
 local queue = waiting and cmsgpack.unpack(waiting) or {}
-local FENCE, ID, AGENT, STATUS, STARTED, EXPIRES, ENDED, REASON, FIRST, SINCE = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+local FENCE, ID, AGENT, STATUS, STARTED, EXPIRES, ENDED, REASON, FIRST, SINCE, FORMER = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
 
 local active = run and (run[STATUS] == 'active' or run[STATUS] == 'stopping')
 local expired = active and run[EXPIRES] <= now
@@ -79,12 +80,13 @@ local function is_known(id) return known[4] and string.find(known[4], id, 1, tru
 local function with_id(id) return string.sub((known[4] or '') .. id .. ';', -KEPT_IDS * (#id + 1)) end
 
 local function take(id, agent)
-  local fence, since = (known[5] or 0) + 1, 0
+  local fence, since, former = (known[5] or 0) + 1, 0, {}
   -- A run that was interrupted may not have settled the calls of the one before.
   if run and run[STATUS] == 'interrupted' then since = (run[SINCE] or 0) > 0 and run[SINCE] or run[FIRST] end
-  -- With a fraction, because a message of this run may be written in the millisecond in which the one before ended.
-  local started = time[1] * 1000 + time[2] / 1000
-  run = {fence, id, agent, 'active', started, now + ARGV[3], 0, '', (known[6] or 0) + 1, since}
+  for _, one in ipairs(run and lease == 'R' and {run, unpack(run[FORMER] or {})} or {}) do
+    if #former < KEPT_RUNS and one[ENDED] > now - KEPT_FOR then former[#former + 1] = {unpack(one, 1, SINCE)} end
+  end
+  run = {fence, id, agent, 'active', now, now + ARGV[3], 0, '', (known[6] or 0) + 1, since, former}
   active = true
   redis.call('HSET', state, 'f', fence, 'Z', with_id(id))
   store()

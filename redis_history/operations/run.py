@@ -100,7 +100,8 @@ class TakeRun(OnConversation, Op[RunOutcome], frozen=True):
             if first.run_id in own:
                 del runs.queue[0]
                 conversation = space.find(name)
-                run = runs.begin(first, self.kind, self.seconds, 0 if conversation is None else conversation.sequence)
+                newest = conversation.sequence if conversation is not None else 0
+                run = runs.begin(first, self.kind, self.seconds, newest)
                 space.announce_run(name, self.kind)
                 return _outcome(name, runs, True, fence=run.fence, unsettled_from=run.unsettled_from)
             space.ring(name, first.run_id)
@@ -258,9 +259,10 @@ def _read(conversation_id: str, kind: LeaseKind, settings: Settings, reply: list
     what, run, queue, now, run_id = reply
     info, expires = read_run(conversation_id, run, queue, now, outage=settings.outage)
     fence = before = None
-    number, _, _, _, _, ends, *_, former = _decode(run) if run else (0, 0, 0, 0, 0, 0, 0)
+    packed = _decode(run) if run else [0] * 10
+    number, ends = packed[0], packed[5]
     if what == b"taken" and info is not None:
-        fence, before = RunFence(number, info.run_id, kind), former or None
+        fence, before = RunFence(number, info.run_id, kind), packed[9] or None
     lost = run_id.decode() if what == b"lost" and run_id else None
     return _Reply(
         what, RunOutcome(what in _DONE, info, fence, lost, before, expires), b"%d" % number, (ends - now) / 1000
@@ -276,23 +278,32 @@ def read_run(
     if not run:
         return None, None
     try:
-        _, run_id, agent, status, started, expires, ended, reason, *_ = _decode(run)
+        packed = _decode(run)
+        status, expires = packed[3], packed[5]
         expired = status in ("active", "stopping") and expires <= now
         if expired and not outage.excuses((expires - now) / 1000):
-            status, ended = "interrupted", expires
+            packed[3], packed[6] = "interrupted", expires
         waiting = [
             RunWaiter(place[0], place[1] or None, _time(place[2]))
             for place in (_decode(queue) if queue else ())
             if place[3] > now
         ]
-        info = RunInfo(
-            run_id, conversation_id, agent or None, status, _time(started), _time(ended) if ended else None,
-            reason or None, tuple(waiting),
-        )  # fmt: skip
+        former = tuple(_info(conversation_id, one) for one in packed[10])
+        info = _info(conversation_id, packed, tuple(waiting), former)
     except UNREADABLE as error:
         raise CorruptDataError(f"the run of conversation {conversation_id[:80]!r} is unreadable: {error}") from error
     left = 1.0 if expired else (expires - now) / 1000
     return info, left if info.is_active else None
+
+
+def _info(
+    conversation_id: str, packed: list[Any], waiting: tuple[RunWaiter, ...] = (), former: tuple[RunInfo, ...] = ()
+) -> RunInfo:
+    _, run_id, agent, status, started, _, ended, reason, first = packed[:9]
+    return RunInfo(
+        run_id, conversation_id, agent or None, status, _time(started), _time(ended) if ended else None,
+        reason or None, waiting, first, former,
+    )  # fmt: skip
 
 
 def is_active(run: bytes) -> bool:

@@ -57,7 +57,8 @@ def conversation_shape(conversation: Conversation) -> dict[str, Any]:
 def run_shape(run: RunInfo) -> dict[str, Any]:
     """A run: `Run` in the documentation of the HTTP interface."""
     shape: dict[str, Any] = to_json(run)
-    del shape["conversation_id"]
+    for name in ("conversation_id", "first_sequence", "former"):
+        del shape[name]
     return shape
 
 

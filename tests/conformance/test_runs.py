@@ -60,6 +60,23 @@ async def test_one_run_at_a_time(stores: Any) -> None:
     assert await other.get_run("nobody ever ran") is None
 
 
+async def test_the_last_runs_are_known_when_the_next_one_has_begun(stores: Any) -> None:
+    store = stores()
+    runs = [store.run("c", agent_name=f"agent {number}") for number in range(18)]
+    for run in runs:
+        async with run:
+            await run.append(assistant(f"by {run.agent_name}"))
+    async with store.run("c"):
+        info = await store.get_run("c")
+        assert info.first_sequence == 19
+        assert [(one.run_id, one.first_sequence) for one in info.former] == [
+            (run.run_id, number) for number, run in reversed([*enumerate(runs, 1)][2:])
+        ]
+        first = info.former[0]
+        assert (first.agent_name, first.status, first.former) == ("agent 17", "completed", ())
+        assert first.started_at <= first.ended_at <= info.started_at
+
+
 @pytest.mark.smoke
 async def test_waiters_take_over_in_the_order_of_arrival(stores: Any) -> None:
     first, others = stores(), [stores() for _ in range(2)]

@@ -360,7 +360,8 @@ async def test_a_stream_has_nothing_of_the_run_that_follows(store: AsyncHistoryS
             chunks.append(await anext(stream))
         await run.append(assistant("last"))
     async with store.run(CHAT) as run:
-        await run.append(assistant("of another"))
+        for number in range(120):  # more changes than one read has
+            await run.append(assistant(f"of another {number}"))
         chunks += [chunk async for chunk in stream]
     assert text_in(chunks) == "first last"
     assert chunks[-1]["type"] == "finish"

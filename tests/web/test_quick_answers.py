@@ -1,0 +1,68 @@
+"""Streams of answers that are so short that a reader learns of several runs at once."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from redis_history import AsyncHistoryStore, assistant, user
+from redis_history.errors import RunStopped
+from redis_history.integrations.ag_ui import events
+from redis_history.integrations.ai_sdk import ui_message_stream
+from tests.support.servers import RealServer, until
+from tests.web.chatting import CHAT
+
+ENDS = {"completed": 0, "failed": 1, "stopped": 2, "empty": 0}
+FORMS: Any = {
+    "ai-sdk": (ui_message_stream, ["finish", "error", "abort"]),
+    "ag-ui": (events, ["RUN_FINISHED", "RUN_ERROR", "RUN_FINISHED"]),
+}
+
+
+@pytest.mark.parametrize("protocol", FORMS)
+@pytest.mark.parametrize("where", ["memory", "server"])
+async def test_streams_have_nothing_of_other_runs(
+    server: RealServer, namespace: str, where: str, protocol: str
+) -> None:
+    url = "memory://" if where == "memory" else server.url
+    form, ends = FORMS[protocol]
+    async with AsyncHistoryStore(url, namespace=namespace) as store:
+        runs = {how: store.run(CHAT, wait=20) for how in ENDS}
+        await store.append(CHAT, user("Hi"))
+
+        async def write(how: str) -> None:
+            with suppress(RunStopped, ZeroDivisionError):
+                async with runs[how] as run:
+                    if how != "empty":
+                        await run.append_many([assistant("It "), assistant("is ")])
+                        await run.append(assistant(how))
+                    if how == "failed":
+                        raise ZeroDivisionError
+                    if how == "stopped":
+                        await store.stop_run(CHAT)
+                        await run.wait_stop()
+
+        async def rest(stream: Any) -> tuple[str, str]:
+            found = [one if isinstance(one, dict) else one.model_dump() async for one in stream if one]
+            return "".join(one.get("delta") or "" for one in found), found[-1]["type"]
+
+        async def all_wait() -> bool:
+            run = await store.get_run(CHAT)
+            return run is not None and len(run.waiting) == len(runs)
+
+        async with store.run(CHAT):
+            writing = [asyncio.create_task(write(how)) for how in runs]
+            await until(all_wait)
+            early = {how: form(store, CHAT, run_id=run.run_id) for how, run in runs.items()}
+            for stream in early.values():
+                await anext(stream)  # it waits
+        await asyncio.gather(*writing)
+        async with store.run(CHAT) as run:
+            await run.append(assistant("of another"))
+            for how, ended in runs.items():
+                wanted = "" if how == "empty" else f"It is {how}", ends[ENDS[how]]
+                assert await rest(early[how]) == wanted
+                assert await rest(form(store, CHAT, run_id=ended.run_id)) == wanted  # too late
