@@ -107,7 +107,7 @@ class Search(OnConversation, Op[SearchMatches | None], frozen=True):
             yield from fill_index(settings, 0.0)
         alias = index.alias(self.conversation_id)
         commands = _commands(self, index, alias, _SCOPE, DEPTH)
-        count = count_command(alias, _SCOPE)
+        count = count_command(alias)
         for _ in range(_MARKINGS):
             if index.scripts:
                 reply = _one_reply((yield self._calls(settings, count, commands)))

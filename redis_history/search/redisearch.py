@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, count
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
@@ -52,6 +53,9 @@ _SCORER_OF_MANY: Final = b"BM25STD"
 _QUESTION: Final = b"?"
 #: Before a word of a writer's name, so that it is no participant's id: `tag` makes no value that begins like this.
 _NAMED: Final = b"%:"
+#: The end of each command. No timeout: after it the server returns a part of the results, and over RESP2 it does not
+#: say so.
+_WHOLE: Final = (b"TIMEOUT", b"0", b"DIALECT", b"2")
 
 
 class Namespace:
@@ -59,6 +63,9 @@ class Namespace:
 
 
 NAMESPACE: Final = Namespace()
+
+#: Parameters of a query: values by their names.
+Parameters = dict[bytes, bytes]
 
 #: From the key of a document to its conversation (anything hashable and sortable) and sequence; None: not a document.
 Place = Callable[[bytes], tuple[Any, int] | None]
@@ -142,38 +149,51 @@ def search_commands(
         return []
     make = _Commands(index, scope, filters, language)
     commands = []
+    words: list[bytes] = []  # and prefixes, with their parameters
+    values: Parameters = {}
     for term in query.terms:
-        words, values = make.words([term])
-        commands.append(("term", make.of_words(words, values, depth, stemmed=term.kind != "phrase")))
+        text, named = make.term(term)
+        scoring = make.exact
+        if term.kind != "phrase":
+            scoring = make.stemmed
+            words.append(text)
+            values |= named
+        commands.append(("term", make.command(b"(%b)" % text, named, depth, scoring)))
     if not depth:
         return commands
     if vector is not None:
         commands.append(("nearest", make.nearest(vector, near)))
     if query.terms and query.periods:
         commands.append(("dated", make.dated(query.periods)))
-    words, values = make.words([term for term in query.terms if term.kind != "phrase"])
     if not words:
         return commands
+    any_word = b"(%b)" % b"|".join(words)
     if len(words) > 1:
-        commands.append(("together", make.of_words(words, values, depth)))
+        # With a scope, the score of a|b is the score of a or b (RediSearch 2.10), and of optional terms the sum.
+        wanted = b"(%b=>{$weight:0}) (~%b)" % (any_word, b" ~".join(words))
+        commands.append(("together", make.command(wanted, values, depth, make.stemmed)))
     if query.names:
-        names = [_NAMED + tag(word) for word in query.names]
-        commands.append(("authors", make.tagged(PARTICIPANT, names, (), make.shared, 0)))
-        commands.append(("authored", make.tagged(PARTICIPANT, names, words, values, MAX_LISTED)))
+        named = {}
+        by = make.any_tag(PARTICIPANT, [_NAMED + tag(word) for word in query.names], named)
+        commands.append(("authors", make.command(b"(%b)" % by, named, 0, make.stemmed)))
+        wanted = b"(%b) %b" % (by, any_word)
+        commands.append(("authored", make.command(wanted, named | values, MAX_LISTED, make.stemmed)))
     if not filters.selects:
-        commands.append(("questions", make.tagged(ROLE, [_QUESTION], words, values, MAX_LISTED)))
+        named = {}
+        wanted = b"(%b) %b" % (make.any_tag(ROLE, [_QUESTION], named), any_word)
+        commands.append(("questions", make.command(wanted, named | values, MAX_LISTED, make.stemmed)))
     return commands
-
-
-def count_command(index: bytes, scope: Sequence[str]) -> list[bytes]:
-    """FT.SEARCH that only counts (`Found.total`) the documents of conversations. Its cost grows with their number.
-    Raises InvalidInputError for an empty scope."""
-    make = _Commands(index, scope, ANYTHING, UNSTEMMED)
-    return make.command(make.within, make.shared, (b"NOCONTENT",), 0)
 
 
 #: The index of the tag of the first conversation in a command.
 SCOPE_AT: Final = 6
+
+
+def count_command(index: bytes) -> list[bytes]:
+    """FT.SEARCH that only counts (`Found.total`) the documents of the conversation whose tag comes to SCOPE_AT. Its
+    cost grows with their number."""
+    text = b"@%b:{$p}" % CONVERSATION
+    return [b"FT.SEARCH", index, text, b"PARAMS", b"2", b"p", b"", b"NOCONTENT", b"LIMIT", b"0", b"0", *_WHOLE]
 
 
 def count_at(command: Sequence[bytes]) -> int:
@@ -182,8 +202,8 @@ def count_at(command: Sequence[bytes]) -> int:
 
 
 class _Commands:
-    """Makes the commands of a search. The scope and the filters (`within`), which are not scored, begin each query, and
-    their parameters (`shared`) come first."""
+    """Makes the commands of a search. The scope and the filters, which are not scored, begin each query, and their
+    parameters come first. `stemmed` and `exact`: how words are searched for and scored."""
 
     def __init__(self, index: bytes, scope: Sequence[str] | Namespace, filters: Filters, language: str) -> None:
         if not isinstance(scope, Namespace) and (isinstance(scope, str) or not scope):
@@ -191,107 +211,83 @@ class _Commands:
         self._index = index
         self._language = language
         scorer = _SCORER_OF_MANY if isinstance(scope, Namespace) or len(scope) > 1 else _SCORER
-        self._scored = (b"NOCONTENT", b"WITHSCORES", b"SCORER", scorer)
-        self.shared: list[bytes] = []
-        clauses = [] if isinstance(scope, Namespace) else [_any_tag(CONVERSATION, map(tag, scope), self.shared)]
+        self.exact: Sequence[bytes] = (b"NOCONTENT", b"WITHSCORES", b"SCORER", scorer, b"VERBATIM")
+        stems = language != UNSTEMMED
+        self.stemmed = (*self.exact[:4], b"LANGUAGE", language.encode()) if stems else self.exact
+        self._names = map(b"p%d".__mod__, count())
+        self._shared: Parameters = {}
+        clauses = [] if isinstance(scope, Namespace) else [self.any_tag(CONVERSATION, map(tag, scope), self._shared)]
         if filters is not ANYTHING:
-            clauses += _filtered(filters, self.shared)
-        self.within = b" ".join([b"(%b)" % clause for clause in clauses])
+            clauses += self._filtered(filters)
+        self._within = b"(%b)" % b") (".join(clauses) if clauses else b""
 
-    def words(self, terms: Iterable[Term]) -> tuple[list[bytes], list[bytes]]:
-        """The terms in the language of queries, and the values of all parameters."""
-        found, values = [], [*self.shared]
-        for term in terms:
-            names = []
-            for word in forms(term.words[0], self._language) if term.kind == "word" else term.words:
-                names.append(b"$p%d" % len(values))
-                values.append(word.encode())
-            if term.kind == "prefix":
-                found.append(names[0] + b"*")
-            elif len(names) == 1:
-                found.append(names[0])
-            elif term.kind == "word":
-                found.append(b"(%b)" % b"|".join(names))
-            else:
-                # Each in parentheses: RediSearch 8 reorders three or more bare parameters, and then finds nothing.
-                found.append(b"((%b)=>{$slop:0;$inorder:true})" % b" ".join([b"(%b)" % name for name in names]))
-        return found, values
+    def term(self, term: Term) -> tuple[bytes, Parameters]:
+        """A term in the language of queries."""
+        words = forms(term.words[0], self._language) if term.kind == "word" else term.words
+        values = dict(zip(self._names, map(str.encode, words), strict=False))
+        if term.kind == "prefix":
+            return b"$%b*" % next(iter(values)), values
+        if len(values) == 1:
+            return b"$%b" % next(iter(values)), values
+        if term.kind == "word":
+            return b"($%b)" % b"|$".join(values), values
+        # Each in parentheses: RediSearch 8 reorders three or more bare parameters, and then finds nothing.
+        return b"((($%b))=>{$slop:0;$inorder:true})" % b") ($".join(values), values
 
-    def of_words(self, words: Sequence[bytes], values: list[bytes], depth: int, *, stemmed: bool = True) -> list[bytes]:
-        wanted = b"(%b)" % b"|".join(words)
-        if len(words) > 1:
-            # With a scope, the score of a|b is the score of a or b (RediSearch 2.10), and of optional terms the sum.
-            wanted = b"(%b=>{$weight:0}) (%b)" % (wanted, b" ".join([b"~" + one for one in words]))
-        return self._ranked(wanted, values, depth, stemmed=stemmed)
-
-    def tagged(
-        self, field: bytes, tags: Iterable[bytes], words: Sequence[bytes], values: list[bytes], depth: int
-    ) -> list[bytes]:
-        """The messages with any of these tags that match any of the words, if there are any."""
-        values = [*values]
-        wanted = b"(%b)" % b"|".join(words) if words else b""
-        return self._ranked(b"(%b) %b" % (_any_tag(field, tags, values), wanted), values, depth)
+    def any_tag(self, field: bytes, tags: Iterable[bytes], values: Parameters) -> bytes:
+        """The messages with any of these tags, whose parameters are added to the `values`."""
+        named = dict(zip(self._names, tags, strict=False))
+        values |= named
+        # A single tag is scored like a word, whatever its weight (RediSearch 2.10). A union obeys its weight.
+        names = [*named] if len(named) > 1 else 2 * [*named]
+        return b"(@%b:{$%b})=>{$weight:0}" % (field, b"|$".join(names))
 
     def dated(self, periods: Sequence[Period]) -> list[bytes]:
-        values = [*self.shared]
-        spans = [[_parameter(values, b"%d" % time) for time in period] for period in periods]
-        times = b"|".join([b"@%b:[%b (%b]" % (TIME, *span) for span in spans])
-        return self.command(b"%b (%b)" % (self.within, times), values, (b"NOCONTENT", b"WITHSCORES"), MAX_LISTED)
+        values: Parameters = {}
+        times = []
+        for begin, end in periods:
+            first, last = next(self._names), next(self._names)
+            values |= {first: b"%d" % begin, last: b"%d" % end}
+            times.append(b"@%b:[$%b ($%b]" % (TIME, first, last))
+        return self.command(b"(%b)" % b"|".join(times), values, MAX_LISTED, (b"NOCONTENT", b"WITHSCORES"))
 
-    def nearest(self, vector: bytes, count: int) -> list[bytes]:
-        values = [*self.shared]
-        near = VECTOR, _parameter(values, vector), _parameter(values, b"%d" % count)
-        text = b"(%b)=>[KNN %b @%b %b AS d]" % (self.within or b"*", near[2], near[0], near[1])
-        return self.command(text, values, (b"RETURN", b"1", b"d", b"SORTBY", b"d"), count)
+    def nearest(self, vector: bytes, number: int) -> list[bytes]:
+        near, most = next(self._names), next(self._names)
+        values = {near: vector, most: b"%d" % number}
+        command = self.command(b"", values, number, (b"RETURN", b"1", b"d", b"SORTBY", b"d"))
+        command[2] = b"(%b)=>[KNN $%b @%b $%b AS d]" % (self._within or b"*", most, VECTOR, near)
+        return command
 
-    def _ranked(self, wanted: bytes, values: list[bytes], depth: int, *, stemmed: bool = True) -> list[bytes]:
-        stems = stemmed and self._language != UNSTEMMED
-        stemming = (b"LANGUAGE", self._language.encode()) if stems else (b"VERBATIM",)
-        return self.command(b"%b %b" % (self.within, wanted), values, (*self._scored, *stemming), depth)
+    def command(self, wanted: bytes, values: Parameters, depth: int, options: Sequence[bytes]) -> list[bytes]:
+        values = self._shared | values
+        parameters = (b"PARAMS", b"%d" % (2 * len(values)), *chain(*values.items())) if values else ()
+        text = b"%b %b" % (self._within, wanted)
+        return [b"FT.SEARCH", self._index, text, *parameters, *options, b"LIMIT", b"0", b"%d" % depth, *_WHOLE]
 
-    def command(self, text: bytes, values: Sequence[bytes], options: Sequence[bytes], depth: int) -> list[bytes]:
-        command = [b"FT.SEARCH", self._index, text]
-        if values:
-            command += (b"PARAMS", b"%d" % (2 * len(values)))
-            for at, value in enumerate(values):
-                command += (b"p%d" % at, value)
-        # No timeout: after it the server returns a part of the results, and over RESP2 it does not say so.
-        return [*command, *options, b"LIMIT", b"0", b"%d" % depth, b"TIMEOUT", b"0", b"DIALECT", b"2"]
-
-
-def _filtered(filters: Filters, values: list[bytes]) -> Iterator[bytes]:
-    for field, names in (
-        (ROLE, filters.roles),
-        (PARTICIPANT, filters.participant_ids),
-        (TOOLS, filters.tool_names),
-        (SCOPE, None if filters.scope is None else (filters.scope,)),
-    ):
-        if names is not None:
-            yield _any_tag(field, sorted(map(tag, names)), values)
-    if filters.since is not None or filters.before is not None:
-        # To the microsecond. `Filters.wants` compares the positions within one.
-        first = filters.first
-        since = b"-inf" if first is None else _parameter(values, b"%d" % first.timestamp)
-        before = b"+inf" if filters.before is None else _parameter(values, b"%d" % filters.before.timestamp)
-        if filters.before is not None and filters.before.sequence <= 0:
-            before = b"(" + before
-        yield b"@%b:[%b %b]" % (TIME, since, before)
-    if filters.archived is True:
-        yield _any_tag(ARCHIVED, (b"1",), values)
-    elif filters.archived is False:
-        yield b"-@%b:{1}" % ARCHIVED
-
-
-def _any_tag(field: bytes, tags: Iterable[bytes], values: list[bytes]) -> bytes:
-    names = [_parameter(values, one) for one in tags]
-    # A single tag is scored like a word, whatever its weight (RediSearch 2.10). A union obeys its weight.
-    return b"(@%b:{%b})=>{$weight:0}" % (field, b"|".join(names * 2 if len(names) == 1 else names))
-
-
-def _parameter(values: list[bytes], value: bytes) -> bytes:
-    """Add the value of a parameter. Returns its name."""
-    values.append(value)
-    return b"$p%d" % (len(values) - 1)
+    def _filtered(self, filters: Filters) -> Iterator[bytes]:
+        for field, names in (
+            (ROLE, filters.roles),
+            (PARTICIPANT, filters.participant_ids),
+            (TOOLS, filters.tool_names),
+            (SCOPE, None if filters.scope is None else (filters.scope,)),
+        ):
+            if names is not None:
+                yield self.any_tag(field, sorted(map(tag, names)), self._shared)
+        if filters.since is not None or filters.before is not None:
+            # To the microsecond. `Filters.wants` compares the positions within one.
+            bounds = [b"-inf", b"+inf"]
+            for at, position in enumerate((filters.first, filters.before)):
+                if position is not None:
+                    name = next(self._names)
+                    self._shared[name] = b"%d" % position.timestamp
+                    bounds[at] = b"$" + name
+            if filters.before is not None and filters.before.sequence <= 0:
+                bounds[1] = b"(" + bounds[1]
+            yield b"@%b:[%b %b]" % (TIME, *bounds)
+        if filters.archived is True:
+            yield self.any_tag(ARCHIVED, (b"1",), self._shared)
+        elif filters.archived is False:
+            yield b"-@%b:{1}" % ARCHIVED
 
 
 class Found(NamedTuple):

@@ -12,7 +12,7 @@ from redis_history import HistoryStore, Position, user
 from redis_history.errors import ConfigurationError, CorruptDataError, InvalidInputError
 from redis_history.model.filters import make_filters
 from redis_history.search.query import parse_query
-from redis_history.search.redisearch import count_command, read_found, search_commands, tag
+from redis_history.search.redisearch import read_found, search_commands, tag
 from redis_history.search.text import pack
 from redis_history.search.words import LANGUAGES
 from tests.conftest import Servers
@@ -36,8 +36,6 @@ def test_long_tags_are_cut_and_stay_different() -> None:
 def test_a_scope_is_never_empty(scope: Any) -> None:
     with pytest.raises(InvalidInputError):
         search_commands(b"i", scope, parse_query("x"))
-    with pytest.raises(InvalidInputError):
-        count_command(b"i", scope)
 
 
 def test_impossible_searches_are_not_sent() -> None:
