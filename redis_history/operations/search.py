@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 from msgspec import Struct, structs
 
@@ -67,27 +67,18 @@ class SearchMatches(Struct, frozen=True):
     questions: Matches | None = None
 
     @classmethod
-    def of(cls, names: Iterable[str], found: Sequence[Matches], *, size: int | None = None) -> SearchMatches:
-        """The matches of commands, by the names of `search_commands`."""
+    def of(cls, commands: Commands, found: Sequence[Matches], size: int | None = None, documents: int = 0) -> Self:
+        """The matches of commands."""
         terms: list[Matches] = []
-        of: dict[str, Matches] = {}
-        for name, matches in zip(names, found, strict=True):
+        of: dict[str, Any] = {"size": size, "documents": documents}
+        for (name, _), matches in zip(commands, found, strict=True):
             if name == "term":
                 terms.append(matches)
             else:
                 of[name] = matches
-        authored = of.get("authored")
-        if authored is not None:
-            authored = authored._replace(total=of["authors"].total)
-        return cls(
-            terms,
-            of.get("together"),
-            size,
-            of.get("nearest"),
-            dated=of.get("dated"),
-            authored=authored,
-            questions=of.get("questions"),
-        )
+        if authors := of.pop("authors", None):
+            of["authored"] = of["authored"]._replace(total=authors.total)
+        return cls(terms, **of)
 
 
 class Search(OnConversation, Op[SearchMatches | None], frozen=True):
@@ -110,7 +101,8 @@ class Search(OnConversation, Op[SearchMatches | None], frozen=True):
         count = count_command(alias)
         for _ in range(_MARKINGS):
             if index.scripts:
-                reply = _one_reply((yield self._calls(settings, count, commands)))
+                calls = self._calls(settings, count, commands)
+                reply = (yield calls[0]) if len(calls) == 1 else _one_reply((yield calls))
             else:
                 reply = yield from self._unscripted(settings, count, commands)
             if reply is not None and reply[2] == -2:
@@ -177,14 +169,14 @@ class Search(OnConversation, Op[SearchMatches | None], frozen=True):
         if not replies:  # a conversation without messages
             return SearchMatches([Matches(0, {})] * len(self.query.terms), size=0)
         whose = (self.conversation_id, generation)
-        found = []
+        found: list[Matches] = []
         for (name, _), total, listed in zip(commands, replies[::2], replies[1::2], strict=True):
             numbers = listed.split()
             scores = dict(zip(map(int, numbers[::2]), map(float, numbers[1::2]), strict=True))
             if name == "nearest":
                 total, scores = len(scores), {sequence: -distance for sequence, distance in scores.items()}
             found.append(Matches(total, {whose: scores}))
-        return SearchMatches.of([name for name, _ in commands], found, size=count)
+        return SearchMatches.of(commands, found, size=count)
 
 
 class SearchAll(Struct, Op[SearchMatches | None], frozen=True):
@@ -222,11 +214,10 @@ class SearchAll(Struct, Op[SearchMatches | None], frozen=True):
                 continue
             _raise_errors(replies)
             found = [matches_of(reply, settings.keyspace.document_of) for reply in replies[: len(calls)]]
-            names = [name for name, _ in commands[0]] if commands else []
-            if not names:
+            if not found:
                 return SearchMatches([Matches(0, {})] * len(self.query.terms))
-            joined = [_joined(found[at :: len(names)]) for at in range(len(names))]
-            return structs.replace(SearchMatches.of(names, joined), documents=state.documents)
+            joined = [_joined(found[at :: len(commands[0])]) for at in range(len(commands[0]))]
+            return SearchMatches.of(commands[0], joined, documents=state.documents)
         return None
 
     def _scopes(self, settings: Settings, index: SearchIndex) -> Steps[list[tuple[bytes, Sequence[str] | Namespace]]]:
@@ -312,8 +303,6 @@ def _one_reply(replies: list[list[Any]]) -> list[Any] | None:
     """The replies to calls of one search as the reply to one call; None if the conversation was replaced in the
     meantime."""
     first = replies[0]
-    if len(replies) == 1:
-        return first
     for reply in replies:
         if reply[0] != first[0]:
             return None

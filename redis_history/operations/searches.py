@@ -103,11 +103,6 @@ class Asked(Struct, frozen=True):
         check_integer(self.context, "context", 0, 100, error=InvalidInputError)
         check_time_zone(self.time_zone)
 
-    @property
-    def depth(self) -> int:
-        """Matches of each term that are ranked."""
-        return max(DEPTH, self.offset + self.limit)
-
 
 class _Searched(Struct):
     """`number` identifies the message in its conversation."""
@@ -148,17 +143,19 @@ class Searcher(Struct, frozen=True):
     def search(self, where: str | Within, asked: Asked) -> Steps[SearchHits]:
         """Search the conversation of this id, or many."""
         parse = partial(parse_query, asked.query, self.options.language, asked.time_zone)
-        query = yield from _work(parse, slow=isinstance(asked.query, str) and len(asked.query) > _SHORT_QUERY)
+        slow = isinstance(asked.query, str) and len(asked.query) > _SHORT_QUERY
+        query = (yield Work(parse)) if slow else parse()
         vector = yield from self._vector(asked)
-        if not asked.limit or not (query or vector) or asked.filters.impossible:
+        if not asked.limit or not (query.terms or vector) or asked.filters.impossible:
             return SearchHits()
+        depth = max(DEPTH, asked.offset + asked.limit)  # matches of each term that are ranked
         ids: Sequence[str] | None
         if isinstance(where, str):
             ids = (where,)
-            op: _SearchOp = Search(where, query, asked.filters, vector, asked.depth)
+            op: _SearchOp = Search(where, query, asked.filters, vector, depth)
         else:
             ids = yield from _conversations_within(where)
-            op = SearchAll(query, asked.filters, vector, asked.depth, self.options.search_wait, ids)
+            op = SearchAll(query, asked.filters, vector, depth, self.options.search_wait, ids)
         found = yield from self._matches(op)
         if found is None:
             return (yield from self._scanned(ids, asked, query, one=isinstance(where, str)))
@@ -281,7 +278,7 @@ class Searcher(Struct, frozen=True):
             numbers = list(listed)
             for start in range(0, len(numbers), _FETCHED):
                 sequences = tuple(numbers[start : start + _FETCHED])
-                [outcome] = yield ops.ReadTogether((Fetch(where[0], where[1], sequences),))
+                outcome = yield Fetch(where[0], where[1], sequences)
                 texts = yield Work(partial(index_lines, [one.message for one in outcome if one is not None]))
                 lines = iter(texts)
                 for sequence, one in zip(sequences, outcome, strict=True):
@@ -292,9 +289,9 @@ class Searcher(Struct, frozen=True):
 
     def _ranked(self, query: Query, found: SearchMatches, asked: Asked) -> Steps[SearchHits]:
         totals = [one.total for one in (*found.matches, found.together) if one is not None]
-        ranked = yield from _work(partial(_rank, found, query), slow=sum(totals) > _FEW_MATCHES)
+        ranked = (yield Work(partial(_rank, found, query))) if sum(totals) > _FEW_MATCHES else _rank(found, query)
         hits, gone = yield from self._fetched(ranked, asked)
-        return (yield from self._finished(SearchHits(hits, max(len(ranked), *totals) - gone), asked, query))
+        return (yield from self._finished(hits, max(len(ranked), *totals) - gone, asked, query))
 
     def _fetched(self, ranked: list[Ranked], asked: Asked) -> Steps[tuple[list[SearchHit], int]]:
         """The hits of a page, and how many messages were skipped. A message that was removed in the meantime, is beyond
@@ -310,8 +307,8 @@ class Searcher(Struct, frozen=True):
             for one in window:
                 sequences.setdefault(one.conversation, []).append(one.sequence)
             fetches = [Fetch(where[0], where[1], tuple(those), asked.context) for where, those in sequences.items()]
-            outcomes = yield ops.ReadTogether(tuple(fetches))
-            found = {where: iter(listed) for where, listed in zip(sequences, outcomes, strict=True)}
+            outcomes = [(yield fetches[0])] if len(fetches) == 1 else (yield ops.ReadTogether(tuple(fetches)))
+            found = dict(zip(sequences, map(iter, outcomes), strict=True))
             for one in window:
                 hit: Fetched | None = next(found[one.conversation])
                 if hit is None or (filtered and not _passes(asked.filters, hit)):
@@ -337,13 +334,14 @@ class Searcher(Struct, frozen=True):
             read += 1
             cut += yield from self._scan(conversation_id, asked, scan, room, archived, document=one)
         ranked = yield Work(partial(scan.ranked, one=one))
-        hits = SearchHits((), len(ranked), _left_out(cut, len(ids) - read, scan.size))
+        hits: list[SearchHit] = []
         for found in ranked[asked.offset : asked.offset + asked.limit]:
             conversation_id, number = found.conversation, found.sequence
             message, is_archived = scan.messages[conversation_id][number], (conversation_id, number) in archived
             context = yield from self._neighbors(conversation_id, message, asked.context, is_archived)
             hits.append(SearchHit(message, found.score, conversation_id, (), *context, is_archived))
-        return (yield from self._finished(hits, asked, scan.query))
+        incomplete = _left_out(cut, len(ids) - read, scan.size)
+        return (yield from self._finished(hits, len(ranked), asked, scan.query, incomplete))
 
     def _scan(
         self,
@@ -423,15 +421,12 @@ class Searcher(Struct, frozen=True):
             start += len(chunk)
         return written
 
-    def _finished(self, hits: SearchHits, asked: Asked, query: Query) -> Steps[SearchHits]:
+    def _finished(
+        self, hits: list[SearchHit], total: int, asked: Asked, query: Query, incomplete: str | None = None
+    ) -> Steps[SearchHits]:
         finish = partial(_cut_and_highlighted, hits, asked, query, self.options.language)
-        shown = yield from _work(finish, slow=asked.highlight or len(hits) > _FETCHED)
-        return searched_for(SearchHits(shown, hits.total, hits.incomplete), query)
-
-
-def _work(function: Callable[[], T], *, slow: bool) -> Steps[T]:
-    outcome: T = (yield Work(function)) if slow else function()
-    return outcome
+        shown = (yield Work(finish)) if asked.highlight or len(hits) > _FETCHED else finish()
+        return searched_for(SearchHits(shown, total, incomplete), query)
 
 
 def _conversations_within(within: Within) -> Steps[tuple[str, ...] | None]:

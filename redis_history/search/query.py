@@ -60,21 +60,18 @@ class Query(Struct, frozen=True):
     language: str = "english"
     names: tuple[str, ...] = ()
 
-    def __bool__(self) -> bool:
-        return bool(self.terms)
-
-    def words_of_phrases(self) -> dict[Term, tuple[Term, ...]]:
-        """The words of each phrase, as they are searched for if nothing has the phrase."""
-        phrases = [term for term in self.terms if term.kind == "phrase"]
-        return {term: _without_stop_words(_words([*term.words]), self.language) for term in phrases}
+    def words_of(self, phrase: Term) -> tuple[Term, ...]:
+        """The words of a phrase, as they are searched for if nothing has the phrase."""
+        return _without_stop_words(_words([*phrase.words]), self.language)
 
     def widened(self, totals: Sequence[int]) -> Query:
         """The query with the words of each phrase that nothing has in its place; `totals` are the matches of each
         term."""
-        words_of = self.words_of_phrases()
         terms: dict[Term, None] = {}
         for term, total in zip(self.terms, totals, strict=True):
-            terms.update(dict.fromkeys((term,) if total or term.kind != "phrase" else words_of[term]))
+            terms.update(dict.fromkeys((term,) if total or term.kind != "phrase" else self.words_of(term)))
+        if tuple(terms) == self.terms:
+            return self
         return replace(self, terms=tuple(terms)[:MAX_CANDIDATES], names=_names(terms))
 
     def rarest(self, totals: Sequence[int]) -> Query:
@@ -97,8 +94,8 @@ def parse_query(query: str, language: str = "english", zone: tzinfo = UTC) -> Qu
 
 
 def _names(terms: Iterable[Term]) -> tuple[str, ...]:
-    found = [term.words[0] for term in terms if term.kind == "word"]
-    return tuple([word for word in found if len(word) > 1 and word.isalpha()][:MAX_TERMS])
+    named = [one.words[0] for one in terms if one.kind == "word" and len(one.words[0]) > 1 and one.words[0].isalpha()]
+    return tuple(named[:MAX_TERMS])
 
 
 def _without_stop_words(found: Iterable[Term], language: str) -> tuple[Term, ...]:

@@ -20,7 +20,7 @@ import math
 import re
 from bisect import bisect
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate, compress
+from itertools import accumulate, chain, compress
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
@@ -106,12 +106,14 @@ def rank(
         for sequence in asked:
             if sequence in known and sequence > 0:  # a summary stands before the messages that follow it
                 known.setdefault(sequence + 1, 0.0)
+    unlisted = False
     for term, found in zip(query.terms, matches, strict=True):
+        unlisted = unlisted or found.total > found.listed
         # A phrase is as much evidence as its words.
         weight = len(term.words) * rareness(found.total, size)
         for conversation, listed in found.scores.items():
             _add(scores[conversation], listed, weight)
-    if together is not None and any(found.total > found.listed for found in matches):
+    if together is not None and unlisted:
         _complete(scores, together)
     ranked = [Ranked(where, n, score) for where, those in scores.items() for n, score in those.items()]
     ranked.sort(key=attrgetter("score", "conversation", "sequence"), reverse=True)
@@ -237,8 +239,8 @@ class Scan:
         self.query = query
         self._filters = filters
         self._stem = load_stemmer(language)
-        instead = (word for those in query.words_of_phrases().values() for word in those)
-        self._terms = list(dict.fromkeys((*query.terms, *instead)))
+        instead = [query.words_of(term) for term in query.terms if term.kind == "phrase"]
+        self._terms = list(dict.fromkeys(chain(query.terms, *instead)))
         self._found: list[dict[Any, dict[int, float]]] = [{} for _ in self._terms]
         self._phrases = [(at, term.words) for at, term in enumerate(self._terms) if term.kind == "phrase"]
         self._prefixes = [(at, term.word) for at, term in enumerate(self._terms) if term.kind == "prefix"]
