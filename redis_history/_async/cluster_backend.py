@@ -44,10 +44,10 @@ from redis_history._async._runtime import (
     spawn,
 )
 from redis_history._async.redis_backend import AsyncRedisBackend
-from redis_history.engine.attempts import Attempt, raise_first
 from redis_history.engine.urls import connection_settings
 from redis_history.errors import ConfigurationError
 from redis_history.operations.base import Call
+from redis_history.operations.failures import Attempt, raise_first
 
 
 class Address(NamedTuple):

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from redis_history import errors
 from redis_history import operations as ops
 from redis_history._async._runtime import Job, Signal, SummarizerCall, in_thread, is_cancelled, spawn
-from redis_history._async._steps import oldest_to_compress, scan_conversations
+from redis_history._async.reading import scan_conversations
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._validation import check_function, check_integer
 from redis_history.compaction.extractive import within
@@ -47,8 +47,10 @@ from redis_history.compaction.worker import (
 )
 from redis_history.model import Conversation, Message
 from redis_history.model.ids import new_token, rng
+from redis_history.model.ranges import stays
 from redis_history.operations import refusals
-from redis_history.operations.backend import PendingWakeups
+from redis_history.operations.backend import AsyncBackend, PendingWakeups
+from redis_history.operations.page import PAGE, next_page
 from redis_history.tokens import message_tokens
 
 _logger = logging.getLogger("redis_history")
@@ -57,6 +59,8 @@ _logger = logging.getLogger("redis_history")
 _CHECK: Final = 1.0
 #: Number of conversations in the first read for changes; `_KNOWN` if more have changed.
 _FIRST_LOOK: Final = 32
+#: Number of messages in the first read for the oldest message that may be compressed.
+_OLDEST: Final = 32
 #: Number of recently changed conversations in a read that goes further back.
 _KNOWN: Final = 1_000
 
@@ -288,7 +292,7 @@ class AsyncCompressor:
         age = self._policy.older_than
         if not isinstance(age, timedelta) or not conversation.message_count or conversation in self._work.young:
             return False
-        oldest = await oldest_to_compress(self._store.backend, conversation.conversation_id)
+        oldest = await _oldest_to_compress(self._store.backend, conversation.conversation_id)
         gets_old = None if oldest is None else oldest + age
         if gets_old is not None and gets_old < datetime.now(UTC):
             return True
@@ -470,3 +474,15 @@ class AsyncCompressor:
                 self._on_progress(progress)
             except Exception:
                 _logger.exception("on_progress failed")
+
+
+async def _oldest_to_compress(backend: AsyncBackend, conversation_id: str) -> datetime | None:
+    """The time of the oldest message that may be compressed."""
+    op: ops.ReadPage | None = ops.ReadPage(conversation_id, _OLDEST, newest=False)
+    while op is not None:
+        page = await backend.execute(op)
+        for message in page.messages:
+            if not stays(message) and not message.is_summary and message.timestamp is not None:
+                return message.timestamp
+        op = next_page(op, page, min(4 * op.limit, PAGE))
+    return None

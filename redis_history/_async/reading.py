@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Generator, Iterable
 from datetime import UTC, tzinfo
-from typing import Literal, overload
+from typing import Any, Final, Literal, overload
+
+from msgspec.structs import replace
 
 from redis_history import operations as ops
-from redis_history._async._steps import run_steps, scan_conversations
+from redis_history._async._runtime import in_thread, resolve
 from redis_history._validation import (
     check_batch,
     check_function,
@@ -24,14 +26,15 @@ from redis_history.model.filters import Bound, make_filters, make_within
 from redis_history.model.ids import check_conversation_id, check_message_id
 from redis_history.operations.backend import AsyncBackend
 from redis_history.operations.base import Steps, T
-from redis_history.operations.options import Options
+from redis_history.operations.options import Embedder, Options
 from redis_history.operations.page import PAGE, newest_messages, next_page
-from redis_history.operations.searches import Asked, Searcher
+from redis_history.operations.searches import Asked, Embed, Searcher, Work
 from redis_history.search.hits import Reindexed, SearchHits
 from redis_history.tokens import TokenCounter
 
 #: More conversations than a backend can hold.
 _EVERY = 2**53
+_EVERYTHING: Final = ops.ScanConversations()
 
 
 class AsyncReading:
@@ -312,3 +315,38 @@ def _check_owners(user_id: int | str | None, agent_name: str | None, forked_from
     check_name(agent_name, "agent_name")
     if forked_from is not None:
         check_conversation_id(forked_from)
+
+
+async def run_steps(backend: AsyncBackend, steps: Generator[Any, Any, T], embedder: Embedder | None = None) -> T:
+    """Do what the generator yields, send it the outcomes, and return what it returns."""
+    outcome: Any = None
+    error: Exception | None = None
+    while True:
+        try:
+            step = steps.send(outcome) if error is None else steps.throw(error)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        outcome = error = None
+        try:
+            if isinstance(step, Work):
+                outcome = await in_thread(step.function)
+            elif isinstance(step, Embed):
+                assert embedder is not None  # noqa: S101
+                outcome = await resolve(embedder(step.texts))
+            else:
+                outcome = await backend.execute(step)
+        except Exception as raised:  # noqa: BLE001 -- the generator may handle it
+            error = raised
+
+
+async def scan_conversations(
+    backend: AsyncBackend, op: ops.ScanConversations = _EVERYTHING
+) -> AsyncIterator[list[Conversation]]:
+    """All conversations, or those that the scan `op` selects, a page at a time, in no order. Some may come twice."""
+    while True:
+        page = await backend.execute(op)
+        yield page.conversations
+        if page.cursor is None:
+            return
+        op = replace(op, cursor=page.cursor)

@@ -17,7 +17,6 @@ from redis_history._async._doorbell import AsyncDoorbell, Topic
 from redis_history._async._node import AsyncNode
 from redis_history._async._runtime import Owner, is_abandoned, sleep
 from redis_history.capabilities import Capabilities
-from redis_history.engine.attempts import Attempt, is_late, raise_first
 from redis_history.engine.durability import Confirmation
 from redis_history.engine.server_info import NOTIFICATIONS, QUESTIONS, combined, merged_flags, read_info, read_survey
 from redis_history.errors import (
@@ -32,7 +31,14 @@ from redis_history.operations import Op
 from redis_history.operations.backend import ChangedHeads, ChangeQuery, SearchedBy, Wake, WakeAll
 from redis_history.operations.base import ByNode, Call, Pause, Steps, T, Upkeep, as_map, decoded
 from redis_history.operations.documents import finish_work
-from redis_history.operations.failures import FullJitter, is_transient, may_have_arrived, translate
+from redis_history.operations.failures import (
+    Attempt,
+    FullJitter,
+    is_transient,
+    may_have_arrived,
+    raise_first,
+    translate,
+)
 from redis_history.operations.index import use_index
 from redis_history.operations.poll import poll_changes
 from redis_history.operations.settings import Settings
@@ -432,8 +438,9 @@ class AsyncRedisBackend:
                 raise
             attempt.uncertain = before
             of_script = reply if call.confirm is None else reply[0]
-            if not is_late(of_script):
+            if type(of_script) is not list or len(of_script) != 3 or of_script[0] != b"late":
                 return reply
+            # It did nothing, because it cannot tell whether an earlier copy was executed.
             node.clock.learn(int(of_script[2]))
             if before:
                 raise OutcomeUnknownError(

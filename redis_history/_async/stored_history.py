@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from redis_history import errors
 from redis_history import operations as ops
 from redis_history._async._runtime import Job, Lock, Signal, at_exit, completed, is_cancelled, spawn
-from redis_history._async._steps import run_steps
+from redis_history._async.reading import run_steps
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._validation import check_process
 from redis_history.history._outbox import Add, Compaction, Rewrite

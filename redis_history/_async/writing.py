@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from redis_history import errors
 from redis_history import operations as ops
 from redis_history._async._runtime import sleep
-from redis_history._async._steps import run_steps
+from redis_history._async.reading import run_steps
 from redis_history._async.replies import AsyncReply
 from redis_history._async.runs import run_here
 from redis_history._async.subscription import AsyncFeed

@@ -11,8 +11,8 @@ from redis.client import NEVER_DECODE
 from redis.exceptions import ConnectionError, MovedError, RedisError, ResponseError
 
 from redis_history._sync._runtime import delivers_cancellation, turns
-from redis_history.engine.attempts import ServerClock
 from redis_history.operations.failures import is_read_only, is_transient
+from redis_history.operations.settings import ServerClock
 
 #: The error of calls whose connections are closed while they use them.
 CLOSED: Final = "the connections were closed"

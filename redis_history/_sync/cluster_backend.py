@@ -45,10 +45,10 @@ from redis_history._sync._runtime import (
     spawn,
 )
 from redis_history._sync.redis_backend import RedisBackend
-from redis_history.engine.attempts import Attempt, raise_first
 from redis_history.engine.urls import connection_settings
 from redis_history.errors import ConfigurationError
 from redis_history.operations.base import Call
+from redis_history.operations.failures import Attempt, raise_first
 
 
 class Address(NamedTuple):

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from redis_history import errors
 from redis_history import operations as ops
 from redis_history._sync._runtime import Job, Signal, SummarizerCall, in_thread, is_cancelled, spawn
-from redis_history._sync._steps import oldest_to_compress, scan_conversations
+from redis_history._sync.reading import scan_conversations
 from redis_history._sync.store import HistoryStore
 from redis_history._validation import check_function, check_integer
 from redis_history.compaction.extractive import within
@@ -48,8 +48,10 @@ from redis_history.compaction.worker import (
 )
 from redis_history.model import Conversation, Message
 from redis_history.model.ids import new_token, rng
+from redis_history.model.ranges import stays
 from redis_history.operations import refusals
-from redis_history.operations.backend import PendingWakeups
+from redis_history.operations.backend import Backend, PendingWakeups
+from redis_history.operations.page import PAGE, next_page
 from redis_history.tokens import message_tokens
 
 _logger = logging.getLogger("redis_history")
@@ -58,6 +60,8 @@ _logger = logging.getLogger("redis_history")
 _CHECK: Final = 1.0
 #: Number of conversations in the first read for changes; `_KNOWN` if more have changed.
 _FIRST_LOOK: Final = 32
+#: Number of messages in the first read for the oldest message that may be compressed.
+_OLDEST: Final = 32
 #: Number of recently changed conversations in a read that goes further back.
 _KNOWN: Final = 1_000
 
@@ -289,7 +293,7 @@ class Compressor:
         age = self._policy.older_than
         if not isinstance(age, timedelta) or not conversation.message_count or conversation in self._work.young:
             return False
-        oldest = oldest_to_compress(self._store.backend, conversation.conversation_id)
+        oldest = _oldest_to_compress(self._store.backend, conversation.conversation_id)
         gets_old = None if oldest is None else oldest + age
         if gets_old is not None and gets_old < datetime.now(UTC):
             return True
@@ -471,3 +475,15 @@ class Compressor:
                 self._on_progress(progress)
             except Exception:
                 _logger.exception("on_progress failed")
+
+
+def _oldest_to_compress(backend: Backend, conversation_id: str) -> datetime | None:
+    """The time of the oldest message that may be compressed."""
+    op: ops.ReadPage | None = ops.ReadPage(conversation_id, _OLDEST, newest=False)
+    while op is not None:
+        page = backend.execute(op)
+        for message in page.messages:
+            if not stays(message) and not message.is_summary and message.timestamp is not None:
+                return message.timestamp
+        op = next_page(op, page, min(4 * op.limit, PAGE))
+    return None

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from datetime import UTC, tzinfo
-from typing import Literal, overload
+from typing import Any, Final, Literal, overload
+
+from msgspec.structs import replace
 
 from redis_history import operations as ops
-from redis_history._sync._steps import run_steps, scan_conversations
+from redis_history._sync._runtime import in_thread, resolve
 from redis_history._validation import (
     check_batch,
     check_function,
@@ -25,14 +27,15 @@ from redis_history.model.filters import Bound, make_filters, make_within
 from redis_history.model.ids import check_conversation_id, check_message_id
 from redis_history.operations.backend import Backend
 from redis_history.operations.base import Steps, T
-from redis_history.operations.options import Options
+from redis_history.operations.options import Embedder, Options
 from redis_history.operations.page import PAGE, newest_messages, next_page
-from redis_history.operations.searches import Asked, Searcher
+from redis_history.operations.searches import Asked, Embed, Searcher, Work
 from redis_history.search.hits import Reindexed, SearchHits
 from redis_history.tokens import TokenCounter
 
 #: More conversations than a backend can hold.
 _EVERY = 2**53
+_EVERYTHING: Final = ops.ScanConversations()
 
 
 class Reading:
@@ -313,3 +316,36 @@ def _check_owners(user_id: int | str | None, agent_name: str | None, forked_from
     check_name(agent_name, "agent_name")
     if forked_from is not None:
         check_conversation_id(forked_from)
+
+
+def run_steps(backend: Backend, steps: Generator[Any, Any, T], embedder: Embedder | None = None) -> T:
+    """Do what the generator yields, send it the outcomes, and return what it returns."""
+    outcome: Any = None
+    error: Exception | None = None
+    while True:
+        try:
+            step = steps.send(outcome) if error is None else steps.throw(error)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        outcome = error = None
+        try:
+            if isinstance(step, Work):
+                outcome = in_thread(step.function)
+            elif isinstance(step, Embed):
+                assert embedder is not None  # noqa: S101
+                outcome = resolve(embedder(step.texts))
+            else:
+                outcome = backend.execute(step)
+        except Exception as raised:  # noqa: BLE001 -- the generator may handle it
+            error = raised
+
+
+def scan_conversations(backend: Backend, op: ops.ScanConversations = _EVERYTHING) -> Iterator[list[Conversation]]:
+    """All conversations, or those that the scan `op` selects, a page at a time, in no order. Some may come twice."""
+    while True:
+        page = backend.execute(op)
+        yield page.conversations
+        if page.cursor is None:
+            return
+        op = replace(op, cursor=page.cursor)

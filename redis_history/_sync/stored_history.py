@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from redis_history import errors
 from redis_history import operations as ops
 from redis_history._sync._runtime import Job, Lock, Signal, at_exit, completed, is_cancelled, spawn
-from redis_history._sync._steps import run_steps
+from redis_history._sync.reading import run_steps
 from redis_history._sync.store import HistoryStore
 from redis_history._validation import check_process
 from redis_history.history._outbox import Add, Compaction, Rewrite

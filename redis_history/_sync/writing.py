@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from redis_history import errors
 from redis_history import operations as ops
 from redis_history._sync._runtime import sleep
-from redis_history._sync._steps import run_steps
+from redis_history._sync.reading import run_steps
 from redis_history._sync.replies import Reply
 from redis_history._sync.runs import run_here
 from redis_history._sync.subscription import Feed

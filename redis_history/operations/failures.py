@@ -5,7 +5,9 @@ from __future__ import annotations
 import builtins
 import re
 import socket
+from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
 from redis.exceptions import (
     AskError,
     AuthenticationError,
@@ -16,7 +18,9 @@ from redis.exceptions import (
     InvalidResponse,
     MasterDownError,
     MaxConnectionsError,
+    MovedError,
     NoPermissionError,
+    NoScriptError,
     OutOfMemoryError,
     ReadOnlyError,
     ResponseError,
@@ -35,12 +39,25 @@ from redis_history.errors import (
 )
 from redis_history.model.ids import rng
 
+if TYPE_CHECKING:
+    from redis_history.operations.base import Call
+
 
 class FullJitter(wait_exponential):
     """As tenacity's `wait_random_exponential`, which would use the program's own random generator."""
 
     def __call__(self, retry_state: RetryCallState) -> float:
         return rng.uniform(self.min, super().__call__(retry_state))
+
+
+class Attempt(Struct):
+    """All copies of one writing call. `sent`: when the first copy was sent, in microseconds of the server's clock; 0
+    before that. `uncertain`: a copy got no reply, so the server may execute it at any time. For the server's decision,
+    see lua/_change.lua.
+    """
+
+    sent: int = 0
+    uncertain: bool = False
 
 
 # Transient states: a script that runs too long, loading, or a failover.
@@ -164,3 +181,16 @@ def translate(error: Exception, server: str) -> BackendError:
     if _SCRIPT_FAILURE.search(text):
         return CorruptDataError(f"a script cannot read the stored data of this conversation: {text}")
     return BackendError(f"{server} failed: {text}")
+
+
+def raise_first(calls: list[Call], replies: list[Any]) -> list[Any]:
+    """The replies. Raises the first error, except NoScriptError, and except permanent errors, redirections and TRYAGAIN
+    of calls with `errors`."""
+    for call, reply in zip(calls, replies, strict=True):
+        if not isinstance(reply, ResponseError) or isinstance(reply, NoScriptError):
+            continue
+        if call.errors and isinstance(reply, TryAgainError | MovedError):
+            continue
+        if not call.errors or is_transient(reply):
+            raise reply
+    return replies

@@ -74,6 +74,45 @@ class SearchIndex:
         return self.aliases[self.names[Keyspace.bucket_of(conversation_id) % len(self.names)]]
 
 
+#: Two free-running clocks differ by less than 1 in 1,000 (NTP slews by 1 in 2,000 at most).
+_SLOWEST_CLOCK: Final = 0.999
+
+
+class ServerClock:
+    """The time of a server, rather early than late, by its last report.
+
+    Another server may use the address after a failover, so the report counts only while the connections last, and for
+    `_TRUSTED` seconds after the last reply.
+    """
+
+    _TRUSTED: Final = 5.0
+
+    def __init__(self) -> None:
+        self._report: tuple[int, float] | None = None
+        self._heard = 0.0
+
+    def learn(self, microseconds: int) -> None:
+        """The server has just reported this time."""
+        self._heard = time.monotonic()
+        self._report = microseconds, self._heard
+
+    def heard(self) -> None:
+        """The server has just replied."""
+        self._heard = time.monotonic()
+
+    def forget(self) -> None:
+        """A connection was lost or made, or the server is not the primary."""
+        self._report = None
+
+    @property
+    def now(self) -> int:
+        """The time in microseconds; 0 if it is not known."""
+        report, now = self._report, time.monotonic()
+        if report is None or now - self._heard > self._TRUSTED:
+            return 0
+        return int(report[0] + (now - report[1]) * 1e6 * _SLOWEST_CLOCK)
+
+
 class Outage:
     """When the server was last out of reach. Meanwhile no writer could renew the lease of its reply, so a reader that
     comes back first must not take the writers for dead."""

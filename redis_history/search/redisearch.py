@@ -28,8 +28,7 @@ from urllib.parse import quote
 from redis_history.errors import CorruptDataError, InvalidInputError
 from redis_history.model import Message, TextPart
 from redis_history.model.filters import ANYTHING, Filters, tool_names_of
-from redis_history.search.dates import Period
-from redis_history.search.query import Query, Term
+from redis_history.search.query import Period, Query, Term
 from redis_history.search.ranking import DEPTH, MAX_LISTED, Matches
 from redis_history.search.text import author_words, index_words, is_question
 from redis_history.search.words import UNSTEMMED, forms

@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from redis_history.model.times import from_microseconds
-from redis_history.search.dates import named_periods
-from redis_history.search.query import MAX_QUERY_CHARACTERS, parse_query
+from redis_history.search.query import MAX_QUERY_CHARACTERS, named_periods, parse_query
 
 NOW = datetime(2026, 11, 22, 15, 30, tzinfo=UTC)  # a Sunday
 
