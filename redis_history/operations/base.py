@@ -22,7 +22,7 @@ from redis_history.model.pairs import marks
 from redis_history.model.times import to_microseconds
 from redis_history.model.wire import COMPRESSED, FREE_FORM, compress_body, decode_member, encode, placed
 from redis_history.operations import refusals
-from redis_history.operations.keys import ConversationKeys, extend_keys, is_list, pack_keys
+from redis_history.operations.keys import ConversationKeys, is_list
 from redis_history.operations.scripts import Script
 from redis_history.operations.settings import Settings
 from redis_history.tokens import count_characters, estimate_tokens
@@ -52,10 +52,10 @@ SENT: Final = 6
 class Call(Struct, frozen=True):
     """A command for the server; `decode` reads its reply.
 
-    With a script, `keys` are the number of its KEYS and these, and `args` its ARGV; without, `args` is the whole
-    command, and `keys` only say which node executes it. `sent_at`: for calls that must not run twice, the argument for
-    the time when the call was first sent. `confirm`: sends a confirming command right after; `decode` then takes both
-    replies. `errors`: in a list of calls, a permanent error, a redirection and TRYAGAIN are outcomes.
+    With a script, `keys` are its KEYS, and `args` its ARGV; without, `args` is the whole command, and `keys` only say
+    which node executes it. `sent_at`: for calls that must not run twice, the argument for the time when the call was
+    first sent. `confirm`: sends a confirming command right after; `decode` then takes both replies. `errors`: in a list
+    of calls, a permanent error, a redirection and TRYAGAIN are outcomes.
     """
 
     script: Script | None
@@ -69,7 +69,7 @@ class Call(Struct, frozen=True):
     @property
     def key(self) -> bytes:
         """The key that says which node of a cluster has to execute it."""
-        return self.keys[1] if self.keys else self.args[1]
+        return self.keys[0] if self.keys else self.args[1]
 
     def words(self, *, with_source: bool = False, sent: bytes | None = None) -> list[bytes]:
         """The command and its arguments. `with_source` sends the script's source; `sent` is put at `sent_at`."""
@@ -80,7 +80,8 @@ class Call(Struct, frozen=True):
         script = self.script
         if script is None:
             return args
-        return [*((b"EVAL", script.source) if with_source else (b"EVALSHA", script.sha)), *self.keys, *args]
+        how = (b"EVAL", script.source) if with_source else (b"EVALSHA", script.sha)
+        return [*how, b"%d" % len(self.keys), *self.keys, *args]
 
 
 def as_is(reply: Any) -> Any:
@@ -96,7 +97,7 @@ def plain(
     *command: bytes, decode: Callable[[Any], Any] = as_is, errors: bool = False, beside: bytes | None = None
 ) -> Call:
     """A command without a script. `beside`: a key, if the command goes to the node of this key."""
-    return Call(None, () if beside is None else pack_keys(beside), [*command], decode, errors=errors)
+    return Call(None, () if beside is None else (beside,), [*command], decode, errors=errors)
 
 
 #: Errors of decoders for damaged data.
@@ -168,7 +169,7 @@ def read_all(calls: list[Call], settings: Settings) -> Steps[list[Any]]:
     replies = yield sent
     while waiting := [at for at in asking if _missing_keys(replies[at])]:
         for at in waiting:
-            sent[at] = replace(sent[at], keys=extend_keys(sent[at].keys, replies[at][1:]))
+            sent[at] = replace(sent[at], keys=(*sent[at].keys, *replies[at][1:]))
         for at, reply in zip(waiting, (yield [sent[at] for at in waiting]), strict=True):
             replies[at] = reply
     return [decoded(one, reply) for one, reply in zip(calls, replies, strict=True)]
@@ -182,14 +183,14 @@ def with_extra_keys(call: Call, lists: dict[bytes, list[bytes]] | None = None) -
     """The steps of a call whose script may ask for further keys: see lua/_change.lua. Returns the raw reply. `lists`:
     see `Settings`."""
     known = lists.get(call.key) if lists else None
-    call = replace(call, decode=as_is, keys=extend_keys(call.keys, known) if known else call.keys)
+    call = replace(call, decode=as_is, keys=(*call.keys, *known) if known else call.keys)
     reply = yield call
     while (missing := _missing_keys(reply if call.confirm is None else reply[0])) is not None:
         if lists is not None and (asked := [key for key in missing if is_list(key)]):
             if len(lists) >= _KNOWN_LISTS:
                 lists.clear()
             lists[call.key] = asked
-        call = replace(call, keys=extend_keys(call.keys, missing))
+        call = replace(call, keys=(*call.keys, *missing))
         reply = yield call
     return reply
 

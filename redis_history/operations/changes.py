@@ -18,7 +18,6 @@ from redis_history.model.runs import RunInfo
 from redis_history.model.wire import decode_member
 from redis_history.operations.base import UNREADABLE, Call, OnConversation, Op, Steps, read, readable
 from redis_history.operations.changelog import Changes, Kind, LiveReply, LogEntry, events_of, is_gone, recover
-from redis_history.operations.keys import pack_keys
 from redis_history.operations.page import Page, page_of_members
 from redis_history.operations.record import RECORD_KEYS, decode_value
 from redis_history.operations.run import read_run
@@ -58,8 +57,7 @@ class ReadHead(OnConversation, Op[Head], frozen=True):
 
     def steps(self, settings: Settings) -> Steps[Head]:
         keys = settings.keyspace.conversation(self.conversation_id)
-        packed = pack_keys(keys.state, keys.log, keys.messages)
-        call = Call(HEAD, packed, [b"%d" % self.messages], self._decode)
+        call = Call(HEAD, (keys.state, keys.log, keys.messages), [b"%d" % self.messages], self._decode)
         head: Head
         head, replies = yield from read(call, settings)
         if not head.newest.live:
@@ -123,7 +121,7 @@ class ReadChanges(OnConversation, Op[Changes], frozen=True):
         args = [b"%d" % self.after.revision, b"%d" % (self.limit + 1), CHANGES_BYTES]
         for sequence, progress in self.replies.items():
             args += (b"%d" % sequence, b"%d" % progress.size)
-        return Call(CHANGES, pack_keys(keys.state, keys.log, keys.messages), args, partial(self._decode, settings))
+        return Call(CHANGES, (keys.state, keys.log, keys.messages), args, partial(self._decode, settings))
 
     def _decode(self, settings: Settings, reply: list[Any]) -> Changes:
         entries = [_log_entry(revision, *raw) for revision, raw in enumerate(reply[5], reply[4])]

@@ -22,7 +22,7 @@ from redis_history.operations.base import Call, Entry, Precondition, Space, Step
 from redis_history.operations.changelog import Kind
 from redis_history.operations.changes import ReadChanges
 from redis_history.operations.documents import mark
-from redis_history.operations.keys import ConversationKeys, field_of, pack_keys
+from redis_history.operations.keys import ConversationKeys, field_of
 from redis_history.operations.page import FIND, page_of
 from redis_history.operations.scripts import PLACES, WRITING, load_script
 from redis_history.operations.settings import Settings
@@ -125,7 +125,7 @@ class Compact(Write[Compacted], frozen=True):
         found = _Range(epoch or b"", int(revision or 0), token or b"", int(sequence or 0))
         if place is not None and compaction is not None and self.precondition.held_at(int(compaction)):
             args = [own, entry.message.id.encode()]
-            [member] = yield [Call(FIND, pack_keys(keys.state, keys.messages), args, as_is)]
+            [member] = yield [Call(FIND, (keys.state, keys.messages), args, as_is)]
             if member is not None and body_of(member) == entry.body:
                 return found  # done before: the script returns its outcome
         if self.precondition.expected_revision not in (None, found.revision):

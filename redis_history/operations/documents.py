@@ -11,7 +11,7 @@ from redis_history.model import Message
 from redis_history.model.ids import new_token
 from redis_history.operations.base import ByNode, Call, OnConversation, Op, Steps, as_is, change_header, plain
 from redis_history.operations.fetch import Fetch
-from redis_history.operations.keys import ConversationKeys, Keyspace, field_of, pack_keys
+from redis_history.operations.keys import ConversationKeys, Keyspace, field_of
 from redis_history.operations.scripts import PLACES, WRITING, load_script
 from redis_history.operations.settings import DocumentOf, Settings
 
@@ -65,8 +65,7 @@ def mark(keys: ConversationKeys) -> Steps[None]:
     while progress:
         revision, timestamp, sequence = progress
         args = [b"=" + keys.name, revision, timestamp, b"%d" % sequence]
-        packed = pack_keys(keys.state, keys.messages, keys.pending_work, *extra)
-        [reply] = yield [Call(MARK, packed, args, as_is)]
+        [reply] = yield [Call(MARK, (keys.state, keys.messages, keys.pending_work, *extra), args, as_is)]
         if reply and reply[0] == b"keys":
             extra += reply[1:]
         else:
@@ -90,7 +89,7 @@ def finish_work(keyspace: Keyspace) -> Steps[None]:
 
 def _purge(pending_work: bytes, name: bytes) -> Steps[None]:
     """Removes the documents of removed messages, in chunks."""
-    keys = pack_keys(pending_work, pending_work + b":" + name)
+    keys = (pending_work, pending_work + b":" + name)
     left = True
     while left:
         [left] = yield [Call(PURGE, keys, [name, PURGED_AT_ONCE], as_is)]

@@ -15,7 +15,7 @@ from redis_history.model.times import to_microseconds
 from redis_history.model.wire import encode_member
 from redis_history.operations.base import Call, Entry, OnConversation, Op, Space, Steps, Write, plain
 from redis_history.operations.changelog import Kind
-from redis_history.operations.keys import ConversationKeys, extend_keys, field_of, pack_keys
+from redis_history.operations.keys import ConversationKeys, field_of
 from redis_history.operations.record import RECORD_KEYS
 from redis_history.operations.scripts import WRITING, load_script
 from redis_history.operations.settings import Settings
@@ -50,7 +50,7 @@ class ReadLayout(OnConversation, Op[Layout | None], frozen=True):
 
     def steps(self, settings: Settings) -> Steps[Layout | None]:
         keys = settings.keyspace.conversation(self.conversation_id)
-        layout: Layout | None = yield Call(ARCHIVES, pack_keys(keys.state), [], _layout)
+        layout: Layout | None = yield Call(ARCHIVES, (keys.state,), [], _layout)
         return layout
 
     def apply(self, space: Space) -> Layout | None:
@@ -87,8 +87,7 @@ class WriteDraft(OnConversation, Op[bool], frozen=True, kw_only=True):
             timestamp, sequence = entry.timestamp or 0, entry.message.sequence or 0
             place = timestamp.to_bytes(7, "big", signed=True) + mark + _packed(sequence) + _packed(self.revision)
             args += (b"%d" % timestamp, _member(entry, settings), field_of(entry.message.id), place + entry.tools)
-        packed = pack_keys(keys.draft(self.token), _set_of(keys, self.token, self.archive))
-        return (yield Call(DRAFT, packed, args, bool))
+        return (yield Call(DRAFT, (keys.draft(self.token), _set_of(keys, self.token, self.archive)), args, bool))
 
     def apply(self, space: Space) -> bool:
         draft = space.draft(self.token)
@@ -175,7 +174,7 @@ class Publish(Write[bool], frozen=True, kw_only=True):
         sets = [keys.draft(self.token), _set_of(keys, self.token, 0)]
         for archive, _ in self.archives:
             sets += (_set_of(keys, self.token, archive.number), keys.archive(archive.number))
-        return self.send(replace(call, keys=extend_keys(call.keys, sets)), settings)
+        return self.send(replace(call, keys=(*call.keys, *sets)), settings)
 
     def _times(self) -> tuple[int, int] | None:
         """Those of the first and of the last message."""

@@ -11,7 +11,7 @@ from redis_history.operations.base import Call, Space, Steps, Upkeep, Write, as_
 from redis_history.operations.changelog import Kind
 from redis_history.operations.compact import position_of
 from redis_history.operations.documents import counted_fields, mark, write_documents
-from redis_history.operations.keys import ConversationKeys, field_of, pack_keys
+from redis_history.operations.keys import ConversationKeys, field_of
 from redis_history.operations.page import page_of
 from redis_history.operations.scripts import PLACES, WRITING, load_script
 from redis_history.operations.settings import DocumentOf, Settings
@@ -113,7 +113,7 @@ def _make_copy(keys: ConversationKeys, archive: bytes, token: bytes) -> Steps[li
         start, count = 0, _COPIED
         while count == _COPIED:
             args = [b"%d" % start, b"%d" % (start + _COPIED - 1), _COPY_LASTS_MS, held, token]
-            [reply] = yield [Call(COPY, pack_keys(source, keys.state, keys.copy), args, as_is)]
+            [reply] = yield [Call(COPY, (source, keys.state, keys.copy), args, as_is)]
             if reply[0] < 0:
                 return None
             count, held = reply[0], b"%d" % reply[1]

@@ -10,7 +10,6 @@ from msgspec import Struct
 from redis_history.model import Message
 from redis_history.model.wire import decode_members
 from redis_history.operations.base import Call, OnConversation, Read
-from redis_history.operations.keys import pack_keys
 from redis_history.operations.scripts import load_script
 from redis_history.operations.settings import Settings
 
@@ -38,8 +37,8 @@ class Fetch(OnConversation, Read[list[Fetched | None]], frozen=True):
         keys = settings.keyspace.conversation(self.conversation_id)
         prefix = settings.keyspace.documents_of(self.conversation_id, self.generation)
         numbers = [b"%d" % sequence for sequence in self.sequences]
-        packed = pack_keys(keys.state, keys.messages, *[prefix + number for number in numbers])
-        return Call(FETCH, packed, [self.generation, b"%d" % self.around, *numbers], self._decode)
+        declared = (keys.state, keys.messages, *map(prefix.__add__, numbers))
+        return Call(FETCH, declared, [self.generation, b"%d" % self.around, *numbers], self._decode)
 
     def _decode(self, reply: list[Any]) -> list[Fetched | None]:
         every, errors = decode_members([member for item in reply if item for member in item[0]])

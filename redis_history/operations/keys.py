@@ -45,24 +45,13 @@ def field_of(message_id: str) -> bytes:
     return b":" + hashlib.sha1(message_id.encode(), usedforsecurity=False).digest()[:12]
 
 
-def pack_keys(*keys: bytes) -> tuple[bytes, ...]:
-    """The number of keys and the keys, as EVALSHA takes them."""
-    return (b"%d" % len(keys), *keys)
-
-
-def extend_keys(packed: tuple[bytes, ...], keys: list[bytes]) -> tuple[bytes, ...]:
-    """Keys packed by `pack_keys`, and more."""
-    return pack_keys(*packed[1:], *keys)
-
-
 def is_list(key: bytes) -> bool:
     """Whether it is the list of an owner, an agent or forks: the only key that ends with a SHA-1."""
     return len(key.rpartition(b":")[2]) == 40
 
 
 class ConversationKeys(NamedTuple):
-    """The keys of one conversation. `name`: in its bucket's list; `writing`: the KEYS of writing scripts, packed
-    (see `pack_keys`)."""
+    """The keys of one conversation. `name`: in its bucket's list; `writing`: the KEYS of writing scripts."""
 
     state: bytes
     messages: bytes
@@ -113,11 +102,11 @@ class Keyspace:
     def keys_of(self, conversation_id: str) -> ConversationKeys:
         """The keys of one conversation, not cached: for loops over many."""
         encoded = check_conversation_id(conversation_id)
-        tag = b"%b%02x}:" % (self._prefix, _bucket_of(encoded))
+        tag = b"%b%02x}:" % (self._prefix, self.bucket_of(conversation_id))
         name = quote(encoded, safe="").encode()
         base = tag + name
         keys = (base + b":s", base + b":m", base + b":l", tag + b"c")
-        return ConversationKeys(*keys, name, pack_keys(*keys))
+        return ConversationKeys(*keys, name, keys)
 
     def registries(self) -> list[bytes]:
         return [b"%b%02x}:c" % (self._prefix, bucket) for bucket in range(BUCKETS)]
@@ -142,7 +131,7 @@ class Keyspace:
 
     @staticmethod
     def bucket_of(conversation_id: str) -> int:
-        return _bucket_of(conversation_id.encode())
+        return zlib.crc32(conversation_id.encode()) % BUCKETS
 
     @property
     def logs(self) -> bytes:
@@ -201,7 +190,3 @@ class Keyspace:
             return conversation_id if quote(check_conversation_id(conversation_id), safe="").encode() == name else ""
         except (UnicodeDecodeError, InvalidInputError):
             return ""
-
-
-def _bucket_of(encoded: bytes) -> int:
-    return zlib.crc32(encoded) % BUCKETS

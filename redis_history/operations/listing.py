@@ -15,7 +15,7 @@ from redis_history.errors import CorruptDataError
 from redis_history.model import Conversation, Message, Position
 from redis_history.model.times import from_microseconds
 from redis_history.operations.base import Call, Op, Space, Steps, Upkeep, as_is, once, plain, readable
-from redis_history.operations.keys import BUCKETS, Keyspace, pack_keys
+from redis_history.operations.keys import BUCKETS, Keyspace
 from redis_history.operations.page import ReadPage, page_of
 from redis_history.operations.record import STATE_FIELDS, ReadConversation, conversation_of
 from redis_history.operations.scripts import load_script
@@ -281,7 +281,7 @@ def _read_records(op: Selection, settings: Settings, chunk: list[tuple[float, by
             _logger.error("a list leaves out a conversation: %s", error)
             continue
         if conversation is None or not op.lists(conversation):
-            stale.append(Call(FORGET, pack_keys(registry, keys[at].state), [name], as_is))
+            stale.append(Call(FORGET, (registry, keys[at].state), [name], as_is))
         elif op.has(conversation):
             last, beginning = ([*filter(None, map(readable, page[at]))] if page else [] for page in (newest, first))
             if last and last[-1].status == "streaming":

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from redis_history.model import Message, Position
 from redis_history.model.wire import decode_member, decode_members, has_live
 from redis_history.operations.base import Call, OnConversation, Read, Steps, as_is, plain
-from redis_history.operations.keys import ConversationKeys, field_of, pack_keys
+from redis_history.operations.keys import ConversationKeys, field_of
 from redis_history.operations.scripts import PLACES, load_script
 from redis_history.operations.settings import Settings
 from redis_history.operations.stream import refreshed
@@ -69,9 +69,8 @@ class ReadPage(OnConversation, Read[Page], frozen=True):
         if self.archive is not None:
             keys = keys._replace(messages=keys.archive(self.archive))
         elif self.archived:
-            packed = pack_keys(keys.state, keys.messages)
             window = _window(self.limit, self.newest, self.after, self.before)
-            return Call(PAGE_ARCHIVED, packed, window, self._decode_all)
+            return Call(PAGE_ARCHIVED, (keys.state, keys.messages), window, self._decode_all)
         decode = partial(page_of_members, self.conversation_id)
         return page_of(keys, self.limit, newest=self.newest, after=self.after, before=self.before, decode=decode)
 
@@ -166,7 +165,7 @@ def page_of(
     if after is None and before is None:
         first, last = (-limit, -1) if newest else (0, limit - 1)
         return plain(b"ZRANGE", keys.messages, b"%d" % first, b"%d" % last, decode=decode)
-    return Call(PAGE_SCRIPT, pack_keys(keys.messages), _window(limit, newest, after, before), decode)
+    return Call(PAGE_SCRIPT, (keys.messages,), _window(limit, newest, after, before), decode)
 
 
 def _window(limit: int, newest: bool, after: Position | None, before: Position | None) -> list[bytes]:
@@ -185,7 +184,7 @@ class FindMessage(OnConversation, Read[Message | None], frozen=True):
     def call(self, settings: Settings) -> Call:
         keys = settings.keyspace.conversation(self.conversation_id)
         args = [field_of(self.message_id), self.message_id.encode()]
-        return Call(FIND, pack_keys(keys.state, keys.messages), args, _decode)
+        return Call(FIND, (keys.state, keys.messages), args, _decode)
 
     def completed(self, message: Message | None, settings: Settings) -> Steps[Message | None]:
         if message is None or message.status != "streaming":

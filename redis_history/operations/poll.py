@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from redis_history.events import BEGINNING, Cursor
 from redis_history.operations.backend import ChangedHeads, ChangeQuery
 from redis_history.operations.base import Call, Steps, Upkeep, as_is, once, plain
-from redis_history.operations.keys import BUCKETS, pack_keys
+from redis_history.operations.keys import BUCKETS
 from redis_history.operations.listing import FORGET, by_score
 from redis_history.operations.run import is_active
 from redis_history.operations.settings import Settings
@@ -119,7 +119,7 @@ class _ChangeFinder:
             stale = []
             for conversation_id, key, (head, works) in zip(chunk, keys, heads, strict=True):
                 if head is None:  # an expired conversation in a registry that other ones keep alive
-                    stale.append(Call(FORGET, pack_keys(key.registry, key.state), [key.name], as_is))
+                    stale.append(Call(FORGET, (key.registry, key.state), [key.name], as_is))
                     if conversation_id in self.known:
                         found[conversation_id] = BEGINNING
                 elif works or head != self.known.get(conversation_id):

@@ -15,7 +15,6 @@ from redis_history.errors import CorruptDataError
 from redis_history.model.runs import MAX_WAITING, PLACE_SECONDS, RUN_SECONDS, RunInfo, RunStatus, RunWaiter
 from redis_history.model.times import from_microseconds
 from redis_history.operations.base import FIELDS, UNREADABLE, Call, LeaseKind, OnConversation, Op, RunFence, Steps
-from redis_history.operations.keys import pack_keys
 from redis_history.operations.scripts import load_script
 from redis_history.operations.settings import Outage, Settings
 
@@ -251,8 +250,8 @@ def _call(
 ) -> Call:
     """`keys`: 2 if the action needs the log besides the state."""
     known = settings.keyspace.conversation(conversation_id)
-    packed = pack_keys(*(known.state, known.log)[:keys])
-    return Call(RUN, packed, [action, FIELDS[kind], *args], partial(_read, conversation_id, kind, settings))
+    declared = (known.state, known.log)[:keys]
+    return Call(RUN, declared, [action, FIELDS[kind], *args], partial(_read, conversation_id, kind, settings))
 
 
 def _read(conversation_id: str, kind: LeaseKind, settings: Settings, reply: list[Any]) -> _Reply:

@@ -13,7 +13,6 @@ from redis_history.model.filters import ANYTHING, Filters
 from redis_history.operations.base import ByNode, Call, OnConversation, Op, Steps, Upkeep, as_is, plain
 from redis_history.operations.documents import finish_work, mark
 from redis_history.operations.index import fill_index, has_moved, is_moving, is_refusal, use_index
-from redis_history.operations.keys import pack_keys
 from redis_history.operations.scripts import load_script
 from redis_history.operations.settings import SearchIndex, Settings
 from redis_history.search.query import Query
@@ -117,7 +116,7 @@ class Search(OnConversation, Op[SearchMatches | None], frozen=True):
         return None
 
     def _calls(self, settings: Settings, count: list[bytes], commands: Commands) -> list[Call]:
-        keys = pack_keys(settings.keyspace.conversation(self.conversation_id).state)
+        keys = (settings.keyspace.conversation(self.conversation_id).state,)
         flag = b"0" if self.filters.archived is None else b"1"
         calls = []
         for start in range(0, max(len(commands), 1), _COMMANDS):

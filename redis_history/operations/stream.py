@@ -40,7 +40,7 @@ from redis_history.operations.base import (
     readable,
     with_extra_keys,
 )
-from redis_history.operations.keys import field_of, pack_keys
+from redis_history.operations.keys import field_of
 from redis_history.operations.scripts import WRITING, load_script
 from redis_history.operations.settings import Settings
 from redis_history.operations.update import ReplyEnd, UpdateMessage
@@ -77,11 +77,11 @@ class GrowReply(OnConversation, Op[int], frozen=True):
         if self.tools:
             args += (field_of(self.message_id), self.tools)
         # Every flush sends its keys, so the others are declared only where that matters.
-        packed = pack_keys(content, keys.state, keys.log) if settings.cluster else pack_keys(content)
-        size: int = yield Call(GROW, packed, args, self._decode)
+        declared = (content, keys.state, keys.log) if settings.cluster else (content,)
+        size: int = yield Call(GROW, declared, args, self._decode)
         if self.lives and size >= 0:
-            packed = pack_keys(keys.state, keys.messages, keys.log, keys.registry, content)
-            renew = Call(RENEW, packed, change_header(new_token(), settings, keys), as_is, SENT)
+            written = (keys.state, keys.messages, keys.log, keys.registry, content)
+            renew = Call(RENEW, written, change_header(new_token(), settings, keys), as_is, SENT)
             try:
                 yield from with_extra_keys(renew)
             except OutcomeUnknownError as error:
@@ -156,7 +156,7 @@ def read_replies(
     """Messages that were streaming a moment ago."""
     keys = settings.keyspace.conversation(conversation_id)
     args = [b"%d" % number for position in positions for number in position]
-    replies = yield from read(Call(REPLY, pack_keys(keys.state, keys.messages), args, as_is), settings)
+    replies = yield from read(Call(REPLY, (keys.state, keys.messages), args, as_is), settings)
     return [_current(reply, settings) for reply in replies]
 
 

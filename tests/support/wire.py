@@ -15,7 +15,6 @@ from redis_history.operations import (
     Restore,
     UpdateMessage,
 )
-from redis_history.operations.keys import extend_keys
 from tests.support.steps import first_call, outcome
 
 SECOND = 1_000_000
@@ -70,7 +69,7 @@ class Wire:
         def deliver() -> Any:
             reply = reply_to(call)
             if type(reply) is list and reply[0] == b"keys":  # in a cluster; not executed, so the copy goes on with them
-                reply = reply_to(structs.replace(call, keys=extend_keys(call.keys, reply[1:])))
+                reply = reply_to(structs.replace(call, keys=(*call.keys, *reply[1:])))
             return reply if type(reply) is list and reply[0] == b"late" else outcome(op, settings, reply)
 
         return deliver
