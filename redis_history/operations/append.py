@@ -20,10 +20,11 @@ from redis_history.model.wire import STREAMING, placed
 from redis_history.operations import refusals
 from redis_history.operations.base import ANY, Entry, Precondition, Steps, T, Write
 from redis_history.operations.changelog import Kind
-from redis_history.operations.documents import counted_fields, purge_after, write_documents
+from redis_history.operations.documents import purge_after, write_documents
 from redis_history.operations.keys import field_of
 from redis_history.operations.scripts import PLACES, WRITING, load_script
-from redis_history.operations.settings import DocumentOf, Settings
+from redis_history.operations.settings import Settings
+from redis_history.search.redisearch import document
 from redis_history.search.text import chunk_length
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class _Adding(Write[T], frozen=True):
     def _send(self, settings: Settings, how: bytes) -> Steps[Any]:
         """The steps of one call of the script. `how`: its argument 10."""
         # A reply is indexed when it ends.
-        document = None if self.entries and self.entries[0].flags & STREAMING else settings.document
+        indexed = settings.indexed and not (self.entries and self.entries[0].flags & STREAMING)
         characters = tokens = 0
         rest: list[bytes] = []
         for entry in self.entries:
@@ -75,44 +76,37 @@ class _Adding(Write[T], frozen=True):
                 time = b"%d" % entry.timestamp
                 head += b"%b%c" % (time, len(time))
             rest += (field_of(entry.message.id), head, body)
-        if document is not None:
-            rest += self._documents(document)
+        if indexed and (len(self.entries) == 1 or self._chunk_end(0) == len(self.entries)):
+            for index in range(len(self.entries)):
+                fields = self._document(index)
+                rest += (b"%d" % len(fields), *fields)
         most = b"" if settings.max_messages is None else b"%d" % settings.max_messages
         args = [how, most, _pack_totals(len(self.entries), characters, tokens), *rest]
-        upkeep = how == b"1" or (document is not None and len(self.entries) > 1)
-        after = partial(self._upkeep, settings, document) if upkeep else None
+        upkeep = how == b"1" or (indexed and len(self.entries) > 1)
+        after = partial(self._upkeep, settings, indexed) if upkeep else None
         return self.send(self.script_call(APPEND, settings, args), settings, after)
 
-    def _upkeep(self, settings: Settings, document: DocumentOf | None, reply: Any) -> Steps[None]:
+    def _upkeep(self, settings: Settings, indexed: bool, reply: Any) -> Steps[None]:
         if type(reply[0]) is int or reply[0] in (b"stored", b"pending"):
             yield from purge_after(settings.keyspace.conversation(self.conversation_id), reply)
-            yield from self._documents_later(settings, document, self.revision_in(reply) or 0)
+            if indexed and self._chunk_end(0) < len(self.entries):
+                yield from self._documents_later(settings, self.revision_in(reply) or 0)
 
-    def _documents(self, document: DocumentOf) -> list[bytes]:
-        """The search documents to write together with the messages: all, or none for a large batch."""
-        if len(self.entries) == 1:
-            return self._document(document, 0)
-        if self._chunk_end(0) < len(self.entries):
-            return []
-        return [part for index in range(len(self.entries)) for part in self._document(document, index)]
-
-    def _document(self, document: DocumentOf, index: int) -> list[bytes]:
-        return counted_fields(document, self.entries[index].message, self.vectors[index] if self.vectors else b"")
+    def _document(self, index: int) -> list[bytes]:
+        return document(self.entries[index].message, self.vectors[index] if self.vectors else b"")
 
     def _chunk_end(self, start: int) -> int:
         """The end of a chunk of documents that starts at `start`."""
         sizes = (entry.characters for entry in islice(self.entries, start, None))
         return start + chunk_length(sizes, _DOCUMENTS, _DOCUMENTS_CHARACTERS)
 
-    def _documents_later(self, settings: Settings, document: DocumentOf | None, revision: int) -> Steps[None]:
+    def _documents_later(self, settings: Settings, revision: int) -> Steps[None]:
         """Writes the documents of a large batch in chunks. Until the last one, the index has fewer documents than the
         conversation has messages, so the conversation is searched without it."""
-        count, start = len(self.entries), 0
-        if document is None or self._chunk_end(0) == count:
-            return
-        while start < count:
+        start = 0
+        while start < len(self.entries):
             chunk = range(start, self._chunk_end(start))
-            documents = [self._document(document, index) for index in chunk]
+            documents = list(map(self._document, chunk))
             ids = [self.entries[index].message.id for index in chunk]
             yield [write_documents(self.token, settings, self.conversation_id, "", revision, ids, documents)]
             start = chunk.stop

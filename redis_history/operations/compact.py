@@ -27,6 +27,7 @@ from redis_history.operations.page import FIND, page_of
 from redis_history.operations.scripts import PLACES, WRITING, load_script
 from redis_history.operations.settings import Settings
 from redis_history.operations.stream import read_replies
+from redis_history.search.redisearch import document
 from redis_history.tokens import estimate_tokens
 
 COMPACT: Final = load_script("compact", *WRITING, *PLACES)
@@ -225,11 +226,11 @@ class Compact(Write[Compacted], frozen=True):
             b"%d" % (len(runs) // 2),
             *(b"%d" % rank for rank in runs),
         ]
-        document = settings.document if leaving else None
-        if document is not None:
+        indexed = settings.indexed and bool(leaving)
+        if indexed:
             args += document(entry.message, self.vectors[0] if self.vectors else b"")
         call = self.script_call(COMPACT, settings, args)
-        return self.send(call, settings, None if document is None else partial(_marks, keys))
+        return self.send(call, settings, partial(_marks, keys) if indexed else None)
 
     def decode(self, reply: list[Any]) -> Compacted | bytes:
         """The outcome; b"stale" or b"appended" if others changed the conversation, so that nothing was done."""

@@ -13,7 +13,8 @@ from redis_history.operations.base import ByNode, Call, OnConversation, Op, Step
 from redis_history.operations.fetch import Fetch
 from redis_history.operations.keys import ConversationKeys, Keyspace, field_of
 from redis_history.operations.scripts import PLACES, WRITING, load_script
-from redis_history.operations.settings import DocumentOf, Settings
+from redis_history.operations.settings import Settings
+from redis_history.search.redisearch import document
 
 DOCUMENTS: Final = load_script("documents", *WRITING, *PLACES)
 MARK: Final = load_script("mark", "_declared", "_member", "_archive", "_locate")
@@ -23,12 +24,6 @@ PURGE: Final = load_script("purge", "_member")
 PURGED_AT_ONCE: Final = b"500"
 #: Documents that a sweep checks in one step.
 _SWEPT: Final = 200
-
-
-def counted_fields(document: DocumentOf, message: Message, vector: bytes) -> list[bytes]:
-    """The search document of a message for the scripts: the number of fields and values, and these."""
-    fields = document(message, vector)
-    return [b"%d" % len(fields), *fields]
 
 
 def write_documents(
@@ -46,8 +41,8 @@ def write_documents(
     args = [*change_header(token, settings, keys), epoch.encode(), b"%d" % revision, b"%d" % len(ids)]
     for message_id in ids:
         args += (field_of(message_id), message_id.encode())
-    for document in documents:
-        args += document
+    for fields in documents:
+        args += (b"%d" % len(fields), *fields)
     return Call(DOCUMENTS, keys.writing, args, as_is)
 
 
@@ -106,11 +101,10 @@ class WriteDocuments(OnConversation, Op[int | None], frozen=True):
     token: str = field(default_factory=new_token)
 
     def steps(self, settings: Settings) -> Steps[int | None]:
-        index = settings.index
-        if index is None or not index.works:
+        if not settings.indexed:
             return None
         vectors = self.vectors or [b""] * len(self.messages)
-        documents = [counted_fields(index.form.document, *pair) for pair in zip(self.messages, vectors, strict=True)]
+        documents = list(map(document, self.messages, vectors))
         ids = [message.id for message in self.messages]
         written: int = yield write_documents(
             self.token, settings, self.conversation_id, self.epoch, self.revision, ids, documents
@@ -122,7 +116,7 @@ class SweepDocuments(Struct, Op[int | None], frozen=True):
     """Remove the documents without a message. The outcome is their number."""
 
     def steps(self, settings: Settings) -> Steps[int | None]:
-        if settings.index is None or not settings.index.works:
+        if not settings.indexed:
             return None
         removed = 0
         for [key, *_] in (yield ByNode(settings.keyspace.registries())):

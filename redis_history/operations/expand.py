@@ -10,11 +10,12 @@ from msgspec import Struct
 from redis_history.operations.base import Call, Space, Steps, Upkeep, Write, as_is, once, plain, readable
 from redis_history.operations.changelog import Kind
 from redis_history.operations.compact import position_of
-from redis_history.operations.documents import counted_fields, mark, write_documents
+from redis_history.operations.documents import mark, write_documents
 from redis_history.operations.keys import ConversationKeys, field_of
 from redis_history.operations.page import page_of
 from redis_history.operations.scripts import PLACES, WRITING, load_script
-from redis_history.operations.settings import DocumentOf, Settings
+from redis_history.operations.settings import Settings
+from redis_history.search.redisearch import document
 
 COPY: Final = load_script("copy")
 EXPAND: Final = load_script("expand", *WRITING, *PLACES)
@@ -59,9 +60,7 @@ class Expand(Write[Expanded | None], frozen=True):
     def _attempt(self, settings: Settings, keys: ConversationKeys, prepared: list[bytes]) -> Steps[Expanded | bytes]:
         args = [self.summary_id.encode(), field_of(self.summary_id), *prepared]
         call = self.script_call(EXPAND, settings, args)
-        document = settings.document
-        after = None if document is None else partial(self._index_after, settings, keys, document)
-        return self.send(call, settings, after)
+        return self.send(call, settings, partial(self._index_after, settings, keys) if settings.indexed else None)
 
     def decode(self, reply: list[Any]) -> Expanded | bytes:
         """The outcome; b"stale" or b"unknown" if nothing was changed."""
@@ -72,17 +71,13 @@ class Expand(Write[Expanded | None], frozen=True):
             self.refuse(reply)
         return Expanded(kind, reply[1])
 
-    def _index_after(
-        self, settings: Settings, keys: ConversationKeys, document: DocumentOf, reply: list[Any]
-    ) -> Steps[None]:
+    def _index_after(self, settings: Settings, keys: ConversationKeys, reply: list[Any]) -> Steps[None]:
         if type(reply[0]) is not bytes:
             yield from mark(keys)
             if former := reply[3]:
-                yield from self._index_former(settings, keys, document, former)
+                yield from self._index_former(settings, keys, former)
 
-    def _index_former(
-        self, settings: Settings, keys: ConversationKeys, document: DocumentOf, former: bytes
-    ) -> Steps[None]:
+    def _index_former(self, settings: Settings, keys: ConversationKeys, former: bytes) -> Steps[None]:
         [[epoch, revision, place]] = yield [plain(b"HMGET", keys.state, b"e", b"r", field_of(former.decode()))]
         if place is None:
             return
@@ -91,8 +86,8 @@ class Expand(Write[Expanded | None], frozen=True):
         message = readable(members[0]) if members else None
         if message is None or message.id.encode() != former:
             return
-        documents = [counted_fields(document, message, b"")]
         read_at = epoch.decode(), int(revision)
+        documents = [document(message)]
         yield [write_documents(self.token, settings, self.conversation_id, *read_at, [message.id], documents)]
 
     def apply(self, space: Space) -> Expanded | None:

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from redis_history.model import Message
 from redis_history.operations.keys import Keyspace
-from redis_history.search.redisearch import VECTOR, create_arguments, document
+from redis_history.search.redisearch import create_arguments
 
 if TYPE_CHECKING:
     from redis_history.engine.durability import Confirmation
-
-#: The fields and values of the search document of a message and its vector.
-DocumentOf = Callable[[Message, bytes], list[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +22,6 @@ class Searching:
     language: str = "english"
     vectors: int | None = None
     required: bool = False
-
-    def document(self, message: Message, vector: bytes = b"") -> list[bytes]:
-        """The fields and values of a message's search document, with its vector if there is one."""
-        fields = document(message)
-        return [*fields, VECTOR, vector] if vector else fields
 
     def index(self, keyspace: Keyspace) -> tuple[bytes, list[bytes]]:
         """The end of the name of an index of this form, behind its alias, and the command that creates the index,
@@ -199,9 +189,9 @@ class Settings:
         return b"%d" % self.log_length, ttl, kept
 
     @property
-    def document(self) -> DocumentOf | None:
-        """None: write no documents. Changes when the index is found or lost, so each operation reads it once."""
-        return self.index.form.document if self.index is not None and self.index.works else None
+    def indexed(self) -> bool:
+        """Whether to write documents. Changes when the index is found or lost, so each operation reads it once."""
+        return self.index is not None and self.index.works is True
 
     @property
     def notifications(self) -> bytes:

@@ -15,6 +15,7 @@ from redis_history.operations.changelog import Kind
 from redis_history.operations.keys import field_of
 from redis_history.operations.scripts import PLACES, WRITING, load_script
 from redis_history.operations.settings import Settings
+from redis_history.search.redisearch import document
 
 UPDATE: Final = load_script("update", *WRITING, *PLACES, "_grace")
 
@@ -44,8 +45,7 @@ class UpdateMessage(Write[Appended | None], frozen=True):
     def steps(self, settings: Settings) -> Steps[Appended | None]:
         message = self.entry.message
         args = [field_of(message.id), message.id.encode(), *self.entry.for_script(settings)]
-        document = settings.document
-        if document is not None:
+        if settings.indexed:
             args += document(message, self.vectors[0] if self.vectors else b"")
         call = self.script_call(UPDATE, settings, args)
         if self.reply is not None:  # in place of 'exists', 'absent' or a lease

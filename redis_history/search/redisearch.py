@@ -8,7 +8,7 @@ One index for each namespace, over hashes ("documents"), one for each message, w
     p  TAG      the participant's id, and its name's words  z  TAG      "1" if it is archived, else no such field
     v  VECTOR   of its text, if there is an embedder: 16-bit floats, compared by their angle
 
-`document` makes t, r, p, s and w. Its callers add c (`tag`), m, z and v. The time must be that of the stored message.
+`document` makes t, r, p, s, w and v, the scripts add c, m and z. The time must be that of the stored message.
 
 A search is one query for each term, because the ranking (ranking.py) needs to know which term a message has, and how
 many messages have it. The scope and the filters are not scored, and in one conversation DISMAX scores only how
@@ -103,8 +103,9 @@ def create_arguments(
     return arguments
 
 
-def document(message: Message) -> list[bytes]:
-    """The fields of a document that depend on its message only: names and values, alternating."""
+def document(message: Message, vector: bytes = b"") -> list[bytes]:
+    """The fields of a document that depend on its message only, and its vector if it has one: names and values,
+    alternating."""
     role = message.role.encode()
     if is_question(message):
         role += _SEPARATOR + _QUESTION
@@ -118,7 +119,7 @@ def document(message: Message) -> list[bytes]:
     is_text = len(message.parts) == 1 and type(message.parts[0]) is TextPart  # as most messages are
     if not is_text and (tools := tool_names_of(message)):
         fields += [TOOLS, _SEPARATOR.join(sorted(map(tag, tools)))]
-    return fields
+    return [*fields, VECTOR, vector] if vector else fields
 
 
 def search_commands(
