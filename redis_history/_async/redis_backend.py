@@ -451,26 +451,28 @@ class AsyncRedisBackend:
             attempt.sent = int(of_script[1])  # no copy is under way, so this is a new call
         raise TryAgainError("the server's clock jumps ahead again and again: it finds every write too late")
 
-    async def _exchange(self, node: AsyncNode, call: Call, sent: bytes | None, asking: bool) -> Any:
-        """Send one copy of a call, with the script's source if the server lacks it."""
+    async def _exchange(
+        self, node: AsyncNode, call: Call, sent: bytes | None, asking: bool, with_source: bool = False
+    ) -> Any:
+        """Send one copy of a call, with the script's source if the server lacks it. A permanent error of the confirming
+        command is returned, because the write was made. A transient one is raised, so that the call is repeated: the
+        server may just have become a replica."""
+        words = call.words(with_source=with_source, sent=sent)
         try:
-            return await self._send(node, call, call.words(sent=sent), asking)
+            if not asking and call.confirm is None:
+                return await node.execute(words)
+            commands = [[b"ASKING"], words] if asking else [words]
+            if call.confirm is not None:
+                commands.append(call.confirm.command)
+            replies = await node.pipeline(commands)
+            reply, confirmed = replies[int(asking)], replies[-1]
+            for answer in (reply, confirmed):
+                if isinstance(answer, ResponseError) and (answer is reply or is_transient(answer)):
+                    raise answer
         except NoScriptError:
-            return await self._send(node, call, call.words(with_source=True, sent=sent), asking)
-
-    async def _send(self, node: AsyncNode, call: Call, words: list[bytes], asking: bool) -> Any:
-        """A permanent error of the confirming command is returned, because the write was made. A transient one is
-        raised, so that the call is repeated: the server may just have become a replica."""
-        if not asking and call.confirm is None:
-            return await node.execute(words)
-        commands = [[b"ASKING"], words] if asking else [words]
-        if call.confirm is not None:
-            commands.append(call.confirm.command)
-        replies = await node.pipeline(commands)
-        reply, confirmed = replies[int(asking)], replies[-1]
-        for answer in (reply, confirmed):
-            if isinstance(answer, ResponseError) and (answer is reply or is_transient(answer)):
-                raise answer
+            if with_source:
+                raise
+            return await self._exchange(node, call, sent, asking, with_source=True)
         return reply if call.confirm is None else (reply, confirmed)
 
     async def _replies(self, calls: list[Call]) -> list[Any]:

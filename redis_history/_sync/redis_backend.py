@@ -450,26 +450,26 @@ class RedisBackend:
             attempt.sent = int(of_script[1])  # no copy is under way, so this is a new call
         raise TryAgainError("the server's clock jumps ahead again and again: it finds every write too late")
 
-    def _exchange(self, node: Node, call: Call, sent: bytes | None, asking: bool) -> Any:
-        """Send one copy of a call, with the script's source if the server lacks it."""
+    def _exchange(self, node: Node, call: Call, sent: bytes | None, asking: bool, with_source: bool = False) -> Any:
+        """Send one copy of a call, with the script's source if the server lacks it. A permanent error of the confirming
+        command is returned, because the write was made. A transient one is raised, so that the call is repeated: the
+        server may just have become a replica."""
+        words = call.words(with_source=with_source, sent=sent)
         try:
-            return self._send(node, call, call.words(sent=sent), asking)
+            if not asking and call.confirm is None:
+                return node.execute(words)
+            commands = [[b"ASKING"], words] if asking else [words]
+            if call.confirm is not None:
+                commands.append(call.confirm.command)
+            replies = node.pipeline(commands)
+            reply, confirmed = replies[int(asking)], replies[-1]
+            for answer in (reply, confirmed):
+                if isinstance(answer, ResponseError) and (answer is reply or is_transient(answer)):
+                    raise answer
         except NoScriptError:
-            return self._send(node, call, call.words(with_source=True, sent=sent), asking)
-
-    def _send(self, node: Node, call: Call, words: list[bytes], asking: bool) -> Any:
-        """A permanent error of the confirming command is returned, because the write was made. A transient one is
-        raised, so that the call is repeated: the server may just have become a replica."""
-        if not asking and call.confirm is None:
-            return node.execute(words)
-        commands = [[b"ASKING"], words] if asking else [words]
-        if call.confirm is not None:
-            commands.append(call.confirm.command)
-        replies = node.pipeline(commands)
-        reply, confirmed = replies[int(asking)], replies[-1]
-        for answer in (reply, confirmed):
-            if isinstance(answer, ResponseError) and (answer is reply or is_transient(answer)):
-                raise answer
+            if with_source:
+                raise
+            return self._exchange(node, call, sent, asking, with_source=True)
         return reply if call.confirm is None else (reply, confirmed)
 
     def _replies(self, calls: list[Call]) -> list[Any]:

@@ -24,7 +24,8 @@ from redis_history.compaction.summaries import MAX_SUMMARY_TOKENS, Summarizer, s
 from redis_history.errors import SummaryError
 from redis_history.model import Message, TextPart, ToolResultPart
 from redis_history.model.message import content_text
-from redis_history.search.words import check_language, load_stemmer, stop_words, words
+from redis_history.search.query import stop_words
+from redis_history.search.words import check_language, load_stemmer, words
 from redis_history.tokens import CHARACTERS_PER_TOKEN, message_tokens
 
 #: The ends of sentences. Chinese and Japanese full stops need no following space.

@@ -18,10 +18,9 @@ from redis_history.model.helpers import MessageFields
 from redis_history.model.ids import check_conversation_id, new_token
 from redis_history.model.wire import STREAMING, placed
 from redis_history.operations import refusals
-from redis_history.operations.base import ANY, Entry, Precondition, Steps, T, Write
+from redis_history.operations.base import ANY, Entry, Precondition, Steps, T, Write, field_of
 from redis_history.operations.changelog import Kind
 from redis_history.operations.documents import purge_after, write_documents
-from redis_history.operations.keys import field_of
 from redis_history.operations.scripts import PLACES, WRITING, load_script
 from redis_history.operations.settings import Settings
 from redis_history.search.redisearch import document

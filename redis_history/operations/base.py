@@ -5,6 +5,7 @@ A Redis server executes the `steps` of an operation, the memory backend its `app
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import partial
@@ -410,6 +411,11 @@ class Revised(Write[int], frozen=True):
                 self.refuse(reply)
             reply = reply[1]
         return cast(int, reply)
+
+
+def field_of(message_id: str) -> bytes:
+    """The field of the state with the position of a message."""
+    return b":" + hashlib.sha1(message_id.encode(), usedforsecurity=False).digest()[:12]
 
 
 class Entry(Struct, frozen=True):

@@ -18,11 +18,23 @@ from redis_history.model.ids import check_conversation_id, check_message_id
 from redis_history.model.ranges import Ranges, good_ends, leaving, stays
 from redis_history.model.wire import body_digest, body_of, characters_of, encode_body
 from redis_history.operations import refusals
-from redis_history.operations.base import Call, Entry, Precondition, Space, Steps, Write, as_is, plain, read, readable
+from redis_history.operations.base import (
+    Call,
+    Entry,
+    Precondition,
+    Space,
+    Steps,
+    Write,
+    as_is,
+    field_of,
+    plain,
+    read,
+    readable,
+)
 from redis_history.operations.changelog import Kind
 from redis_history.operations.changes import ReadChanges
 from redis_history.operations.documents import mark
-from redis_history.operations.keys import ConversationKeys, field_of
+from redis_history.operations.keys import ConversationKeys
 from redis_history.operations.page import FIND, page_of
 from redis_history.operations.scripts import PLACES, WRITING, load_script
 from redis_history.operations.settings import Settings

@@ -11,10 +11,9 @@ from redis_history._validation import check_list
 from redis_history.errors import BatchTooLargeError
 from redis_history.model.ids import check_conversation_id, check_message_id
 from redis_history.operations.append import MAX_BATCH_MESSAGES
-from redis_history.operations.base import Precondition, Space, Steps, T, Write
+from redis_history.operations.base import Precondition, Space, Steps, T, Write, field_of
 from redis_history.operations.changelog import Kind, token_of
 from redis_history.operations.documents import purge_after
-from redis_history.operations.keys import field_of
 from redis_history.operations.scripts import PLACES, WRITING, load_script
 from redis_history.operations.settings import Settings
 

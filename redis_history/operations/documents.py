@@ -9,9 +9,9 @@ from msgspec import Struct, field
 
 from redis_history.model import Message
 from redis_history.model.ids import new_token
-from redis_history.operations.base import ByNode, Call, OnConversation, Op, Steps, as_is, change_header, plain
+from redis_history.operations.base import ByNode, Call, OnConversation, Op, Steps, as_is, change_header, field_of, plain
 from redis_history.operations.fetch import Fetch
-from redis_history.operations.keys import ConversationKeys, Keyspace, field_of
+from redis_history.operations.keys import ConversationKeys, Keyspace
 from redis_history.operations.scripts import PLACES, WRITING, load_script
 from redis_history.operations.settings import Settings
 from redis_history.search.redisearch import document

@@ -13,9 +13,9 @@ from redis_history.model import Conversation, Position
 from redis_history.model.message import RECORD_FIELDS
 from redis_history.model.times import to_microseconds
 from redis_history.model.wire import encode_member
-from redis_history.operations.base import Call, Entry, OnConversation, Op, Space, Steps, Write, plain
+from redis_history.operations.base import Call, Entry, OnConversation, Op, Space, Steps, Write, field_of, plain
 from redis_history.operations.changelog import Kind
-from redis_history.operations.keys import ConversationKeys, field_of
+from redis_history.operations.keys import ConversationKeys
 from redis_history.operations.record import RECORD_KEYS
 from redis_history.operations.scripts import WRITING, load_script
 from redis_history.operations.settings import Settings

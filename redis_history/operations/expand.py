@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from redis_history.operations.base import Call, Space, Steps, Upkeep, Write, as_is, once, plain, readable
+from redis_history.operations.base import Call, Space, Steps, Upkeep, Write, as_is, field_of, once, plain, readable
 from redis_history.operations.changelog import Kind
 from redis_history.operations.compact import position_of
 from redis_history.operations.documents import mark, write_documents
-from redis_history.operations.keys import ConversationKeys, field_of
+from redis_history.operations.keys import ConversationKeys
 from redis_history.operations.page import page_of
 from redis_history.operations.scripts import PLACES, WRITING, load_script
 from redis_history.operations.settings import Settings

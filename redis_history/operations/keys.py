@@ -40,11 +40,6 @@ BUCKETS: Final = 64
 _MAX_NAMESPACE_BYTES: Final = 128
 
 
-def field_of(message_id: str) -> bytes:
-    """The field of the state with the position of a message."""
-    return b":" + hashlib.sha1(message_id.encode(), usedforsecurity=False).digest()[:12]
-
-
 def is_list(key: bytes) -> bool:
     """Whether it is the list of an owner, an agent or forks: the only key that ends with a SHA-1."""
     return len(key.rpartition(b":")[2]) == 40

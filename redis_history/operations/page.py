@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from redis_history.model import Message, Position
 from redis_history.model.wire import decode_member, decode_members, has_live
-from redis_history.operations.base import Call, OnConversation, Read, Steps, as_is, plain
-from redis_history.operations.keys import ConversationKeys, field_of
+from redis_history.operations.base import Call, OnConversation, Read, Steps, as_is, field_of, plain
+from redis_history.operations.keys import ConversationKeys
 from redis_history.operations.scripts import PLACES, load_script
 from redis_history.operations.settings import Settings
 from redis_history.operations.stream import refreshed

@@ -36,11 +36,11 @@ from redis_history.operations.base import (
     Steps,
     as_is,
     change_header,
+    field_of,
     read,
     readable,
     with_extra_keys,
 )
-from redis_history.operations.keys import field_of
 from redis_history.operations.scripts import WRITING, load_script
 from redis_history.operations.settings import Settings
 from redis_history.operations.update import ReplyEnd, UpdateMessage

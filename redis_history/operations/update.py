@@ -10,9 +10,8 @@ from msgspec import Struct
 from redis_history.model import Message, Position
 from redis_history.model.ids import check_conversation_id
 from redis_history.operations.append import Appended
-from redis_history.operations.base import Entry, Precondition, Space, Steps, Write
+from redis_history.operations.base import Entry, Precondition, Space, Steps, Write, field_of
 from redis_history.operations.changelog import Kind
-from redis_history.operations.keys import field_of
 from redis_history.operations.scripts import PLACES, WRITING, load_script
 from redis_history.operations.settings import Settings
 from redis_history.search.redisearch import document

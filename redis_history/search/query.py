@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from redis_history._validation import refuse
 from redis_history.errors import InvalidInputError
 from redis_history.model.times import to_microseconds
-from redis_history.search.words import is_unspaced, stop_words, words
+from redis_history.search.words import is_unspaced, words
 
 #: The rest of a longer query is ignored.
 MAX_QUERY_CHARACTERS: Final = 100_000
@@ -38,6 +38,16 @@ _COMPOUND: Final = re.compile(r"[^\s'’ʼ\"“”„*]++(?!\*)")
 _PLAIN: Final = re.compile(r"[^\w\s]*[A-Z]?[a-z]*[^\w\s]*")
 _STAR: Final = re.compile(r"(?<![*\s])\*+(?!\w)")
 
+
+# Words of a question that do not say what it is about. Negations and numbers are not among them.
+_ENGLISH: Final = """
+    a about am an and any are aren as at be been being but by can could couldn d did didn do does doesn doing done for
+    from had hadn has hasn have haven having he her hers him his how i if in into is isn it its itself ll m may me might
+    my of on or our ours re s shall she should shouldn so some such t than that the their theirs them then there these
+    they this those to us ve was wasn we were weren what when where which who whom whose why will with would wouldn you
+    your yours
+"""
+_STOP_WORDS: Final = {"english": frozenset(_ENGLISH.split())}
 
 #: From a time, and up to a later one, in microseconds since 1970 UTC.
 Period = tuple[int, int]
@@ -111,6 +121,11 @@ def _without_stop_words(found: Iterable[Term], language: str) -> tuple[Term, ...
         if len(terms) == MAX_CANDIDATES:
             break
     return tuple(terms or stopped)[:MAX_CANDIDATES]
+
+
+def stop_words(language: str) -> frozenset[str]:
+    """Words that are not searched for. Only English has some; elsewhere the rareness of words decides."""
+    return _STOP_WORDS.get(language, frozenset())
 
 
 def _terms(query: str) -> list[Term]:

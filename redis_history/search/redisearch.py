@@ -133,8 +133,9 @@ def search_commands(
     vector: bytes | None = None,
     near: int = DEPTH,
 ) -> list[tuple[str, list[bytes]]]:
-    """FT.SEARCH commands, each with what it finds; none if nothing can match. `scope` has the ids of conversations, at
-    least one, or is NAMESPACE. With a `depth` of 0 they only count the matches of the terms.
+    """FT.SEARCH commands, each with what it finds; none for a query without terms and vector. The filters must let
+    something pass. `scope` has the ids of conversations, at least one, or is NAMESPACE. With a `depth` of 0 they only
+    count the matches of the terms.
 
     - "term": the best `depth` messages of each term, in order;
     - "together": the best for any of the words, if there are several;
@@ -145,8 +146,6 @@ def search_commands(
 
     Raises InvalidInputError for an empty scope.
     """
-    if filters.impossible:
-        return []
     make = _Commands(index, scope, filters, language)
     commands = []
     words: list[bytes] = []  # and prefixes, with their parameters

@@ -130,17 +130,6 @@ LANGUAGES: Final = frozenset(_NAMES.split())
 #: Languages in which a word begins as its stem does, but for the last two letters of the stem: "dying" and "die".
 PREFIX_KEEPING: Final = frozenset(["english"])
 
-# Words of a question that do not say what it is about. Negations and numbers are not among them.
-_ENGLISH: Final = """
-    a about am an and any are aren as at be been being but by can could couldn d did didn do does doesn doing done for
-    from had hadn has hasn have haven having he her hers him his how i if in into is isn it its itself ll m may me might
-    my of on or our ours re s shall she should shouldn so some such t than that the their theirs them then there these
-    they this those to us ve was wasn we were weren what when where which who whom whose why will with would wouldn you
-    your yours
-"""
-_STOP_WORDS: Final = {"english": frozenset(_ENGLISH.split())}
-
-
 # Forms that no stemmer joins, of verbs and nouns that are not stop words.
 _IRREGULAR: Final = """
     begin began begun, bite bit bitten, blow blew blown, break broke broken, bring brought, build built, buy bought,
@@ -173,11 +162,6 @@ def check_language(language: str) -> str:
     """Raises ConfigurationError unless it is in LANGUAGES or "none"."""
     check_choice(language, "language", (*sorted(LANGUAGES), UNSTEMMED))
     return language
-
-
-def stop_words(language: str) -> frozenset[str]:
-    """Words that are not searched for. Only English has some; elsewhere the rareness of words decides."""
-    return _STOP_WORDS.get(language, frozenset())
 
 
 @cache

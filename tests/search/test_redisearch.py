@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from redis_history import HistoryStore, Position, user
 from redis_history.errors import ConfigurationError, CorruptDataError, InvalidInputError
-from redis_history.model.filters import make_filters
 from redis_history.search.query import parse_query
 from redis_history.search.redisearch import read_found, search_commands, tag
 from redis_history.search.text import pack
@@ -38,11 +37,13 @@ def test_a_scope_is_never_empty(scope: Any) -> None:
         search_commands(b"i", scope, parse_query("x"))
 
 
-def test_impossible_searches_are_not_sent() -> None:
-    query, none = parse_query("a needle"), make_filters(roles=[])
+def test_impossible_searches_find_nothing(server: RealServer, namespace: str) -> None:
     assert search_commands(b"i", ["c"], parse_query("!")) == []
-    assert search_commands(b"i", ["c"], query, none) == []
-    assert search_commands(b"i", ["c"], query, make_filters(since=Position(30, 0), before=Position(20, 0))) == []
+    with HistoryStore(server.url, namespace=namespace, search="require") as store:
+        store.append("c", user("a needle"))
+        assert ids(store, "a needle")
+        for none in ({"roles": []}, {"tool_names": []}, {"since": Position(30, 0), "before": Position(20, 0)}):
+            assert store.search("c", "a needle", **none) == store.search_all("a needle", **none) == []
 
 
 def test_replies_of_both_protocols() -> None:
