@@ -153,11 +153,6 @@ def _rule(kind: str, least: float, most: float, optional: bool, above: bool = Fa
 # Parameters of reads and writes
 
 
-def check_limit(limit: int | None, name: str = "limit") -> None:
-    """Raises InvalidInputError unless it is None or an int of at least 0."""
-    check_integer(limit, name, optional=True, error=InvalidInputError)
-
-
 def check_batch(size: int, name: str) -> None:
     """Raises InvalidInputError unless it is an int from 1 to 100,000."""
     check_integer(size, name, 1, 100_000, error=InvalidInputError)

@@ -14,7 +14,6 @@ from redis_history._validation import (
     check_batch,
     check_function,
     check_integer,
-    check_limit,
     check_name,
     check_owner,
     check_range,
@@ -65,7 +64,7 @@ class AsyncReading:
         replaced.
         """
         check_conversation_id(conversation_id)
-        check_limit(limit)
+        check_integer(limit, "limit", optional=True, error=InvalidInputError)
         filters = make_filters(roles, participant_ids, scope, since, before)
         wanted = filters.wants if filters.selects else None
         first = ops.ReadPage(conversation_id, PAGE, True, filters.since, filters.before, include_archived)

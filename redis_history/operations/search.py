@@ -80,6 +80,32 @@ class SearchMatches(Struct, frozen=True):
         return cls(terms, **of)
 
 
+def _search(op: Search | SearchAll, settings: Settings) -> Steps[SearchMatches | None]:
+    """The matches. None if the server has no search, no index or an incomplete one."""
+    index = settings.index
+    made_anew = False
+    while index is not None and index.works:
+        try:
+            return (yield from op.ask(settings, index))
+        except BackendError as error:
+            lost = _is_lost_index(error)
+            if not lost and not _is_unanswered(error):
+                if op.vector is None or not is_refusal(error):
+                    raise
+                # A store without this embedder has replaced the index. The next search makes the right one again.
+                _logger.warning("the search index lacks these vectors, so only words are searched: %s", error)
+                index.settled = False
+                op = structs.replace(op, vector=None)
+                continue
+            if not lost or made_anew:
+                _logger.warning("the server did not answer a search: %s", error)
+                return None
+            _logger.warning("the search index is lost; it is created again")
+        made_anew = True
+        yield from use_index(settings, lost=True)
+    return None
+
+
 class Search(OnConversation, Op[SearchMatches | None], frozen=True):
     """Search one conversation: the best `depth` matches of each term (0: only how many there are). The outcome is also
     None if some messages have no document yet."""
@@ -89,8 +115,7 @@ class Search(OnConversation, Op[SearchMatches | None], frozen=True):
     vector: bytes | None = None
     depth: int = DEPTH
 
-    def steps(self, settings: Settings) -> Steps[SearchMatches | None]:
-        return _search(self, settings)
+    steps = _search
 
     def ask(self, settings: Settings, index: SearchIndex) -> Steps[SearchMatches | None]:
         if not index.settled:
@@ -188,8 +213,7 @@ class SearchAll(Struct, Op[SearchMatches | None], frozen=True):
     seconds: float = 10.0
     conversation_ids: tuple[str, ...] | None = None
 
-    def steps(self, settings: Settings) -> Steps[SearchMatches | None]:
-        return _search(self, settings)
+    steps = _search
 
     def ask(self, settings: Settings, index: SearchIndex) -> Steps[SearchMatches | None]:
         if self.filters.archived is not None:
@@ -250,32 +274,6 @@ def _commands(
         vector=op.vector if index.settled else None,
         near=near,
     )
-
-
-def _search(op: Search | SearchAll, settings: Settings) -> Steps[SearchMatches | None]:
-    """The matches. None if the server has no search, no index or an incomplete one."""
-    index = settings.index
-    made_anew = False
-    while index is not None and index.works:
-        try:
-            return (yield from op.ask(settings, index))
-        except BackendError as error:
-            lost = _is_lost_index(error)
-            if not lost and not _is_unanswered(error):
-                if op.vector is None or not is_refusal(error):
-                    raise
-                # A store without this embedder has replaced the index. The next search makes the right one again.
-                _logger.warning("the search index lacks these vectors, so only words are searched: %s", error)
-                index.settled = False
-                op = structs.replace(op, vector=None)
-                continue
-            if not lost or made_anew:
-                _logger.warning("the server did not answer a search: %s", error)
-                return None
-            _logger.warning("the search index is lost; it is created again")
-        made_anew = True
-        yield from use_index(settings, lost=True)
-    return None
 
 
 def _is_lost_index(error: Exception) -> bool:

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from redis_history import operations as ops
-from redis_history._validation import check_function, check_integer, check_limit, check_range, check_time_zone
+from redis_history._validation import check_function, check_integer, check_range, check_time_zone
 from redis_history.errors import CapabilityError, InvalidInputError, RedisHistoryError
 from redis_history.events import Cursor
 from redis_history.model import Message
@@ -98,7 +98,7 @@ class Asked(Struct, frozen=True):
     def __post_init__(self) -> None:
         check_range(self.limit, self.offset)
         check_integer(self.limit + self.offset, "limit + offset", 0, _DEEPEST, error=InvalidInputError)
-        check_limit(self.token_cap, "token_cap")
+        check_integer(self.token_cap, "token_cap", optional=True, error=InvalidInputError)
         check_function(self.token_counter, "token_counter", "a function from a str to an int", error=InvalidInputError)
         check_integer(self.context, "context", 0, 100, error=InvalidInputError)
         check_time_zone(self.time_zone)
@@ -311,11 +311,15 @@ class Searcher(Struct, frozen=True):
             found = dict(zip(sequences, map(iter, outcomes), strict=True))
             for one in window:
                 hit: Fetched | None = next(found[one.conversation])
-                if hit is None or (filtered and not _passes(asked.filters, hit)):
+                if (
+                    hit is None
+                    or asked.filters.archived not in (None, hit.archived)
+                    or (filtered and not asked.filters.wants(hit.message))
+                ):
                     gone += 1
-                    continue
-                context = tuple(hit.before), tuple(hit.after)
-                hits.append(SearchHit(hit.message, one.score, one.conversation[0], (), *context, hit.archived))
+                else:
+                    context = tuple(hit.before), tuple(hit.after)
+                    hits.append(SearchHit(hit.message, one.score, one.conversation[0], (), *context, hit.archived))
         return hits[asked.offset : end], gone
 
     def _scanned(self, ids: Sequence[str] | None, asked: Asked, query: Query, *, one: bool) -> Steps[SearchHits]:
@@ -461,10 +465,6 @@ def _searched(page: ops.Page) -> list[_Searched]:
             taken = found and found[-1].number == sequence
             found.append(_Searched(message, archived, -sequence if taken else sequence))
     return found
-
-
-def _passes(filters: Filters, hit: Fetched) -> bool:
-    return filters.archived in (None, hit.archived) and filters.wants(hit.message)
 
 
 def _rank(found: SearchMatches, query: Query) -> list[Ranked]:

@@ -85,18 +85,16 @@ def rank(
     query: Query,
     matches: Sequence[Matches],
     *,
-    size: int | None = None,
+    size: int,
     together: Matches | None = None,
     questions: Matches | None = None,
 ) -> list[Ranked]:
     """All messages that a term matches, best first; of equal score the newer one, by conversation and sequence. And the
     message after each of the `questions`, which may answer it without repeating its words.
 
-    `matches` are those of each term of the query; `size` is how many messages were searched (None: an estimate).
+    `matches` are those of each term of the query; `size` is how many messages were searched.
     `together` are the matches of any term: a message with many common terms may be among the best of none of them.
     """
-    if size is None:
-        size = estimated_size(matches)
     scores: dict[Any, dict[int, float]] = {}
     for found in matches:
         for conversation, listed in found.scores.items():

@@ -125,7 +125,7 @@ def test_without_words_the_nearest_come_first_and_spread_to_neighbors() -> None:
 
 @given(FOUND, FOUND, st.integers(0, 100), st.sampled_from([1.0, -1e9, 1e9, math.inf, math.nan]))
 def test_fusion_orders_anything(found: Matches, vectors: Matches, size: int, scale: float) -> None:
-    ranked = rank(query_of(1), [found])
+    ranked = rank(query_of(1), [found], size=size)
     listed = {where: {n: scale * score for n, score in those.items()} for where, those in vectors.scores.items()}
     fused = fuse(ranked, Matches(vectors.total, listed), size)
     places = [(one.conversation, one.sequence) for one in fused]
