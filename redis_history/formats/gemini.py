@@ -3,7 +3,7 @@
 | Gemini | `Message` |
 |---|---|
 | role `model`; `user`; `function` | `assistant`; `user`; `tool` |
-| a content with only function responses | role `tool`; restored as `user` |
+| a content with only function responses | role `tool`; restored as `user`, one content for all that follow each other |
 | the separate system instruction | a first message with role `system`; see `to_gemini_system` |
 | a part with `thought` | a reasoning part; `thought_signature` is its signature |
 | `thought_signature` on another part | `provider_meta["gemini"]` of that part |
@@ -104,6 +104,8 @@ class _Gemini(Format):
 
     def __init__(self) -> None:
         self._tools: dict[str, str] = {}  # the name of the nearest earlier call, by id
+        self._after_results = False  # whether the last content has only results of tools
+        self._results: list[Any] | None = None  # its parts, if further results belong to it
 
     # Messages
 
@@ -124,6 +126,9 @@ class _Gemini(Format):
         if role in ("user", "tool"):
             role = "tool" if parts and all(isinstance(part, ToolResultPart) for part in parts) else "user"
         note: Json = {"in_list": True} if role == "system" else {}
+        if self._after_results and role != "assistant" and parts and isinstance(parts[0], ToolResultPart):
+            note["apart"] = True  # else it would become one content with the last one
+        self._after_results = role == "tool"
         ours: Json = {"role": _NAMES[role], "parts": list(raw.get("parts") or ())}
         if given is not None and given != ours["role"]:
             note["role"] = ours["role"] = given
@@ -144,6 +149,14 @@ class _Gemini(Format):
         parts = self.write_parts(message, losses)
         if message.parts and not parts:
             return []  # all of its content was lost, and reported
+        results, self._results = self._results, None
+        if message.role != "assistant" and message.tool_results:
+            if len(message.tool_results) == len(message.parts):
+                self._results = parts
+            if results is not None and type(message.parts[0]) is ToolResultPart and not note.get("apart"):
+                results += parts  # the API wants the results of parallel calls in one content
+                self._results = self._results and results
+                return []
         lost = self.lost_role(note, shape)
         losses.add(message.id, None, lost)
         role = note["role"] if "role" in note and lost is None else _NAMES[message.role]

@@ -252,6 +252,18 @@ def test_gemini_calls_without_ids_match_their_results_when_converted_separately(
     assert to_gemini([call, result]) == [asked, answered]
 
 
+@pytest.mark.proves("paired")
+def test_gemini_gets_the_results_of_parallel_calls_in_one_content():
+    """The API rejects other numbers of results than of calls in the turn before."""
+    calls = assistant(tool_use("1", "f"), tool_use("2", "f"), tool_use("3", "f"))
+    said = [calls, tool(tool_result("2", "b")), tool(tool_result("1", "a")), user(tool_result("3", "c"), "and?")]
+    (asked, answered), after = to_gemini(said)[:2], to_gemini([*said, user("well"), *said])[2:]
+    assert [one["function_response"]["id"] for one in answered["parts"][:3]] == ["2", "1", "3"]
+    assert after == [{"role": "user", "parts": [{"text": "well"}]}, asked, answered]
+    apart = [asked, *({"role": "user", "parts": [one]} for one in answered["parts"])]
+    assert to_gemini(from_gemini(apart)) == apart
+
+
 def test_gemini_names_and_signatures_of_calls():
     (_, response) = to_gemini([assistant(tool_use("c", "find")), tool(tool_result("c", "rain", is_error=True))])
     assert response["parts"][0]["function_response"] == {"id": "c", "name": "find", "response": {"error": "rain"}}
