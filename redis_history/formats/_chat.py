@@ -30,6 +30,7 @@ class ChatFormat(Format):
     """Converts chat messages. Subclasses say what differs between the providers."""
 
     metadata = ("index", "finish_reason")
+    results_apart = True
     #: The types of blocks that a tool message may contain, those that it may contain if this provider wrote it, and
     #: the default order of its keys.
     in_results: ClassVar[tuple[str, ...]]

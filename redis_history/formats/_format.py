@@ -23,6 +23,7 @@ from redis_history.formats._notes import (
     with_note,
     write_block,
 )
+from redis_history.formats._pairing import pieces_of
 from redis_history.model import (
     AttachmentPart,
     Message,
@@ -42,6 +43,8 @@ class Format:
     form: ClassVar[str]
     #: Our role for each role of the provider.
     roles: ClassVar[Mapping[str, Role]]
+    #: Whether a result is always a message of its own.
+    results_apart: ClassVar[bool] = False
     #: Keys of a request (if the API rejects others), and keys of a reply that are not content.
     request: ClassVar[Collection[str]] = ()
     metadata: ClassVar[Collection[str]] = ()
@@ -88,10 +91,11 @@ class Format:
         out: list[Json] = []
         with Losses(self.form, on_loss) as losses:
             for message in messages:
-                items = self.write_message(message, shape, losses)
-                if shape == "request" and self.request:
-                    items = [self._for_request(item, message.id, losses) for item in items]
-                out += items
+                for piece, losses.offset in pieces_of(message, every=True) if self.results_apart else ((message, 0),):
+                    items = self.write_message(piece, shape, losses)
+                    if shape == "request" and self.request:
+                        items = [self._for_request(item, message.id, losses) for item in items]
+                    out += items
         return out
 
     def _for_request(self, item: Json, message_id: str, losses: Losses) -> Json:

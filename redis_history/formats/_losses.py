@@ -32,13 +32,15 @@ class Losses:
         self._form = form
         self._on_loss = on_loss
         self._counts: Counter[str] = Counter()
+        #: The place of the first part, if only some parts of a message are converted.
+        self.offset = 0
 
     def add(self, message_id: str, part: int | None, reason: str | None) -> None:
         """Report a loss. A `reason` of None means that nothing was lost."""
         if reason is None:
             return
         if self._on_loss is not None:
-            self._on_loss(Loss(message_id, part, reason))
+            self._on_loss(Loss(message_id, part if part is None else part + self.offset, reason))
         else:
             self._counts[reason] += 1
 

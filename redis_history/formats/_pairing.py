@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
 from redis_history.formats._losses import Losses, OnLoss
-from redis_history.model import Message, ToolResultPart, ToolUsePart
+from redis_history.model import Message, Part, Role, ToolResultPart, ToolUsePart
 from redis_history.model.pairs import pairs_of
 
 
@@ -15,39 +16,96 @@ def paired(messages: Iterable[Message], *, on_loss: OnLoss | None = None) -> lis
     """Move each tool result directly after its call, and leave out calls without a result and results without a call.
 
     APIs reject any other order. It occurs when several agents write to a conversation, when an agent dies between call
-    and result, or when a result arrives after its call was removed. `on_loss` is called for each part that is left
-    out; without it a warning is logged.
+    and result, or when a result arrives after its call was removed. A message with calls and their results, such as a
+    live reply, becomes several messages with its id, unless the provider ran the tools. `on_loss` is called for each
+    part that is left out; without it a warning is logged.
     """
-    messages = list(messages)
+    pieces = [piece for message in messages for piece in pieces_of(message, every=False)]
+    messages = [message for message, _ in pieces]
     pairs = pairs_of(messages)
     out: list[list[Message]] = [[] for _ in messages]
-    moved: list[tuple[int, Message]] = []  # behind the message with this index
+    # By the index of the message with the calls: messages with results, the places of these, and of what else they say.
+    moved: dict[int, list[tuple[Message, list[int], list[int]]]] = {}
     with Losses("a request", on_loss) as losses:
-        for index, message in enumerate(messages):
+        for index, (message, offset) in enumerate(pieces):
             rest: list[int] = []
-            results: dict[int, list[int]] = {}  # by the index of the message with their calls
+            results: dict[int, list[int]] = {}
             for at, part in enumerate(message.parts):
                 call = pairs.call_of.get((index, at))
                 if type(part) is ToolUsePart and (index, at) not in pairs.answered:
-                    losses.add(message.id, at, "a tool call without a result")
+                    losses.add(message.id, offset + at, "a tool call without a result")
                 elif type(part) is not ToolResultPart or (call is not None and call[0] == index):
                     rest.append(at)
                 elif call is None:
-                    losses.add(message.id, at, "a tool result without its call")
+                    losses.add(message.id, offset + at, "a tool result without its call")
                 else:
                     results.setdefault(call[0], []).append(at)
-            if len(results) == 1 and not any(type(message.parts[at]) is ToolUsePart for at in rest):
+            stays = message.role == "assistant" and any(
+                _is_plain(message.parts[at]) for places in results.values() for at in places
+            )
+            if len(results) == 1 and not stays and not any(type(message.parts[at]) is ToolUsePart for at in rest):
                 ((target, places),) = results.items()  # the message moves as a whole, with its other parts
-                results, rest = {target: sorted(places + rest)}, []
+                moved.setdefault(target, []).append((message, places, rest))
+                continue
             if rest or not message.parts:
                 out[index].append(_with_parts(message, rest))
-            moved += [(target, _with_parts(message, places)) for target, places in results.items()]
-    for target, message in moved:
-        out[target].append(message)
+            for target, places in results.items():
+                moved.setdefault(target, []).append((message, places, []))
+    for target, found in moved.items():
+        between = any(rest for _, _, rest in found[:-1])
+        role: Role | None
+        for message, places, rest in found:
+            role = "tool" if message.role == "assistant" and _is_plain(message.parts[places[0]]) else None
+            out[target].append(_with_parts(message, places if between else places + rest, role))
+        if between:
+            out[target] += [_with_parts(message, rest) for message, _, rest in found if rest]
     return [message for group in out for message in group]
 
 
-def _with_parts(message: Message, places: list[int]) -> Message:
-    if len(places) == len(message.parts):
+def has_own_results(message: Message) -> bool:
+    """Whether a message has calls and their results, which no API accepts. What a provider ran itself has its data."""
+    return any(_borders(message, every=False))
+
+
+def pieces_of(message: Message, *, every: bool) -> list[tuple[Message, int]]:
+    """A message as several ones, each with the place of its first part: results of its own calls are apart. `every`:
+    also those of tools that a provider ran itself."""
+    borders = list(_borders(message, every=every))
+    if not borders:
+        return [(message, 0)]
+    ends = itertools.pairwise((0, *borders, len(message.parts)))
+    roles = itertools.cycle((message.role, "tool"))
+    return [
+        (_with_parts(message, range(*places), role), places[0])
+        for places, role in zip(ends, roles, strict=False)
+        if places[0] < places[1]
+    ]
+
+
+def _borders(message: Message, *, every: bool) -> Iterator[int]:
+    """Where results of calls in this message begin, and where they end."""
+    if message.role == "system" or message.is_summary:
+        return
+    called: set[str] = set()
+    among = False
+    for at, part in enumerate(message.parts):
+        own = isinstance(part, ToolResultPart) and part.tool_use_id in called and (every or _is_plain(part))
+        if own != among:
+            yield at
+        among = own
+        if type(part) is ToolUsePart:
+            called.add(part.id)
+
+
+def _is_plain(part: Part) -> bool:
+    """Whether this is a result that no provider marked as that of a tool of its own."""
+    return type(part) is ToolResultPart and not part.provider_meta
+
+
+def _with_parts(message: Message, places: Sequence[int], role: Role | None = None) -> Message:
+    parts = tuple(message.parts[at] for at in places)
+    if parts == message.parts and role in (None, message.role):
         return message
-    return replace(message, parts=tuple(message.parts[at] for at in places))
+    if role in (None, message.role):
+        return replace(message, parts=parts)
+    return replace(message, parts=parts, role=role, provider_meta={})  # which belongs to the former role

@@ -77,6 +77,7 @@ def to_langchain(messages: Iterable[Message], *, on_loss: OnLoss | None = None) 
 
 class _LangChain(Format):
     form = "langchain"
+    results_apart = True
 
     def read_message(self, raw: Mapping[str, Any], index: int) -> Message:
         kind, data = _type_and_data(raw, index)

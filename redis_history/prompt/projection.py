@@ -27,6 +27,7 @@ from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
 from redis_history.compaction.summaries import SUMMARY_START, summary_text
+from redis_history.formats._pairing import has_own_results, paired
 from redis_history.model import (
     AttachmentPart,
     Message,
@@ -143,17 +144,20 @@ def project_turn(turn: Turn, own_ids: frozenset[str], names: Names) -> tuple[Mes
     first = _project(turn.shown[0], turn.voice, names)
     if first is None:
         return ()
-    if len(turn.shown) == 1:
-        return (first,)
-    return (first, *(_project_result(one, voice_of(one, own_ids), names) for one in turn.shown[1:]))
+    results = [_project_result(one, voice_of(one, own_ids), names) for one in turn.shown[1:]]
+    if has_own_results(first) or any(len(one.parts) > len(one.tool_results) for one in results):
+        return tuple(paired([first, *results]))
+    return (first, *results)
 
 
 def _project_result(message: Message, voice: Voice, names: Names) -> Message:
-    """A message with results of calls. Other parts of it are shown to the model in a message of the user."""
+    """A message with results of calls. Other parts of it are shown to the model in a message of the user, unless the
+    model wrote them."""
     message = _with_hints(message)
     said = voice is Voice.USER or voice is Voice.OTHER
     parts = _labeled(message, message.parts, names) if said else message.parts
-    return _changed(message, parts, None if message.role == "user" else "tool")
+    own = message.role == "assistant" and not said and len(parts) > len(message.tool_results)
+    return _changed(message, parts, None if own or message.role == "user" else "tool")
 
 
 def _project(message: Message, voice: Voice, names: Names) -> Message | None:

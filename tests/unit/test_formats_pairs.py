@@ -6,11 +6,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redis_history import HistoryStore, Message, Participant, assistant, tool, tool_result, tool_use, user
-from redis_history.formats import Loss, paired, to_anthropic, to_openai_chat
-from redis_history.prompt import assemble_prompt
+from redis_history import (
+    HistoryStore,
+    Message,
+    Participant,
+    TextPart,
+    ToolResultPart,
+    assistant,
+    text,
+    tool,
+    tool_result,
+    tool_use,
+    user,
+)
+from redis_history.formats import Loss, from_anthropic, paired, to_anthropic, to_langchain, to_openai_chat
+from redis_history.prompt import assemble_messages, assemble_prompt
 from tests.property.strategies import ANN, BOB, tool_messages
 from tests.support.sdk import is_valid, torn
+
+#: Of a tool that the provider runs itself.
+SEARCHED = [
+    {"type": "server_tool_use", "id": "1", "name": "web_search", "input": {}},
+    {"type": "web_search_tool_result", "tool_use_id": "1", "content": []},
+    {"type": "text", "text": "done"},
+]
 
 
 def refused(messages: list[Message]) -> list[str]:
@@ -34,7 +53,7 @@ def test_messages_in_order_are_unchanged() -> None:
         assistant("I look.", tool_use("1", "f"), tool_use("2", "f")),
         tool(tool_result("2", "r")),
         user(tool_result("1", "r"), "and hurry"),
-        assistant(tool_use("1", "search"), tool_result("1", "r"), "done"),
+        *from_anthropic([{"role": "assistant", "content": SEARCHED}]),
     ]
     assert all(one is other for one, other in zip(paired(messages), messages, strict=True))
     assert refused(messages[:4]) == []
@@ -65,6 +84,60 @@ def test_calls_and_results_without_a_partner_are_reported() -> None:
     assert [(one.id, len(one.parts)) for one in paired(messages, on_loss=losses.append)] == [("a", 1), ("w", 1)]
     assert [(loss.message_id, loss.part) for loss in losses] == [("r0", 0), ("a", 1), ("w", 1), ("b", 0)]
     assert {loss.reason for loss in losses} == {"a tool result without its call", "a tool call without a result"}
+
+
+@pytest.mark.proves("paired", "prompts")
+def test_calls_and_results_within_a_reply_become_several_messages() -> None:
+    """A late result of another call in the reply follows it, too."""
+    with HistoryStore("memory://") as store:
+        store.append("c", user("q"))
+        with store.stream("c", id="a") as reply:
+            for step in [
+                "I look.",
+                tool_use("1", "f"),
+                tool_use("2", "f"),
+                tool_result("1", "r"),
+                "Found.",
+                tool_use("3", "f"),
+            ]:
+                reply.write(step) if isinstance(step, str) else reply.add(step)
+        store.append_many("c", [user("w"), tool(tool_result("2", "r"), id="t"), tool(tool_result("2", "r"))])
+        losses: list[Loss] = []
+        messages = paired(store.get("c"), on_loss=losses.append)
+        assert (losses[0].message_id, losses[0].part) == ("a", 5)
+        prompt = assemble_prompt(store, "c", "me")
+        for found in messages, prompt.messages:
+            assert [(one.role, len(one.parts)) for one in found] == [
+                ("user", 1), ("assistant", 3), ("tool", 1), ("tool", 1), ("assistant", 1), ("user", 1)
+            ]  # fmt: skip
+            assert refused(list(found)) == []
+
+
+def test_results_of_a_provider_follow_their_calls_in_the_format_of_another_one() -> None:
+    losses: list[Loss] = []
+    said = from_anthropic([{"role": "assistant", "content": [*SEARCHED, {"type": "thinking", "thinking": "hm"}]}])
+    found = to_openai_chat(said, on_loss=losses.append)
+    assert [one["role"] for one in found] == ["assistant", "tool", "assistant"]
+    assert [loss.part for loss in losses] == [3]
+    assert torn("openai_chat", found) == []
+    assert [one["type"] for one in to_langchain(said)] == ["ai", "tool", "ai"]
+
+
+@pytest.mark.proves("paired")
+def test_results_come_first_in_a_message_and_in_a_turn() -> None:
+    """APIs reject a text before a result, or between the results of parallel calls."""
+    calls = assistant(tool_use("1", "f"), tool_use("2", "f"), tool_use("3", "f"))
+    hint, both = tool(tool_result("1", "r"), text("a hint")), user(text("and"), tool_result("2", "r"))
+    found = paired([user("q"), calls, hint, both, assistant(tool_result("3", "r"), "So I know.")])
+    kinds = [(one.role, [type(part).__name__[:-4] for part in one.parts]) for one in found[2:]]
+    assert kinds == [
+        *[("tool", ["ToolResult"]), ("user", ["ToolResult"]), ("tool", ["ToolResult"])],
+        *[("tool", ["Text"]), ("user", ["Text"]), ("assistant", ["Text"])],
+    ]
+    assert refused(found) == []
+    assert refused(list(assemble_messages([user("q"), calls, hint, both], "me").messages)) == []
+    (_, *one) = paired([assistant(tool_use("1", "f")), user("and", tool_result("1", "r"))])
+    assert [type(part) for part in one[0].parts] == [ToolResultPart, TextPart]
 
 
 def test_a_message_with_results_of_several_calls_is_split() -> None:
