@@ -26,10 +26,9 @@ from redis_history.importers import Transcript
 from redis_history.model.pairs import groups
 from redis_history.operations.keys import Keyspace
 from redis_history.tokens import message_tokens
-from tests.support.research import read
 from tests.support.sdk import is_valid
 from tests.support.servers import Start, wait_until
-from tests.support.transcripts import FILES
+from tests.support.transcripts import FILES, read
 
 #: Those of agents.
 AGENTS = [path for path in FILES if path.name.startswith(("taubench", "sweagent", "miniswe", "tau2"))]

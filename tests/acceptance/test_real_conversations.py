@@ -11,9 +11,8 @@ import pytest
 from redis_history import Compressor, Conversation, HistoryStore, Message, extractive_summarizer
 from redis_history.importers import export_messages, import_messages
 from redis_history.search.hits import SearchHits
-from tests.support.research import read
 from tests.support.servers import Start
-from tests.support.transcripts import FILES
+from tests.support.transcripts import FILES, read
 
 #: Messages of one change: far from its limits, as docs/guarantees.md advises.
 BATCH = 200

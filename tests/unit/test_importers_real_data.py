@@ -1,10 +1,9 @@
-"""Transcripts of every format: to every provider and back."""
+"""Transcripts of all kinds: to every provider and back."""
 
 import pytest
 
-from tests.support.research import read
 from tests.support.sdk import validate
-from tests.support.transcripts import FILES
+from tests.support.transcripts import FILES, read
 from tests.unit.format_cases import FORMATS, through_storage, turns
 
 #: How many messages of a file the default run converts to all providers and back.
