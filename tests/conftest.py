@@ -1,7 +1,5 @@
 """Fixtures for all tests: the real servers of each worker, and checks that tests clean up."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import signal

@@ -1,7 +1,5 @@
 """Summarizers for compressor processes that a test starts."""
 
-from __future__ import annotations
-
 import random
 import sys
 import time

@@ -1,7 +1,5 @@
 """Commands on the real server of the session, each in its own namespace."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

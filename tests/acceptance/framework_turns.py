@@ -1,7 +1,5 @@
 """Turns of each framework with a tool and a scripted model."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

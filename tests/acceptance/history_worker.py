@@ -1,7 +1,5 @@
 """A process with a history that a test starts: `history_worker <mode> <url> <name> <count>`."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

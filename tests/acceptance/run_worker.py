@@ -1,7 +1,5 @@
 """A worker that takes runs repeatedly until it is killed or its time is over: a process or a thread."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

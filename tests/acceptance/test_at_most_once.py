@@ -4,8 +4,6 @@ acknowledged write is undone.
 The bytes of a call are kept and sent again over a connection of the test, as a network does that delivers late.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any

@@ -1,7 +1,5 @@
 """Connections are cut, servers killed and rewound: a subscriber has every change in order, or a Reset."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """Agents that are recorded on a real server: functions, streams, and turns by hand."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import inspect

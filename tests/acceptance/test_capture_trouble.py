@@ -1,7 +1,5 @@
 """Recording with failures and with concurrent calls."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The command `redis-history`: its frame, `compress` and `reindex`."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`redis-history doctor`: finds what a server lacks, and the fixes that it suggests work."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 from typing import Any

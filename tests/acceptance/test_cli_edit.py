@@ -1,7 +1,5 @@
 """`redis-history say`, `rename`, `fork`, `log`, `delete` and `erase`, and refused connections."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """`redis-history embedded`; and what the command as a whole imports."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """`redis-history ls`, `show` and `search`: for people and for programs, and harmless to terminals."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import unicodedata

@@ -1,7 +1,5 @@
 """`redis-history tail`: the newest messages, and changes by other processes, also through a restart."""
 
-from __future__ import annotations
-
 import json
 import select
 import signal

@@ -1,7 +1,5 @@
 """`redis-history import` and `export`: files into a store, and out of it again."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """A store is closed during calls: each call ends with its outcome or StoreClosedError, and no connection is left."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import threading

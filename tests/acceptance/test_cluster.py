@@ -1,7 +1,5 @@
 """A cluster changes under a store: slots move, shards join, replicas take over."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """Compaction among many processes, and what it costs the server."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator

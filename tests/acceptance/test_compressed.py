@@ -1,7 +1,5 @@
 """Messages that are stored compressed."""
 
-from __future__ import annotations
-
 import pytest
 
 from redis_history import HistoryStore, tool_result, user

@@ -1,7 +1,5 @@
 """Compressor processes: with appends in the meantime, killed at random, stopped past their lease."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import random

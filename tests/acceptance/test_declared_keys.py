@@ -2,8 +2,6 @@
 
 The nodes tell what they execute (MONITOR): the keys that a script declares, and those of each command in it."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import itertools

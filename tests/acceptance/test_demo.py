@@ -1,7 +1,5 @@
 """The demo as users run it, against a real server."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The `durability` option: a write is confirmed only when it is durable, whichever way the call takes."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """Deleted, edited, erased and expired content is nowhere on the server."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any

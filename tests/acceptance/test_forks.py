@@ -1,7 +1,5 @@
 """Forks under faults: lost replies, killed processes, moving slots. A fork is complete or absent."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import random

@@ -1,7 +1,5 @@
 """Frameworks with an adapter send their models what they would have sent with their own memory."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Histories of several processes: nothing is lost, nothing is twice, all agree; also when killed or cut off."""
 
-from __future__ import annotations
-
 import json
 import random
 import subprocess

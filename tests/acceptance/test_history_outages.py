@@ -1,7 +1,5 @@
 """Histories whose server is away, for a while or for good."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A call is interrupted between any two steps: no later call reads a reply that is not its own."""
 
-from __future__ import annotations
-
 import sys
 from types import FrameType
 from typing import Any

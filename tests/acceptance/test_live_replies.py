@@ -1,7 +1,5 @@
 """Streaming replies: what subscribers read, what replies cost, and what remains after each kind of failure."""
 
-from __future__ import annotations
-
 import random
 import signal
 import subprocess

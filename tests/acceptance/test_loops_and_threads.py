@@ -1,7 +1,5 @@
 """A store used by many threads, by a loop that stops and runs again, by a forked child, and by killed processes."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

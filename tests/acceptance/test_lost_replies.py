@@ -1,7 +1,5 @@
 """Replies of writes are lost, late or cancelled: each message is stored once, and the caller learns what is known."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from typing import Any

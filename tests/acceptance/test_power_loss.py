@@ -5,8 +5,6 @@ the moment of an acknowledgement, a power loss would leave only writes from befo
 test checks this for every acknowledgement; at the end it cuts the file there, and starts a server on it.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import signal

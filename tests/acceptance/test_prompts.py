@@ -1,7 +1,5 @@
 """Prompts from a real server."""
 
-from __future__ import annotations
-
 import pytest
 
 from redis_history import (

@@ -1,7 +1,5 @@
 """Real conversations of every kind are read back equal, and restored from a backup."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 

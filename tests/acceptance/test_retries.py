@@ -1,7 +1,5 @@
 """Each temporary or lasting error of a server, by name, from a real server, with both kinds of stores."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -1,8 +1,6 @@
 """Many workers take runs while they are killed, suspended and cut off, and while servers restart, fail over and move
 slots: runs never overlap, and each of those that wait begins in its turn."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

@@ -1,7 +1,5 @@
 """Runs while the server, the network or a holder fails."""
 
-from __future__ import annotations
-
 import threading
 import time
 from contextlib import closing

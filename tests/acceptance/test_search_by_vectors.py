@@ -4,8 +4,6 @@ The embedder needs no model: it counts the pieces of words, three to five letter
 parts of words, not meanings.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Each node of a cluster searches its own conversations: while slots move, after a failover, and all together."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The search index and its documents through what happens to servers and processes."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """The marks of archived messages in the search index, through compactions, expansions and killed processes."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """A replica takes over: subscribers get a Reset if acknowledged changes were lost."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Encrypted connections (rediss://) to a real server with test certificates, with both kinds of stores."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import warnings

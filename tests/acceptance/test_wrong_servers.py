@@ -1,7 +1,5 @@
 """Servers that cannot be used, and foreign or corrupt keys: a named error, in bounded time."""
 
-from __future__ import annotations
-
 import logging
 import socketserver
 import threading

@@ -1,7 +1,5 @@
 """The table of backends, and stores over them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from importlib.util import find_spec

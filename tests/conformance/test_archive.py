@@ -1,7 +1,5 @@
 """Archived messages are read, found and deleted with the others; caps do not count them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

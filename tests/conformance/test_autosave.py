@@ -1,7 +1,5 @@
 """Histories that save and follow by themselves, over every backend."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import inspect

@@ -1,7 +1,5 @@
 """The compressor over every backend, in both faces, with summarizers that a test can hold."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence

@@ -1,7 +1,5 @@
 """Compressors and errors, with summaries that gain nothing, and with messages that become old."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Compressors that share their work: leases, lost and kept, and what a stop gives back."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The capabilities of backends, and writes that wait until they are on disk."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Forks: a copy is a snapshot of one moment, or absent."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

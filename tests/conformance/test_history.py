@@ -1,7 +1,5 @@
 """Histories over every backend: loaded, saved, and kept the same."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Compression of histories with a store: it is a compaction there, and others see it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Caps and time to live."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from itertools import islice

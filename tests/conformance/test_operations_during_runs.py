@@ -1,7 +1,5 @@
 """What others may do to a conversation during a run, and what an early end leaves of it."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from typing import Any

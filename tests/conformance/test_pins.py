@@ -1,7 +1,5 @@
 """Pinned messages: no compaction, cap, plugin or prompt leaves them out."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 from uuid import uuid4

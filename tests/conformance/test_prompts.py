@@ -1,7 +1,5 @@
 """`assemble_prompt` on every backend, sync and async."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Sequence

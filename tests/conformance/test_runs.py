@@ -1,7 +1,5 @@
 """Runs: one agent at a time works on a conversation, anyone can stop it, and everyone sees who works."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time

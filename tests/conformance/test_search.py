@@ -1,7 +1,5 @@
 """Search: the same messages are found with an index and without one."""
 
-from __future__ import annotations
-
 from datetime import timedelta, timezone
 from typing import Any
 

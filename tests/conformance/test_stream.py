@@ -1,7 +1,5 @@
 """Replies that are written bit by bit."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import inspect

@@ -1,7 +1,5 @@
 """Subscriptions to one conversation, and to all conversations of a namespace."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import defaultdict

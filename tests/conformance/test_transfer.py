@@ -1,7 +1,5 @@
 """Imports into any store, and exports. Compacted conversations keep their summaries and originals."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

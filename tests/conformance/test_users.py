@@ -1,7 +1,5 @@
 """Everything that a user owns: read one by one, and erased."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from typing import Any
 

@@ -1,7 +1,5 @@
 """docs/how-to/command-line.md: the fields of JSON, commands that can be typed, and the help of every command."""
 
-from __future__ import annotations
-
 import re
 import runpy
 import shlex

@@ -3,8 +3,6 @@
 The tests are those of `tests/conformance`, without --full those with the mark `smoke`; only the stores are others.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import AsyncIterator

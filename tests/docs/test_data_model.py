@@ -1,7 +1,5 @@
 """docs/data-model.md against what is in a real server."""
 
-from __future__ import annotations
-
 import random
 import re
 import struct

@@ -1,7 +1,5 @@
 """Every Python block of the documentation runs, page by page, and prints what the page says."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import io

@@ -1,7 +1,5 @@
 """docs/how-to/frameworks.md names each public method of a framework's own class that an adapter lacks."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

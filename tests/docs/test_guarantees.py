@@ -1,7 +1,5 @@
 """The documentation has the figures of the code."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

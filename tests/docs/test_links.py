@@ -1,7 +1,5 @@
 """Relative links lead somewhere, and pictures are well-formed."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from xml.etree import ElementTree

@@ -1,7 +1,5 @@
 """docs/operations.md and docker-compose.yml, against each other and a real server."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import itertools

@@ -1,8 +1,6 @@
 """The programs of the documentation: a history in a file, an agent in a room, the two scripts of the tutorial, and the
 streams of providers."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Promises of docs/guarantees.md that no other test is about."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Callable
 

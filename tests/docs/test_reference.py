@@ -1,7 +1,5 @@
 """The reference is generated from docstrings: it has every public name, and every docstring names all options."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect

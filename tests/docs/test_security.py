@@ -1,7 +1,5 @@
 """docs/how-to/security.md, against real servers."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """docs/how-to/web.md and http.md have every path, parameter, event and error of the live view; and no others."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from typing import get_args

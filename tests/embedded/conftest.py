@@ -1,7 +1,5 @@
 """Real servers, real processes; after each test none of them may be left."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Tools for tests of the embedded server: process states and worker processes."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The program of embedded_tools.Worker: one EmbeddedServer, one command per line of standard input, as JSON."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

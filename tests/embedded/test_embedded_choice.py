@@ -1,7 +1,5 @@
 """Which server is chosen, and why the others are not. No server is started here."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Started in a folder of somebody else, full of modules that the package and Python need: none of them runs."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

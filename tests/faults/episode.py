@@ -1,7 +1,5 @@
 """One run: servers that are attacked, processes that write and subscribe, and faults until enough is done."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

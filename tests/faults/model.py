@@ -1,7 +1,5 @@
 """A small model of a conversation, on purpose not the package's own."""
 
-from __future__ import annotations
-
 from bisect import bisect_right, insort
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable

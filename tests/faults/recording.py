@@ -9,8 +9,6 @@ The changes come from the logs of the conversations at the end, as subscriptions
 faults where a log ended with its conversation.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading

@@ -1,7 +1,5 @@
 """The checker sees each kind of broken promise in a history made by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import count
 from typing import Any

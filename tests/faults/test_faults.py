@@ -1,8 +1,6 @@
 """Random operations of several processes under faults of all kinds, on servers of all kinds: every promise is kept, and
 is seen to be broken by code that breaks it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

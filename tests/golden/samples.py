@@ -5,8 +5,6 @@ The file never changes: a message written today must have the bytes of one writt
     python -m tests.golden.samples      writes members.json anew, after a sample was added
 """
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Stored messages are read, and written back unchanged."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from msgspec.structs import replace

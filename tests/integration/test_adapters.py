@@ -1,7 +1,5 @@
 """What all adapters do: they refuse a wrong kind of store when they are made, and take what has no form in JSON."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from collections.abc import Callable

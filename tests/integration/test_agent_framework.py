@@ -1,7 +1,5 @@
 """Agent Framework's contract of a history provider, and its agents with a scripted model."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Agents of two frameworks with a tool, on one conversation and one model server."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

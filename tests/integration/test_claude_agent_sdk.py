@@ -1,7 +1,5 @@
 """Claude Agent SDK: its conformance suite, transcripts of real sessions, and sessions that move to another machine."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import uuid

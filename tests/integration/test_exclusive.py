@@ -1,7 +1,5 @@
 """Two concurrent turns on one conversation, with each adapter: torn without runs, and one after the other with them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any

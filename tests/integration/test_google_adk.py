@@ -1,7 +1,5 @@
 """The contract of ADK's session services, side by side with its own in-memory service."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import re

@@ -4,8 +4,6 @@ agent-framework-redis and google-adk-community need an older redis-py: the keys 
 written here as their source does.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """LangChain: the tests that the framework has for its Redis history, ids of messages, and states of LangGraph."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import uuid

@@ -1,7 +1,5 @@
 """The middleware with `create_agent` and a scripted model, next to LangGraph's own checkpointer in memory."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any

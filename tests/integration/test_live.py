@@ -1,7 +1,5 @@
 """Live replies of the frameworks: readers see an answer while it is written, and the stored turn is the same."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import threading

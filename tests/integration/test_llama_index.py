@@ -1,7 +1,5 @@
 """LlamaIndex: the tests that the framework has for its Redis chat store, and the store of a Memory."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The MCP server, with the SDK's own client: in memory, over standard input and output, and over HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,8 +1,6 @@
 # ruff: noqa: E501 -- items as the SDK writes them
 """OpenAI Agents: the tests that the framework has for its Redis session, encryption, settings, and whole pairs."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Pydantic AI: its own messages come back equal, and those of other frameworks are converted."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """The search tool as the native tool of each framework, with both kinds of stores."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any

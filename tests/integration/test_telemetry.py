@@ -1,7 +1,5 @@
 """OpenTelemetry with its SDK: what spans and metrics a store reports."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -3,8 +3,6 @@
 The suite's conftest sets the profile.
 """
 
-from __future__ import annotations
-
 from datetime import timedelta, timezone
 from typing import Any, get_args
 

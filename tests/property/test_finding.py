@@ -3,8 +3,6 @@
 Without the sweep over known conversations, which would hide gaps of the rest.
 """
 
-from __future__ import annotations
-
 import uuid
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Any valid messages, to each provider and back; and anything a provider may say, to messages and back."""
 
-from __future__ import annotations
-
 import base64
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Hits and scores depend on the messages that are searched, and on nothing else in the index."""
 
-from __future__ import annotations
-
 import uuid
 from typing import Any
 

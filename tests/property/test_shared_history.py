@@ -1,7 +1,5 @@
 """A following history ends equal to the store, in whatever order replies and events arrive."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from itertools import count
 from typing import Any

@@ -1,7 +1,5 @@
 """Redis does what the memory backend does: random operations by two clients, some of whose replies are lost."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Stored messages are read back unchanged; anything else is refused with a named error."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Where in a message the terms are."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -3,8 +3,6 @@
 `--full` runs 10,000 queries within a conversation, and 1,000 of the other examples.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from typing import Any

@@ -3,8 +3,6 @@
 One message a turn, "speaker: text", all conversations of a file in one namespace, and the question as it is.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """The order of what was found, by an index and by reading alike."""
 
-from __future__ import annotations
-
 import math
 import random
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The commands to RediSearch and its replies, and what real servers do with them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

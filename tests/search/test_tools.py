@@ -1,7 +1,5 @@
 """The tool that lets a model search in its own conversation."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from random import Random

@@ -1,7 +1,5 @@
 """The command `redis-history`: in this process, which is fast, or in a new process."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Failures injected at the connections of a store: the server has done its work, and the reply is lost."""
 
-from __future__ import annotations
-
 import inspect
 import random
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Processes that start in milliseconds: forked from a process that has already imported the package."""
 
-from __future__ import annotations
-
 import itertools
 import multiprocessing
 import random

@@ -1,7 +1,5 @@
 """One face for both kinds of histories: what talks to the store is awaited, the rest is called."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from typing import Any

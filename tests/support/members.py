@@ -1,7 +1,5 @@
 """Messages as they are stored."""
 
-from __future__ import annotations
-
 from redis_history.model import Message
 from redis_history.model.wire import decode_member, encode, encode_member
 from redis_history.tokens import count_characters

@@ -3,8 +3,6 @@
 This module does not use `redis_history.model.pairs`.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import permutations

@@ -1,7 +1,5 @@
 """Helpers for tests of prompts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any

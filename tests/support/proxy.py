@@ -1,7 +1,5 @@
 """A TCP proxy that does harm: it loses, halves, delays and repeats what passes, and lets requests arrive late."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import socket

@@ -1,7 +1,5 @@
 """The providers' own types, to validate with. Each SDK is imported when it is first asked."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from functools import cache

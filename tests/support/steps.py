@@ -1,7 +1,5 @@
 """Takes the steps of an operation one by one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from redis_history.operations import Op

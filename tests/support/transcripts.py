@@ -1,7 +1,5 @@
 """Transcripts for tests: the bundled samples, and those in the folder $REDIS_HISTORY_DATA."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

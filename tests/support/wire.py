@@ -1,7 +1,5 @@
 """Sends the bytes of calls as often and as late as a test wants."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The formats as one table, so that what holds for all of them is one test."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Caps on messages when they are written, and on hostile bytes before they are decoded."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Recovery of a subscriber: all of the gap, or one Reset with its reason. Never a silent gap."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The compression plugin over a history of this process."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """How the parts of a URL with several hosts reach the connections, without connecting."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The times that a query names."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 import pytest

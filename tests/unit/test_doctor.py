@@ -1,7 +1,5 @@
 """Findings from the answers of servers that tests cannot start."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

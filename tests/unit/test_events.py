@@ -1,7 +1,5 @@
 """Cursors and events as values."""
 
-from __future__ import annotations
-
 from typing import Any, get_args
 
 import pytest

@@ -1,7 +1,5 @@
 """A part without the packages that it needs says what to install."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """The meaning of each error of redis-py: whether it is transient, and which error the user gets."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

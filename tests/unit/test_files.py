@@ -1,7 +1,5 @@
 """Files that are replaced in one step, wherever an interruption comes."""
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import stat

@@ -1,7 +1,5 @@
 """Messages as providers write them come back exactly, through the stored bytes, with the expected parts."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`paired` orders calls and results so that the APIs accept them, and reports what it leaves out."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Rules that hold for every format, conversions between providers, and what is special in single formats."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

@@ -1,7 +1,5 @@
 """UI messages of the Vercel AI SDK. That its own `validateUIMessages` takes them was tried with ai 7.0.173."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

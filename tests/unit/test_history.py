@@ -1,7 +1,5 @@
 """The history of one process: entries, limits, selectors, events, copies."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """The hooks of plugins, and masking."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Ids of messages sort by time and are unique; conversation ids are checked."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Hostile files: an import keeps its limits, and raises only errors of the package."""
 
-from __future__ import annotations
-
 import bz2
 import contextlib
 import gzip

@@ -1,7 +1,5 @@
 """The JSON form: lossless for every message, and complete for display."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from typing import Any

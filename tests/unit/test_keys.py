@@ -1,7 +1,5 @@
 """Keys: exactly one for each id, and all keys of a conversation in one cluster slot."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Messages and parts: helpers, forms of content, properties and rejected values."""
 
-from __future__ import annotations
-
 import copy
 import json
 import pickle

@@ -1,7 +1,5 @@
 """Summarizers over the SDKs of OpenAI and Anthropic, against a local server that speaks their wire formats."""
 
-from __future__ import annotations
-
 import json
 import sys
 import threading

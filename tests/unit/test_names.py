@@ -1,7 +1,5 @@
 """`import redis_history` imports nothing until the first use of a name, and then only what the name needs."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

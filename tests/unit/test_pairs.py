@@ -1,7 +1,5 @@
 """Which result answers which call, and what a cap takes, also if agents number their calls alike."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """This package uses only the public API of redis-py, whose private names may change in any release."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The steps of a prompt, one by one, and together over any history."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any

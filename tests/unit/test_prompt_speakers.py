@@ -1,7 +1,5 @@
 """Who speaks in a prompt: no text imitates another speaker."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any

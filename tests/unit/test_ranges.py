@@ -1,7 +1,5 @@
 """Which ranges may leave together: those that tear no tool call from its result."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import given, settings

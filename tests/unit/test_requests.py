@@ -1,7 +1,5 @@
 """Arguments are checked before anything is sent, and errors name the parameter."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """The answers of servers about themselves, and what each can confirm."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

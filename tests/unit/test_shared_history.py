@@ -1,7 +1,5 @@
 """A history that follows: what it shows between the times when all is quiet."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Summaries: their form, the checks of answers, and the extractive summarizer."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Times are exact: each microsecond that a score can hold survives a round trip."""
 
-from __future__ import annotations
-
 import math
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone

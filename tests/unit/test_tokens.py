@@ -1,7 +1,5 @@
 """Sizes in characters and estimated tokens."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

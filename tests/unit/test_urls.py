@@ -1,7 +1,5 @@
 """Store URLs: what each means, and that no secret leaves one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

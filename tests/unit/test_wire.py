@@ -1,7 +1,5 @@
 """The stored form: values that can be stored, rejected values, and corrupt bytes."""
 
-from __future__ import annotations
-
 import dataclasses
 import datetime as dt
 import decimal

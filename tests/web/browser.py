@@ -1,7 +1,5 @@
 """Which Chromium the tests drive. As a script: prints its path, or exits with 1."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Chats for tests: served, asked and read as front ends do."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable

@@ -1,7 +1,5 @@
 """Made-up conversations of a shop's support, for pictures and tests."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from typing import Any
 

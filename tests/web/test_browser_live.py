@@ -1,7 +1,5 @@
 """The page in real Chromium while conversations change: what it shows is what is stored, whatever crosses."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import re

@@ -1,7 +1,5 @@
 """Navigation in the page, in real Chromium: with the keyboard, down long conversations, and in the list."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The page in real Chromium: what it shows, search, export, and writing."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

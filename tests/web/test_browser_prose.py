@@ -1,7 +1,5 @@
 """The page in real Chromium: how it shows texts, and that hostile ones do nothing."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

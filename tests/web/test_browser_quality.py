@@ -1,7 +1,5 @@
 """The page in real Chromium: accessible by axe-core, quick, and its modules on their own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,8 +1,6 @@
 """The page in real Chromium while replies are written: all of it is shown, and the page says what it
 knows."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

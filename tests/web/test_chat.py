@@ -1,7 +1,5 @@
 """The endpoints of a chat, as their front ends use them."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from typing import Any

@@ -1,7 +1,5 @@
 """A chat with AG-UI: streams, stops, failed answers, and clients that connect again."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

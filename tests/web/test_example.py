@@ -1,7 +1,5 @@
 """The examples of the documentation, as servers of their own: a page in a real browser, WebSockets, signed sessions."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

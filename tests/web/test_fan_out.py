@@ -1,7 +1,5 @@
 """Many clients of one conversation, slow ones among them, and a server that is killed."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The OpenAPI document of the HTTP interface: valid, complete, and as the answers are."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import subprocess

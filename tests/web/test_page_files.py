@@ -1,7 +1,5 @@
 """The files of the page: what they must not do, and that they fit together. No browser needed."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

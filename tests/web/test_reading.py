@@ -1,7 +1,5 @@
 """Reading over HTTP: conversations, messages, originals of summaries, search."""
 
-from __future__ import annotations
-
 from base64 import urlsafe_b64encode
 from typing import Any
 from urllib.parse import quote

@@ -1,7 +1,5 @@
 """The ring of encoded events, and readers that leave and return."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from contextlib import aclosing

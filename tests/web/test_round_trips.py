@@ -1,7 +1,5 @@
 """How often one answer goes to the server of the store, and to `authorize`: bounded, whatever is asked and stored."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from typing import Any
 

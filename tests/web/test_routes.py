@@ -1,7 +1,5 @@
 """The live view in a user's application: where it is mounted, and which requests `authorize` allows."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

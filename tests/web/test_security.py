@@ -1,7 +1,5 @@
 """The token, cookies, host names, origins, and the headers of responses."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from typing import Any

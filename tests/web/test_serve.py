@@ -1,7 +1,5 @@
 """The command `redis-history serve`."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """Streams of events: what is in them, how they go on, how they end."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from typing import Any

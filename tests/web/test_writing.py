@@ -1,7 +1,5 @@
 """Changes over HTTP: what they do, and when they are refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
