@@ -86,7 +86,6 @@ def test_the_list_of_commands_is_that_of_the_commands() -> None:
     context = click.Context(commands.cli)
     for name, (_, text) in commands._COMMANDS.items():
         found = commands.cli.get_command(context, name)
-        assert found is not None
         assert found.name == name
         assert found.get_short_help_str(200) == text
 

@@ -293,8 +293,6 @@ def test_a_reader_that_leaves_early_is_not_an_error(store: HistoryStore, where: 
     store.append_many("c", [user("x" * 600) for _ in range(1000)])
     argv = command(*where, "show", "c", "--all")
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
         process.stdout.readline()
         process.stdout.close()
         assert process.stderr.read() == b""
@@ -310,7 +308,6 @@ def test_ids_are_shown_however_narrow_it_is(store: HistoryStore, on: Any, width:
     lines = plain(on("ls", environment={**TERMINAL, "COLUMNS": str(width)}).stdout).splitlines()
     assert all(len(line.rstrip()) <= width for line in lines)
     column = re.match(r"ID\s*", lines[0])
-    assert column is not None
     assert "".join(line[: column.end()].strip() for line in lines[1:]).endswith(long)
 
 

@@ -226,8 +226,6 @@ def test_it_ends_with_its_reader(store: HistoryStore, where: tuple[str, ...]) ->
     store.append("c", user("x"))
     argv = command(*where, "tail", "c", "-f")
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
         while b"  x" not in process.stdout.readline():
             pass
         process.stdout.close()  # nothing more is written, and yet it notices
@@ -257,7 +255,6 @@ def test_a_signal_does_not_cut_a_line(store: HistoryStore, where: tuple[str, ...
     store.append("c", user("x" * 900_000))
     argv = command(*where, "--json", "tail", "c", "--follow")
     with subprocess.Popen(argv, stdout=subprocess.PIPE, env=environment(PYTHONUNBUFFERED="")) as process:
-        assert process.stdout is not None
         assert select.select([process.stdout], [], [], SECONDS)[0], "no output"
         process.terminate()
         if reads:

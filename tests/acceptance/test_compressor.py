@@ -61,7 +61,6 @@ class Worker:
         wait_until(printed, f"{kind!r} from the worker", seconds)
 
     def go(self) -> None:
-        assert self.process.stdin is not None
         self.process.stdin.write("go\n")
         self.process.stdin.flush()
 
@@ -217,7 +216,6 @@ def test_four_workers_killed_at_random_over_real_conversations(
             shortened += 1
             assert was_long
             record = store.get_conversation(name)
-            assert record is not None
             assert record.message_count == len(live)
             assert record.tokens == sum(map(message_tokens, live))
             assert record.tokens <= most or policy.plan(live) is None

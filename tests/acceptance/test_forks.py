@@ -48,7 +48,6 @@ def _appending(store: HistoryStore) -> Iterator[None]:
 def _is_exact(store: HistoryStore, made: Conversation) -> bool:
     """Whether a fork has exactly the messages of the revision that it names."""
     found = list(store.iter(made.conversation_id, batch=1000))
-    assert made.forked_from is not None
     expected = _MESSAGES + made.forked_from.revision - _BATCHES
     in_origin = list(store.iter("c", batch=1000))[:expected]
     return found == in_origin and len(found) == expected == made.message_count

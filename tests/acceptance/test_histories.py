@@ -28,12 +28,10 @@ class Worker:
         )
 
     def send(self, *command: object) -> None:
-        assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(command) + "\n")
         self.process.stdin.flush()
 
     def receive(self) -> Any:
-        assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, f"{self.name} ended with {self.process.wait(20)}"
         return json.loads(line)

@@ -238,7 +238,6 @@ async def test_a_cancelled_call_is_cancelled_at_every_moment(store: AsyncHistory
 
     async def cancels_itself() -> None:
         task = asyncio.current_task()
-        assert task is not None
         task.cancel()
         await store.get("c")
 
@@ -285,7 +284,6 @@ async def test_a_stop_cancels_an_agent_that_reads_and_writes_all_the_time(store:
             await asyncio.wait_for(task, 10)
         assert not task.cancelling()
         info = await store.get_run(f"c{number}")
-        assert info is not None
         assert info.status == "stopped"
 
 

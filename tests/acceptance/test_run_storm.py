@@ -255,7 +255,6 @@ class Storm:
 
     def check(self, cursors: dict[str, Cursor]) -> dict[str, Any]:
         """Figures, if everything is as promised."""
-        assert self.watcher is not None
         gaps: list[float] = []
         overlaps, late, runs = set(), set(), 0
         with HistoryStore(**self.where(), search="off") as store:
@@ -286,13 +285,11 @@ class Storm:
         return [one for one in self.faults if one.begin < end and begin < one.end and one.worker in ("", worker)]
 
     def _was_alive(self, run_id: str, begin: float, end: float) -> bool:
-        assert self.watcher is not None
         return not self._during(begin - 1, end, self.watcher.worker.get(run_id, ""))
 
     def _gap(self, room: str, ended: float, after: Write) -> float | None:
         """Seconds from the end of a run, or of an outage since then, to the next run, if that was waiting and lived;
         Also returns None if another run took place in between and wrote nothing."""
-        assert self.watcher is not None
         silent = [
             run_id
             for run_id, (where, began) in self.watcher.began.items()

@@ -45,11 +45,9 @@ def test_an_outage_ends_no_living_run(own_server: Start, seconds: float) -> None
                 reply.write("and after")
                 run.append(assistant("The first call after the outage.", id="a"))
                 now = store.get_run("c")
-                assert now is not None
                 assert (now.status, now.run_id) == ("active", run.run_id)
             waiter.join(60)
             assert len(busy) == 1
-            assert busy[0].holder is not None
             assert busy[0].holder.run_id == run.run_id
         assert [message.text for message in store.get("c")] == ["before and after", "The first call after the outage."]
 
@@ -70,7 +68,6 @@ def test_a_run_is_stopped_and_ends_on_a_full_server(own_server: Start) -> None:
         with pytest.raises(RunStopped):
             work()
         now = store.get_run("c")
-        assert now is not None
         assert now.status == "stopped"
         with pytest.raises(BackendRefusedError), store.run("c"):
             pass
@@ -125,7 +122,6 @@ def test_a_restart_ends_no_living_run(own_server: Start) -> None:
             pass
         run.append(assistant("after"))
         status = store.get_run("c")
-    assert status is not None
     assert status.status == "active"
 
 

@@ -157,7 +157,6 @@ async def check_providers(stores: Any, ends: str, added: bool) -> None:
     with contextlib.suppress(RunStopped, RunLostError, ZeroDivisionError):
         await work()
     info = await other.get_run("c")
-    assert info is not None
     assert info.status == ends.split()[0]
     async with other.run("c", wait=SOON):  # settles the calls of an interrupted one, and at its end those of its reply
         await until(has_ended, "the end of the reply")

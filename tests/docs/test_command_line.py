@@ -45,7 +45,6 @@ def test_commands_of_the_documentation_and_the_help_are_valid(line: str) -> None
         _, command, rest = commands.cli.resolve_command(context, rest)
         while isinstance(command, click.Group):
             _, command, rest = command.resolve_command(context, rest)
-        assert command is not None
         command.make_parser(click.Context(command)).parse_args(rest)  # raises for an unknown option
 
 

@@ -79,7 +79,6 @@ def test_it_answers_to_its_names_in_the_channel_and_records_all(store: HistorySt
     assert say(agent, 2, "U2", "U9 and the Travel Bot are not mentioned here.") is None
     assert say(agent, 3, "U2", "<@U1> what was the hotel?") is None
     answer = say(agent, 4, "U2", "<@U9> what was the hotel?")
-    assert answer is not None
     assert "Harbour Inn" in answer[-1].text
     live = store.get("c")
     assert [message.id for message in live[:4]] == ["C7-1", "C7-2", "C7-3", "C7-4"]
@@ -115,7 +114,6 @@ def test_watch_and_say(private_home: Path) -> None:
         [sys.executable, "watch.py"], cwd=private_home, env=environment, stdout=subprocess.PIPE, text=True
     )
     with watch:
-        assert watch.stdout is not None
         try:
             seen = watch.stdout.readline()
             subprocess.run(say, cwd=private_home, env=environment, check=True, timeout=60)

@@ -57,12 +57,10 @@ class Worker:
         )
 
     def send(self, *words: str) -> None:
-        assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(words) + "\n")
         self.process.stdin.flush()
 
     def answer(self) -> Any:
-        assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, f"the worker ended with status {self.process.wait()}"
         reply = json.loads(line)

@@ -81,7 +81,6 @@ def test_concurrent_installations_fetch_once(tmp_path: Path, pip: Calls) -> None
     four = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
     assert [process.stdout and process.stdout.readline() for process in four] == ["ready\n"] * 4
     for process in four:
-        assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
     folder = tmp_path / "cache/redis_history/redis-stack-0.1.8"

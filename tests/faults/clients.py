@@ -168,7 +168,6 @@ class Writer:
         raise AssertionError("a shared history could not be flushed")
 
     def _entries(self) -> list[Any]:
-        assert self._history is not None
         return [form(one) for one in self._history.entries]
 
     # The operations. Each word is used for one message only, so that a search for it has one answer.

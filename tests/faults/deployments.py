@@ -138,7 +138,6 @@ class Deployment:
 
     def set_clock(self) -> None:
         """The clock of the servers is wrong for a while."""
-        assert self._clock is not None
         self._clock.set(self._random.choice([-90.0, -5.0, 5.0, 90.0]))
         time.sleep(self._random.uniform(0.1, 2.0))
         self._clock.set(0.0)

@@ -212,7 +212,6 @@ async def in_adk(store: AsyncHistoryStore) -> Any:
         content = types.Content(role="model", parts=[part])
         await service.append_event(session, Event(author="a", content=content, actions=actions, custom_metadata=SIZE))
     found = await service.get_session(**where)
-    assert found is not None
     call, result = [event.content.parts[0] for event in found.events]  # type: ignore[union-attr,index]
     state = found.state
     metadata = [event.custom_metadata for event in found.events]

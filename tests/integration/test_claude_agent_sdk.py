@@ -190,7 +190,6 @@ async def test_a_session_moves_to_another_machine(
         for options in ({"resume": session}, {"continue_conversation": True}):
             asked = ClaudeAgentOptions(cwd=work, session_store=ClaudeSessionStore(other), **options)  # type: ignore[arg-type]
             made = await materialize_resume_session(asked)
-            assert made is not None
             assert made.resume_session_id == session
             there = made.config_dir / "projects" / folder.name
             lines = (there / f"{session}.jsonl").read_text().splitlines()

@@ -240,7 +240,6 @@ async def test_google_adk(old: Any, async_store: AsyncHistoryStore, counts: Impo
         assert counts("google-adk") == f"3 conversations, 2 messages: {expected}; 1 problem"
     service = AdkSessionService(async_store)
     found = await service.get_session(app_name="shop", user_id="ann", session_id="1")
-    assert found is not None
     assert found.events == events
     assert (found.state, found.last_update_time) == ({**state, "app:motd": "x"}, 1001.0)
     assert (await service.create_session(app_name="shop", user_id="bob")).state == {"app:motd": "x"}
@@ -266,7 +265,6 @@ async def test_google_adk_twice(old: Any, store: HistoryStore, async_store: Asyn
 
     async def state() -> Any:
         found = await service.get_session(**where, session_id="1")
-        assert found is not None
         assert found.events == events
         return found.state
 

@@ -296,8 +296,6 @@ async def test_a_signal_ends_the_command_while_it_waits_for_input(
         stdout=asyncio.subprocess.PIPE,
     )
     try:
-        assert process.stdin is not None
-        assert process.stdout is not None
         request = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": about}
         process.stdin.write(json.dumps(request).encode() + b"\n")
         assert json.loads(await asyncio.wait_for(process.stdout.readline(), 60))["id"] == 1
@@ -319,7 +317,6 @@ async def test_the_command_serves_http_with_a_token(store: Any, server: RealServ
         stdout=asyncio.subprocess.PIPE,
     )
     try:
-        assert process.stdout is not None
         url = (await asyncio.wait_for(process.stdout.readline(), 60)).decode().strip()
 
         async def status(**headers: str) -> int:

@@ -240,7 +240,6 @@ class Following(RuleBasedStateMachine):
     def use_the_snapshot(self) -> None:
         snapshot, self.snapshot = self.snapshot, None
         known = self.syncer.cursor
-        assert known is not None
         if snapshot.cursor.epoch == known.epoch:  # a driver uses no snapshot of an earlier generation
             assert self.syncer.read_again(snapshot) == (snapshot.cursor.revision >= known.revision)
 

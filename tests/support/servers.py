@@ -55,7 +55,6 @@ class RealServer:
 
     @property
     def pid(self) -> int:
-        assert self._process is not None
         return self._process.pid
 
     def start(self) -> RealServer:
@@ -71,7 +70,6 @@ class RealServer:
         return self
 
     def _answers(self) -> bool:
-        assert self._process is not None
         assert self._process.poll() is None, (self.folder / "log").read_text()
         try:
             with self.client(retry=AT_ONCE) as client:

@@ -36,7 +36,6 @@ class Serve:
         self.process = subprocess.Popen(
             argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
         )
-        assert self.process.stdout is not None
         self.url = self.process.stdout.readline().strip()
         assert self.url.startswith("http://"), self.process.communicate(timeout=DEADLINE)[1]
         self.base, _, self.token = self.url.partition("?token=")

@@ -426,7 +426,6 @@ class Agent:
         """It asks, or connects to the answer."""
         argv = ["node", "agent.mjs", f"http://127.0.0.1:{port}/api/chat", "c", WORDS[3], text]
         process = await asyncio.create_subprocess_exec(*argv, cwd=example, stdout=asyncio.subprocess.PIPE)
-        assert process.stdout is not None
         async with asyncio.timeout(60):
             assert await process.stdout.readline() == b"begun\n"
         return cls(process)

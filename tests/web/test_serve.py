@@ -182,7 +182,6 @@ def test_the_browser_opens_and_json_has_the_address(server: RealServer, namespac
     env = {**os.environ, "BROWSER": str(browser)}
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
     try:
-        assert process.stdout is not None
         url = json.loads(process.stdout.readline())["url"]
         base, _, token = url.partition("?token=")
         wait_until(shown.exists, "the browser")
