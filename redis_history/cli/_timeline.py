@@ -11,19 +11,10 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.text import Text
 
-from redis_history import events
+from redis_history import events, model
 from redis_history.cli._output import counted, json_line, name, one_line, put, visible
 from redis_history.compaction.summaries import read_summary
 from redis_history.formats.json_form import to_json
-from redis_history.model import (
-    AttachmentPart,
-    Message,
-    ReasoningPart,
-    TextPart,
-    ToolResultPart,
-    ToolUsePart,
-    UnknownPart,
-)
 from redis_history.model.message import content_text
 from redis_history.model.pairs import pairs_of
 from redis_history.model.runs import RunInfo
@@ -35,18 +26,18 @@ _RESULT_LINES, _RESULT_CHARACTERS, _INPUT_CHARACTERS = 12, 1500, 400
 _Results = dict[int, Any]
 
 
-def _turns(messages: Iterable[Message]) -> Iterator[tuple[Message, _Results]]:
+def _turns(messages: Iterable[model.Message]) -> Iterator[tuple[model.Message, _Results]]:
     """Each message with the results of its calls that directly follow it."""
-    run: list[Message] = []  # a message, and the messages of nothing but results after it
+    run: list[model.Message] = []  # a message, and the messages of nothing but results after it
     for message in messages:
-        if not message.parts or not all(isinstance(part, ToolResultPart) for part in message.parts):
+        if not message.parts or not all(isinstance(part, model.ToolResultPart) for part in message.parts):
             yield from _with_results(run)
             run = []
         run.append(message)
     yield from _with_results(run)
 
 
-def _with_results(run: list[Message]) -> Iterator[tuple[Message, _Results]]:
+def _with_results(run: list[model.Message]) -> Iterator[tuple[model.Message, _Results]]:
     pairs = pairs_of(run)
     beside = {
         index
@@ -59,7 +50,7 @@ def _with_results(run: list[Message]) -> Iterator[tuple[Message, _Results]]:
             yield message, {} if index else results
 
 
-def author(message: Message) -> str:
+def author(message: model.Message) -> str:
     """The name of a message's author, or its role."""
     participant = message.participant
     return name(message.role if participant is None else participant.display_name or participant.id)
@@ -74,16 +65,16 @@ class Timeline:
     tools: bool
     reasoning: bool
     full: bool
-    archived: Callable[[Message], bool] = lambda message: False
+    archived: Callable[[model.Message], bool] = lambda message: False
     edited: frozenset[str] = frozenset()
     _day: date | None = None  # of the message that was printed last
 
-    def print_all(self, messages: Iterable[Message]) -> None:
+    def print_all(self, messages: Iterable[model.Message]) -> None:
         """Print messages, with calls and results side by side."""
         for message, results in _turns(messages):
             self.print(message, results)
 
-    def print(self, message: Message, results: _Results | None = None, note: str = "") -> None:
+    def print(self, message: model.Message, results: _Results | None = None, note: str = "") -> None:
         """Print a message, with the results of its calls and a note."""
         lines = list(self._lines(message, results or {}))
         if not lines and message.parts:
@@ -93,7 +84,7 @@ class Timeline:
             put(self.screen, text, indent)
         self.screen.print()
 
-    def grow(self, before: Message, message: Message, within_line: bool) -> bool:
+    def grow(self, before: model.Message, message: model.Message, within_line: bool) -> bool:
         """Print what is new in a reply since `before`. Takes and returns whether the last line is unfinished."""
         for index, part in enumerate(message.parts):
             old = before.parts[index] if index < len(before.parts) else None
@@ -102,8 +93,10 @@ class Timeline:
             if within_line and old is None:
                 self.screen.print()
                 within_line = False
-            if isinstance(part, TextPart):
-                more = visible(part.text[len(old.text) if isinstance(old, TextPart) else 0 :]).replace("\n", "\n  ")
+            if isinstance(part, model.TextPart):
+                more = visible(part.text[len(old.text) if isinstance(old, model.TextPart) else 0 :]).replace(
+                    "\n", "\n  "
+                )
                 self.screen.print(Text(more if within_line else f"  {more}"), end="", soft_wrap=True)
                 within_line = True
             else:
@@ -111,7 +104,7 @@ class Timeline:
                     put(self.screen, text, indent)
         return within_line
 
-    def head(self, message: Message, note: str = "") -> None:
+    def head(self, message: model.Message, note: str = "") -> None:
         """Print the time and the author of a message."""
         time = message.timestamp.astimezone() if message.timestamp else None
         if time is not None and time.date() != self._day:
@@ -131,32 +124,32 @@ class Timeline:
             head.append(f"  {shown}", style="dim")
         self.screen.print(head)
 
-    def _lines(self, message: Message, results: _Results) -> Iterator[tuple[Text, int]]:
+    def _lines(self, message: model.Message, results: _Results) -> Iterator[tuple[Text, int]]:
         """The content of a message, each piece with its indentation."""
         if message.is_summary:
             yield Text(visible(read_summary(message)), style="italic"), 2
             return
         for index, part in enumerate(message.parts):
             match part:
-                case TextPart() if part.text:
+                case model.TextPart() if part.text:
                     yield Text(visible(part.text)), 2
-                case ReasoningPart() if part.text and self.reasoning:
+                case model.ReasoningPart() if part.text and self.reasoning:
                     yield Text(visible(part.text), style="dim italic"), 2
-                case ToolUsePart() if self.tools:
+                case model.ToolUsePart() if self.tools:
                     yield self._call(part), 2
                     if index in results:
                         yield self._result(results[index], ""), 4
-                case ToolResultPart() if self.tools:
+                case model.ToolResultPart() if self.tools:
                     yield self._result(part, f"{name(part.name or part.tool_use_id)}: "), 2
-                case AttachmentPart():
+                case model.AttachmentPart():
                     yield _attachment(part), 2
-                case UnknownPart():
+                case model.UnknownPart():
                     yield Text(f"(a part of the type {part.type!a}, which this version does not know)", "dim"), 2
         if message.sources:
             names = (source.document_name or source.document_id or "?" for source in message.sources)
             yield Text(f"sources: {', '.join(map(name, names))}", style="dim"), 2
 
-    def _call(self, part: ToolUsePart) -> Text:
+    def _call(self, part: model.ToolUsePart) -> Text:
         if isinstance(part.input, dict):
             arguments = ", ".join(f"{name(str(key))}={_json(value)}" for key, value in part.input.items())
         else:
@@ -165,7 +158,7 @@ class Timeline:
             arguments = f"{arguments[:_INPUT_CHARACTERS]}… ({len(arguments):,} characters)"
         return Text.assemble(("→ ", "yellow"), (name(part.name), "yellow"), f"({arguments})")
 
-    def _result(self, part: ToolResultPart, prefix: str) -> Text:
+    def _result(self, part: model.ToolResultPart, prefix: str) -> Text:
         text = visible(content_text(part.content)) or _json(part.content)
         lines = text.split("\n")
         short = "\n".join(lines[:_RESULT_LINES])[:_RESULT_CHARACTERS]
@@ -180,7 +173,7 @@ def _json(value: Any) -> str:
     return one_line(json_line(to_json(value)).decode())
 
 
-def _attachment(part: AttachmentPart) -> Text:
+def _attachment(part: model.AttachmentPart) -> Text:
     size = None if part.size is None else f"{part.size:,} bytes"
     facts = ", ".join(name(one) for one in (part.modality, part.mime_type, size, part.reference) if one)
     return Text.assemble(("▤ ", "blue"), (name(part.name or part.id or "attachment"), "blue"), f"  {facts}")
@@ -224,7 +217,7 @@ def _agent(agent_name: str | None) -> str:
     return name(agent_name) if agent_name else "an agent"
 
 
-def describe(event: events.Event) -> tuple[tuple[Message, ...], str, str]:
+def describe(event: events.Event) -> tuple[tuple[model.Message, ...], str, str]:
     """How to show a change: the messages, a note on each, and a sentence after them."""
     match event:
         case events.MessagesAppended():

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from redis_history import events
 from redis_history._sync.store import HistoryStore
 from redis_history.cli import _options
 from redis_history.cli._options import Number
@@ -22,16 +23,6 @@ from redis_history.cli._stores import connect, existing, namespaces, open_store,
 from redis_history.cli._timeline import Timeline, author, describe, describe_run
 from redis_history.cli.commands import FAILED, WRONG, Context, define
 from redis_history.errors import CapabilityError
-from redis_history.events import (
-    Event,
-    HistoryCompacted,
-    HistoryExpanded,
-    MessagesAppended,
-    MessagesDeleted,
-    MessageUpdated,
-    ReplyEnded,
-    Reset,
-)
 from redis_history.formats.json_form import to_json
 from redis_history.model import Conversation, Message, Position
 from redis_history.model.ids import owner_text
@@ -172,7 +163,7 @@ def show_command(
             options: dict[str, Any] = {"archived": _archive_of(store, conversation)} if archived else {}
             if record.revision > record.message_count:  # there were other changes than appends
                 options["edited"] = frozenset(
-                    event.message_id for event in _log(store, conversation) if isinstance(event, MessageUpdated)
+                    event.message_id for event in _log(store, conversation) if isinstance(event, events.MessageUpdated)
                 )
             Timeline(screen, tools=tools, reasoning=reasoning, full=full, **options).print_all(messages)
     if more:
@@ -224,31 +215,33 @@ def log_command(context: Context, conversation: str, limit: int, everything: boo
             click.echo(f"{event.revision}\t{time}\t{_change(event)}")
 
 
-def _log(store: HistoryStore, conversation_id: str) -> Iterator[Event]:
+def _log(store: HistoryStore, conversation_id: str) -> Iterator[events.Event]:
     found = store.log(conversation_id, limit=_LOGGED)
     while found:
         yield from found
         found = store.log(conversation_id, after=found[-1].cursor, limit=_LOGGED)
 
 
-def _change(event: Event) -> str:
+def _change(event: events.Event) -> str:
     """A description of a change, on one line."""
     match event:
-        case MessagesAppended():
+        case events.MessagesAppended():
             what = [f"{name(one.id)} by {author(one)}" for one in event.messages]
             what += [f"{name(one)} (removed since)" for one in event.gone_ids]
             what += [f"removed {name(one)} to make room" for one in event.removed_ids]
             return f"appended {', '.join(what)}"
-        case MessageUpdated() | ReplyEnded():
+        case events.MessageUpdated() | events.ReplyEnded():
             who = f" by {author(event.message)}" if event.message else " (removed since)"
-            return f"{'edited' if isinstance(event, MessageUpdated) else 'finished'} {name(event.message_id)}{who}"
-        case MessagesDeleted():
+            return (
+                f"{'edited' if isinstance(event, events.MessageUpdated) else 'finished'} {name(event.message_id)}{who}"
+            )
+        case events.MessagesDeleted():
             return f"deleted {', '.join(map(name, event.message_ids))}"
-        case HistoryCompacted():
+        case events.HistoryCompacted():
             return f"replaced {counted(event.count, 'message')} by the summary {name(event.summary_id)}"
-        case HistoryExpanded():
+        case events.HistoryExpanded():
             return f"restored {counted(event.count, 'message')} of the summary {name(event.summary_id)}"
-        case Reset(reason="log_trimmed"):
+        case events.Reset(reason="log_trimmed"):
             return "began as a fork or an import"
     return describe(event)[2]
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import click
 from msgspec import structs
 
+from redis_history import importers
 from redis_history._sync.store import HistoryStore
 from redis_history.cli import _options
 from redis_history.cli._options import Number
@@ -24,18 +25,6 @@ from redis_history.cli._stores import check_url, connect, existing, open_store, 
 from redis_history.cli.commands import FAILED, WRONG, Context, define
 from redis_history.engine.urls import parse_url
 from redis_history.errors import InvalidInputError
-from redis_history.importers import (
-    FORMATS,
-    FRAMEWORKS,
-    Exported,
-    FrameworkSource,
-    Imported,
-    ImportProblem,
-    OnError,
-    export_messages,
-    import_messages,
-    read_transcripts,
-)
 
 #: Has the URL of --from if no FILE is given.
 _FROM_URL = "REDIS_HISTORY_FROM_URL"
@@ -45,11 +34,11 @@ _MAX_PROBLEMS = 20  # to print; further ones are only counted
 
 @define("import")
 @click.argument("files", nargs=-1, metavar="FILE...")
-@click.option("--from", "framework", type=click.Choice(FRAMEWORKS),
+@click.option("--from", "framework", type=click.Choice(importers.FRAMEWORKS),
               help="Import what this framework's class stored in Redis. FILE is the URL of that server.")  # fmt: skip
 @click.option("--key-prefix",
               help="With --from: what the framework's keys begin with.  [default: that of the framework]")  # fmt: skip
-@click.option("--format", type=click.Choice(("auto", *FORMATS)), default="auto",
+@click.option("--format", type=click.Choice(("auto", *importers.FORMATS)), default="auto",
               help="The format of the files. auto: detect it from the first records.")  # fmt: skip
 @click.option("--batch", type=Number(1, 1000), default=200, help="How many messages to store at once.")
 @_options.language
@@ -110,21 +99,21 @@ class _Import:
     quiet: bool
     problems: int = 0
 
-    def files(self, files: Sequence[str]) -> Imported:
+    def files(self, files: Sequence[str]) -> importers.Imported:
         with _opened(files) as sources:
             # Read the start of all files before storing anything.
             with progress("reading", self.context, quiet=self.quiet) as update:
                 done = [self._read(source, update) for source in sources]
             if not self.dry_run:
                 with self._importing() as (store, update):
-                    earlier = Imported()
+                    earlier = importers.Imported()
 
-                    def show(counts: Imported) -> None:
+                    def show(counts: importers.Imported) -> None:
                         now = _sum((earlier, counts))
                         update(now.messages, None, counted(now.conversations, "conversation"))
 
                     for index, source in enumerate(sources):
-                        counts = import_messages(
+                        counts = importers.import_messages(
                             source.path, store, format=self.format, batch=self.batch,
                             on_error=self._on_error(source), on_progress=show,
                         )  # fmt: skip
@@ -140,22 +129,22 @@ class _Import:
             click.echo(f"Together: {self._describe(total)}")
         return total
 
-    def framework(self, framework: str, url: str, key_prefix: str | None) -> Imported:
+    def framework(self, framework: str, url: str, key_prefix: str | None) -> importers.Imported:
         address = parse_url(url).address  # without the password
         on_error = self._on_error(_Source(address, Path(url)))
         with connect(self.context._replace(given_url=url), probe=False) as old:
             backend: Any = old.backend
             backend.ask([[b"PING"]])  # reports an unreachable server soon, and needs no right to our keys
-        source = FrameworkSource(framework, url, key_prefix=key_prefix, on_error=on_error)
-        counts = Imported()
+        source = importers.FrameworkSource(framework, url, key_prefix=key_prefix, on_error=on_error)
+        counts = importers.Imported()
         if self.dry_run:
             with progress("reading", self.context, quiet=self.quiet) as update:
                 for transcript in source:
-                    counts = _sum((counts, Imported(1, len(transcript.messages))))
+                    counts = _sum((counts, importers.Imported(1, len(transcript.messages))))
                     update(counts.conversations, len(source), counted(counts.messages, "message"))
         else:
             with self._importing() as (store, update):
-                counts = import_messages(
+                counts = importers.import_messages(
                     source, store, batch=self.batch, on_error=on_error,
                     on_progress=lambda now: update(now.conversations, len(source), counted(now.messages, "message")),
                 )  # fmt: skip
@@ -176,26 +165,26 @@ class _Import:
         ):
             yield store, update
 
-    def _read(self, source: _Source, update: Update) -> tuple[str | None, Imported]:
+    def _read(self, source: _Source, update: Update) -> tuple[str | None, importers.Imported]:
         """Reads a file in a dry run, otherwise its first conversation. Returns the format of that, and the counts.
 
         Raises InvalidInputError if it cannot be read."""
-        format, counts, before = None, Imported(), self.problems
+        format, counts, before = None, importers.Imported(), self.problems
         on_error = self._on_error(source) if self.dry_run else lambda problem: None
         try:
-            transcripts = read_transcripts(source.path, format=self.format, on_error=on_error)
+            transcripts = importers.read_transcripts(source.path, format=self.format, on_error=on_error)
         except InvalidInputError as error:
             raise InvalidInputError(str(error).replace(str(source.path), source.name)) from error
         for transcript in transcripts:
             format = format or transcript.format
-            counts = _sum((counts, Imported(1, len(transcript.messages))))
+            counts = _sum((counts, importers.Imported(1, len(transcript.messages))))
             update(counts.messages, None, one_line(source.name, 40))
             if not self.dry_run:
                 break
         return format, structs.replace(counts, problems=self.problems - before)
 
-    def _on_error(self, source: _Source) -> OnError:
-        def report(problem: ImportProblem) -> None:
+    def _on_error(self, source: _Source) -> importers.OnError:
+        def report(problem: importers.ImportProblem) -> None:
             self.problems += 1
             path = problem.path.replace(str(source.path), source.name, 1)
             if self.context.json:
@@ -205,7 +194,7 @@ class _Import:
 
         return report
 
-    def _print(self, source: str, format: str | None, counts: Imported, *, kind: str) -> None:
+    def _print(self, source: str, format: str | None, counts: importers.Imported, *, kind: str) -> None:
         text = f"{name(source)} ({format or 'no conversations'}): {self._describe(counts)}"
         fields = {"path": source, "format": format, "dry_run": self.dry_run, **structs.asdict(counts)}
         self.context.say(text, kind=kind, **fields)
@@ -215,15 +204,15 @@ class _Import:
             more = self.problems - _MAX_PROBLEMS
             click.echo(f"… and {more:,} more problems; --json reports all of them", err=True)
 
-    def _describe(self, counts: Imported) -> str:
+    def _describe(self, counts: importers.Imported) -> str:
         text = f"{counted(counts.conversations, 'conversation')}, {counted(counts.messages, 'message')}"
         if not self.dry_run:
             text += f": {counts.new:,} new, {counts.duplicates:,} known"
         return text + (f"; {counted(counts.problems, 'problem')}" if counts.problems else "")
 
 
-def _sum(counts: Iterable[Imported]) -> Imported:
-    return Imported(*map(sum, zip(*map(structs.astuple, counts), strict=True)))
+def _sum(counts: Iterable[importers.Imported]) -> importers.Imported:
+    return importers.Imported(*map(sum, zip(*map(structs.astuple, counts), strict=True)))
 
 
 @contextmanager
@@ -274,11 +263,11 @@ def export_command(
             existing(store, conversation_id)
         with progress("exporting", context, quiet=quiet) as update:
 
-            def show(done: Exported) -> None:
+            def show(done: importers.Exported) -> None:
                 update(done.messages, None, counted(done.conversations, "conversation"))
 
             try:
-                done = export_messages(
+                done = importers.export_messages(
                     store,
                     sys.stdout.buffer if output == "-" else Path(output),
                     conversation_ids=conversations or None,

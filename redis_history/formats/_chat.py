@@ -7,20 +7,10 @@ from typing import Any, ClassVar, Literal
 
 from msgspec.structs import replace
 
+from redis_history.formats import _notes
 from redis_history.formats._content import converted, dump_arguments, parse_arguments, text_or_none
 from redis_history.formats._format import Format
 from redis_history.formats._losses import Losses
-from redis_history.formats._notes import (
-    Json,
-    Rendered,
-    Shape,
-    content_of,
-    foreign_block,
-    noted_message,
-    parts_of_content,
-    read_block,
-    value_of,
-)
 from redis_history.model import Message, Part, Participant, ReasoningPart, Role, ToolResultPart, ToolUsePart
 
 Kind = Literal["user", "agent", "system"]
@@ -47,7 +37,7 @@ class ChatFormat(Format):
     #: For the roles whose messages can have the name of their author: what the author is.
     authors: ClassVar[Mapping[str, Kind]] = {}
 
-    def block(self, part: Part, role: Role, shape: Shape) -> Rendered:
+    def block(self, part: Part, role: Role, shape: _notes.Shape) -> _notes.Rendered:
         """The block for a part of a message of this role; (None, None) for a part that another key carries."""
         return (None, None) if self._reasoning_key(part) else self.write(part, shape)
 
@@ -59,7 +49,7 @@ class ChatFormat(Format):
         if role == "tool":
             parts.append(self._read_result(raw))
         else:
-            parts += parts_of_content(raw.get("content"), self.read, where, "text, a list or null")
+            parts += _notes.parts_of_content(raw.get("content"), self.read, where, "text, a list or null")
         if role == "assistant" or not self.only_assistant_calls:
             if isinstance(calls := raw.get("tool_calls"), list):
                 parts += map(self._read_call, calls)
@@ -72,13 +62,13 @@ class ChatFormat(Format):
         if role != "tool":
             return self.noted(message, note, raw, where)
         ours = self._result_item(message.tool_results[0], note, "original")[0]
-        return noted_message(message, self.form, note, raw, ours, where)
+        return _notes.noted_message(message, self.form, note, raw, ours, where)
 
-    def write_message(self, message: Message, shape: Shape, losses: Losses) -> list[Json]:
+    def write_message(self, message: Message, shape: _notes.Shape, losses: Losses) -> list[_notes.Json]:
         note = self.note(message)
         losses.add(message.id, None, self.lost_role(note, shape))
         role: Role = "user" if message.role == "tool" else message.role  # a tool message only contains one result
-        out: list[Json] = []
+        out: list[_notes.Json] = []
         rest: list[Part] = []
         calls: list[Part] = []  # that go into a message of their own
         has_content = not message.parts
@@ -107,7 +97,7 @@ class ChatFormat(Format):
             out.append(self.body(replace(message, role="assistant", parts=tuple(calls)), {}, shape))
         return out
 
-    def body(self, message: Message, note: Mapping[str, Any], shape: Shape) -> Json:
+    def body(self, message: Message, note: Mapping[str, Any], shape: _notes.Shape) -> _notes.Json:
         """The dict of a message without tool results, in the default order of keys."""
         calls, blocks = [], []
         for part in message.parts:
@@ -122,7 +112,7 @@ class ChatFormat(Format):
         form = note.get("content", "null" if null else "")
         if form == "null" and shape != "original" and role not in self.null_roles:
             form = "text"
-        out: Json = {"role": role, "content": content_of(blocks, form)}
+        out: _notes.Json = {"role": role, "content": _notes.content_of(blocks, form)}
         if calls and note.get("function_call") and len(calls) == 1:
             out["function_call"] = calls[0].get("function")
         elif calls:
@@ -143,10 +133,10 @@ class ChatFormat(Format):
         if not isinstance(call_id, str):
             many = raw.get("tool_call_ids")  # SWE-agent writes a list of ids
             call_id = many[0] if isinstance(many, list) and many else ""
-        note: Json = {} if content is None or isinstance(content, str) else {"content": True}
+        note: _notes.Json = {} if content is None or isinstance(content, str) else {"content": True}
         return self.tool_result(call_id, content, note, name=raw.get("name"))
 
-    def _result_item(self, part: ToolResultPart, note: Mapping[str, Any], shape: Shape) -> Rendered:
+    def _result_item(self, part: ToolResultPart, note: Mapping[str, Any], shape: _notes.Shape) -> _notes.Rendered:
         """The `tool` message of a result. `note` is that of its message."""
         content, lost = self._result_content(part, shape)
         role = note.get("role", "tool")
@@ -160,8 +150,8 @@ class ChatFormat(Format):
         without = {"name"} if part.name is None else {"tool_call_id"} if is_function and not part.tool_use_id else ()
         return {key: item[key] for key in self.result_keys if key not in without}, lost
 
-    def _result_content(self, part: ToolResultPart, shape: Shape) -> Rendered:
-        content = value_of(part.content, self.note(part))
+    def _result_content(self, part: ToolResultPart, shape: _notes.Shape) -> _notes.Rendered:
+        content = _notes.value_of(part.content, self.note(part))
         if content is None:
             return None if shape == "original" or "tool" in self.null_roles else "", None
         own = self.is_own(part)
@@ -177,27 +167,27 @@ class ChatFormat(Format):
     # Calls
 
     def _read_call(self, call: Any) -> Part:
-        return read_block(self.form, call, self._known_call(call), self.render, {"tool_call": call})
+        return _notes.read_block(self.form, call, self._known_call(call), self.render, {"tool_call": call})
 
     def _known_call(self, call: Any) -> ToolUsePart | None:
         match call:
             case {"function": {"name": str(name), "arguments": raw}}:
                 value, style = parse_arguments(raw)
-                note: Json = {"arguments": style} if style else {}
+                note: _notes.Json = {"arguments": style} if style else {}
             case {"type": "custom", "custom": {"name": str(name), "input": str(value)}}:
                 note = {"type": "custom"}
             case _:
                 return None
         return self.tool_use(text_or_none(call.get("id")) or "", name, value, note)
 
-    def _call(self, part: Part, shape: Shape) -> Any:
+    def _call(self, part: Part, shape: _notes.Shape) -> Any:
         """The `tool_calls` item for a part; None if the part is not a tool call."""
         if isinstance(part, ToolUsePart):
             return self.write(part, shape)[0]
-        block = foreign_block(self.form, part)
+        block = _notes.foreign_block(self.form, part)
         return block.get("tool_call") if isinstance(block, Mapping) else None
 
-    def call(self, part: ToolUsePart, shape: Shape) -> Rendered:
+    def call(self, part: ToolUsePart, shape: _notes.Shape) -> _notes.Rendered:
         note = self.note(part)
         if note.get("type") == "custom" and isinstance(part.input, str):
             return {"id": part.id, "type": "custom", "custom": {"name": part.name, "input": part.input}}, None

@@ -5,35 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, ClassVar, Literal, get_args
 
+from redis_history import model
 from redis_history._validation import check_choice
 from redis_history.errors import InvalidInputError
+from redis_history.formats import _notes
 from redis_history.formats._content import file_id, split_data_url, text_or_none
 from redis_history.formats._losses import Losses, OnLoss
-from redis_history.formats._notes import (
-    FORMS,
-    Json,
-    Rendered,
-    Shape,
-    as_mappings,
-    kept_value,
-    note_of,
-    noted_message,
-    read_block,
-    rebuild,
-    with_note,
-    write_block,
-)
 from redis_history.formats._pairing import pieces_of
-from redis_history.model import (
-    AttachmentPart,
-    Message,
-    Part,
-    ReasoningPart,
-    Role,
-    TextPart,
-    ToolResultPart,
-    ToolUsePart,
-)
 
 
 class Format:
@@ -42,7 +20,7 @@ class Format:
     #: The key of this provider's notes in `provider_meta`.
     form: ClassVar[str]
     #: Our role for each role of the provider.
-    roles: ClassVar[Mapping[str, Role]]
+    roles: ClassVar[Mapping[str, model.Role]]
     #: Whether a result is always a message of its own.
     results_apart: ClassVar[bool] = False
     #: Keys of a request (if the API rejects others), and keys of a reply that are not content.
@@ -53,42 +31,42 @@ class Format:
     not_null: ClassVar[Mapping[type | str, Collection[str]]] = {}
     free: ClassVar[Mapping[type | str, Collection[str]]] = {}
 
-    def known(self, block: Any) -> Part | None:
+    def known(self, block: Any) -> model.Part | None:
         """The part for a block; None for an opaque part."""
         raise NotImplementedError
 
     # The block for a part, without its note; and what was lost.
 
-    def text(self, part: TextPart, shape: Shape) -> Rendered:
+    def text(self, part: model.TextPart, shape: _notes.Shape) -> _notes.Rendered:
         return {"type": "text", "text": part.text}, None
 
-    def reasoning(self, part: ReasoningPart, shape: Shape) -> Rendered:
+    def reasoning(self, part: model.ReasoningPart, shape: _notes.Shape) -> _notes.Rendered:
         return None, "reasoning of another provider"
 
-    def call(self, part: ToolUsePart, shape: Shape) -> Rendered:
+    def call(self, part: model.ToolUsePart, shape: _notes.Shape) -> _notes.Rendered:
         raise NotImplementedError
 
-    def result(self, part: ToolResultPart, shape: Shape) -> Rendered:
+    def result(self, part: model.ToolResultPart, shape: _notes.Shape) -> _notes.Rendered:
         raise NotImplementedError
 
-    def file(self, part: AttachmentPart, shape: Shape) -> Rendered:
+    def file(self, part: model.AttachmentPart, shape: _notes.Shape) -> _notes.Rendered:
         raise NotImplementedError
 
     # Whole messages
 
-    def read_message(self, raw: Mapping[str, Any], index: int) -> Message:
+    def read_message(self, raw: Mapping[str, Any], index: int) -> model.Message:
         raise NotImplementedError
 
-    def write_message(self, message: Message, shape: Shape, losses: Losses) -> list[Json]:
+    def write_message(self, message: model.Message, shape: _notes.Shape, losses: Losses) -> list[_notes.Json]:
         raise NotImplementedError
 
-    def from_(self, items: Iterable[Any], *, role: bool = True) -> list[Message]:
+    def from_(self, items: Iterable[Any], *, role: bool = True) -> list[model.Message]:
         """The messages of items; with `role`, each item must have a role."""
-        return [self.read_message(raw, index) for index, raw in as_mappings(items, role=role)]
+        return [self.read_message(raw, index) for index, raw in _notes.as_mappings(items, role=role)]
 
-    def to(self, messages: Iterable[Message], shape: Shape, on_loss: OnLoss | None) -> list[Json]:
-        check_choice(shape, "shape", get_args(Shape), InvalidInputError)
-        out: list[Json] = []
+    def to(self, messages: Iterable[model.Message], shape: _notes.Shape, on_loss: OnLoss | None) -> list[_notes.Json]:
+        check_choice(shape, "shape", get_args(_notes.Shape), InvalidInputError)
+        out: list[_notes.Json] = []
         with Losses(self.form, on_loss) as losses:
             for message in messages:
                 for piece, losses.offset in pieces_of(message, every=True) if self.results_apart else ((message, 0),):
@@ -98,39 +76,41 @@ class Format:
                     out += items
         return out
 
-    def _for_request(self, item: Json, message_id: str, losses: Losses) -> Json:
+    def _for_request(self, item: _notes.Json, message_id: str, losses: Losses) -> _notes.Json:
         for key, value in item.items():
             if key not in self.request and key not in self.metadata and value not in (None, "", [], {}):
                 losses.add(message_id, None, f"the key {key!r}, which a request does not have")
         return {key: value for key, value in item.items() if key in self.request}
 
-    def note(self, holder: Message | Part) -> Mapping[str, Any]:
-        return note_of(holder, self.form)
+    def note(self, holder: model.Message | model.Part) -> Mapping[str, Any]:
+        return _notes.note_of(holder, self.form)
 
-    def meta(self, note: Json) -> Json | None:
+    def meta(self, note: _notes.Json) -> _notes.Json | None:
         """The `provider_meta` of a part with this note."""
-        return with_note(self.form, note)
+        return _notes.with_note(self.form, note)
 
-    def tool_use(self, id_: str, name: str, value: Any, note: Json) -> ToolUsePart:
-        value = kept_value(value, note)
-        return ToolUsePart(id=id_, name=name, input=value, provider_meta=self.meta(note))
+    def tool_use(self, id_: str, name: str, value: Any, note: _notes.Json) -> model.ToolUsePart:
+        value = _notes.kept_value(value, note)
+        return model.ToolUsePart(id=id_, name=name, input=value, provider_meta=self.meta(note))
 
     def tool_result(
-        self, id_: Any, content: Any, note: Json, *, name: Any = None, is_error: bool = False
-    ) -> ToolResultPart:
-        content = kept_value(content, note)
+        self, id_: Any, content: Any, note: _notes.Json, *, name: Any = None, is_error: bool = False
+    ) -> model.ToolResultPart:
+        content = _notes.kept_value(content, note)
         id_, name, meta = text_or_none(id_) or "", text_or_none(name), self.meta(note)
-        return ToolResultPart(tool_use_id=id_, content=content, is_error=is_error, name=name, provider_meta=meta)
+        return model.ToolResultPart(tool_use_id=id_, content=content, is_error=is_error, name=name, provider_meta=meta)
 
     def is_own(self, part: Any) -> bool:
         """Whether a part has a note of this provider."""
         return self.form in (part.provider_meta or {})
 
-    def is_foreign(self, part: ReasoningPart) -> bool:
+    def is_foreign(self, part: model.ReasoningPart) -> bool:
         """Whether a part came from another provider. False for a part that came from no provider."""
-        return not self.is_own(part) and any(name in (part.provider_meta or {}) for name in FORMS)
+        return not self.is_own(part) and any(name in (part.provider_meta or {}) for name in _notes.FORMS)
 
-    def source(self, part: AttachmentPart, shape: Shape) -> tuple[Literal["uploaded", "inline", "url", ""], str | None]:
+    def source(
+        self, part: model.AttachmentPart, shape: _notes.Shape
+    ) -> tuple[Literal["uploaded", "inline", "url", ""], str | None]:
         """How the provider can get the content of a file, and its id there or its URL; "" if it cannot."""
         reference = part.reference
         if (uploaded := file_id(part, self.form)) is not None:
@@ -141,55 +121,55 @@ class Format:
             return "url", reference
         return "", None
 
-    def read(self, block: Any) -> Part:
-        return read_block(self.form, block, self.known(block), self.render)
+    def read(self, block: Any) -> model.Part:
+        return _notes.read_block(self.form, block, self.known(block), self.render)
 
-    def write(self, part: Part, shape: Shape) -> Rendered:
+    def write(self, part: model.Part, shape: _notes.Shape) -> _notes.Rendered:
         """The block for a part, with its note."""
         kind = type(part)
         not_null, free = self.not_null.get(kind, ()), self.free.get(kind, ())
-        return write_block(self.form, part, self.render, shape, not_null, free)
+        return _notes.write_block(self.form, part, self.render, shape, not_null, free)
 
-    def render(self, part: Part, shape: Shape) -> Rendered:
+    def render(self, part: model.Part, shape: _notes.Shape) -> _notes.Rendered:
         match part:
-            case TextPart():
+            case model.TextPart():
                 return self.text(part, shape)
-            case ReasoningPart():
+            case model.ReasoningPart():
                 return self.reasoning(part, shape)
-            case ToolUsePart():
+            case model.ToolUsePart():
                 return self.call(part, shape)
-            case ToolResultPart():
+            case model.ToolResultPart():
                 return self.result(part, shape)
-            case AttachmentPart():
+            case model.AttachmentPart():
                 return self.file(part, shape)
         return None, "a part of an unknown kind"
 
-    def rebuilt(self, ours: Json, message: Message, shape: Shape) -> Json:
+    def rebuilt(self, ours: _notes.Json, message: model.Message, shape: _notes.Shape) -> _notes.Json:
         role = ours["role"]
-        not_null, free = self.not_null.get(Message, ()), self.free.get(role, ())
-        return rebuild(ours, self.note(message), valid=shape != "original", free=free, not_null=not_null)
+        not_null, free = self.not_null.get(model.Message, ()), self.free.get(role, ())
+        return _notes.rebuild(ours, self.note(message), valid=shape != "original", free=free, not_null=not_null)
 
-    def role_of(self, raw: Mapping[str, Any]) -> tuple[Role, Json]:
+    def role_of(self, raw: Mapping[str, Any]) -> tuple[model.Role, _notes.Json]:
         """Our role for a message, and the beginning of its note."""
         role = self.roles.get(raw["role"], "user")  # an unknown role must not gain the authority of system
         return role, {} if raw["role"] == role else {"role": raw["role"]}
 
-    def lost_role(self, note: Mapping[str, Any], shape: Shape) -> str | None:
+    def lost_role(self, note: Mapping[str, Any], shape: _notes.Shape) -> str | None:
         """The loss of a role that the provider does not define."""
         role = note.get("role")
         return None if role is None or shape == "original" or role in self.roles else f"the role {role!r}"
 
-    def body(self, message: Message, note: Mapping[str, Any], shape: Shape) -> Json:
+    def body(self, message: model.Message, note: Mapping[str, Any], shape: _notes.Shape) -> _notes.Json:
         """The dict of a message, in the default order of keys, without its note."""
         raise NotImplementedError
 
-    def noted(self, message: Message, note: Json, raw: Mapping[str, Any], where: str) -> Message:
+    def noted(self, message: model.Message, note: _notes.Json, raw: Mapping[str, Any], where: str) -> model.Message:
         """`message` with the note that restores `raw`, whose content is text, a list or null."""
         ours = self.body(message, note, "original")
         if (written := _kind(raw.get("content"))) != _kind(ours["content"]):
             note["content"] = written
             ours = self.body(message, note, "original")
-        return noted_message(message, self.form, note, raw, ours, where)
+        return _notes.noted_message(message, self.form, note, raw, ours, where)
 
 
 def _kind(content: Any) -> str:

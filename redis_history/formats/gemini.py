@@ -27,21 +27,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 from redis_history.errors import InvalidMessageError
+from redis_history.formats import _notes
 from redis_history.formats._content import NOT_USABLE, as_object, data_url, parts_of, split_data_url, text_or_none
 from redis_history.formats._format import Format
 from redis_history.formats._losses import Losses, OnLoss
-from redis_history.formats._notes import (
-    Json,
-    Rendered,
-    Shape,
-    as_mappings,
-    noted,
-    noted_message,
-    opaque,
-    rebuild,
-    remember,
-    value_of,
-)
 from redis_history.model import (
     AttachmentPart,
     Message,
@@ -78,7 +67,7 @@ def from_gemini(contents: Iterable[Mapping[str, Any]], *, system: Any = None) ->
 
 
 def to_gemini(
-    messages: Iterable[Message], *, shape: Shape = "valid", on_loss: OnLoss | None = None
+    messages: Iterable[Message], *, shape: _notes.Shape = "valid", on_loss: OnLoss | None = None
 ) -> list[dict[str, Any]]:
     """Convert to contents, without system messages: pass these with `to_gemini_system`.
 
@@ -95,7 +84,7 @@ def to_gemini_system(messages: Iterable[Message], *, on_loss: OnLoss | None = No
     with Losses(format_.form, on_loss) as losses:
         parts = [item for message in found for item in format_.write_parts(message, losses)]
     note = format_.note(found[0]) if len(found) == 1 else {}
-    return rebuild({"parts": parts}, note) if found else None
+    return _notes.rebuild({"parts": parts}, note) if found else None
 
 
 class _Gemini(Format):
@@ -114,10 +103,10 @@ class _Gemini(Format):
             return Message(role="system", parts=(TextPart(text=system),) if system else ())
         items = system if isinstance(system, list | tuple) else [system]
         parts = ({"text": item} if isinstance(item, str) else item for item in items)
-        found = [item for _, item in as_mappings(parts, role=False)]
+        found = [item for _, item in _notes.as_mappings(parts, role=False)]
         raw = found[0] if len(found) == 1 and "parts" in found[0] else {"parts": found}
         message = Message(role="system", parts=self._read_parts(raw, 0))
-        return noted_message(message, self.form, {}, raw, {"parts": list(raw.get("parts") or ())}, "content 0")
+        return _notes.noted_message(message, self.form, {}, raw, {"parts": list(raw.get("parts") or ())}, "content 0")
 
     def read_message(self, raw: Mapping[str, Any], index: int) -> Message:
         given = raw.get("role")
@@ -125,14 +114,14 @@ class _Gemini(Format):
         parts = self._read_parts(raw, index)
         if role in ("user", "tool"):
             role = "tool" if parts and all(isinstance(part, ToolResultPart) for part in parts) else "user"
-        note: Json = {"in_list": True} if role == "system" else {}
+        note: _notes.Json = {"in_list": True} if role == "system" else {}
         if self._after_results and role != "assistant" and parts and isinstance(parts[0], ToolResultPart):
             note["apart"] = True  # else it would become one content with the last one
         self._after_results = role == "tool"
-        ours: Json = {"role": _NAMES[role], "parts": list(raw.get("parts") or ())}
+        ours: _notes.Json = {"role": _NAMES[role], "parts": list(raw.get("parts") or ())}
         if given is not None and given != ours["role"]:
             note["role"] = ours["role"] = given
-        return noted_message(Message(role=role, parts=parts), self.form, note, raw, ours, f"content {index}")
+        return _notes.noted_message(Message(role=role, parts=parts), self.form, note, raw, ours, f"content {index}")
 
     def _read_parts(self, raw: Mapping[str, Any], index: int) -> tuple[Part, ...]:
         items = raw.get("parts") or ()
@@ -141,7 +130,7 @@ class _Gemini(Format):
         calls: Counter[tuple[str, str]] = Counter()
         return tuple(self._read_part(item, calls) for item in items)
 
-    def write_message(self, message: Message, shape: Shape, losses: Losses) -> list[Json]:
+    def write_message(self, message: Message, shape: _notes.Shape, losses: Losses) -> list[_notes.Json]:
         self._tools |= {part.id: part.name for part in message.tool_uses}
         note = self.note(message)
         if message.role == "system" and not note.get("in_list"):
@@ -160,7 +149,7 @@ class _Gemini(Format):
         lost = self.lost_role(note, shape)
         losses.add(message.id, None, lost)
         role = note["role"] if "role" in note and lost is None else _NAMES[message.role]
-        return [rebuild({"role": role, "parts": parts}, note)]
+        return [_notes.rebuild({"role": role, "parts": parts}, note)]
 
     def write_parts(self, message: Message, losses: Losses) -> list[Any]:
         out = []
@@ -180,7 +169,7 @@ class _Gemini(Format):
         if not isinstance(item, Mapping) and hasattr(item, "model_dump"):
             item = item.model_dump(exclude_unset=True)
         if not isinstance(item, Mapping):
-            return opaque(self.form, item)
+            return _notes.opaque(self.form, item)
         snake = _renamed(item, *_TO_SNAKE)
         camel = snake != item
         raw = _on_bytes(snake, bytes, lambda data: base64.b64encode(data).decode())
@@ -191,13 +180,13 @@ class _Gemini(Format):
         if not camel or _renamed(snake, *_TO_CAMEL) == item:  # else it mixes both spellings of keys
             part = self._known(raw, calls)
         if part is None:
-            return opaque(self.form, dict(item))
+            return _notes.opaque(self.form, dict(item))
         try:
-            note = remember(raw, self.render(part, "original")[0] or {})
+            note = _notes.remember(raw, self.render(part, "original")[0] or {})
         except InvalidMessageError:
-            return opaque(self.form, dict(item))
+            return _notes.opaque(self.form, dict(item))
         note |= {"bytes": True} if raw != snake else {}
-        return noted(part, self.form, note | ({"camel": True} if camel else {}))
+        return _notes.noted(part, self.form, note | ({"camel": True} if camel else {}))
 
     def _known(self, raw: Mapping[str, Any], calls: Counter[tuple[str, str]]) -> Part | None:
         match raw:
@@ -226,18 +215,18 @@ class _Gemini(Format):
                 return _attachment(uri, text_or_none(file.get("mime_type")), file, {self.form: {"file": True}})
         return None
 
-    def text(self, part: TextPart, shape: Shape) -> Rendered:
+    def text(self, part: TextPart, shape: _notes.Shape) -> _notes.Rendered:
         return {"text": part.text}, None
 
-    def call(self, part: ToolUsePart, shape: Shape) -> Rendered:
+    def call(self, part: ToolUsePart, shape: _notes.Shape) -> _notes.Rendered:
         note = self.note(part)
         value, lost = as_object(part.input, own=bool(note.get("parsed")))
         call = {} if note.get("no_id") else {"id": part.id}
         args = {"args": value} if value or not note.get("no_args") else {}
         return {"function_call": {**call, "name": part.name, **args}}, lost
 
-    def reasoning(self, part: ReasoningPart, shape: Shape) -> Rendered:
-        out: Json = {"text": part.text, "thought": True}
+    def reasoning(self, part: ReasoningPart, shape: _notes.Shape) -> _notes.Rendered:
+        out: _notes.Json = {"text": part.text, "thought": True}
         if part.signature is None:
             return out, None
         if self.is_foreign(part):
@@ -248,9 +237,9 @@ class _Gemini(Format):
             return out, "a signature that is not base64"
         return {**out, "thought_signature": part.signature}, None
 
-    def result(self, part: ToolResultPart, shape: Shape) -> Rendered:
+    def result(self, part: ToolResultPart, shape: _notes.Shape) -> _notes.Rendered:
         note = self.note(part)
-        content, lost = value_of(part.content, note), None
+        content, lost = _notes.value_of(part.content, note), None
         name = part.name if part.name is not None else self._tools.get(part.tool_use_id)
         if name is None:
             name, lost = part.tool_use_id, "the name of the tool (its call is missing; the id is used instead)"
@@ -260,10 +249,10 @@ class _Gemini(Format):
             lost = "files in a tool result"
         wrapped = part.is_error or not isinstance(content, dict) or list(content) in (["output"], ["error"])
         response = {"error" if part.is_error else "output": content} if wrapped else content
-        id_: Json = {} if note.get("no_id") else {"id": part.tool_use_id}
+        id_: _notes.Json = {} if note.get("no_id") else {"id": part.tool_use_id}
         return {"function_response": {**id_, "name": name, "response": response}}, lost
 
-    def file(self, part: AttachmentPart, shape: Shape) -> Rendered:
+    def file(self, part: AttachmentPart, shape: _notes.Shape) -> _notes.Rendered:
         url, own = part.reference, self.is_own(part)
         mime, data = split_data_url(url)
         # Only one of Google's two APIs accepts a display name. It is restored if the original had it, but never added.
@@ -282,7 +271,7 @@ class _Gemini(Format):
         return {"file_data": {**({} if kind is None else {"mime_type": kind}), "file_uri": url}}, lost
 
 
-def _call_id(call: Mapping[str, Any], count: int) -> tuple[str, Json]:
+def _call_id(call: Mapping[str, Any], count: int) -> tuple[str, _notes.Json]:
     """The id of a call or result. If it has none: its name, and its number among those of this name in one content, so
     that calls and results match even when converted separately."""
     if isinstance(call.get("id"), str) and call["id"] != "":
@@ -291,7 +280,7 @@ def _call_id(call: Mapping[str, Any], count: int) -> tuple[str, Json]:
     return plain if count == 1 else f"{plain}-{count}", {"no_id": True}
 
 
-def _attachment(url: str, mime: str | None, raw: Mapping[str, Any], meta: Json | None = None) -> AttachmentPart:
+def _attachment(url: str, mime: str | None, raw: Mapping[str, Any], meta: _notes.Json | None = None) -> AttachmentPart:
     name = text_or_none(raw.get("display_name"))
     return AttachmentPart(modality=_modality(mime), name=name, mime_type=mime, reference=url, provider_meta=meta)
 
@@ -315,7 +304,7 @@ def _is_base64(text: str) -> bool:
     return True
 
 
-def _on_bytes(item: Json, kind: type, convert: Callable[[Any], Any]) -> Json:
+def _on_bytes(item: _notes.Json, kind: type, convert: Callable[[Any], Any]) -> _notes.Json:
     """`item` with the two values that can be bytes converted, where they are of this kind."""
     out = dict(item)
     if isinstance(out.get("thought_signature"), kind):
@@ -335,8 +324,8 @@ _TO_CAMEL = {key: _camel(key) for key in _PART_KEYS}, {key: _camel(key) for key 
 _TO_SNAKE = {_camel(key): key for key in _PART_KEYS}, {_camel(key): key for key in _INNER_KEYS}
 
 
-def _renamed(part: Mapping[str, Any], names: Mapping[str, str], inner: Mapping[str, str]) -> Json:
-    out: Json = {}
+def _renamed(part: Mapping[str, Any], names: Mapping[str, str], inner: Mapping[str, str]) -> _notes.Json:
+    out: _notes.Json = {}
     for key, value in part.items():
         if isinstance(value, Mapping) and (key in names or key in names.values()):
             value = {inner.get(name, name): item for name, item in value.items()}

@@ -17,30 +17,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from redis_history.errors import InvalidMessageError
-from redis_history.formats._content import (
-    as_object,
-    attachment,
-    converted,
-    data_url,
-    file_id,
-    parsed,
-    split_data_url,
-    text_or_none,
-)
+from redis_history.formats import _content, _notes
 from redis_history.formats._format import Format
 from redis_history.formats._losses import Losses, OnLoss
-from redis_history.formats._notes import (
-    Json,
-    Rendered,
-    Shape,
-    content_of,
-    foreign_block,
-    noted_message,
-    parts_of_content,
-    read_block,
-    rebuild,
-    value_of,
-)
 from redis_history.model import (
     AttachmentPart,
     Message,
@@ -87,24 +66,26 @@ class _LangChain(Format):
         if role == "tool":
             parts: tuple[Part, ...] = (self._read_result(data, content),)
         else:
-            parts = parts_of_content(content, self.read, f"message {index}", "text or a list")
+            parts = _notes.parts_of_content(content, self.read, f"message {index}", "text or a list")
         if role == "assistant" and isinstance(calls, list):
             parts += tuple(map(self._read_call, calls))
         message = Message(role=role, parts=parts)
-        note: Json = {} if kind == _TYPES[role] else {"type": kind}
+        note: _notes.Json = {} if kind == _TYPES[role] else {"type": kind}
         note |= {"list": True} if isinstance(content, list) else {}
         note |= {"loose": True} if _without_old_calls(data) != data else {}
-        return noted_message(message, self.form, note, data, self.body(message, note, "original"), f"message {index}")
+        return _notes.noted_message(
+            message, self.form, note, data, self.body(message, note, "original"), f"message {index}"
+        )
 
-    def write_message(self, message: Message, shape: Shape, losses: Losses) -> list[Json]:
+    def write_message(self, message: Message, shape: _notes.Shape, losses: Losses) -> list[_notes.Json]:
         note = self.note(message)
-        out: list[Json] = []
+        out: list[_notes.Json] = []
         rest: list[Part] = []
         for index, part in enumerate(message.parts):
             if isinstance(part, ToolResultPart):
                 own = note if message.role == "tool" else {}
                 data, lost = self._result_data(part)
-                out.append(_typed("tool", rebuild(data, own), own))
+                out.append(_typed("tool", _notes.rebuild(data, own), own))
             elif isinstance(part, ToolUsePart):
                 lost = f"a tool call by role {message.role}"
                 if message.role == "assistant":
@@ -117,25 +98,25 @@ class _LangChain(Format):
         if rest or not message.parts:
             role: Role = "user" if message.role == "tool" else message.role
             body = self.body(replace(message, role=role, parts=tuple(rest)), note, shape)
-            data = rebuild(body, note)
+            data = _notes.rebuild(body, note)
             out.append(_typed(_TYPES[role], data if note.get("loose") else _without_old_calls(data), note))
         return out
 
-    def body(self, message: Message, note: Mapping[str, Any], shape: Shape) -> Json:
+    def body(self, message: Message, note: Mapping[str, Any], shape: _notes.Shape) -> _notes.Json:
         if message.role == "tool" and message.tool_results:
-            data: Json = self._result_data(message.tool_results[0])[0]
+            data: _notes.Json = self._result_data(message.tool_results[0])[0]
             return data
         blocks: list[Any] = []
         calls: list[Any] = []
         for part in message.parts:
-            opened = foreign_block(self.form, part)
+            opened = _notes.foreign_block(self.form, part)
             if isinstance(opened, Mapping) and "tool_call" in opened:
                 calls.append(opened["tool_call"])
             elif isinstance(part, ToolUsePart):
                 calls.append(self.write(part, shape)[0])
             elif (block := self.write(part, shape)[0]) is not None:
                 blocks.append(block)
-        out: Json = {"content": content_of(blocks, "list" if note.get("list") else "")}
+        out: _notes.Json = {"content": _notes.content_of(blocks, "list" if note.get("list") else "")}
         return {**out, "tool_calls": calls} if message.role == "assistant" else out
 
     # Calls and results
@@ -145,22 +126,22 @@ class _LangChain(Format):
         match call:
             case {"name": str(name), "args": args, "id": str(id_)}:
                 part = self.tool_use(id_, name, args, {})
-        return read_block(self.form, call, part, self.render, {"tool_call": call})
+        return _notes.read_block(self.form, call, part, self.render, {"tool_call": call})
 
-    def call(self, part: ToolUsePart, shape: Shape) -> Rendered:
-        args, lost = as_object(part.input, own=bool(self.note(part).get("parsed")))
+    def call(self, part: ToolUsePart, shape: _notes.Shape) -> _notes.Rendered:
+        args, lost = _content.as_object(part.input, own=bool(self.note(part).get("parsed")))
         return {"name": part.name, "args": args, "id": part.id, "type": "tool_call"}, lost
 
     def _read_result(self, data: Mapping[str, Any], content: Any) -> ToolResultPart:
-        note: Json = {} if isinstance(content, str) else {"content": True}
+        note: _notes.Json = {} if isinstance(content, str) else {"content": True}
         failed = data.get("status") == "error"
         return self.tool_result(data.get("tool_call_id"), content, note, name=data.get("name"), is_error=failed)
 
-    def _result_data(self, part: ToolResultPart) -> Rendered:
+    def _result_data(self, part: ToolResultPart) -> _notes.Rendered:
         note = self.note(part)
-        content, lost = value_of(part.content, note), None
+        content, lost = _notes.value_of(part.content, note), None
         if not isinstance(content, str) and not note.get("content"):
-            content, lost = converted(content, (), lambda inner: self.render(inner, "original")[0])
+            content, lost = _content.converted(content, (), lambda inner: self.render(inner, "original")[0])
         named = {} if part.name is None else {"name": part.name}
         status = "error" if part.is_error else "success"
         return {"content": content, **named, "tool_call_id": part.tool_use_id, "status": status}, lost
@@ -172,7 +153,7 @@ class _LangChain(Format):
             return TextPart(text=block, provider_meta={self.form: {"bare": True}})
         return super().read(block)
 
-    def write(self, part: Part, shape: Shape) -> Rendered:
+    def write(self, part: Part, shape: _notes.Shape) -> _notes.Rendered:
         if isinstance(part, TextPart) and self.note(part).get("bare"):
             return part.text, None
         return super().write(part, shape)
@@ -185,34 +166,38 @@ class _LangChain(Format):
                 return ReasoningPart(text=text, provider_meta={self.form: {"type": "reasoning"}})
             case {"type": "thinking", "thinking": str(text)}:
                 meta = {self.form: {"type": "thinking"}}
-                return ReasoningPart(text=text, signature=text_or_none(block.get("signature")), provider_meta=meta)
+                return ReasoningPart(
+                    text=text, signature=_content.text_or_none(block.get("signature")), provider_meta=meta
+                )
             case {"type": "image_url", "image_url": {"url": str(url)}}:
                 return AttachmentPart(modality="image", reference=url, provider_meta={self.form: {"type": "image_url"}})
             case {"type": "image" | "audio" | "video" | "file" as kind, "url": str(url)}:
-                return attachment(self.form, _MODALITIES[kind], url, mime_type=block.get("mime_type"))
+                return _content.attachment(self.form, _MODALITIES[kind], url, mime_type=block.get("mime_type"))
             case {"type": "image" | "audio" | "video" | "file" as kind, "file_id": str(id_)}:
-                return attachment(self.form, _MODALITIES[kind], id_, uploaded=True)
+                return _content.attachment(self.form, _MODALITIES[kind], id_, uploaded=True)
             case {"type": "image" | "audio" | "video" | "file" as kind, "base64": str(data), "mime_type": str(mime)}:
-                return AttachmentPart(modality=_MODALITIES[kind], reference=data_url(mime, data), mime_type=mime)
+                return AttachmentPart(
+                    modality=_MODALITIES[kind], reference=_content.data_url(mime, data), mime_type=mime
+                )
         return None
 
-    def reasoning(self, part: ReasoningPart, shape: Shape) -> Rendered:
+    def reasoning(self, part: ReasoningPart, shape: _notes.Shape) -> _notes.Rendered:
         if self.note(part).get("type") == "thinking":
             signed = {} if part.signature is None else {"signature": part.signature}
             return {"type": "thinking", "thinking": part.text, **signed}, None
         lost = None if part.signature is None else "the signature of reasoning"
         return {"type": "reasoning", "reasoning": part.text}, lost
 
-    def file(self, part: AttachmentPart, shape: Shape) -> Rendered:
+    def file(self, part: AttachmentPart, shape: _notes.Shape) -> _notes.Rendered:
         url = part.reference
         if self.note(part).get("type") == "image_url":
             return {"type": "image_url", "image_url": {"url": url}}, None
         if url is None:
             return None, "a file without a reference"
         kind = part.modality if part.modality in ("image", "audio", "video") else "file"
-        if (uploaded := file_id(part, self.form)) is not None:
+        if (uploaded := _content.file_id(part, self.form)) is not None:
             return {"type": kind, "file_id": uploaded}, None
-        mime, data = split_data_url(url)
+        mime, data = _content.split_data_url(url)
         if data is not None:
             mime = mime or part.mime_type or "application/octet-stream"
             return {"type": kind, "base64": data, "mime_type": mime}, None
@@ -231,7 +216,7 @@ def _type_and_data(raw: Mapping[str, Any], index: int) -> tuple[str, Mapping[str
     raise InvalidMessageError(f"message {index} is not a LangChain message; its keys: {', '.join(map(str, raw))[:80]}")
 
 
-def _without_old_calls(data: Mapping[str, Any]) -> Json:
+def _without_old_calls(data: Mapping[str, Any]) -> _notes.Json:
     """The data without other forms of its calls if they differ from `tool_calls`, because these were edited. LangChain
     reads the calls from these forms, too."""
     out = dict(data)
@@ -239,7 +224,7 @@ def _without_old_calls(data: Mapping[str, Any]) -> Json:
     now = {str(call.get("id")): call.get("args") for call in _dicts(data.get("tool_calls"))}
 
     def is_old(id_: str, text: Any) -> bool:
-        return id_ not in invalid and (id_ not in now or parsed(text or "{}") != now[id_])
+        return id_ not in invalid and (id_ not in now or _content.parsed(text or "{}") != now[id_])
 
     if any(is_old(str(one.get("id")), one.get("args")) for one in _dicts(data.get("tool_call_chunks"))):
         del out["tool_call_chunks"]
@@ -255,6 +240,6 @@ def _dicts(values: Any) -> list[Mapping[str, Any]]:
     return [value for value in values if isinstance(value, Mapping)] if isinstance(values, list) else []
 
 
-def _typed(kind: str, data: Json, note: Mapping[str, Any]) -> Json:
+def _typed(kind: str, data: _notes.Json, note: Mapping[str, Any]) -> _notes.Json:
     kind = str(note.get("type", kind))
     return {"type": kind, "data": {**data, "type": kind} if "type" not in data else data}

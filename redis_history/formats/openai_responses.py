@@ -20,31 +20,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from redis_history.errors import InvalidMessageError
-from redis_history.formats._content import (
-    NOT_USABLE,
-    attachment,
-    converted,
-    dump_arguments,
-    is_image,
-    parse_arguments,
-    split_data_url,
-)
+from redis_history.formats import _content, _notes
 from redis_history.formats._format import Format
 from redis_history.formats._losses import Losses, OnLoss
-from redis_history.formats._notes import (
-    Json,
-    Rendered,
-    Shape,
-    as_mappings,
-    content_of,
-    noted,
-    opaque,
-    parts_of_content,
-    plain_text,
-    read_block,
-    value_of,
-    write_block,
-)
 from redis_history.model import (
     AttachmentPart,
     Message,
@@ -71,7 +49,7 @@ def from_openai_responses(items: Iterable[Mapping[str, Any]]) -> list[Message]:
 
 
 def to_openai_responses(
-    messages: Iterable[Message], *, shape: Shape = "valid", on_loss: OnLoss | None = None
+    messages: Iterable[Message], *, shape: _notes.Shape = "valid", on_loss: OnLoss | None = None
 ) -> list[dict[str, Any]]:
     """Convert to items. `shape` and `on_loss` are as in `to_openai_chat`."""
     return _Responses().to(messages, shape, on_loss)
@@ -98,9 +76,9 @@ class _Responses(Format):
             reply.clear()
             has_message_item = False
 
-        for index, raw in as_mappings(items, role=False):
+        for index, raw in _notes.as_mappings(items, role=False):
             if not isinstance(raw.get("role"), str) or raw.get("type") not in (None, "message"):
-                part = read_block(self.form, raw, self._known_item(raw), self.render, dict(raw))
+                part = _notes.read_block(self.form, raw, self._known_item(raw), self.render, dict(raw))
                 if isinstance(part, ToolResultPart) or str(raw.get("type")).endswith(("_output", "_approval_response")):
                     end()
                     out.append(Message(role="tool", parts=(part,)))
@@ -124,7 +102,7 @@ class _Responses(Format):
         content = raw.get("content")
         if isinstance(content, str) and content and not note and list(raw) == ["role", "content"]:
             return Message(role=role, parts=(TextPart(text=content),))  # most messages, in a fraction of the time
-        parts = parts_of_content(content, self._read_input, f"item {index}", "text or blocks")
+        parts = _notes.parts_of_content(content, self._read_input, f"item {index}", "text or blocks")
         return self.noted(Message(role=role, parts=parts), note, raw, f"item {index}")
 
     def _read_reply(self, raw: Mapping[str, Any], index: int) -> list[Part]:
@@ -133,28 +111,30 @@ class _Responses(Format):
         item = {key: value for key, value in raw.items() if key != "content"}
         if isinstance(content, str):
             plain = list(raw) == ["role", "content"]
-            return [noted(TextPart(text=content), self.form, {} if plain else {"item": item, "order": list(raw)})]
+            return [
+                _notes.noted(TextPart(text=content), self.form, {} if plain else {"item": item, "order": list(raw)})
+            ]
         if isinstance(content, list) and content:
             parts = [self.read(block) for block in content]
             if all(isinstance(part, TextPart) for part in parts):  # no file, which other APIs refuse in a reply
                 # The API accepts blocks of an input without an id.
                 is_input = not _has_id(item) and all(block["type"] == "input_text" for block in content)
                 own = {"input": True} if is_input else {}
-                first = noted(parts[0], self.form, {"item": item, "order": list(raw), "blocks": True, **own})
-                return [first, *(noted(part, self.form, {"inside": True, **own}) for part in parts[1:])]
+                first = _notes.noted(parts[0], self.form, {"item": item, "order": list(raw), "blocks": True, **own})
+                return [first, *(_notes.noted(part, self.form, {"inside": True, **own}) for part in parts[1:])]
         if content is not None and not isinstance(content, list):
             raise InvalidMessageError(f"item {index}: content must be text or blocks, not {type(content).__name__}")
-        return [opaque(self.form, dict(raw))]
+        return [_notes.opaque(self.form, dict(raw))]
 
-    def write_message(self, message: Message, shape: Shape, losses: Losses) -> list[Json]:
-        text = plain_text(message, self.form)
+    def write_message(self, message: Message, shape: _notes.Shape, losses: Losses) -> list[_notes.Json]:
+        text = _notes.plain_text(message, self.form)
         if text is not None and message.role != "tool":  # most messages, in a fraction of the time
             return [{"role": message.role, "content": text}]
         write = self._write_reply if message.role == "assistant" else self._write_other
         return write(message, shape, losses)
 
-    def _write_reply(self, message: Message, shape: Shape, losses: Losses) -> list[Json]:
-        out: list[Json] = []
+    def _write_reply(self, message: Message, shape: _notes.Shape, losses: Losses) -> list[_notes.Json]:
+        out: list[_notes.Json] = []
         blocks: list[Any] | None = None  # of the last message item, if the next part may belong to it
         for index, part in enumerate(message.parts):
             if isinstance(part, TextPart):
@@ -170,7 +150,7 @@ class _Responses(Format):
             losses.add(message.id, index, lost)
         return out or ([] if message.parts else [{"role": "assistant", "content": ""}])
 
-    def _reply_item(self, part: TextPart, shape: Shape) -> Json:
+    def _reply_item(self, part: TextPart, shape: _notes.Shape) -> _notes.Json:
         note = self.note(part)
         item: Any = note.get("item")
         content: Any = part.text
@@ -185,13 +165,13 @@ class _Responses(Format):
         whole = {**item, "content": content}
         return {key: whole[key] for key in note.get("order", ()) if key in whole} | whole
 
-    def _reply_block(self, part: TextPart, shape: Shape) -> Any:
+    def _reply_block(self, part: TextPart, shape: _notes.Shape) -> Any:
         return self.write(part, "original" if self.note(part).get("input") else shape)[0]
 
-    def _write_other(self, message: Message, shape: Shape, losses: Losses) -> list[Json]:
+    def _write_other(self, message: Message, shape: _notes.Shape, losses: Losses) -> list[_notes.Json]:
         losses.add(message.id, None, self.lost_role(self.note(message), shape))
-        before: list[Json] = []
-        after: list[Json] = []
+        before: list[_notes.Json] = []
+        after: list[_notes.Json] = []
         has_content = not message.parts
         for index, part in enumerate(message.parts):
             if isinstance(part, ToolUsePart):
@@ -201,26 +181,26 @@ class _Responses(Format):
                 item, lost = self._item(part, message, index, shape)
                 before += [] if item is None else [item]
             else:
-                block, lost = write_block(self.form, part, self._input_block, shape)
+                block, lost = _notes.write_block(self.form, part, self._input_block, shape)
                 has_content = has_content or block is not None
             losses.add(message.id, index, lost)
         body = self.body(message, self.note(message), shape)
         return [*before, *([self.rebuilt(body, message, shape)] if has_content else []), *after]
 
-    def body(self, message: Message, note: Mapping[str, Any], shape: Shape) -> Json:
+    def body(self, message: Message, note: Mapping[str, Any], shape: _notes.Shape) -> _notes.Json:
         inside = [p for p in message.parts if not isinstance(p, ToolUsePart) and not _is_item(p, message.role)]
-        written = (write_block(self.form, part, self._input_block, shape)[0] for part in inside)
+        written = (_notes.write_block(self.form, part, self._input_block, shape)[0] for part in inside)
         blocks = [block for block in written if block is not None]
         role = note.get("role", message.role)
         if shape != "original" and self.roles.get(role) != message.role:
             role = message.role
-        content = content_of(blocks, note.get("content", ""), None if shape == "original" else "")
+        content = _notes.content_of(blocks, note.get("content", ""), None if shape == "original" else "")
         return {"role": "user" if role == "tool" else role, "content": content}
 
     # Blocks of message items
 
     def _read_input(self, block: Any) -> Part:
-        return read_block(self.form, block, self.known(block), self._input_block)
+        return _notes.read_block(self.form, block, self.known(block), self._input_block)
 
     def known(self, block: Any) -> Part | None:
         match block:
@@ -233,8 +213,8 @@ class _Responses(Format):
                 found = {key: block[key] for key in ("file_id", *keys) if block.get(key) is not None}
                 if len(found) != 1 or not isinstance(url := next(iter(found.values())), str):
                     return None
-                not_a_data_url = "file_data" in found and split_data_url(url)[0] is None
-                return attachment(
+                not_a_data_url = "file_data" in found and _content.split_data_url(url)[0] is None
+                return _content.attachment(
                     self.form,
                     "image" if kind == "input_image" else "document",
                     url,
@@ -244,28 +224,28 @@ class _Responses(Format):
                 )
         return None
 
-    def text(self, part: TextPart, shape: Shape) -> Rendered:
+    def text(self, part: TextPart, shape: _notes.Shape) -> _notes.Rendered:
         if self.note(part).get("type") == "refusal":
             return {"type": "refusal", "refusal": part.text}, None
         return {"type": "output_text", "text": part.text, "annotations": []}, None
 
-    def file(self, part: AttachmentPart, shape: Shape) -> Rendered:
+    def file(self, part: AttachmentPart, shape: _notes.Shape) -> _notes.Rendered:
         return None, "a file in an assistant message"
 
-    def _input_block(self, part: Part, shape: Shape) -> Rendered:
+    def _input_block(self, part: Part, shape: _notes.Shape) -> _notes.Rendered:
         if isinstance(part, TextPart):
             return {"type": "input_text", "text": part.text}, None
         if isinstance(part, AttachmentPart):
             return self._file(part, shape)
         return None, f"a {type(part).__name__.removesuffix('Part').lower()} part, which a message item cannot contain"
 
-    def _file(self, part: AttachmentPart, shape: Shape) -> Rendered:
+    def _file(self, part: AttachmentPart, shape: _notes.Shape) -> _notes.Rendered:
         if part.modality in ("audio", "video"):
             return None, f"{part.modality}, which the API does not accept"
         how, url = self.source(part, shape)
         if url is None:
-            return None, NOT_USABLE
-        if is_image(part):
+            return None, _content.NOT_USABLE
+        if _content.is_image(part):
             return {"type": "input_image", "detail": "auto", "file_id" if how == "uploaded" else "image_url": url}, None
         key = "file_data" if how == "inline" or self.note(part).get("data") else "file_url"
         named = {} if part.name is None else {"filename": part.name}
@@ -276,12 +256,12 @@ class _Responses(Format):
     def _known_item(self, raw: Mapping[str, Any]) -> Part | None:
         match raw:
             case {"type": "function_call", "call_id": str(id_), "name": str(name), "arguments": arguments}:
-                value, style = parse_arguments(arguments)
+                value, style = _content.parse_arguments(arguments)
                 return self.tool_use(id_, name, value, {"arguments": style} if style else {})
             case {"type": "custom_tool_call", "call_id": str(id_), "name": str(name), "input": str(value)}:
                 return self.tool_use(id_, name, value, {"type": "custom"})
             case {"type": "function_call_output" | "custom_tool_call_output", "call_id": str(id_), "output": output}:
-                note: Json = {} if raw["type"] == "function_call_output" else {"type": raw["type"]}
+                note: _notes.Json = {} if raw["type"] == "function_call_output" else {"type": raw["type"]}
                 note |= {} if isinstance(output, str) else {"content": True}
                 return self.tool_result(id_, output, note)
             case {"type": "reasoning"}:
@@ -293,7 +273,7 @@ class _Responses(Format):
                 return ReasoningPart(text=text, signature=signature, provider_meta=meta)
         return None
 
-    def _item(self, part: Part, message: Message, index: int, shape: Shape) -> Rendered:
+    def _item(self, part: Part, message: Message, index: int, shape: _notes.Shape) -> _notes.Rendered:
         item, lost = self.write(part, shape)
         if isinstance(part, ReasoningPart) and item is not None and shape != "original" and item.get("id") is None:
             # the types of the API require an id
@@ -301,13 +281,13 @@ class _Responses(Format):
             item = {"id": f"rs_{digest}", **{key: value for key, value in item.items() if key != "id"}}
         return item, lost
 
-    def reasoning(self, part: ReasoningPart, shape: Shape) -> Rendered:
+    def reasoning(self, part: ReasoningPart, shape: _notes.Shape) -> _notes.Rendered:
         if self.is_foreign(part):
             return None, "reasoning of another provider"
         if not self.is_own(part) and part.signature is None:
             return None, "reasoning that is not from this API"
         note = self.note(part)
-        out: Json = {"id": note["id"]} if note.get("id") is not None else {}
+        out: _notes.Json = {"id": note["id"]} if note.get("id") is not None else {}
         out["type"] = "reasoning"
         if isinstance(note.get("content"), list):
             out |= {"summary": [], "content": _unless_edited(note["content"], part.text, "reasoning_text")}
@@ -315,19 +295,19 @@ class _Responses(Format):
             out["summary"] = _unless_edited(note.get("summary"), part.text, "summary_text")
         return out if part.signature is None else {**out, "encrypted_content": part.signature}, None
 
-    def call(self, part: ToolUsePart, shape: Shape) -> Rendered:
+    def call(self, part: ToolUsePart, shape: _notes.Shape) -> _notes.Rendered:
         note = self.note(part)
         if note.get("type") == "custom" and isinstance(part.input, str):
             return {"type": "custom_tool_call", "call_id": part.id, "name": part.name, "input": part.input}, None
-        arguments = dump_arguments(part.input, note.get("arguments"), text=shape != "original")
+        arguments = _content.dump_arguments(part.input, note.get("arguments"), text=shape != "original")
         return {"type": "function_call", "call_id": part.id, "name": part.name, "arguments": arguments}, None
 
-    def result(self, part: ToolResultPart, shape: Shape) -> Rendered:
+    def result(self, part: ToolResultPart, shape: _notes.Shape) -> _notes.Rendered:
         note = self.note(part)
-        output, lost = value_of(part.content, note), None
+        output, lost = _notes.value_of(part.content, note), None
         if not (note.get("content") and (shape == "original" or output == [])):
             output = "" if output is None else output
-            output, lost = converted(output, _IN_RESULTS, lambda inner: self._input_block(inner, shape)[0])
+            output, lost = _content.converted(output, _IN_RESULTS, lambda inner: self._input_block(inner, shape)[0])
         if part.is_error:
             lost = "is_error of a tool result" if lost is None else f"is_error, and {lost}"
         return {"type": note.get("type", "function_call_output"), "call_id": part.tool_use_id, "output": output}, lost

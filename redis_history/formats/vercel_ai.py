@@ -18,36 +18,27 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
+from redis_history import model
 from redis_history.errors import InvalidMessageError
 from redis_history.formats._format import Format
 from redis_history.formats._losses import Losses, OnLoss
 from redis_history.formats._notes import Json, Rendered, Shape, noted, opaque, read_block, stored_value
-from redis_history.model import (
-    AttachmentPart,
-    Message,
-    Part,
-    ReasoningPart,
-    Role,
-    TextPart,
-    ToolResultPart,
-    ToolUsePart,
-)
 
 
-def from_vercel_ai(messages: Iterable[Mapping[str, Any]]) -> list[Message]:
+def from_vercel_ai(messages: Iterable[Mapping[str, Any]]) -> list[model.Message]:
     """Messages for UI messages. Raises InvalidMessageError for dicts that are not UI messages."""
     format_ = _VercelAI()
     return [message for index, raw in enumerate(messages) for message in format_.read_ui_message(raw, index)]
 
 
-def to_vercel_ai(messages: Iterable[Message], *, on_loss: OnLoss | None = None) -> list[Json]:
+def to_vercel_ai(messages: Iterable[model.Message], *, on_loss: OnLoss | None = None) -> list[Json]:
     """UI messages for messages. `on_loss` gets each `Loss`; without it a warning is logged."""
     format_ = _VercelAI()
     with Losses(format_.form, on_loss) as losses:
         return [format_.write_ui_message(group, losses) for group in format_.groups(messages)]
 
 
-def ui_message_of(messages: list[Message]) -> Json:
+def ui_message_of(messages: list[model.Message]) -> Json:
     """The one UI message of an answer: of messages of role assistant and tool, of which there is at least one. What
     it cannot carry is left out."""
     format_ = _VercelAI()
@@ -57,16 +48,16 @@ def ui_message_of(messages: list[Message]) -> Json:
 
 class _VercelAI(Format):
     form = "vercel_ai"
-    roles: ClassVar[Mapping[str, Role]] = {"user": "user", "assistant": "assistant", "system": "system"}
+    roles: ClassVar[Mapping[str, model.Role]] = {"user": "user", "assistant": "assistant", "system": "system"}
 
-    def read_ui_message(self, raw: Mapping[str, Any], index: int) -> Iterator[Message]:
+    def read_ui_message(self, raw: Mapping[str, Any], index: int) -> Iterator[model.Message]:
         role, id_, parts = self.roles.get(str(raw.get("role"))), raw.get("id"), raw.get("parts")
         if role is None or not isinstance(id_, str) or not isinstance(parts, list):
             raise InvalidMessageError(f"messages[{index}] must be a UI message, with an id, a role and a list of parts")
         rest, is_text = stored_value({key: value for key, value in raw.items() if key not in ("id", "role", "parts")})
         note: Json = {"of": id_, **({"rest": rest} if rest else {}), **({"text": True} if is_text else {})}
-        found: list[tuple[Role, list[Part], Json]] = [(role, [], note)]
-        results: list[Part] = []
+        found: list[tuple[model.Role, list[model.Part], Json]] = [(role, [], note)]
+        results: list[model.Part] = []
         for block in parts:
             if not isinstance(block, Mapping) or not isinstance(block.get("type"), str):
                 raise InvalidMessageError(f"messages[{index}]: a part must have a type, not be {str(block)[:60]!r}")
@@ -85,52 +76,54 @@ class _VercelAI(Format):
             found.append(("tool", results, {"of": id_}))
         for number, (kind, content, its_note) in enumerate(found):
             name = f"{id_}.{number}" if number else id_
-            yield Message(id=name, role=kind, parts=tuple(content), provider_meta={self.form: its_note})
+            yield model.Message(id=name, role=kind, parts=tuple(content), provider_meta={self.form: its_note})
 
-    def _read_part(self, block: Mapping[str, Any]) -> tuple[Part, Part | None]:
+    def _read_part(self, block: Mapping[str, Any]) -> tuple[model.Part, model.Part | None]:
         """The part for a block, and the result of its call, if it has one."""
         if not _is_call(block):
             return self.read(block), None
-        call = ToolUsePart(id=block["toolCallId"], name=_tool_name(block), input=block.get("input"))
+        call = model.ToolUsePart(id=block["toolCallId"], name=_tool_name(block), input=block.get("input"))
         asked = {key: value for key, value in block.items() if key not in ("output", "errorText")}
         part = read_block(self.form, {**asked, "state": "input-available"}, call, self.render)
-        if not isinstance(part, ToolUsePart):  # its input cannot be stored
+        if not isinstance(part, model.ToolUsePart):  # its input cannot be stored
             return opaque(self.form, dict(block)), None
         state = block.get("state")
         if state not in ("output-available", "output-error"):
             return (part if state == "input-available" else noted(part, self.form, {"state": state})), None
         value, is_text = stored_value(block.get("output" if state == "output-available" else "errorText"))
-        result = ToolResultPart(tool_use_id=call.id, content=value, is_error=state == "output-error", name=call.name)
+        result = model.ToolResultPart(
+            tool_use_id=call.id, content=value, is_error=state == "output-error", name=call.name
+        )
         return part, noted(result, self.form, {"text": True} if is_text else {})
 
-    def known(self, block: Any) -> Part | None:
+    def known(self, block: Any) -> model.Part | None:
         match block:
             case {"type": "text", "text": str(text)}:
-                return TextPart(text=text)
+                return model.TextPart(text=text)
             case {"type": "reasoning", "text": str(text)}:
-                return ReasoningPart(text=text)
+                return model.ReasoningPart(text=text)
             case {"type": "file", "url": str(url), "mediaType": str(mime)} if ":" in url:
-                return AttachmentPart(reference=url, mime_type=mime, name=block.get("filename"))
+                return model.AttachmentPart(reference=url, mime_type=mime, name=block.get("filename"))
         return None
 
-    def reasoning(self, part: ReasoningPart, shape: Shape) -> Rendered:
+    def reasoning(self, part: model.ReasoningPart, shape: Shape) -> Rendered:
         return {"type": "reasoning", "text": part.text}, part.signature and "the signature of the reasoning"
 
-    def call(self, part: ToolUsePart, shape: Shape) -> Rendered:
+    def call(self, part: model.ToolUsePart, shape: Shape) -> Rendered:
         call = {"toolCallId": part.id, "state": "input-available", "input": part.input}
         if "dynamic" in self.note(part).get("set", {}).get("type", ""):
             return {"type": "dynamic-tool", "toolName": part.name, **call}, None
         return {"type": f"tool-{part.name}", **call}, None
 
-    def file(self, part: AttachmentPart, shape: Shape) -> Rendered:
+    def file(self, part: model.AttachmentPart, shape: Shape) -> Rendered:
         if not part.reference or ":" not in part.reference or not part.mime_type:
             return None, "an attachment without a URL or media type"
         named = {} if part.name is None else {"filename": part.name}
         return {"type": "file", "mediaType": part.mime_type, "url": part.reference, **named}, None
 
-    def groups(self, messages: Iterable[Message]) -> Iterator[list[Message]]:
+    def groups(self, messages: Iterable[model.Message]) -> Iterator[list[model.Message]]:
         """The messages of each UI message."""
-        group: list[Message] = []
+        group: list[model.Message] = []
         for message in messages:
             of = self.note(message).get("of")
             if group:
@@ -143,7 +136,7 @@ class _VercelAI(Format):
         if group:
             yield group
 
-    def write_ui_message(self, group: list[Message], losses: Losses) -> Json:
+    def write_ui_message(self, group: list[model.Message], losses: Losses) -> Json:
         blocks: list[Json] = []
         calls: dict[str, Json] = {}
         for index, message in enumerate(group):
@@ -151,14 +144,14 @@ class _VercelAI(Format):
             if note.get("step") or ("of" not in note and index and message.role == "assistant"):
                 blocks.append({"type": "step-start"})
             for at, part in enumerate(message.parts):
-                if isinstance(part, ToolResultPart):
+                if isinstance(part, model.ToolResultPart):
                     self._write_result(part, calls, blocks)
                     continue
                 block, lost = self.write(part, "original")
                 losses.add(message.id, at, lost)
                 if block is None:
                     continue
-                if isinstance(part, ToolUsePart):
+                if isinstance(part, model.ToolUsePart):
                     block["state"] = self.note(part).get("state", "input-available")
                     calls[part.id] = block
                 blocks.append(block)
@@ -167,7 +160,7 @@ class _VercelAI(Format):
         rest = json.loads(note["rest"]) if note.get("text") else note.get("rest", {})
         return {"id": note.get("of", first.id), "role": role, **rest, "parts": blocks}
 
-    def _write_result(self, part: ToolResultPart, calls: dict[str, Json], blocks: list[Json]) -> None:
+    def _write_result(self, part: model.ToolResultPart, calls: dict[str, Json], blocks: list[Json]) -> None:
         """Put a result into the block of its call."""
         block = calls.get(part.tool_use_id)
         if block is None:  # its call is in another UI message

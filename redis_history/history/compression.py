@@ -12,21 +12,9 @@ from typing import Any
 from msgspec.structs import asdict, replace
 
 from redis_history._validation import check_integer, check_seconds, check_share, is_coroutine_function, refuse
+from redis_history.compaction import summaries
 from redis_history.compaction.extractive import within
 from redis_history.compaction.policy import KEEP_RECENT, Policy, make_plan, wider
-from redis_history.compaction.summaries import (
-    Summarizer,
-    SummaryTooLongError,
-    check_summarizer,
-    expected_tokens,
-    is_interrupt,
-    read_summary,
-    shortest_tokens,
-    summary_error,
-    summary_limit,
-    try_in_thread,
-    usable,
-)
 from redis_history.errors import ConfigurationError, InvalidInputError, SummaryError
 from redis_history.history._limits import ReduceOptions, reduce_options
 from redis_history.history.history import History, Plugin
@@ -44,13 +32,13 @@ class Compression(Plugin):
 
     def __init__(
         self,
-        summarizer: Summarizer,
+        summarizer: summaries.Summarizer,
         auto_reduce_when: ReduceWhen | None,
         keep_recent: int,
         target: float,
         timeout: float,
     ) -> None:
-        check_summarizer(summarizer)
+        summaries.check_summarizer(summarizer)
         check_integer(keep_recent, "keep_recent")
         check_seconds(timeout, "timeout")
         check_share(target, "target")
@@ -119,7 +107,7 @@ class Compression(Plugin):
             older_than=options.older_than,
             keep_recent=self._keep_recent,
             target=target,
-            summary_tokens=expected_tokens(None if bound is None else int(bound * target), counter),
+            summary_tokens=summaries.expected_tokens(None if bound is None else int(bound * target), counter),
             counter=counter,
         )
         timed = [replace(entry, timestamp=entry.timestamp or history._time_of(entry)) for entry in entries]
@@ -131,11 +119,13 @@ class Compression(Plugin):
         while True:
             leaving = {message.id for message in plan.seen}
             seen = [entry for entry in entries if entry.id in leaving]
-            limit = summary_limit(entries, seen, options.max_tokens, history.count_tokens, shortest_tokens(counter))
+            limit = summaries.summary_limit(
+                entries, seen, options.max_tokens, history.count_tokens, summaries.shortest_tokens(counter)
+            )
             try:
-                summary = usable(await self._summarize(seen, limit), seen, limit, history.count_tokens)
+                summary = summaries.usable(await self._summarize(seen, limit), seen, limit, history.count_tokens)
                 break
-            except SummaryTooLongError as too_long:
+            except summaries.SummaryTooLongError as too_long:
                 plan = plans.send(too_long)
         last = entries.index(seen[-1])
         return [*(entry for entry in entries[:last] if entry.id not in leaving), summary, *entries[last + 1 :]]
@@ -143,16 +133,16 @@ class Compression(Plugin):
     async def _summarize(self, seen: Sequence[Message], limit: int) -> object:
         previous = next((message for message in seen if message.is_summary), None)
         messages = [message for message in seen if message is not previous]
-        text = None if previous is None else read_summary(previous)
+        text = None if previous is None else summaries.read_summary(previous)
         summarizer: Any = within(self._summarizer, limit)
         task = asyncio.current_task()
         try:
             async with asyncio.timeout(self._timeout):
                 if is_coroutine_function(summarizer):
                     return await summarizer(messages, text)
-                given, raised = await try_in_thread(summarizer, messages, text)
+                given, raised = await summaries.try_in_thread(summarizer, messages, text)
                 if raised is not None:
-                    raise summary_error(raised)
+                    raise summaries.summary_error(raised)
                 return await given if inspect.isawaitable(given) else given
         except SummaryError:
             raise
@@ -161,11 +151,11 @@ class Compression(Plugin):
         except BaseException as error:  # also sys.exit() of a summarizer, which must not end the program
             if _ends_task(error, task):
                 raise
-            raise summary_error(error) from error
+            raise summaries.summary_error(error) from error
 
 
 def compression(
-    summarizer: Summarizer,
+    summarizer: summaries.Summarizer,
     *,
     auto_reduce_when: ReduceWhen | None = None,
     keep_recent: int = KEEP_RECENT,
@@ -226,4 +216,4 @@ def _ends_task(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
             return asyncio.current_task() is not task
         except RuntimeError:  # closed without any loop
             return True
-    return is_interrupt(error)
+    return summaries.is_interrupt(error)

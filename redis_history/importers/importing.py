@@ -11,16 +11,9 @@ from typing import Any
 
 import msgspec
 
-from redis_history import AsyncHistoryStore, HistoryStore
+from redis_history import AsyncHistoryStore, HistoryStore, errors
 from redis_history._faces import answer_of, run_at_once
 from redis_history._validation import check_integer
-from redis_history.errors import (
-    ConversationExistsError,
-    ConversationNotFoundError,
-    InvalidInputError,
-    MessageConflictError,
-    RevisionConflictError,
-)
 from redis_history.importers.frameworks import STATE, renewed_state
 from redis_history.importers.reader import read_transcripts
 from redis_history.importers.source import ImportLimits, report
@@ -103,7 +96,7 @@ class _Import:
     number: int = 0  # of the conversation
 
     def __post_init__(self) -> None:
-        check_integer(self.batch, "batch", 1, 1000, error=InvalidInputError)
+        check_integer(self.batch, "batch", 1, 1000, error=errors.InvalidInputError)
 
     async def run(
         self, format: str, limits: ImportLimits | None, in_thread: Callable[..., Any] = lambda call, *args: call(*args)
@@ -133,7 +126,7 @@ class _Import:
             WriteRecord.of(record.conversation_id, fields, create=True)
             if record.forked_from is not None:
                 check_conversation_id(record.forked_from.conversation_id)
-        except InvalidInputError:
+        except errors.InvalidInputError:
             return False
         present: Conversation | None = await answer_of(self.store.get_conversation(record.conversation_id))
         if present is not None:
@@ -146,7 +139,7 @@ class _Import:
         try:
             steps = forks.publish(snapshot, archive_of, transcript.messages)
             await answer_of(self.store._publish(record.conversation_id, steps))
-        except ConversationExistsError:  # somebody has just made it
+        except errors.ConversationExistsError:  # somebody has just made it
             return False
         self._count(messages=count, new=count)
         return True
@@ -185,13 +178,13 @@ class _Import:
         if transcript.exported is not None:
             record = transcript.exported.snapshot.record
         try:
-            with suppress(InvalidInputError):
+            with suppress(errors.InvalidInputError):
                 try:
                     await answer_of(self.store.create_conversation(record))
-                except InvalidInputError as error:
+                except errors.InvalidInputError as error:
                     self._problem(f"the record of conversation {id_[:80]!r} is left out: {error}")
                     await answer_of(self.store.create_conversation(Conversation(id_)))
-        except ConversationExistsError:
+        except errors.ConversationExistsError:
             if transcript.format == "google-adk" and STATE in transcript.metadata:
                 await self._renew_state(transcript)
 
@@ -205,9 +198,9 @@ class _Import:
                     metadata = {**found.metadata, STATE: state}
                     update = self.store.update_conversation(id_, metadata=metadata, expected_revision=found.revision)
                     await answer_of(update)
-            except (RevisionConflictError, ConversationNotFoundError):
+            except (errors.RevisionConflictError, errors.ConversationNotFoundError):
                 continue
-            except InvalidInputError as error:
+            except errors.InvalidInputError as error:
                 self._problem(f"the state of {id_[:80]!r} is left out: {error}")
             else:
                 if kept:
@@ -217,7 +210,7 @@ class _Import:
     async def _append(self, id_: str, messages: tuple[Message, ...]) -> None:
         try:
             done: list[Appended] = await answer_of(self.store.append_many(id_, messages))
-        except (MessageConflictError, InvalidInputError) as error:
+        except (errors.MessageConflictError, errors.InvalidInputError) as error:
             if len(messages) > 1:  # the batch is too large, or one message is rejected: split it
                 half = len(messages) // 2
                 await self._append(id_, messages[:half])

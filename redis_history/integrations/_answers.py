@@ -12,21 +12,9 @@ from typing import Final
 
 from msgspec import Struct
 
+from redis_history import events
 from redis_history._async.store import AsyncHistoryStore
 from redis_history.errors import BackendUnavailableError
-from redis_history.events import (
-    ConversationDeleted,
-    Event,
-    HistoryCleared,
-    HistoryRestored,
-    MessagesAppended,
-    MessagesDeleted,
-    MessageUpdated,
-    ReplyEnded,
-    ReplyGrew,
-    Reset,
-    RunChanged,
-)
 from redis_history.model import Message, Position
 from redis_history.model.runs import RunInfo, RunStatus
 
@@ -142,32 +130,32 @@ class _Follower:
             return False
         return self._whole or not self._is_older(message)
 
-    async def apply(self, event: Event) -> None:
+    async def apply(self, event: events.Event) -> None:
         match event:
-            case RunChanged(run=run):
+            case events.RunChanged(run=run):
                 await self.see(run)
-            case Reset() if self.is_known:
+            case events.Reset() if self.is_known:
                 await self.look(again=True)
             case _ if self._run is None:
                 return  # the answer has not begun
-            case MessagesAppended(messages=messages) | HistoryRestored(messages=messages):
+            case events.MessagesAppended(messages=messages) | events.HistoryRestored(messages=messages):
                 for message in messages:
                     if self._belongs(message) and message.id not in self._known:
                         self._known[message.id] = message
-            case ReplyGrew():
+            case events.ReplyGrew():
                 if (before := self._known.get(event.message_id)) is not None:
                     self._known[event.message_id] = event.applied_to(before)
-            case ReplyEnded(message=changed) | MessageUpdated(message=changed):
+            case events.ReplyEnded(message=changed) | events.MessageUpdated(message=changed):
                 if changed is None:
                     self._known.pop(event.message_id, None)
                 elif event.message_id in self._known:
                     self._known[event.message_id] = changed
-            case MessagesDeleted(message_ids=ids):
+            case events.MessagesDeleted(message_ids=ids):
                 for message_id in ids:
                     self._known.pop(message_id, None)
-            case HistoryCleared():
+            case events.HistoryCleared():
                 self._known.clear()
-            case ConversationDeleted():
+            case events.ConversationDeleted():
                 self.done = True
 
     async def look(self, *, again: bool = False) -> None:

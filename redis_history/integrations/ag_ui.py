@@ -12,52 +12,15 @@ from typing import Any, Final
 
 import orjson
 
+from redis_history import model
 from redis_history._async.store import AsyncHistoryStore
 from redis_history.formats.json_form import to_json
 from redis_history.integrations._answers import ERRORS, Answer, follow_answer
 from redis_history.integrations._extras import check_store, missing
-from redis_history.model import (
-    AttachmentPart,
-    Message,
-    Position,
-    ReasoningPart,
-    TextPart,
-    ToolResultPart,
-    ToolUsePart,
-    tool,
-    tool_result,
-    user,
-)
 
 try:
-    from ag_ui.core import (
-        AssistantMessage,
-        BaseEvent,
-        FunctionCall,
-        MessagesSnapshotEvent,
-        ReasoningEndEvent,
-        ReasoningMessage,
-        ReasoningMessageContentEvent,
-        ReasoningMessageEndEvent,
-        ReasoningMessageStartEvent,
-        ReasoningStartEvent,
-        RunAgentInput,
-        RunErrorEvent,
-        RunFinishedEvent,
-        RunStartedEvent,
-        SystemMessage,
-        TextMessageContentEvent,
-        TextMessageEndEvent,
-        TextMessageStartEvent,
-        ToolCall,
-        ToolCallArgsEvent,
-        ToolCallEndEvent,
-        ToolCallResultEvent,
-        ToolCallStartEvent,
-        ToolMessage,
-        UserMessage,
-    )
-    from ag_ui.core import RunFinishedCancelledOutcome as Cancelled
+    from ag_ui import core
+    from ag_ui.core import RunAgentInput
 except ImportError as error:
     raise missing("ag-ui", error) from error
 
@@ -72,10 +35,10 @@ async def events(
     conversation_id: str,
     *,
     run_id: str | None = None,
-    after: Position | None = None,
+    after: model.Position | None = None,
     protocol_run_id: str | None = None,
     snapshot: bool = False,
-) -> AsyncIterator[BaseEvent | None]:
+) -> AsyncIterator[core.BaseEvent | None]:
     """The events of the answer of a run from its start, as it is written, until the run ends: RUN_STARTED, text,
     reasoning, tool calls and results, then RUN_FINISHED (after a stop with the outcome "cancelled") or RUN_ERROR. None
     comes while nothing happens.
@@ -94,27 +57,27 @@ async def events(
 
 
 async def events_of(
-    store: AsyncHistoryStore, conversation_id: str, run_id: str | None, after: Position | None,
+    store: AsyncHistoryStore, conversation_id: str, run_id: str | None, after: model.Position | None,
     protocol_run_id: str | None, snapshot: bool,
-) -> AsyncIterator[list[BaseEvent]]:  # fmt: skip
+) -> AsyncIterator[list[core.BaseEvent]]:  # fmt: skip
     """The `events` that are known at the same time, together."""
     writer: _Writer | None = None
 
-    async def shown(answer: Answer) -> MessagesSnapshotEvent:
+    async def shown(answer: Answer) -> core.MessagesSnapshotEvent:
         stored = await store.get(conversation_id, limit=_MOST)
         own = {message.id: message for message in answer.messages}
         known = [own.get(one.id, one) for one in stored if one.id in own or answer.precedes(one)]
-        return MessagesSnapshotEvent(messages=to_ag_ui(known))
+        return core.MessagesSnapshotEvent(messages=to_ag_ui(known))
 
     async for answer in follow_answer(store, conversation_id, run_id=run_id, after=after):
-        found: list[BaseEvent] = []
+        found: list[core.BaseEvent] = []
         if writer is not None and writer.is_outdated(answer):
             found += [*writer.ends, await shown(answer)]
             writer.skip(answer)
         if writer is None and (answer.run is not None or answer.done):
             name = protocol_run_id or (answer.run.run_id if answer.run is not None else run_id) or ""
             writer = _Writer(conversation_id, name)
-            found.append(RunStartedEvent(thread_id=conversation_id, run_id=name))
+            found.append(core.RunStartedEvent(thread_id=conversation_id, run_id=name))
             if snapshot:
                 found.append(await shown(answer))
                 writer.skip(answer)
@@ -124,7 +87,7 @@ async def events_of(
     if writer is None and snapshot:
         run: dict[str, Any] = {"thread_id": conversation_id, "run_id": protocol_run_id or ""}
         messages = to_ag_ui(await store.get(conversation_id, limit=_MOST))
-        yield [RunStartedEvent(**run), MessagesSnapshotEvent(messages=messages), RunFinishedEvent(**run)]
+        yield [core.RunStartedEvent(**run), core.MessagesSnapshotEvent(messages=messages), core.RunFinishedEvent(**run)]
 
 
 class _Writer:
@@ -133,14 +96,14 @@ class _Writer:
     def __init__(self, conversation_id: str, run_id: str) -> None:
         self._conversation_id, self._run_id = conversation_id, run_id
         self._texts: dict[tuple[str, int], str] = {}  # as far as the client has them
-        self._begun: dict[tuple[str, int], list[BaseEvent]] = {}  # texts, and how they end
+        self._begun: dict[tuple[str, int], list[core.BaseEvent]] = {}  # texts, and how they end
         self._ended: set[tuple[str, int]] = set()  # parts that are complete
 
     def skip(self, answer: Answer) -> None:
         """The client has this much of the answer from a snapshot."""
         self._texts, self._begun, self._ended = {}, {}, set()
         for message, index, part, complete in self._parts(answer):
-            is_text = isinstance(part, TextPart | ReasoningPart)
+            is_text = isinstance(part, model.TextPart | model.ReasoningPart)
             if is_text:
                 self._texts[message.id, index] = part.text
             if complete or not is_text:
@@ -155,29 +118,29 @@ class _Writer:
         )
 
     @property
-    def ends(self) -> list[BaseEvent]:
+    def ends(self) -> list[core.BaseEvent]:
         """The ends of the texts that are being written."""
         return [event for end in self._begun.values() for event in end]
 
-    def events(self, answer: Answer) -> Iterator[BaseEvent]:
+    def events(self, answer: Answer) -> Iterator[core.BaseEvent]:
         for message, index, part, complete in self._parts(answer):
             if (message.id, index) not in self._ended:
                 yield from self._part(message, index, part, complete)
         if answer.done:
             yield self._end(answer)
 
-    def _parts(self, answer: Answer) -> Iterator[tuple[Message, int, Any, bool]]:
+    def _parts(self, answer: Answer) -> Iterator[tuple[model.Message, int, Any, bool]]:
         """The parts of an answer, and whether each is complete."""
         for message in answer.messages:
             complete = answer.done or message.status != "streaming"
             for index, part in enumerate(message.parts):
                 yield message, index, part, complete or index < len(message.parts) - 1
 
-    def _part(self, message: Message, index: int, part: Any, complete: bool) -> Iterator[BaseEvent]:
+    def _part(self, message: model.Message, index: int, part: Any, complete: bool) -> Iterator[core.BaseEvent]:
         key, name = (message.id, index), _part_id(message, index)
         match part:
-            case TextPart(text=text) | ReasoningPart(text=text):
-                start, content, end = _TEXT if isinstance(part, TextPart) else _REASONING
+            case model.TextPart(text=text) | model.ReasoningPart(text=text):
+                start, content, end = _TEXT if isinstance(part, model.TextPart) else _REASONING
                 known = self._texts.get(key, "")
                 if key not in self._begun:
                     self._begun[key] = [event(message_id=name) for event in end]
@@ -187,47 +150,49 @@ class _Writer:
                 self._texts[key] = text
                 if complete:
                     yield from self._begun.pop(key)
-            case ToolUsePart():
+            case model.ToolUsePart():
                 parent = _part_id(message, _text_before(message, index))
-                yield ToolCallStartEvent(tool_call_id=part.id, tool_call_name=part.name, parent_message_id=parent)
-                yield ToolCallArgsEvent(tool_call_id=part.id, delta=_json(part.input))
-                yield ToolCallEndEvent(tool_call_id=part.id)
-            case ToolResultPart():
-                yield ToolCallResultEvent(
+                yield core.ToolCallStartEvent(tool_call_id=part.id, tool_call_name=part.name, parent_message_id=parent)
+                yield core.ToolCallArgsEvent(tool_call_id=part.id, delta=_json(part.input))
+                yield core.ToolCallEndEvent(tool_call_id=part.id)
+            case model.ToolResultPart():
+                yield core.ToolCallResultEvent(
                     message_id=name, tool_call_id=part.tool_use_id, content=_text_of(part.content)
                 )
-        if complete or not isinstance(part, TextPart | ReasoningPart):
+        if complete or not isinstance(part, model.TextPart | model.ReasoningPart):
             self._ended.add(key)
 
-    def _end(self, answer: Answer) -> BaseEvent:
+    def _end(self, answer: Answer) -> core.BaseEvent:
         if answer.end in ERRORS:
-            return RunErrorEvent(message=ERRORS[answer.end], code=answer.end)
-        outcome = Cancelled() if answer.end == "stopped" else None
-        return RunFinishedEvent(thread_id=self._conversation_id, run_id=self._run_id, outcome=outcome)
+            return core.RunErrorEvent(message=ERRORS[answer.end], code=answer.end)
+        outcome = core.RunFinishedCancelledOutcome() if answer.end == "stopped" else None
+        return core.RunFinishedEvent(thread_id=self._conversation_id, run_id=self._run_id, outcome=outcome)
 
 
 #: The events that begin a text, continue it and end it.
 _TEXT: Final[Any] = (
-    (partial(TextMessageStartEvent, role="assistant"),),
-    TextMessageContentEvent,
-    (TextMessageEndEvent,),
+    (partial(core.TextMessageStartEvent, role="assistant"),),
+    core.TextMessageContentEvent,
+    (core.TextMessageEndEvent,),
 )
 _REASONING: Final[Any] = (
-    (ReasoningStartEvent, partial(ReasoningMessageStartEvent, role="reasoning")),
-    ReasoningMessageContentEvent,
-    (ReasoningMessageEndEvent, ReasoningEndEvent),
+    (core.ReasoningStartEvent, partial(core.ReasoningMessageStartEvent, role="reasoning")),
+    core.ReasoningMessageContentEvent,
+    (core.ReasoningMessageEndEvent, core.ReasoningEndEvent),
 )
 
 
-def _part_id(message: Message, index: int) -> str:
+def _part_id(message: model.Message, index: int) -> str:
     """The id of the AG-UI message for a part: each text and each result is one."""
     return message.id if index == 0 else f"{message.id}:{index}"
 
 
-def _text_before(message: Message, index: int) -> int:
+def _text_before(message: model.Message, index: int) -> int:
     """The index of the part whose AG-UI message has a call: the last text before it, or else the first call."""
-    texts = [at for at, part in enumerate(message.parts[:index]) if isinstance(part, TextPart)]
-    return texts[-1] if texts else next(at for at, part in enumerate(message.parts) if isinstance(part, ToolUsePart))
+    texts = [at for at, part in enumerate(message.parts[:index]) if isinstance(part, model.TextPart)]
+    return (
+        texts[-1] if texts else next(at for at, part in enumerate(message.parts) if isinstance(part, model.ToolUsePart))
+    )
 
 
 def _text_of(content: Any) -> str:
@@ -239,7 +204,7 @@ def _json(value: Any) -> str:
     return orjson.dumps(value, default=to_json).decode()
 
 
-def to_ag_ui(messages: Iterable[Message]) -> list[Any]:
+def to_ag_ui(messages: Iterable[model.Message]) -> list[Any]:
     """AG-UI messages for stored messages, with the ids that their events have. An assistant message with several texts
     becomes several. Content without a message in the protocol, such as sources, is left out."""
     found: list[Any] = []
@@ -248,32 +213,32 @@ def to_ag_ui(messages: Iterable[Message]) -> list[Any]:
         name = None if who is None else who.display_name or who.id
         if message.role == "user":
             found.append(
-                UserMessage.model_validate({"id": message.id, "content": _user_content(message), "name": name})
+                core.UserMessage.model_validate({"id": message.id, "content": _user_content(message), "name": name})
             )
         elif message.role == "system":
-            found.append(SystemMessage(id=message.id, content=message.text))
+            found.append(core.SystemMessage(id=message.id, content=message.text))
         else:
             found += _assistant(message, name)
     return found
 
 
-def _assistant(message: Message, name: str | None) -> Iterator[Any]:
+def _assistant(message: model.Message, name: str | None) -> Iterator[Any]:
     current: Any = None
     for index, part in enumerate(message.parts):
-        if isinstance(part, TextPart):
-            current = AssistantMessage(id=_part_id(message, index), content=part.text, name=name)
+        if isinstance(part, model.TextPart):
+            current = core.AssistantMessage(id=_part_id(message, index), content=part.text, name=name)
             yield current
-        elif isinstance(part, ReasoningPart):
-            yield ReasoningMessage(id=_part_id(message, index), content=part.text)
-        elif isinstance(part, ToolUsePart):
+        elif isinstance(part, model.ReasoningPart):
+            yield core.ReasoningMessage(id=_part_id(message, index), content=part.text)
+        elif isinstance(part, model.ToolUsePart):
             if current is None:
-                current = AssistantMessage(id=_part_id(message, index), name=name)
+                current = core.AssistantMessage(id=_part_id(message, index), name=name)
                 yield current
-            call = ToolCall(id=part.id, function=FunctionCall(name=part.name, arguments=_json(part.input)))
+            call = core.ToolCall(id=part.id, function=core.FunctionCall(name=part.name, arguments=_json(part.input)))
             current.tool_calls = [*(current.tool_calls or ()), call]
-        elif isinstance(part, ToolResultPart):
+        elif isinstance(part, model.ToolResultPart):
             text = _text_of(part.content)
-            yield ToolMessage(
+            yield core.ToolMessage(
                 id=_part_id(message, index),
                 tool_call_id=part.tool_use_id,
                 content=text,
@@ -281,13 +246,13 @@ def _assistant(message: Message, name: str | None) -> Iterator[Any]:
             )
 
 
-def _user_content(message: Message) -> str | list[dict[str, Any]]:
+def _user_content(message: model.Message) -> str | list[dict[str, Any]]:
     """A text, or a list of texts and media."""
     found: list[dict[str, Any]] = []
     for part in message.parts:
-        if isinstance(part, TextPart):
+        if isinstance(part, model.TextPart):
             found.append({"type": "text", "text": part.text})
-        elif isinstance(part, AttachmentPart) and part.reference:
+        elif isinstance(part, model.AttachmentPart) and part.reference:
             kind = (part.mime_type or "").partition("/")[0]
             source = {"type": "url", "value": part.reference, "mimeType": part.mime_type}
             if part.reference.startswith("data:") and ";base64," in part.reference:
@@ -296,17 +261,17 @@ def _user_content(message: Message) -> str | list[dict[str, Any]]:
     return found if any(one["type"] != "text" for one in found) else message.text
 
 
-def from_ag_ui(given: RunAgentInput) -> list[Message]:
+def from_ag_ui(given: RunAgentInput) -> list[model.Message]:
     """The messages at the end of an input that its client has added: those of the user, and results of tools that the
     front end has called, each with the id that it has there."""
-    found: list[Message] = []
+    found: list[model.Message] = []
     for message in reversed(given.messages):
         if message.role == "user":
-            found.append(user(*_content(message.content), id=message.id))
+            found.append(model.user(*_content(message.content), id=message.id))
         elif message.role == "tool":
             text = message.content if isinstance(message.content, str) else _json(message.model_dump()["content"])
-            result = tool_result(message.tool_call_id, message.error or text, is_error=message.error is not None)
-            found.append(tool(result, id=message.id))
+            result = model.tool_result(message.tool_call_id, message.error or text, is_error=message.error is not None)
+            found.append(model.tool(result, id=message.id))
         else:
             break
     return found[::-1]
@@ -323,4 +288,4 @@ def _content(content: Any) -> Iterator[Any]:
             source = item.model_dump(by_alias=True, exclude_none=True).get("source", {})
             data, kind = source.get("value", ""), source.get("mimeType", "application/octet-stream")
             reference = data if source.get("type") == "url" else f"data:{kind};base64,{data}"
-            yield AttachmentPart(reference=reference, mime_type=kind)
+            yield model.AttachmentPart(reference=reference, mime_type=kind)

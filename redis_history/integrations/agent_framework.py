@@ -5,32 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from typing import Any, Unpack
 
-from redis_history import AsyncHistoryStore, HistoryStore, Message
+from redis_history import AsyncHistoryStore, HistoryStore, Message, model
+from redis_history.formats import _notes
 from redis_history.formats._content import dump_arguments, parse_arguments
 from redis_history.formats._losses import Losses, OnLoss
-from redis_history.formats._notes import (
-    Shape,
-    lone_text,
-    note_of,
-    noted,
-    noted_message,
-    parts_of_content,
-    read_block,
-    rebuild,
-    write_block,
-)
 from redis_history.integrations._extras import asynchronous, batches, checked_id, ended, missing, search_runner
 from redis_history.integrations._live import LiveReplies
-from redis_history.model import (
-    AttachmentPart,
-    Part,
-    Participant,
-    ReasoningPart,
-    Role,
-    TextPart,
-    ToolResultPart,
-    ToolUsePart,
-)
 from redis_history.model.message import content_text
 from redis_history.model.pairs import without_lone_results
 from redis_history.tools import SearchOptions
@@ -44,7 +24,7 @@ except ImportError as error:
 __all__ = ["AgentFrameworkHistory", "from_agent_framework", "search_tool", "to_agent_framework"]
 
 _FORM = "agent_framework"
-_ROLES: Mapping[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "tool": "tool"}
+_ROLES: Mapping[str, model.Role] = {"user": "user", "assistant": "assistant", "system": "system", "tool": "tool"}
 
 
 class AgentFrameworkHistory(HistoryProvider):
@@ -162,26 +142,28 @@ def _identity(message: FrameworkMessage) -> Any:
 def _from(raw: dict[str, Any], index: int) -> Message:
     where = f"messages[{index}]"
     contents = raw.get("contents")
-    parts = parts_of_content(contents, lambda one: read_block(_FORM, one, _part(one), _write), where, "a list")
+    parts = _notes.parts_of_content(
+        contents, lambda one: _notes.read_block(_FORM, one, _part(one), _write), where, "a list"
+    )
     author = raw.get("author_name")
     message = Message(
         role=_ROLES.get(str(raw.get("role")), "user"),
         parts=parts,
-        participant=Participant("agent", author) if author and raw.get("role") == "assistant" else None,
+        participant=model.Participant("agent", author) if author and raw.get("role") == "assistant" else None,
     )
     ours = _rendered(message)
     raw = {**{key: raw[key] for key in ours if key in raw}, **raw}  # their order has no meaning
-    return noted_message(message, _FORM, {}, raw, ours, where)
+    return _notes.noted_message(message, _FORM, {}, raw, ours, where)
 
 
 def _rendered(message: Message, losses: Losses | None = None) -> dict[str, Any]:
     contents = []
     for at, part in enumerate(message.parts):
-        block, lost = write_block(_FORM, part, _write, "original")
+        block, lost = _notes.write_block(_FORM, part, _write, "original")
         if losses is not None:
             losses.add(message.id, at, lost)
         if block is not None:
-            if not _is_whole(block) and not note_of(part, _FORM).get("loose"):  # the result was edited
+            if not _is_whole(block) and not _notes.note_of(part, _FORM).get("loose"):  # the result was edited
                 files = [item for item in block["items"] if item.get("type") != "text"]
                 block = {**block, "items": [*_items(block["result"]), *files]}
             contents.append(block)
@@ -191,43 +173,43 @@ def _rendered(message: Message, losses: Losses | None = None) -> dict[str, Any]:
 
 
 def _built(message: Message, losses: Losses) -> FrameworkMessage:
-    note = note_of(message, _FORM)
-    text, own = lone_text(message), note.get("set", {})
+    note = _notes.note_of(message, _FORM)
+    text, own = _notes.lone_text(message), note.get("set", {})
     if text is not None and message.participant is None and note.keys() <= {"set"} and own.keys() <= {"message_id"}:
         return FrameworkMessage(message.role, [text], message_id=own.get("message_id"))  # in a fraction of the time
-    return FrameworkMessage.from_dict(rebuild(_rendered(message, losses), note))
+    return FrameworkMessage.from_dict(_notes.rebuild(_rendered(message, losses), note))
 
 
-def _part(block: Mapping[str, Any]) -> Part | None:
+def _part(block: Mapping[str, Any]) -> model.Part | None:
     """The part for a content. None for content that is kept as it is."""
     kind, text, call_id = block.get("type"), block.get("text"), block.get("call_id")
     if kind == "text" and isinstance(text, str):
-        return TextPart(text=text)
+        return model.TextPart(text=text)
     if kind == "text_reasoning" and isinstance(text, str):
-        return ReasoningPart(text=text)
+        return model.ReasoningPart(text=text)
     if kind == "function_call" and isinstance(call_id, str) and isinstance(block.get("name"), str):
         arguments, style = parse_arguments(block.get("arguments"))
-        call = ToolUsePart(id=call_id, name=block["name"], input=arguments)
-        return noted(call, _FORM, {"arguments": style} if style else {})
+        call = model.ToolUsePart(id=call_id, name=block["name"], input=arguments)
+        return _notes.noted(call, _FORM, {"arguments": style} if style else {})
     if kind == "function_result" and isinstance(call_id, str) and isinstance(block.get("result"), str):
-        result = ToolResultPart(tool_use_id=call_id, content=block["result"])
-        return noted(result, _FORM, {} if _is_whole(block) else {"loose": True})
+        result = model.ToolResultPart(tool_use_id=call_id, content=block["result"])
+        return _notes.noted(result, _FORM, {} if _is_whole(block) else {"loose": True})
     return None
 
 
-def _write(part: Part, shape: Shape) -> tuple[Any, str | None]:
+def _write(part: model.Part, shape: _notes.Shape) -> tuple[Any, str | None]:
     """The content for a part, and what was lost."""
     rest: dict[str, Any] = {"additional_properties": {}}
-    if isinstance(part, TextPart):
+    if isinstance(part, model.TextPart):
         return {"type": "text", "text": part.text, **rest}, None
-    if isinstance(part, ReasoningPart):
+    if isinstance(part, model.ReasoningPart):
         lost = part.signature and "the signature of the reasoning"
         return {"type": "text_reasoning", "text": part.text, **rest}, lost
-    if isinstance(part, ToolUsePart):
-        arguments = dump_arguments(part.input, note_of(part, _FORM).get("arguments"))
+    if isinstance(part, model.ToolUsePart):
+        arguments = dump_arguments(part.input, _notes.note_of(part, _FORM).get("arguments"))
         call = {"type": "function_call", "call_id": part.id, "name": part.name, "arguments": arguments}
         return {**call, "hosted": False, **rest}, None
-    if isinstance(part, ToolResultPart):
+    if isinstance(part, model.ToolResultPart):
         text = content_text(part.content)
         lost = None if text == part.content else "what is not text in the tool result"
         return {
@@ -237,7 +219,7 @@ def _write(part: Part, shape: Shape) -> tuple[Any, str | None]:
             "items": _items(text),
             **rest,
         }, lost
-    if isinstance(part, AttachmentPart) and part.reference and "://" in part.reference and part.mime_type:
+    if isinstance(part, model.AttachmentPart) and part.reference and "://" in part.reference and part.mime_type:
         return {"type": "uri", "uri": part.reference, "media_type": part.mime_type, **rest}, None
     return None, "an attachment without a URI and media type"
 

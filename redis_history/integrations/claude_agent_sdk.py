@@ -13,35 +13,18 @@ from typing import TYPE_CHECKING, Any, cast
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from redis_history import AsyncHistoryStore, Conversation, HistoryStore, Message
+from redis_history import AsyncHistoryStore, Conversation, HistoryStore, Message, errors
 from redis_history._validation import check_owner
-from redis_history.errors import (
-    BatchTooLargeError,
-    ConversationExistsError,
-    ConversationNotFoundError,
-    InvalidInputError,
-    InvalidMessageError,
-    InvalidTimestampError,
-    MessageConflictError,
-    RevisionConflictError,
-)
 from redis_history.formats import from_anthropic, to_anthropic
 from redis_history.formats._notes import foreign_block, opaque, stored_value
-from redis_history.integrations._extras import (
-    all_conversations,
-    asynchronous,
-    batches,
-    joined_id,
-    missing,
-    note_of_record,
-)
+from redis_history.integrations import _extras
 from redis_history.model.ids import check_message_id, new_id
 from redis_history.model.times import from_microseconds, to_microseconds
 
 try:
     from claude_agent_sdk import SessionStore, fold_session_summary
 except ImportError as error:
-    raise missing("claude-agent-sdk", error) from error
+    raise _extras.missing("claude-agent-sdk", error) from error
 
 if TYPE_CHECKING:
     from claude_agent_sdk import SessionKey, SessionListSubkeysKey, SessionStoreEntry, SessionStoreListEntry
@@ -64,7 +47,7 @@ class ClaudeSessionStore(SessionStore):
     """
 
     def __init__(self, store: AsyncHistoryStore | HistoryStore, *, user_id: int | str | None = None) -> None:
-        self._store = asynchronous(store, type(self).__name__)
+        self._store = _extras.asynchronous(store, type(self).__name__)
         check_owner(user_id, "user_id")
         self._user_id = user_id
 
@@ -78,7 +61,7 @@ class ClaudeSessionStore(SessionStore):
             # Entries without a time stay behind those before them.
             time = message.timestamp or time
             messages.setdefault(message.id, replace(message, timestamp=time))
-        for batch in batches(list(messages.values())):
+        for batch in _extras.batches(list(messages.values())):
             await self._append(record, batch)
         if entries and "subpath" not in key:
             await self._summarize(record, key, entries)
@@ -127,20 +110,20 @@ class ClaudeSessionStore(SessionStore):
 
     async def _conversations(self, agent_name: str, project_key: str) -> list[tuple[Conversation, dict[str, Any]]]:
         """The transcripts with their notes. A fork of one has the same note, but is another conversation."""
-        found = [one.conversation for one in await all_conversations(self._store, agent_name=agent_name)]
-        noted = [(record, note) for record in found if (note := note_of_record(record, _FORM))]
+        found = [one.conversation for one in await _extras.all_conversations(self._store, agent_name=agent_name)]
+        noted = [(record, note) for record in found if (note := _extras.note_of_record(record, _FORM))]
         return [one for one in noted if one[0].conversation_id == _id({**one[1], "project_key": project_key})]
 
     async def _append(self, record: Conversation, messages: list[Message]) -> None:
         while messages:
             try:
                 await self._store.append_many(record.conversation_id, messages, must_exist=True)
-            except ConversationNotFoundError:
-                with suppress(ConversationExistsError):
+            except errors.ConversationNotFoundError:
+                with suppress(errors.ConversationExistsError):
                     await self._store.create_conversation(record)
-            except MessageConflictError as conflict:  # the SDK's rule: the first entry of a uuid stays
+            except errors.MessageConflictError as conflict:  # the SDK's rule: the first entry of a uuid stays
                 messages = [message for message in messages if message.id != conflict.message_id]
-            except BatchTooLargeError:
+            except errors.BatchTooLargeError:
                 if len(messages) == 1:
                     raise
                 half = len(messages) // 2
@@ -153,10 +136,10 @@ class ClaudeSessionStore(SessionStore):
         """Keep the SDK's summary and the title with the record. The loser of a race reads again."""
         titles = [entry[name] for name in _TITLES for entry in entries if isinstance(entry.get(name), str)]  # type: ignore[literal-required]
         while (found := await self._store.get_conversation(record.conversation_id)) is not None:
-            note = note_of_record(found, _FORM)
+            note = _extras.note_of_record(found, _FORM)
             before: Any = {**note, "mtime": 0} if "data" in note else None
             note |= {"session_id": key["session_id"], "data": fold_session_summary(before, key, entries)["data"]}
-            with suppress(RevisionConflictError, ConversationNotFoundError):
+            with suppress(errors.RevisionConflictError, errors.ConversationNotFoundError):
                 await self._store.update_conversation(
                     found.conversation_id,
                     title=titles[-1] if titles else UNSET,
@@ -169,7 +152,7 @@ class ClaudeSessionStore(SessionStore):
 def _id(key: Any) -> str:
     """The conversation of a transcript."""
     subpath = [key["subpath"]] if "subpath" in key else []
-    return joined_id("claude", key["project_key"], key["session_id"], *subpath)
+    return _extras.joined_id("claude", key["project_key"], key["session_id"], *subpath)
 
 
 def _agent(key: Any) -> str:
@@ -185,12 +168,12 @@ def _message(entry: Mapping[str, Any]) -> Message:
     said: Any = entry.get("message")
     base: Message | None = None
     own: dict[str, Any] = {"id": new_id(), "timestamp": None}
-    with suppress(InvalidInputError):
+    with suppress(errors.InvalidInputError):
         own["id"] = check_message_id(entry.get("uuid"))  # type: ignore[arg-type]
-    with suppress(InvalidTimestampError):
+    with suppress(errors.InvalidTimestampError):
         own["timestamp"] = from_microseconds(to_microseconds(entry["timestamp"])) if entry.get("timestamp") else None
     if entry.get("type") in ("user", "assistant") and isinstance(said, Mapping):
-        with suppress(InvalidMessageError):
+        with suppress(errors.InvalidMessageError):
             [base] = from_anthropic([said])
             if to_anthropic([base], shape="original") != [said]:
                 base = None

@@ -11,28 +11,10 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from msgspec.structs import replace
 
-from redis_history import AsyncHistoryStore, Conversation, HistoryStore, Message, Participant, Position
-from redis_history.errors import (
-    ConversationExistsError,
-    ConversationNotFoundError,
-    InvalidInputError,
-    MessageConflictError,
-    RevisionConflictError,
-)
+from redis_history import AsyncHistoryStore, Conversation, HistoryStore, Message, Participant, Position, errors
 from redis_history.formats import from_gemini, to_gemini
 from redis_history.formats._notes import plain_text, stored_value
-from redis_history.integrations._extras import (
-    all_conversations,
-    asynchronous,
-    checked_id,
-    ended,
-    joined_id,
-    missing,
-    note_of_record,
-    plain_or,
-    search_runner,
-    without_runs,
-)
+from redis_history.integrations import _extras
 from redis_history.integrations._live import LiveReplies, LiveStream
 from redis_history.model.ids import new_id
 from redis_history.tools import SearchOptions
@@ -48,7 +30,7 @@ try:
     from google.adk.tools.tool_context import ToolContext
     from google.genai.types import FunctionDeclaration
 except ImportError as error:
-    raise missing("google-adk", error) from error
+    raise _extras.missing("google-adk", error) from error
 
 if TYPE_CHECKING:
     from google.adk.runners import Runner
@@ -69,8 +51,8 @@ class AdkSessionService(BaseSessionService):
     """
 
     def __init__(self, store: AsyncHistoryStore | HistoryStore) -> None:
-        self._store = asynchronous(store, type(self).__name__)
-        self._shared_store = asynchronous(without_runs(store), type(self).__name__)
+        self._store = _extras.asynchronous(store, type(self).__name__)
+        self._shared_store = _extras.asynchronous(_extras.without_runs(store), type(self).__name__)
         self._live = LiveReplies(store)
 
     async def create_session(
@@ -87,7 +69,7 @@ class AdkSessionService(BaseSessionService):
         )
         try:
             created = await self._store.create_conversation(record)
-        except ConversationExistsError as error:
+        except errors.ConversationExistsError as error:
             raise AlreadyExistsError(f"Session with id {session_id} already exists.") from error
         await self._merge_shared(app_name, user_id, shared)
         return await self._session(created, [])
@@ -96,7 +78,7 @@ class AdkSessionService(BaseSessionService):
         self, *, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None = None
     ) -> Session | None:
         """The session with its events, oldest first, as far as `config` asks for them; None if there is none."""
-        conversation_id = _id(app_name, user_id, checked_id(session_id).strip())
+        conversation_id = _id(app_name, user_id, _extras.checked_id(session_id).strip())
         recent = config.num_recent_events if config is not None else None
         found, messages = await asyncio.gather(
             self._store.get_conversation(conversation_id),
@@ -104,7 +86,7 @@ class AdkSessionService(BaseSessionService):
         )
         if found is None or _KEY not in found.metadata:
             return None
-        events = [event for message in ended(messages) if (event := _event(message)) is not None]
+        events = [event for message in _extras.ended(messages) if (event := _event(message)) is not None]
         pending = await self._pending(found) if recent is not None else _after(messages, _note(found))
         session = await self._session(found, events, pending)
         if recent == 0:
@@ -116,7 +98,7 @@ class AdkSessionService(BaseSessionService):
 
     async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
         """The sessions of the application, or of one of its users, without events, by the time of their last event."""
-        found = await all_conversations(self._store, agent_name=app_name, user_id=user_id)
+        found = await _extras.all_conversations(self._store, agent_name=app_name, user_id=user_id)
         shared: dict[str, dict[str, Any]] = {}
         sessions = [
             await self._session(one.conversation, [], last=one.last_message, shared=shared)
@@ -129,7 +111,7 @@ class AdkSessionService(BaseSessionService):
 
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
         """Delete a session with its events. Shared state stays."""
-        await self._store.delete_conversation(_id(app_name, user_id, checked_id(session_id).strip()))
+        await self._store.delete_conversation(_id(app_name, user_id, _extras.checked_id(session_id).strip()))
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
         """The state of a user in an application, with keys without the prefix `user:`."""
@@ -148,10 +130,10 @@ class AdkSessionService(BaseSessionService):
             for message in await self._live.settle(conversation_id, [_message(event)], (event.author, event.branch)):
                 try:
                     done = await self._store.append(conversation_id, message, must_exist=True)
-                except MessageConflictError:  # another event has the same id
+                except errors.MessageConflictError:  # another event has the same id
                     done = await self._store.append(conversation_id, _message(event, with_id=False), must_exist=True)
                 is_new = not done.duplicate
-        except ConversationNotFoundError as error:
+        except errors.ConversationNotFoundError as error:
             raise SessionNotFoundError(f"Session {session.id} not found.") from error
         if event.actions and event.actions.state_delta:
             await self._settle(session.app_name, session.user_id, conversation_id)
@@ -272,7 +254,7 @@ class AdkSessionService(BaseSessionService):
                 )
             else:
                 await store.create_conversation(replace(record, metadata=metadata))
-        except (ConversationExistsError, ConversationNotFoundError, RevisionConflictError):
+        except (errors.ConversationExistsError, errors.ConversationNotFoundError, errors.RevisionConflictError):
             return False
         return True
 
@@ -292,7 +274,7 @@ class _SearchTool(BaseTool):
     def __init__(
         self, store: HistoryStore | AsyncHistoryStore, conversation_id: str | None, options: SearchOptions
     ) -> None:
-        tool, _ = search_runner(store, conversation_id or "any", **options)
+        tool, _ = _extras.search_runner(store, conversation_id or "any", **options)
         super().__init__(name=tool.name, description=tool.description)
         self._parameters = tool.parameters
         self._store = store
@@ -309,12 +291,12 @@ class _SearchTool(BaseTool):
         if conversation_id is None:
             session = tool_context.session
             conversation_id = _id(session.app_name, session.user_id, session.id)
-        return await search_runner(self._store, conversation_id, **self._options)[1](args)
+        return await _extras.search_runner(self._store, conversation_id, **self._options)[1](args)
 
 
 def _id(*names: str) -> str:
     """The conversation of a session, or of the state of an application or user."""
-    return joined_id("adk", *names)
+    return _extras.joined_id("adk", *names)
 
 
 def _is_session(record: Conversation) -> bool:
@@ -325,14 +307,14 @@ def _is_session(record: Conversation) -> bool:
 
 
 def _note(record: Conversation) -> dict[str, Any]:
-    return note_of_record(record, _KEY)
+    return _extras.note_of_record(record, _KEY)
 
 
 def _dump(note: Mapping[str, Any]) -> str:
     try:
         return json.dumps(note)
     except TypeError as error:
-        raise InvalidInputError(f"the state of a session must consist of JSON values: {error}") from error
+        raise errors.InvalidInputError(f"the state of a session must consist of JSON values: {error}") from error
 
 
 def _split(delta: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
@@ -373,7 +355,7 @@ def _message(event: Event, *, with_id: bool = True) -> Message:
     """The message for an event: its content as parts, and the rest in `provider_meta`."""
     raw = event.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     if event.actions and event.actions.state_delta:
-        raw["actions"]["state_delta"] = plain_or(event.actions.state_delta, raw["actions"]["state_delta"])
+        raw["actions"]["state_delta"] = _extras.plain_or(event.actions.state_delta, raw["actions"]["state_delta"])
     content = raw.pop("content", None)
     if content:  # in the order that needs no note
         content = {key: content[key] for key in ("role", "parts") if key in content} | content

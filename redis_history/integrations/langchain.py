@@ -23,19 +23,7 @@ from redis_history.errors import (
 )
 from redis_history.formats import OnLoss, from_langchain, to_langchain
 from redis_history.formats._notes import plain_text
-from redis_history.integrations._extras import (
-    BATCH,
-    batches,
-    check_store,
-    check_stores,
-    checked_id,
-    ended,
-    missing,
-    replace_all,
-    search_runner,
-    with_content,
-    with_shares,
-)
+from redis_history.integrations import _extras
 from redis_history.model.ids import MAX_ID_BYTES
 from redis_history.model.pairs import without_lone_results
 from redis_history.tools import SearchOptions
@@ -55,7 +43,7 @@ try:
     )
     from langchain_core.tools import StructuredTool
 except ImportError as error:
-    raise missing("langchain", error) from error
+    raise _extras.missing("langchain", error) from error
 
 __all__ = ["LangChainHistory", "live_replies", "search_tool"]
 
@@ -95,8 +83,8 @@ class LangChainHistory(BaseChatMessageHistory):
         on_loss: OnLoss | None = None,
     ) -> None:
         super().__init__()
-        check_stores(store, async_store, type(self).__name__)
-        self.session_id = checked_id(session_id)
+        _extras.check_stores(store, async_store, type(self).__name__)
+        self.session_id = _extras.checked_id(session_id)
         self.limit = limit
         self._store = store
         self._async_store = async_store
@@ -138,7 +126,7 @@ class LangChainHistory(BaseChatMessageHistory):
             await self._async_store.clear(self.session_id)
 
     def _converted(self, messages: list[Message]) -> list[BaseMessage]:
-        kept = ended(messages) if self.limit is None else without_lone_results(ended(messages))
+        kept = _extras.ended(messages) if self.limit is None else without_lone_results(_extras.ended(messages))
         return [converted for message in kept for converted in _to_langchain(message, self._on_loss)]
 
     def _sync(self) -> HistoryStore:
@@ -156,8 +144,8 @@ def live_replies(store: HistoryStore | AsyncHistoryStore, conversation_id: str) 
     use the asynchronous methods of the model or agent. A model that is asked for a whole answer writes no live reply.
     Errors of the store are logged by LangChain; the model goes on. Raises InvalidConversationIdError.
     """
-    check_store(store, "live_replies", HistoryStore, AsyncHistoryStore)
-    checked_id(conversation_id)
+    _extras.check_store(store, "live_replies", HistoryStore, AsyncHistoryStore)
+    _extras.checked_id(conversation_id)
     if isinstance(store, AsyncHistoryStore):
         return _AsyncLiveReplies(store, conversation_id)
     return _LiveReplies(store, conversation_id)
@@ -229,7 +217,7 @@ def search_tool(
     The tool of an asynchronous store can only be called with `ainvoke`. The options and errors are
     those of `conversation_search_tool`.
     """
-    tool, run = search_runner(store, conversation_id, **options)
+    tool, run = _extras.search_runner(store, conversation_id, **options)
 
     async def search(**arguments: Any) -> str:
         return await run(arguments)
@@ -249,7 +237,7 @@ def _changes(messages: Sequence[BaseMessage]) -> Iterator[list[BaseMessage] | di
     removed: dict[str, None] = {}
     for index, message in enumerate(messages):
         removes = isinstance(message, RemoveMessage)
-        if added and (removes or len(added) == BATCH):
+        if added and (removes or len(added) == _extras.BATCH):
             yield list(added.values())
             added = {}
         if removed and not removes:
@@ -293,10 +281,10 @@ async def _restore(store: Any, key: str, messages: Sequence[BaseMessage]) -> Non
             if old is None or [one.id for one in found] != [given.id]:
                 new.append(_to_message(given))
             else:
-                new.append(old if found == [given] else with_content(old, _to_message(given)))
+                new.append(old if found == [given] else _extras.with_content(old, _to_message(given)))
         return new
 
-    await replace_all(store, key, merge)
+    await _extras.replace_all(store, key, merge)
 
 
 async def _add(store: Any, key: str, messages: list[BaseMessage]) -> None:
@@ -327,7 +315,7 @@ async def _replace(store: Any, key: str, changes: Mapping[str, BaseMessage | Non
                         revision += 1
         except RevisionConflictError:
             continue  # another writer was faster: read again
-        for batch in batches(gone):
+        for batch in _extras.batches(gone):
             await answer_of(store.delete_messages(key, batch))
         return
 
@@ -339,9 +327,9 @@ def _changed(message: Message, changes: Mapping[str, BaseMessage | None]) -> Mes
     if not given:
         return message
     if [one.id for one in found] == [message.id] and (new := given[0]) is not None:
-        return with_content(message, _to_message(new))
+        return _extras.with_content(message, _to_message(new))
     shares = {at: () if one is None else _to_message(one).parts for at, one in given.items()}
-    parts = with_shares(message, len(found), shares)
+    parts = _extras.with_shares(message, len(found), shares)
     if not parts:
         return None
     ids = [one.id for at, one in enumerate(found) if shares.get(at, True)]

@@ -28,16 +28,7 @@ from redis_history.formats import OnLoss
 from redis_history.formats._content import parsed
 from redis_history.formats._losses import Losses
 from redis_history.formats._notes import foreign_block, note_of, opaque, plain_text, stored_value, with_note
-from redis_history.integrations._extras import (
-    batches,
-    check_store,
-    ended,
-    missing,
-    plain_or,
-    replace_all,
-    search_runner,
-    with_shares,
-)
+from redis_history.integrations import _extras
 from redis_history.integrations._live import LiveReplies
 from redis_history.tools import SearchOptions
 from redis_history.types import ConversationSearchTool, Part, Role
@@ -51,7 +42,7 @@ try:
     from llama_index.core.tools import FunctionTool
     from llama_index.core.workflow import Event
 except ImportError as error:
-    raise missing("llama-index", error) from error
+    raise _extras.missing("llama-index", error) from error
 
 __all__ = ["LlamaIndexChatStore", "LlamaIndexMemoryStore", "search_tool"]
 
@@ -80,7 +71,7 @@ class LlamaIndexChatStore(BaseChatStore):
 
     def __init__(self, store: HistoryStore, *, on_loss: OnLoss | None = None) -> None:
         super().__init__()
-        check_store(store, type(self).__name__, HistoryStore)
+        _extras.check_store(store, type(self).__name__, HistoryStore)
         self._store = store
         self._on_loss = on_loss
 
@@ -95,7 +86,7 @@ class LlamaIndexChatStore(BaseChatStore):
 
     def get_messages(self, key: str) -> list[ChatMessage]:
         """All messages, oldest first, without live replies that are being written."""
-        return _all(ended(self._store.get(key)), self._on_loss)
+        return _all(_extras.ended(self._store.get(key)), self._on_loss)
 
     def add_message(self, key: str, message: ChatMessage) -> None:
         self._store.append(key, from_llama_index(message))
@@ -129,7 +120,7 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
 
     def __init__(self, store: HistoryStore, *, on_loss: OnLoss | None = None) -> None:
         super().__init__()
-        check_store(store, type(self).__name__, HistoryStore)
+        _extras.check_store(store, type(self).__name__, HistoryStore)
         self._store = store
         self._live = LiveReplies(store)
         self._on_loss = on_loss
@@ -162,7 +153,7 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
     ) -> None:
         """Append messages in this order, in atomic batches of 500."""
         converted = await self._live.settle(key, _with_status(messages, status))
-        for batch in batches(converted):
+        for batch in _extras.batches(converted):
             await asyncio.to_thread(self._store.append_many, key, batch)
 
     async def live(self, key: str, events: AsyncIterator[Event]) -> AsyncIterator[Event]:
@@ -210,7 +201,7 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
 
     def _read(self, key: str, status: MessageStatus | None) -> list[Message]:
         # An agent reads its memory while its reply is written.
-        return [one for one in ended(self._store.get(key)) if status is None or _status(one) == status]
+        return [one for one in _extras.ended(self._store.get(key)) if status is None or _status(one) == status]
 
     def _take_oldest(self, key: str, n: int, *, archive: bool) -> list[ChatMessage]:
         taken: list[ChatMessage] = []
@@ -241,7 +232,7 @@ def search_tool(
 
     The options and errors are those of `conversation_search_tool`.
     """
-    tool, run = search_runner(store, conversation_id, **options)
+    tool, run = _extras.search_runner(store, conversation_id, **options)
 
     def search(query: str, limit: int = 5) -> str:
         return str(tool(query, limit))
@@ -259,7 +250,7 @@ def _set(store: HistoryStore, key: str, messages: Sequence[ChatMessage], status:
     given = [message.model_dump_json() for message in messages]
 
     def merge(stored: list[Message]) -> list[Message]:
-        before = [one for one in ended(stored) if _status(one) == status]
+        before = [one for one in _extras.ended(stored) if _status(one) == status]
         known = [(one, found[0]) for one in before if len(found := _to_llama_index(one, lambda loss: None)) == 1]
         new = _with_status(messages, status)
         matcher = SequenceMatcher(None, [one.model_dump_json() for _, one in known], given, autojunk=False)
@@ -267,7 +258,7 @@ def _set(store: HistoryStore, key: str, messages: Sequence[ChatMessage], status:
             new[at : at + size] = [one for one, _ in known[old : old + size]]
         return new
 
-    run_at_once(replace_all(store, key, merge))
+    run_at_once(_extras.replace_all(store, key, merge))
 
 
 def _delete(
@@ -277,12 +268,12 @@ def _delete(
     messages here, only its part is removed."""
     while True:
         record = store.get_conversation(key)
-        found = [(one, _to_llama_index(one, lambda loss: None)) for one in ended(store.get(key, limit=limit))]
+        found = [(one, _to_llama_index(one, lambda loss: None)) for one in _extras.ended(store.get(key, limit=limit))]
         places = [(one, at, len(converted)) for one, converted in found for at in range(len(converted))]
         if record is None or not -len(places) <= idx < len(places):
             return None
         message, at, count = places[idx]
-        parts = with_shares(message, count, {at: ()})
+        parts = _extras.with_shares(message, count, {at: ()})
         try:
             if parts:
                 kept = _marked(replace(message, parts=parts), _CUT)
@@ -320,10 +311,10 @@ def from_llama_index(given: ChatMessage) -> Message:
         if type(block) is TextBlock:  # most messages, in a fraction of the time
             return Message(role=role, parts=(TextPart(text=block.text),))
     dump = given.model_dump(mode="json")
-    dump["additional_kwargs"] = plain_or(given.additional_kwargs, dump["additional_kwargs"])
+    dump["additional_kwargs"] = _extras.plain_or(given.additional_kwargs, dump["additional_kwargs"])
     for block, dumped in zip(given.blocks, dump["blocks"], strict=True):
         if isinstance(block, ToolCallBlock):
-            dumped["tool_kwargs"] = plain_or(block.tool_kwargs, dumped["tool_kwargs"])
+            dumped["tool_kwargs"] = _extras.plain_or(block.tool_kwargs, dumped["tool_kwargs"])
     parts = tuple(_parts(dump))
     message = Message(role=_ROLES.get(str(dump["role"]), "user"), parts=parts)
     # If the parts cannot restore the original exactly, keep the original as well.

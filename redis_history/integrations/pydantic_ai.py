@@ -28,16 +28,7 @@ from redis_history.formats import OnLoss
 from redis_history.formats._content import parsed, split_data_url
 from redis_history.formats._losses import Losses
 from redis_history.formats._notes import foreign_block, note_of, opaque, stored_value, with_note
-from redis_history.integrations._extras import (
-    asynchronous,
-    batches,
-    check_store,
-    checked_id,
-    ended,
-    missing,
-    plain_or,
-    search_runner,
-)
+from redis_history.integrations import _extras
 from redis_history.integrations._live import LiveReplies
 from redis_history.model.pairs import without_lone_results
 from redis_history.tools import SearchOptions
@@ -47,7 +38,7 @@ try:
     from pydantic_ai import Tool
     from pydantic_ai.messages import BaseToolCallPart, BaseToolReturnPart, ModelMessage, ModelMessagesTypeAdapter
 except ImportError as error:
-    raise missing("pydantic-ai", error) from error
+    raise _extras.missing("pydantic-ai", error) from error
 
 if TYPE_CHECKING:
     from pydantic_ai.result import StreamedRunResult
@@ -72,8 +63,8 @@ class PydanticAIHistory:
     def __init__(
         self, conversation_id: str, store: AsyncHistoryStore | HistoryStore, *, on_loss: OnLoss | None = None
     ) -> None:
-        self._any = asynchronous(store, type(self).__name__)
-        self.conversation_id = checked_id(conversation_id)
+        self._any = _extras.asynchronous(store, type(self).__name__)
+        self.conversation_id = _extras.checked_id(conversation_id)
         self._store = store
         self._live = LiveReplies(store)
         self._on_loss = on_loss
@@ -101,7 +92,7 @@ class PydanticAIHistory:
             await self._append(await self._live.settle(self.conversation_id, new))
 
     async def _append(self, messages: list[Message]) -> None:
-        for batch in batches(messages):
+        for batch in _extras.batches(messages):
             await self._any.append_many(self.conversation_id, batch)
 
     def load_sync(self, *, limit: int | None = None) -> list[ModelMessage]:
@@ -111,15 +102,15 @@ class PydanticAIHistory:
     def append_sync(self, messages: Iterable[ModelMessage]) -> None:
         """Like `append`, for synchronous code with a HistoryStore. Raises StoreTypeError for an AsyncHistoryStore."""
         store = self._sync()
-        for batch in batches(from_pydantic_ai(messages)):
+        for batch in _extras.batches(from_pydantic_ai(messages)):
             store.append_many(self.conversation_id, batch)
 
     def _sync(self) -> HistoryStore:
-        check_store(self._store, "this method of PydanticAIHistory", HistoryStore)
+        _extras.check_store(self._store, "this method of PydanticAIHistory", HistoryStore)
         return self._store  # type: ignore[return-value]
 
     def _converted(self, messages: list[Message], limit: int | None) -> list[ModelMessage]:
-        found = ended(messages)
+        found = _extras.ended(messages)
         return to_pydantic_ai(found if limit is None else without_lone_results(found), on_loss=self._on_loss)
 
 
@@ -130,7 +121,7 @@ def search_tool(
 
     The options and errors are those of `conversation_search_tool`.
     """
-    tool, run = search_runner(store, conversation_id, **options)
+    tool, run = _extras.search_runner(store, conversation_id, **options)
 
     async def search(**arguments: Any) -> str:
         return await run(arguments)
@@ -145,9 +136,9 @@ def from_pydantic_ai(messages: Iterable[ModelMessage]) -> list[Message]:
     for message, dump in zip(messages, dumps, strict=True):
         for part, raw in zip(message.parts, dump["parts"], strict=True):
             if isinstance(part, BaseToolCallPart):
-                raw["args"] = plain_or(part.args, raw["args"])
+                raw["args"] = _extras.plain_or(part.args, raw["args"])
             elif isinstance(part, BaseToolReturnPart):
-                raw["content"] = plain_or(part.content, raw["content"])
+                raw["content"] = _extras.plain_or(part.content, raw["content"])
     return [message for dump in dumps for message in _from_dump(dump)]
 
 

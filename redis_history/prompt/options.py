@@ -9,15 +9,7 @@ from typing import Any, Literal, get_args
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from redis_history._validation import (
-    check_choice,
-    check_function,
-    check_integer,
-    check_name,
-    check_names,
-    check_number,
-    check_text,
-)
+from redis_history import _validation
 from redis_history.errors import ConfigurationError
 from redis_history.model import Message, Scope
 from redis_history.model.times import Instant, to_microseconds
@@ -58,18 +50,20 @@ class PromptOptions(Struct, frozen=True, kw_only=True):
     now: Instant | None = None
 
     def __post_init__(self) -> None:
-        check_choice(self.scope, "scope", (*get_args(Scope), None))
-        check_integer(self.token_budget, "token_budget", 1, optional=True)
-        check_integer(self.rolling_summary_threshold, "rolling_summary_threshold", 1, optional=True)
-        check_integer(self.max_turns_to_load, "max_turns_to_load", 1, _MAX_TURNS)
-        check_choice(self.addressed_only_mode, "addressed_only_mode", (True, False, "strict"))
-        check_number(self.time_window_minutes, "time_window_minutes", 0, _MAX_MINUTES, above=True, optional=True)
-        force_setattr(self, "agent_aliases", check_names(self.agent_aliases, "agent_aliases"))
+        _validation.check_choice(self.scope, "scope", (*get_args(Scope), None))
+        _validation.check_integer(self.token_budget, "token_budget", 1, optional=True)
+        _validation.check_integer(self.rolling_summary_threshold, "rolling_summary_threshold", 1, optional=True)
+        _validation.check_integer(self.max_turns_to_load, "max_turns_to_load", 1, _MAX_TURNS)
+        _validation.check_choice(self.addressed_only_mode, "addressed_only_mode", (True, False, "strict"))
+        _validation.check_number(
+            self.time_window_minutes, "time_window_minutes", 0, _MAX_MINUTES, above=True, optional=True
+        )
+        force_setattr(self, "agent_aliases", _validation.check_names(self.agent_aliases, "agent_aliases"))
         for alias in self.agent_aliases:
-            check_text(alias, "an item of agent_aliases")
-        check_name(self.system_prompt, "system_prompt", ConfigurationError)
+            _validation.check_text(alias, "an item of agent_aliases")
+        _validation.check_name(self.system_prompt, "system_prompt", ConfigurationError)
         for name in ("token_counter", "also_addressed"):
-            check_function(getattr(self, name), name)
+            _validation.check_function(getattr(self, name), name)
         if self.now is not None:
             to_microseconds(self.now)
 
