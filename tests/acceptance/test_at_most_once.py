@@ -12,23 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redis_history import HistoryStore, user
+from redis_history import HistoryStore, errors, operations, user
 from redis_history.engine.memory import MemoryBackend
-from redis_history.errors import (
-    ConversationExistsError,
-    MessageConflictError,
-    OutcomeUnknownError,
-    RevisionConflictError,
-)
 from redis_history.events import MessagesAppended, Reset
-from redis_history.operations import (
-    Clear,
-    DeleteConversation,
-    DeleteMessages,
-    EraseMessages,
-    Precondition,
-    WriteRecord,
-)
 from tests.conftest import Servers
 from tests.support.servers import wait_until
 from tests.support.wire import SECOND, Wire, append_of, restore_of, update_of
@@ -48,15 +34,15 @@ def wire(request: pytest.FixtureRequest, server_of: Servers, namespace: str) -> 
 #: Destructive calls on a conversation of "a" and "b".
 DESTRUCTIVE: dict[str, Callable[[], Any]] = {
     "update": lambda: update_of(user("edited", id="a")),
-    "delete": lambda: DeleteMessages("c", ("a",)),
-    "erase": lambda: EraseMessages("c", ("a",)),
-    "delete an unknown message": lambda: DeleteMessages("c", ("z",)),
+    "delete": lambda: operations.DeleteMessages("c", ("a",)),
+    "erase": lambda: operations.EraseMessages("c", ("a",)),
+    "delete an unknown message": lambda: operations.DeleteMessages("c", ("z",)),
     "update an unknown message": lambda: update_of(user("z", id="z")),
-    "clear": lambda: Clear("c"),
+    "clear": lambda: operations.Clear("c"),
     "restore": lambda: restore_of(user("r", id="r")),
     "restore nothing": lambda: restore_of(),
-    "write a record": lambda: WriteRecord("c", {"title": "old"}),
-    "delete a conversation": lambda: DeleteConversation("c"),
+    "write a record": lambda: operations.WriteRecord("c", {"title": "old"}),
+    "delete a conversation": lambda: operations.DeleteConversation("c"),
 }
 
 
@@ -64,14 +50,16 @@ DESTRUCTIVE: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("name", DESTRUCTIVE)
 def test_a_destructive_call_that_is_refused_stays_refused(wire: Wire, name: str) -> None:
     op = DESTRUCTIVE[name]()
-    op = type(op)(**{field: getattr(op, field) for field in op.__struct_fields__} | {"precondition": Precondition(2)})
+    op = type(op)(
+        **{field: getattr(op, field) for field in op.__struct_fields__} | {"precondition": operations.Precondition(2)}
+    )
     late = wire.copy(op)
     wire.store.append("c", user("a", id="a"))
-    with pytest.raises(RevisionConflictError):
+    with pytest.raises(errors.RevisionConflictError):
         wire.copy(op)()
     wire.store.append("c", user("b", id="b"))  # now the conversation is at the revision that was expected
     before = wire.store.get("c")
-    with pytest.raises(RevisionConflictError):
+    with pytest.raises(errors.RevisionConflictError):
         late()
     assert wire.store.get("c") == before
 
@@ -86,7 +74,7 @@ def test_a_late_append_does_not_restore_what_left_after_many_others(wire: Wire) 
     wire.store.delete_messages("c", ["m"])
     wire.store.append("c", user("0", id="0"))
     wire.store.clear("c")
-    with suppress(OutcomeUnknownError):
+    with suppress(errors.OutcomeUnknownError):
         assert wire.copy(op, sent=sent)() == first
     assert wire.texts() == []
 
@@ -108,16 +96,16 @@ def test_a_late_append_does_not_restore_what_a_cap_removed(server_of: Servers, n
 def test_a_refused_append_stays_refused(wire: Wire) -> None:
     wire.store.append("c", user("other", id="m"))
     op, sent = append_of(user("m", id="m")), wire.now()
-    with pytest.raises(MessageConflictError):
+    with pytest.raises(errors.MessageConflictError):
         wire.copy(op, sent=sent)()
     fresh, at = append_of(user("f", id="f"), must_not_exist=True), wire.now()
-    with pytest.raises(ConversationExistsError):
+    with pytest.raises(errors.ConversationExistsError):
         wire.copy(fresh, sent=at)()
     wire.store.delete_messages("c", ["m"])
-    with pytest.raises(MessageConflictError):
+    with pytest.raises(errors.MessageConflictError):
         wire.copy(op, sent=sent)()
     wire.store.delete_conversation("c")
-    with pytest.raises(ConversationExistsError):
+    with pytest.raises(errors.ConversationExistsError):
         wire.copy(fresh, sent=at)()
     assert wire.texts() == []
 
@@ -200,7 +188,7 @@ def test_a_late_append_is_refused_after_the_conversation_expired_by_the_ttl_of_a
 def test_calls_work_and_are_not_repeated_after_the_clock_was_set_back(wire: Wire) -> None:
     """As after a failover to a server whose clock is ten minutes behind: the journal is ten minutes ahead."""
     wire.store.append_many("c", [user("a", id="a"), user("b", id="b")])
-    op, sent = DeleteMessages("c", ("a",)), wire.now()
+    op, sent = operations.DeleteMessages("c", ("a",)), wire.now()
     wire.copy(op, sent=sent)()
     _set_ahead(wire)
     wire.store.append("c", user("again", id="a"))
@@ -217,7 +205,7 @@ def test_a_conversation_is_writable_after_a_clock_that_was_ahead_was_set_right(w
     wire.store.append_many("c", [user(name, id=name) for name in "abc"])
     wire.store.update_message("c", user("edited", id="a"))
     _set_ahead(wire)
-    op, sent = DeleteMessages("c", ("b",)), wire.now()
+    op, sent = operations.DeleteMessages("c", ("b",)), wire.now()
     assert wire.copy(op, sent=sent, repeated=True)()[0] == b"late", "it may have been executed"
     wire.store.append("c", user("d", id="d"))
     wire.store.update_message("c", user("edited again", id="a"))
@@ -265,12 +253,12 @@ OPERATIONS = st.one_of(
     st.builds(lambda n, text: append_of(user(text, id=f"m{n}")), st.integers(0, 3), st.sampled_from("xy")),
     st.builds(lambda text: append_of(user(text, id="m0"), user(text, id="m4")), st.sampled_from("xy")),
     st.builds(lambda n, text: update_of(user(text, id=f"m{n}")), st.integers(0, 3), st.sampled_from("xyz")),
-    st.builds(lambda n: DeleteMessages("c", (f"m{n}", "m0")), st.integers(1, 3)),
-    st.builds(lambda n: EraseMessages("c", (f"m{n}",)), st.integers(0, 3)),
-    st.builds(lambda: Clear("c")),
+    st.builds(lambda n: operations.DeleteMessages("c", (f"m{n}", "m0")), st.integers(1, 3)),
+    st.builds(lambda n: operations.EraseMessages("c", (f"m{n}",)), st.integers(0, 3)),
+    st.builds(lambda: operations.Clear("c")),
     st.builds(lambda n: restore_of(user("r", id=f"m{n}")), st.integers(0, 3)),
-    st.builds(lambda title: WriteRecord("c", {"title": title}), st.sampled_from("tu")),
-    st.builds(lambda: DeleteConversation("c")),
+    st.builds(lambda title: operations.WriteRecord("c", {"title": title}), st.sampled_from("tu")),
+    st.builds(lambda: operations.DeleteConversation("c")),
 )
 
 
@@ -305,20 +293,20 @@ def _outcome(run: Callable[[], Any]) -> Any:
     """The outcome of a call, or the name of its error."""
     try:
         return run()
-    except (MessageConflictError, RevisionConflictError) as error:
+    except (errors.MessageConflictError, errors.RevisionConflictError) as error:
         return type(error).__name__
 
 
 def test_memory_recognizes_a_repeated_operation() -> None:
     backend = MemoryBackend()
     backend.execute(append_of(user("a", id="a")))
-    delete = DeleteMessages("c", ("a",))
+    delete = operations.DeleteMessages("c", ("a",))
     assert backend.execute(delete) == 1
     backend.execute(append_of(user("again", id="a")))
     assert backend.execute(delete) == 1
     append = append_of(user("b", id="b"))
     [first] = backend.execute(append)
-    backend.execute(Clear("c"))
+    backend.execute(operations.Clear("c"))
     assert backend.execute(append) == [first]
     with HistoryStore(backend=backend) as store:
         assert store.get("c") == []

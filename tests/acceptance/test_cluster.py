@@ -11,17 +11,8 @@ import pytest
 import redis
 from redis.crc import key_slot
 
-from redis_history import AsyncHistoryStore, HistoryStore, MessagesAppended, ReplyEnded, RetryPolicy, user
+from redis_history import AsyncHistoryStore, HistoryStore, MessagesAppended, ReplyEnded, RetryPolicy, errors, user
 from redis_history.engine.rights import acl_line
-from redis_history.errors import (
-    BackendRefusedError,
-    BackendUnavailableError,
-    ConfigurationError,
-    OutcomeUnknownError,
-    RunBusyError,
-    RunLostError,
-    UnsupportedServerError,
-)
 from redis_history.model import TextPart
 from redis_history.model.replies import LEASE_SECONDS, record_of
 from redis_history.operations import GrowReply
@@ -97,12 +88,12 @@ async def test_a_node_that_hangs_ends_no_run_on_another_node(namespace: str) -> 
             AsyncHistoryStore(cluster.url, namespace=namespace) as waiting,
             store.run(other) as run,
         ):
-            with contextlib.suppress(RunLostError, BackendUnavailableError):
+            with contextlib.suppress(errors.RunLostError, errors.BackendUnavailableError):
                 async with store.run(hanging):
                     waiter = asyncio.create_task(waiting.run(other, wait=12).__aenter__())
                     await until(lambda: _waiters(store, 1, other), "it to wait")
                     os.kill(cluster.nodes[0].pid, signal.SIGSTOP)
-                    with pytest.raises(RunBusyError):
+                    with pytest.raises(errors.RunBusyError):
                         await waiter
                     await run.append(user("It goes on."))
                     os.kill(cluster.nodes[0].pid, signal.SIGCONT)
@@ -251,7 +242,7 @@ def test_a_slot_that_begins_to_leave_or_has_nearly_arrived_makes_no_half_change(
             done, outcome = True, None
             try:
                 outcome = acts[act]()
-            except (BackendUnavailableError, OutcomeUnknownError):
+            except (errors.BackendUnavailableError, errors.OutcomeUnknownError):
                 done = False
             assert done == (act in ("update", "delete") or (where == "arriving" and act != "compact"))
             if not done or act not in (
@@ -315,7 +306,7 @@ async def test_the_users_own_client(server_of: Servers, namespace: str, face: st
 def test_an_unavailable_cluster_is_reported_in_time(server_of: Servers) -> None:
     with (
         HistoryStore("redis+cluster://127.0.0.1:1,127.0.0.1:2", retry=RetryPolicy(deadline=0.2)) as store,
-        pytest.raises(BackendUnavailableError, match=r"redis\+cluster://127.0.0.1:1,127.0.0.1:2"),
+        pytest.raises(errors.BackendUnavailableError, match=r"redis\+cluster://127.0.0.1:1,127.0.0.1:2"),
     ):
         store.append("c", user("x"))
     port = server_of("cluster").nodes[-1].port
@@ -329,13 +320,13 @@ def test_a_wrong_url_scheme_for_or_against_a_cluster_is_refused(
     wrong = server_of("cluster").another(_slot(namespace, "c"))
     with (
         HistoryStore(wrong.url, namespace=namespace) as store,
-        pytest.raises(UnsupportedServerError, match="cluster"),
+        pytest.raises(errors.UnsupportedServerError, match="cluster"),
     ):
         store.append("c", user("x"))
     alone = own_server("plain", tcp=True)
     with (
         HistoryStore(f"redis+cluster://127.0.0.1:{alone.port}") as store,
-        pytest.raises(ConfigurationError, match="cluster"),
+        pytest.raises(errors.ConfigurationError, match="cluster"),
     ):
         store.append("c", user("x"))
 
@@ -381,7 +372,7 @@ async def test_a_user_with_the_documented_permissions_only(server_of: Servers, n
             await _use(store)
         with (
             HistoryStore(url.replace("change-me", "wrong"), namespace=namespace) as store,
-            pytest.raises(BackendRefusedError, match="password"),
+            pytest.raises(errors.BackendRefusedError, match="password"),
         ):
             store.append("c", user("x"))
     finally:

@@ -10,14 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from redis_history import AsyncHistoryStore, HistoryStore, RetryPolicy, user
-from redis_history.errors import (
-    BackendUnavailableError,
-    ConfigurationError,
-    ConflictError,
-    CorruptDataError,
-    UnsupportedServerError,
-)
+from redis_history import AsyncHistoryStore, HistoryStore, RetryPolicy, errors, user
 from redis_history.operations.keys import Keyspace
 from tests.support.faces import FACES, open_store
 from tests.support.servers import RealServer
@@ -48,11 +41,11 @@ def answering(answer: Any) -> Iterator[int]:
 
 
 def test_a_client_of_the_other_kind_is_refused(server: RealServer) -> None:
-    with pytest.raises(ConfigurationError, match="asyncio"):
+    with pytest.raises(errors.ConfigurationError, match="asyncio"):
         HistoryStore(client=redis.asyncio.Redis())
-    with pytest.raises(ConfigurationError), server.client() as client:
+    with pytest.raises(errors.ConfigurationError), server.client() as client:
         AsyncHistoryStore(client=client)
-    with pytest.raises(ConfigurationError), server.client() as client:
+    with pytest.raises(errors.ConfigurationError), server.client() as client:
         HistoryStore("redis://localhost", client=client)
 
 
@@ -64,7 +57,7 @@ def test_a_web_server() -> None:
     with (
         answering(answer) as port,
         HistoryStore(f"redis://127.0.0.1:{port}", retry=BRIEF) as store,
-        pytest.raises(UnsupportedServerError),
+        pytest.raises(errors.UnsupportedServerError),
     ):
         store.append("c", user("x"))
 
@@ -75,7 +68,7 @@ async def test_a_server_that_waits_for_more_of_a_tls_handshake(face: str) -> Non
     with answering(lambda line: None) as port:
         url = f"rediss://127.0.0.1:{port}?socket_connect_timeout=0.1"
         async with open_store(face, url, retry=BRIEF) as store:
-            with pytest.raises(BackendUnavailableError, match="TLS"):
+            with pytest.raises(errors.BackendUnavailableError, match="TLS"):
                 await store.append("c", user("x"))
 
 
@@ -83,10 +76,10 @@ def test_a_foreign_key(server: RealServer, namespace: str) -> None:
     keys = Keyspace(namespace).conversation("c")
     with server.client() as client, HistoryStore(server.url, namespace=namespace) as store:
         client.set(keys.messages, "foreign")
-        with pytest.raises(CorruptDataError):
+        with pytest.raises(errors.CorruptDataError):
             store.get("c")
         client.set(keys.state, "foreign")
-        with pytest.raises(CorruptDataError):
+        with pytest.raises(errors.CorruptDataError):
             store.append("c", user("x"))
 
 
@@ -163,7 +156,7 @@ def test_any_damaged_value_of_a_conversation_raises_an_error_of_the_package(serv
                 assert "other" in listed <= {"c", "other"}
                 for call in calls:
                     # A damaged time looks like a clock that is ahead, and the call waits for it.
-                    with suppress(CorruptDataError, ConflictError, BackendUnavailableError):
+                    with suppress(errors.CorruptDataError, errors.ConflictError, errors.BackendUnavailableError):
                         call()
                 assert len(store.get("other")) == 2
                 for key in client.keys(Keyspace(namespace).patterns[0]):

@@ -11,18 +11,12 @@ from redis_history import (
     Participant,
     Position,
     assistant,
+    errors,
     system,
     tool,
     tool_result,
     tool_use,
     user,
-)
-from redis_history.errors import (
-    CompactionConflictError,
-    InvalidInputError,
-    MessageConflictError,
-    MessageNotFoundError,
-    RevisionConflictError,
 )
 from redis_history.model.wire import encode_body
 from redis_history.types import Compacted, Expanded
@@ -71,7 +65,7 @@ async def test_the_end_of_the_range_is_a_message_its_position_or_its_id(store: A
     through = {"position": before[2].position, "message": before[2], "id": "c"}[kind]
     await store.compact("c", through=through, summary=summary(id="s"))
     assert ids(await store.get("c")) == ["s", "d", "e", "f"]
-    with pytest.raises(MessageNotFoundError, match="nobody"):
+    with pytest.raises(errors.MessageNotFoundError, match="nobody"):
         await store.compact("c", through="nobody", summary="x")
 
 
@@ -133,7 +127,7 @@ async def test_one_summary_rolls_on_and_absorbs_the_one_before(store: Any) -> No
     assert ids(await store.get("c", include_archived=True)) == ["a", "b", "s1", "c", "d", "s2", "e", "f"]
     assert (await store.get_message("c", "b")).text == "text b"
     assert (await store.get_message("c", "s1")).text == "one"
-    with pytest.raises(MessageNotFoundError, match="s1"):
+    with pytest.raises(errors.MessageNotFoundError, match="s1"):
         await store.expand("c", "s1")
     assert await store.expand("c", "s2") == Expanded(4, 3)
     assert await store.get("c") == middle
@@ -165,7 +159,7 @@ async def test_the_same_summary_again_changes_nothing(store: Any) -> None:
     assert again == replace(first, changed=False)
     await store.append("c", user("g"))
     assert await store.compact("c", through="c", summary=one, seen=before[:3]) == replace(first, changed=False)
-    with pytest.raises(RevisionConflictError):
+    with pytest.raises(errors.RevisionConflictError):
         await store.compact("c", through="c", summary=one, expected_revision=2)
     assert (await store.snapshot("c")).cursor.revision == 3
 
@@ -176,7 +170,7 @@ async def test_the_same_summary_again_at_the_present_revision(store: Any) -> Non
     done = await store.compact("c", through="c", summary=one)
     again = await store.compact("c", through="s", summary=one, expected_revision=done.revision)
     assert again == Compacted(done.revision, None, 0, False)
-    with pytest.raises(MessageConflictError):
+    with pytest.raises(errors.MessageConflictError):
         await store.compact("c", through="e", summary=one, expected_revision=done.revision)
     assert (await store.snapshot("c")).cursor.revision == done.revision
 
@@ -188,7 +182,7 @@ async def test_a_summary_of_other_messages_is_refused(store: Any) -> None:
 
     async def is_refused(match: str) -> None:
         revision = (await store.snapshot("c")).cursor.revision
-        with pytest.raises(CompactionConflictError, match=match):
+        with pytest.raises(errors.CompactionConflictError, match=match):
             await store.compact("c", through="c", summary="x", seen=seen)
         assert (await store.snapshot("c")).cursor.revision == revision
 
@@ -209,7 +203,7 @@ async def test_a_summary_behind_the_range_is_not_left_alone(store: Any) -> None:
     await _filled(store, timestamp="2024-01-01")
     await store.compact("c", through="d", summary=summary(id="s"))
     await store.append_many("c", [user("old", id=name, timestamp="2023-01-01") for name in "xy"])
-    with pytest.raises(CompactionConflictError):
+    with pytest.raises(errors.CompactionConflictError):
         await store.compact("c", through="y", summary="two")
     await store.compact("c", through="s", summary=summary(id="s2"))
     assert ids(await store.get("c")) == ["s2", "e", "f"]
@@ -262,7 +256,7 @@ async def test_a_call_is_not_separated_from_its_result(store: Any, case: str) ->
     messages, bad, good = PAIRS[case]
     await store.append_many("c", messages)
     for through, better in bad.items():
-        with pytest.raises(InvalidInputError, match=f"through='{better}'"):
+        with pytest.raises(errors.InvalidInputError, match=f"through='{better}'"):
             await store.compact("c", through=through, summary="x")
     assert (await store.snapshot("c")).cursor.revision == 1
     await store.compact("c", through=good, summary=summary(id="s"))
@@ -300,7 +294,7 @@ async def test_of_two_compactors_one_compacts(stores: Any, seeing: bool) -> None
     )
     [winner] = [outcome for outcome in done if isinstance(outcome, Compacted) and outcome.changed]
     for outcome in done:
-        assert isinstance(outcome, CompactionConflictError if seeing and outcome is not winner else Compacted)
+        assert isinstance(outcome, errors.CompactionConflictError if seeing and outcome is not winner else Compacted)
     assert [message for message in await one.get("c") if message.is_summary] == [winner.summary]
     assert (await one.snapshot("c")).cursor.revision == 2
 
@@ -359,5 +353,5 @@ async def test_a_compaction_of_erased_messages_is_refused(stores: Any) -> None:
     await _filled(store)
     seen = await compressor.get("c")
     await store.erase("c", ["a"])
-    with pytest.raises(CompactionConflictError):
+    with pytest.raises(errors.CompactionConflictError):
         await compressor.compact("c", through="c", summary=summary("quotes a"), seen=seen[:3])

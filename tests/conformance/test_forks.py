@@ -5,13 +5,7 @@ from typing import Any
 
 import pytest
 
-from redis_history import Conversation, assistant, system, tool, tool_result, tool_use, user
-from redis_history.errors import (
-    ConversationExistsError,
-    ConversationNotFoundError,
-    InvalidConversationIdError,
-    MessageNotFoundError,
-)
+from redis_history import Conversation, assistant, errors, system, tool, tool_result, tool_use, user
 from redis_history.events import BEGINNING
 from redis_history.model import Position
 from redis_history.operations import ReadPage
@@ -75,13 +69,13 @@ async def test_a_fork_up_to_a_message(store: Any) -> None:
 
 async def test_bad_forks_change_nothing(store: Any) -> None:
     await _talk(store)
-    with pytest.raises(ConversationNotFoundError):
+    with pytest.raises(errors.ConversationNotFoundError):
         await store.fork("absent", "d")
-    with pytest.raises(ConversationExistsError):
+    with pytest.raises(errors.ConversationExistsError):
         await store.fork("c", "c")
-    with pytest.raises(MessageNotFoundError):
+    with pytest.raises(errors.MessageNotFoundError):
         await store.fork("c", "d", through="absent")
-    with pytest.raises(InvalidConversationIdError):
+    with pytest.raises(errors.InvalidConversationIdError):
         await store.fork("c", "")
     assert await store.get_conversation("d") is None
 
@@ -201,7 +195,7 @@ async def test_a_summary_that_is_deleted_during_a_fork_is_none(store: Any, again
     await store.fork("c", "d")
     assert await _both(store, "d") == await _both(store, "c")
     for name in ("c", "d"):
-        with pytest.raises(MessageNotFoundError):
+        with pytest.raises(errors.MessageNotFoundError):
             await store.expand(name, "s2")
         await store.compact(name, through="g", summary=summary(id="s3"))
         await store.expand(name, "s3")

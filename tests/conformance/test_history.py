@@ -5,15 +5,7 @@ from typing import Any
 
 import pytest
 
-from redis_history import Plugin, assistant, system, tool, tool_result, tool_use, user
-from redis_history.errors import (
-    BackendUnavailableError,
-    BatchTooLargeError,
-    InvalidConversationIdError,
-    InvalidInputError,
-    InvalidMessageError,
-    RevisionConflictError,
-)
+from redis_history import Plugin, assistant, errors, system, tool, tool_result, tool_use, user
 from redis_history.operations import ReadChanges
 from tests.support.histories import Dropping, history_over, numbered, stored_texts, texts
 
@@ -47,7 +39,7 @@ async def test_loading_keeps_what_is_not_saved(stores: Any) -> None:
     history.add_text("user", "mine")
     await history.load("a")
     assert texts(history) == ["Be brief.", "there", "mine"]
-    with pytest.raises(InvalidInputError):
+    with pytest.raises(errors.InvalidInputError):
         await history.load("b")
     assert await history.save() == 1
     assert history.entries == await store.get("a")
@@ -72,7 +64,7 @@ async def test_a_rewrite_overwrites_nobody(stores: Any, rewrite: str) -> None:
     do_rewrite()
     history.add_text("user", "after")
     await store.append("c", user("meanwhile"))
-    with pytest.raises(RevisionConflictError):
+    with pytest.raises(errors.RevisionConflictError):
         await history.save()
     assert await stored_texts(store) == ["1", "2", "meanwhile"]
     await history.load("c")
@@ -100,7 +92,7 @@ async def test_a_rewrite_removes_no_reply_that_it_did_not_show(stores: Any, rewr
             await history.load("c")
         assert "r" not in {entry.id for entry in history.entries}
         history.restore(history.entries[:1]) if rewrite == "restore" else getattr(history, rewrite)()
-        with pytest.raises(RevisionConflictError, match="a reply is being written"):
+        with pytest.raises(errors.RevisionConflictError, match="a reply is being written"):
             await history.save()
     assert (await store.get_message("c", "r")).text == "an answer"
     await history.load("c")
@@ -165,7 +157,7 @@ async def test_a_plugin_cannot_rewrite_a_stored_conversation_by_a_reduction(stor
     await store.append_many("c", numbered(*range(4)))
     await history.load("c")
     history.use(Rewriting())
-    with pytest.raises(InvalidInputError):
+    with pytest.raises(errors.InvalidInputError):
         await history.reduce(max_tokens=1)
     assert await history.save() == 0
     assert history.entries == await store.get("c")
@@ -188,7 +180,7 @@ async def test_limits_remove_nothing_from_the_store(stores: Any) -> None:
     assert texts(history) == ["s", "8", "9"]
     assert await stored_texts(store) == ["s", *map(str, range(10))]
     history.use(Summarizing())
-    with pytest.raises(InvalidInputError):
+    with pytest.raises(errors.InvalidInputError):
         await history.reduce()
     assert texts(history) == ["s", "8", "9"]
 
@@ -226,21 +218,21 @@ async def test_invalid_input_is_rejected_before_sending(stores: Any) -> None:
     history = history_over(stores())
     await history.load("c")
     for error, call in (
-        (InvalidMessageError, lambda: history.add_entry(user("x", metadata={"a": {1, 2}}))),
-        (InvalidMessageError, lambda: history.add_text("user", "\ud800")),
-        (BatchTooLargeError, lambda: history.restore(numbered(*range(1001)))),
+        (errors.InvalidMessageError, lambda: history.add_entry(user("x", metadata={"a": {1, 2}}))),
+        (errors.InvalidMessageError, lambda: history.add_text("user", "\ud800")),
+        (errors.BatchTooLargeError, lambda: history.restore(numbered(*range(1001)))),
     ):
         with pytest.raises(error):
             call()
     assert (history.entries, history.unsaved) == ([], [])
     transient, unbound = history_over(stores(), transient=True), history_over(stores())
     for name in ("load", "save", "autosave"):
-        with pytest.raises(InvalidConversationIdError):
+        with pytest.raises(errors.InvalidConversationIdError):
             await getattr(history, name)("")
-        with pytest.raises(InvalidInputError, match="transient"):
+        with pytest.raises(errors.InvalidInputError, match="transient"):
             await getattr(transient, name)("c")
         if name != "load":
-            with pytest.raises(InvalidInputError):
+            with pytest.raises(errors.InvalidInputError):
                 await getattr(unbound, name)()
 
 
@@ -304,14 +296,14 @@ async def test_a_save_that_cannot_read_the_changes_of_others_may_be_repeated(sto
 
     def failing(op: Any) -> Any:
         if type(op) is ReadChanges:
-            raise BackendUnavailableError("away")
+            raise errors.BackendUnavailableError("away")
         return execute(op)
 
     await store.append("c", user("theirs"))
     for act in (lambda: history.add_text("user", "mine"), history.clear):
         act()
         backend.execute = failing
-        with pytest.raises(BackendUnavailableError):
+        with pytest.raises(errors.BackendUnavailableError):
             await history.save()
         assert history.unsaved == []
         backend.execute = execute

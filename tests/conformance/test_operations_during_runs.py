@@ -6,15 +6,7 @@ from typing import Any
 
 import pytest
 
-from redis_history import Conversation, assistant, text, tool, tool_result, tool_use, user
-from redis_history.errors import (
-    CapabilityError,
-    MessageConflictError,
-    MessageNotFoundError,
-    RunBusyError,
-    RunLostError,
-    RunStopped,
-)
+from redis_history import Conversation, assistant, errors, text, tool, tool_result, tool_use, user
 from redis_history.formats import paired, to_anthropic, to_gemini, to_mistral, to_openai_chat, to_openai_responses
 from redis_history.model.pairs import open_calls
 from tests.conformance.conftest import SOON
@@ -85,14 +77,16 @@ async def test_each_operation_during_a_run(stores: Any, name: str) -> None:
     async with holder.run("c", agent_name="a") as run:
         await run.append(user("three", id="b"))
         reply = run.stream(id="r", interval=0.0)
-        with contextlib.suppress(MessageConflictError, MessageNotFoundError, RunLostError, CapabilityError):
+        with contextlib.suppress(
+            errors.MessageConflictError, errors.MessageNotFoundError, errors.RunLostError, errors.CapabilityError
+        ):
             async with reply:
                 await reply.write("four")
                 await until(lambda: has_text(other, "four"), "the text")
                 await operation(other)
         if left is None:
             assert await other.get_run("c") is None
-            with pytest.raises(RunLostError):
+            with pytest.raises(errors.RunLostError):
                 await run.append(user("late"))
             assert await other.get("c") == []
             return
@@ -100,7 +94,7 @@ async def test_each_operation_during_a_run(stores: Any, name: str) -> None:
         assert await other.get_run("d") is None  # a fork has no run
         await run.append(user("five", id="z"))
         assert [message.id for message in await other.get("c")] == [*left, "z"]
-        with pytest.raises(RunBusyError):
+        with pytest.raises(errors.RunBusyError):
             async with other.run("c"):
                 pass
     assert (await other.get_run("c")).status == "completed"
@@ -154,7 +148,7 @@ async def check_providers(stores: Any, ends: str, added: bool) -> None:
         reply = await other.get_message("c", "r")
         return reply is None or reply.status != "streaming"
 
-    with contextlib.suppress(RunStopped, RunLostError, ZeroDivisionError):
+    with contextlib.suppress(errors.RunStopped, errors.RunLostError, ZeroDivisionError):
         await work()
     info = await other.get_run("c")
     assert info.status == ends.split()[0]

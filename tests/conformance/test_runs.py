@@ -9,14 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from redis_history import RunChanged, assistant, text, tool_use, user
-from redis_history.errors import (
-    ConfigurationError,
-    InvalidInputError,
-    RunBusyError,
-    RunLostError,
-    RunStopped,
-)
+from redis_history import RunChanged, assistant, errors, text, tool_use, user
 from redis_history.importers import async_export_messages, async_import_messages
 from redis_history.operations import EndRun, LeaveRun, ReadHead, StopRun, TakeRun
 from tests.conformance.conftest import SOON, is_gone
@@ -43,7 +36,7 @@ async def lose(store: Any, run: Any) -> None:
 async def test_one_run_at_a_time(stores: Any) -> None:
     one, other = stores(), stores()
     async with one.run("c", agent_name="support") as run:
-        with pytest.raises(RunBusyError, match="of agent 'support' since") as busy:
+        with pytest.raises(errors.RunBusyError, match="of agent 'support' since") as busy:
             async with other.run("c"):
                 pass
         assert busy.value.holder.run_id == run.run_id
@@ -101,7 +94,7 @@ async def test_waiters_take_over_in_the_order_of_arrival(stores: Any) -> None:
 async def test_waiting_ends_after_its_time_and_leaves_the_queue(stores: Any) -> None:
     one, other = stores(), stores()
     async with one.run("c"):
-        with pytest.raises(RunBusyError):
+        with pytest.raises(errors.RunBusyError):
             async with other.run("c", wait=0.2):
                 pass
         assert (await one.get_run("c")).waiting == ()
@@ -140,9 +133,9 @@ async def test_writes_after_the_loss_of_a_run_write_nothing(stores: Any) -> None
                 run.append_many([assistant("late"), assistant("late")]),
                 run.update_message(user("late", id="m")),
             ):
-                with pytest.raises(RunLostError):
+                with pytest.raises(errors.RunLostError):
                     await write
-            with pytest.raises(RunLostError):
+            with pytest.raises(errors.RunLostError):
                 async with run.stream(id="late") as reply:
                     await reply.write("late")
             await next_run.append(assistant("two", id="two"))
@@ -152,7 +145,7 @@ async def test_writes_after_the_loss_of_a_run_write_nothing(stores: Any) -> None
 async def test_a_reply_of_a_lost_run_does_not_grow(stores: Any) -> None:
     holder, other = stores(), stores()
     async with holder.run("c") as run:
-        with contextlib.suppress(RunLostError):
+        with contextlib.suppress(errors.RunLostError):
             async with run.stream(id="r", interval=0.0) as reply:
                 await reply.write("mine")
                 await until(lambda: has_text(other, "mine"), "the text")
@@ -185,7 +178,7 @@ async def test_a_stop_ends_the_reply_and_settles_its_calls(stores: Any) -> None:
             assert (await other.get_run("c")).status == "stopping"
             await reply.write("never")
 
-    with pytest.raises(RunStopped, match="enough") as stopped:
+    with pytest.raises(errors.RunStopped, match="enough") as stopped:
         await work()
     assert stopped.value.reason == "enough"
     info = await other.get_run("c")
@@ -203,7 +196,7 @@ async def test_a_stop_names_a_run(stores: Any) -> None:
         assert not await store.stop_run("c", run_id="another")
         assert await store.stop_run("c", run_id=run.run_id)
         assert await run.wait_stop(SOON)
-        with pytest.raises(RunStopped):
+        with pytest.raises(errors.RunStopped):
             await run.check() if hasattr(run, "_target") else run.check()
     assert (await store.get_run("c")).status == "stopped"
     assert not await store.stop_run("c", run_id=run.run_id)
@@ -364,7 +357,7 @@ async def test_a_run_ends_when_its_conversation_expires(stores: Any) -> None:
     async with store.run("c") as run:
         await run.append(user("one"))
         await until(lambda: is_gone(store), "it to expire")
-        with pytest.raises(RunLostError):
+        with pytest.raises(errors.RunLostError):
             await run.append(user("late"))
     assert await store.get("c") == []
     async with store.run("c") as run:
@@ -516,11 +509,11 @@ async def test_a_reply_whose_end_is_cancelled_at_any_moment_has_ended(stores: An
 async def test_a_run_is_entered_once(stores: Any) -> None:
     store = stores()
     run = store.run("c")
-    with pytest.raises(RunLostError, match="has not begun"):
+    with pytest.raises(errors.RunLostError, match="has not begun"):
         await run.append(user("early"))
     async with run:
         pass
-    with pytest.raises(RunLostError, match="entered before"):
+    with pytest.raises(errors.RunLostError, match="entered before"):
         async with run:
             pass
 
@@ -528,7 +521,7 @@ async def test_a_run_is_entered_once(stores: Any) -> None:
 async def test_cancel_ends_the_block(stores: Any, face: str) -> None:
     store = stores()
     if face == "sync":
-        with pytest.raises(ConfigurationError, match="asyncio"):
+        with pytest.raises(errors.ConfigurationError, match="asyncio"):
             async with store.run("c", cancel=True):
                 pass
         assert await store.get_run("c") is None
@@ -539,7 +532,7 @@ async def test_cancel_ends_the_block(stores: Any, face: str) -> None:
             await store.stop_run("c", reason="now")
             await asyncio.sleep(60)
 
-    with pytest.raises(RunStopped, match="now"):
+    with pytest.raises(errors.RunStopped, match="now"):
         await work()
     assert (await store.get_run("c")).status == "stopped"
     task = asyncio.current_task()
@@ -556,7 +549,7 @@ async def test_a_stop_during_the_entry_is_no_cancellation_of_the_task(stores: An
         await asyncio.sleep(SOON)
 
     act_after(store, ReadHead, stop)
-    with pytest.raises(RunStopped, match="now"):
+    with pytest.raises(errors.RunStopped, match="now"):
         async with store.run("c", cancel=True):
             pass
     assert (await store.get_run("c")).status == "stopped"
@@ -595,13 +588,13 @@ async def test_a_block_may_handle_the_cancellation_of_a_stop(stores: Any, face: 
     "options", [{"wait": -1}, {"wait": "long"}, {"agent_name": ""}, {"agent_name": "\ud800"}, {"agent_name": 1}]
 )
 async def test_wrong_options(stores: Any, options: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInputError):
+    with pytest.raises(errors.InvalidInputError):
         stores().run("c", **options)
 
 
 @pytest.mark.parametrize("face", ["sync", "async"])
 def test_a_backend_has_all_methods(face: str) -> None:
-    with pytest.raises(ConfigurationError, match="backend must be an object with the methods of"):
+    with pytest.raises(errors.ConfigurationError, match="backend must be an object with the methods of"):
         open_store(face, backend=object())
 
 
@@ -609,11 +602,11 @@ def write_exclusively(store: Any) -> None:
     exclusive = store.exclusive()
     with store.run("c"):
         exclusive.append("c", assistant("one"))
-        with pytest.raises(RunLostError):
+        with pytest.raises(errors.RunLostError):
             exclusive.fork("c")
         with exclusive.stream("c") as reply:
             reply.write("two")
-    with pytest.raises(RunLostError, match="only in the block of a run"):
+    with pytest.raises(errors.RunLostError, match="only in the block of a run"):
         exclusive.append("c", assistant("after the run"))
     assert [message.text for message in exclusive.get("c")] == ["one", "two"]
 
@@ -628,7 +621,7 @@ async def test_an_exclusive_store_writes_for_the_run_around_it(stores: Any, face
     await async_export_messages(store, path)
     await store.delete_conversation("another")
     exclusive = store.exclusive()
-    with pytest.raises(RunLostError, match="only in the block of a run"):
+    with pytest.raises(errors.RunLostError, match="only in the block of a run"):
         await exclusive.append("c", assistant("without a run"))
     async with store.run("c") as run:
         await exclusive.append("c", assistant("one", id="one"))
@@ -638,19 +631,19 @@ async def test_an_exclusive_store_writes_for_the_run_around_it(stores: Any, face
         await exclusive.restore("c", [user("four")])
         await exclusive.append("c", assistant("five"))
         assert await run.messages() == []
-        with pytest.raises(RunLostError):
+        with pytest.raises(errors.RunLostError):
             await exclusive.append("another", assistant("outside"))
-        with pytest.raises(RunLostError):
+        with pytest.raises(errors.RunLostError):
             await exclusive.fork("c", "another")
-        with pytest.raises(RunLostError):
+        with pytest.raises(errors.RunLostError):
             await async_import_messages(path, exclusive)
         assert await exclusive.get_conversation("another") is None
         await lose(other, run)
-        with pytest.raises(RunLostError):
+        with pytest.raises(errors.RunLostError):
             await exclusive.clear("c")
-        with pytest.raises(RunLostError):
+        with pytest.raises(errors.RunLostError):
             await exclusive.append("c", assistant("late"))
-    with pytest.raises(RunLostError):
+    with pytest.raises(errors.RunLostError):
         await exclusive.append("c", assistant("after the run"))
     assert [message.text for message in await exclusive.get("c")] == ["four", "five"]
 

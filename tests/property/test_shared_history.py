@@ -5,16 +5,8 @@ from itertools import count
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import settings, stateful
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
 from msgspec.structs import replace
 
 from redis_history import Event, HistoryStore, Message, Reset, user
@@ -34,13 +26,13 @@ from tests.support.histories import Dropping, Synced
 TIMES = st.sampled_from([None, None, None, "1999-01-01", "2200-01-01"])
 
 
-class Following(RuleBasedStateMachine):
+class Following(stateful.RuleBasedStateMachine):
     """One history, driven as `RedisHistory` drives it, but step by step; others write to the same store."""
 
     max_length: int | None = None
     reduces = False
 
-    @initialize(
+    @stateful.initialize(
         before=st.integers(0, 4),
         log_length=st.sampled_from([3, 1000]),
         cap=st.sampled_from([None, None, 3, 6]),
@@ -81,62 +73,62 @@ class Following(RuleBasedStateMachine):
 
     # Here
 
-    @rule(time=TIMES)
+    @stateful.rule(time=TIMES)
     def add(self, time: str | None) -> None:
         self.history.add_entry(self._message(time))
 
-    @rule(keep=st.integers(0, 3), more=st.integers(0, 2))
+    @stateful.rule(keep=st.integers(0, 3), more=st.integers(0, 2))
     def restore(self, keep: int, more: int) -> None:
         kept = self.history.entries[len(self.history) - keep :]
         self.history.restore([*kept, *(self._message() for _ in range(more))])
 
-    @rule()
+    @stateful.rule()
     def clear(self) -> None:
         self.history.clear()
 
-    @precondition(lambda self: self.reduces)
-    @rule(size=st.integers(1, 4))
+    @stateful.precondition(lambda self: self.reduces)
+    @stateful.rule(size=st.integers(1, 4))
     def reduce(self, size: int) -> None:
         self.history.reduce(max_entries=size)
 
     # By others
 
-    others = precondition(lambda self: self.company)
+    others = stateful.precondition(lambda self: self.company)
 
     @others
-    @rule(time=TIMES, size=st.integers(1, 3))
+    @stateful.rule(time=TIMES, size=st.integers(1, 3))
     def others_append(self, time: str | None, size: int) -> None:
         self.alone = False
         self.store.append_many("c", [self._message(time) for _ in range(size)])
 
     @others
-    @rule(index=st.integers(0, 5))
+    @stateful.rule(index=st.integers(0, 5))
     def others_delete(self, index: int) -> None:
         self.alone = False
         stored = self.store.get("c")
         self.store.delete_messages("c", [message.id for message in stored[index : index + 1]])
 
     @others
-    @rule(index=st.integers(0, 5))
+    @stateful.rule(index=st.integers(0, 5))
     def others_update(self, index: int) -> None:
         self.alone = False
         for message in self.store.get("c")[index : index + 1]:
             self.store.update_message("c", replace(message, parts=user("changed").parts))
 
     @others
-    @rule()
+    @stateful.rule()
     def others_clear(self) -> None:
         self.alone = False
         self.store.clear("c")
 
     @others
-    @rule()
+    @stateful.rule()
     def others_restore(self) -> None:
         self.alone = False
         self.store.restore("c", [self._message(), *self.store.get("c")[-2:]])
 
     @others
-    @rule(index=st.integers(1, 5))
+    @stateful.rule(index=st.integers(1, 5))
     def others_compact(self, index: int) -> None:
         self.alone = False
         replaced = self.store.get("c")[:index]
@@ -145,7 +137,7 @@ class Following(RuleBasedStateMachine):
                 self.store.compact("c", through=replaced[-1], summary="summary", seen=replaced)
 
     @others
-    @rule()
+    @stateful.rule()
     def others_expand(self) -> None:
         for message in self.store.get("c")[:1]:
             if message.is_summary:
@@ -154,7 +146,7 @@ class Following(RuleBasedStateMachine):
                     self.store.expand("c", message.id)
 
     @others
-    @rule(again=st.booleans())
+    @stateful.rule(again=st.booleans())
     def others_delete_the_conversation(self, again: bool) -> None:
         self.alone = False
         self.replaced = True
@@ -164,8 +156,8 @@ class Following(RuleBasedStateMachine):
 
     # Calls and replies
 
-    @precondition(lambda self: self.in_flight is None)
-    @rule()
+    @stateful.precondition(lambda self: self.in_flight is None)
+    @stateful.rule()
     def send(self) -> None:
         self.in_flight = self.syncer.next()
         if self.in_flight is not None:
@@ -182,8 +174,8 @@ class Following(RuleBasedStateMachine):
         except (RevisionConflictError, MessageConflictError) as error:
             return error
 
-    @precondition(lambda self: self.in_flight is not None)
-    @rule()
+    @stateful.precondition(lambda self: self.in_flight is not None)
+    @stateful.rule()
     def acknowledge(self) -> None:
         step, outcome = self.in_flight, self.outcome
         self.in_flight = None
@@ -198,15 +190,15 @@ class Following(RuleBasedStateMachine):
         else:
             self.syncer.rewritten(step, outcome, changed=outcome != step.seen)
 
-    @precondition(lambda self: self.company and self.in_flight is not None)
-    @rule()
+    @stateful.precondition(lambda self: self.company and self.in_flight is not None)
+    @stateful.rule()
     def lose_the_answer(self) -> None:
         self.alone = False
         if isinstance(self.in_flight, Rewrite):
             self.in_flight.uncertain = True
         self.in_flight = None
 
-    @rule(limit=st.integers(1, 5))
+    @stateful.rule(limit=st.integers(1, 5))
     def receive(self, limit: int) -> None:
         self._receive(self._changes(limit))
 
@@ -219,24 +211,24 @@ class Following(RuleBasedStateMachine):
                 assert self.syncer.read_again(self.store.snapshot("c"), reason)
                 break
 
-    @rule(limit=st.integers(1, 5))
+    @stateful.rule(limit=st.integers(1, 5))
     def read_changes(self, limit: int) -> None:
         self.events = self._changes(limit)
 
-    @precondition(lambda self: self.events is not None)
-    @rule()
+    @stateful.precondition(lambda self: self.events is not None)
+    @stateful.rule()
     def receive_late_events(self) -> None:
         """They may be outdated, or of another generation of the conversation."""
         events, self.events = self.events, None
         if not any(isinstance(event, Reset) for event in events):
             self._receive(events)
 
-    @rule()
+    @stateful.rule()
     def read_all(self) -> None:
         self.snapshot = self.store.snapshot("c")
 
-    @precondition(lambda self: self.snapshot is not None)
-    @rule()
+    @stateful.precondition(lambda self: self.snapshot is not None)
+    @stateful.rule()
     def use_the_snapshot(self) -> None:
         snapshot, self.snapshot = self.snapshot, None
         known = self.syncer.cursor
@@ -250,7 +242,7 @@ class Following(RuleBasedStateMachine):
 
     # Invariants
 
-    @invariant()
+    @stateful.invariant()
     def no_entry_is_twice(self) -> None:
         if hasattr(self, "history"):
             self.history._listeners.deliver()
@@ -301,7 +293,7 @@ class Reduced(Following):
 
 @pytest.mark.parametrize("machine", [Following, Bounded, Reduced])
 def test_a_history_that_follows_ends_as_what_is_stored(machine: type[Following]) -> None:
-    run_state_machine_as_test(machine, settings=settings(stateful_step_count=40, deadline=None))
+    stateful.run_state_machine_as_test(machine, settings=settings(stateful_step_count=40, deadline=None))
 
 
 def test_others_restore_a_message_whose_answer_was_lost() -> None:

@@ -12,19 +12,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from redis_history.errors import CorruptDataError, RedisHistoryError
-from redis_history.model import Message, Part, Participant, Source
+from redis_history.model import Message, Part, Participant, Source, wire
 from redis_history.model.times import to_microseconds
-from redis_history.model.wire import (
-    PREFIX_BYTES,
-    body_of,
-    characters_of,
-    decode_member,
-    decode_members,
-    encode_body,
-    from_map,
-    placed,
-    to_map,
-)
 from redis_history.tokens import count_characters
 from tests.property.strategies import json_maps, messages, microseconds, texts
 from tests.support.members import member_of, stored
@@ -36,9 +25,9 @@ sequences = st.integers(1, 2**32 - 1)
 @pytest.mark.proves("read-back")
 @given(messages(), sequences, microseconds)
 def test_a_message_is_read_back_equal(message: Message, sequence: int, timestamp: int) -> None:
-    found = placed(message, sequence, timestamp)
+    found = wire.placed(message, sequence, timestamp)
     assert stored(message, sequence, timestamp) == found
-    assert from_map(to_map(found)) == found
+    assert wire.from_map(wire.to_map(found)) == found
 
 
 @given(messages(), sequences, microseconds)
@@ -46,16 +35,16 @@ def test_the_stored_form(message: Message, sequence: int, timestamp: int) -> Non
     """A member is a prefix and plain MessagePack. The body does not depend on the place. A message that was read has
     the same body: appending it again is a duplicate."""
     member = member_of(message, sequence, timestamp)
-    number, time, message_id, role, *_ = msgspec.msgpack.decode(member[PREFIX_BYTES:])
-    assert (characters_of(member), body_of(member)) == (count_characters(message), encode_body(message))
+    number, time, message_id, role, *_ = msgspec.msgpack.decode(member[wire.PREFIX_BYTES :])
+    assert (wire.characters_of(member), wire.body_of(member)) == (count_characters(message), wire.encode_body(message))
     assert (number, to_microseconds(time), message_id, role) == (sequence, timestamp, message.id, message.role)
-    assert encode_body(decode_member(member)) == encode_body(message)
+    assert wire.encode_body(wire.decode_member(member)) == wire.encode_body(message)
 
 
 @given(st.lists(messages(), min_size=1, max_size=5))
 def test_a_page_is_read_as_its_messages_are(found: list[Message]) -> None:
     members = [member_of(message, sequence) for sequence, message in enumerate(found, 1)]
-    assert decode_members(members) == ([decode_member(member) for member in members], [])
+    assert wire.decode_members(members) == ([wire.decode_member(member) for member in members], [])
 
 
 @given(messages(), sequences, sequences)
@@ -69,14 +58,14 @@ def test_an_edit_leaves_the_rest_untouched(message: Message, metadata: dict[str,
     """Read-modify-write: unknown fields and parts at every level survive any other change."""
     edited = stored(replace(stored(message), metadata=metadata))
     assert edited.metadata == metadata
-    assert encode_body(replace(edited, metadata=message.metadata)) == encode_body(message)
+    assert wire.encode_body(replace(edited, metadata=message.metadata)) == wire.encode_body(message)
 
 
 def refused_by_name(data: bytes) -> None:
     """A foreign exception would pass through here, and fail the test."""
     with suppress(CorruptDataError):
-        assert isinstance(decode_member(data), Message)
-    assert sum(map(len, decode_members([data, data]))) == 2
+        assert isinstance(wire.decode_member(data), Message)
+    assert sum(map(len, wire.decode_members([data, data]))) == 2
 
 
 @pytest.mark.proves("named-errors")
@@ -109,7 +98,7 @@ _row = st.lists(_anything | st.lists(_part_like, max_size=2) | _part_like | st.j
 @given(st.integers(0, 3), st.lists(_anything, max_size=2), _row)
 def test_valid_messagepack_that_is_no_message(flags: int, place: list[Any], row: list[Any]) -> None:
     array = msgspec.msgpack.encode([*(place or [1, EPOCH]), "m", "user", *row])
-    refused_by_name(bytes(PREFIX_BYTES - 1) + bytes((flags,)) + array)
+    refused_by_name(bytes(wire.PREFIX_BYTES - 1) + bytes((flags,)) + array)
 
 
 class Foreign:
@@ -133,7 +122,7 @@ def accepted_is_readable(make: Callable[[], Message]) -> None:
     """Refused with an error of this package, or stored so that it can be read."""
     try:
         message = make()
-        encode_body(message)
+        wire.encode_body(message)
     except RedisHistoryError:
         return
     stored(message)

@@ -75,8 +75,8 @@ FOUND = st.builds(
 )
 
 
-@given(st.lists(FOUND, min_size=1, max_size=5), st.none() | st.integers(0, 100), st.none() | FOUND)
-def test_any_matches_have_an_order(found: list[Matches], size: int | None, together: Matches | None) -> None:
+@given(st.lists(FOUND, min_size=1, max_size=5), st.integers(0, 100), st.none() | FOUND)
+def test_any_matches_have_an_order(found: list[Matches], size: int, together: Matches | None) -> None:
     query = query_of(len(found))
     ranked = rank(query, found, size=size, together=together)
     assert ranked == rank(query, found, size=size, together=together)

@@ -6,28 +6,22 @@ from typing import Any
 from msgspec import structs
 from redis.cluster import RedisCluster
 
-from redis_history import HistoryStore
-from redis_history.operations import (
-    Append,
-    Precondition,
-    Restore,
-    UpdateMessage,
-)
+from redis_history import HistoryStore, operations
 from tests.support.steps import first_call, outcome
 
 SECOND = 1_000_000
 
 
-def append_of(*messages: Any, **options: Any) -> Append:
-    return Append.batch("c", messages, Precondition.of(**options)).op
+def append_of(*messages: Any, **options: Any) -> operations.Append:
+    return operations.Append.batch("c", messages, operations.Precondition.of(**options)).op
 
 
-def update_of(message: Any) -> UpdateMessage:
-    return UpdateMessage("c", append_of(message).entries[0])
+def update_of(message: Any) -> operations.UpdateMessage:
+    return operations.UpdateMessage("c", append_of(message).entries[0])
 
 
-def restore_of(*messages: Any) -> Restore:
-    return Restore("c", append_of(*messages).entries)
+def restore_of(*messages: Any) -> operations.Restore:
+    return operations.Restore("c", append_of(*messages).entries)
 
 
 class Wire:

@@ -8,23 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from redis_history import AttachmentPart, ReasoningPart, assistant, system, tool, tool_result, tool_use, user
+from redis_history import AttachmentPart, ReasoningPart, assistant, formats, system, tool, tool_result, tool_use, user
 from redis_history.errors import InvalidInputError, InvalidMessageError
-from redis_history.formats import (
-    Loss,
-    from_anthropic,
-    from_gemini,
-    from_langchain,
-    from_openai_chat,
-    from_openai_responses,
-    to_anthropic,
-    to_gemini,
-    to_gemini_system,
-    to_langchain,
-    to_mistral,
-    to_openai_chat,
-    to_openai_responses,
-)
 from tests.support.sdk import validate
 from tests.unit.format_cases import FORMAT, FORMATS, every_format, through_storage
 
@@ -50,7 +35,7 @@ def test_an_unknown_role_is_reported_and_restored_in_the_original_shape(format_)
     theirs = [{"role": "exit", **body}]
     messages = format_.from_(theirs)
     assert messages[0].role == "user"
-    losses: list[Loss] = []
+    losses: list[formats.Loss] = []
     items = format_.to(messages, on_loss=losses.append)
     validate(format_.name, items)
     assert items == [{"role": "user", **body}]
@@ -72,7 +57,7 @@ def test_a_signature_is_sent_only_to_its_provider(format_):
     for owner, item in SIGNED.items():
         (message,) = FORMAT[owner].from_([item])
         assert message.parts[0].signature == "c2ln"
-        losses: list[Loss] = []
+        losses: list[formats.Loss] = []
         sent = repr(format_.to([message, assistant("4")], on_loss=losses.append))
         assert ("c2ln" in sent) == (owner == format_.name)
         assert bool(losses) == (owner != format_.name)
@@ -105,24 +90,29 @@ def test_without_a_callback_one_warning_is_logged(format_, caplog):
 
 def test_a_request_has_no_keys_of_replies_and_keeps_reasoning():
     reply = {"id": "msg_1", "type": "message", "role": "assistant", "content": "hi", "usage": {"input_tokens": 1}}
-    assert to_anthropic(from_anthropic([reply])) == [reply]
-    assert to_anthropic(from_anthropic([reply]), shape="request") == [{"role": "assistant", "content": "hi"}]
+    assert formats.to_anthropic(formats.from_anthropic([reply])) == [reply]
+    assert formats.to_anthropic(formats.from_anthropic([reply]), shape="request") == [
+        {"role": "assistant", "content": "hi"}
+    ]
     details = [{"type": "reasoning.encrypted", "data": "c2ln"}]
     tools = [{"type": "python", "output": "4"}]
     sent = {"role": "assistant", "content": "4", "reasoning_details": details, "reasoning_content": "x"}
     reply = {**sent, "executed_tools": tools, "usage": None, "provider_specific_fields": {}}
-    messages = through_storage(from_openai_chat([reply]))
-    losses: list[Loss] = []
-    assert to_openai_chat(messages, shape="request", on_loss=losses.append) == [sent]
+    messages = through_storage(formats.from_openai_chat([reply]))
+    losses: list[formats.Loss] = []
+    assert formats.to_openai_chat(messages, shape="request", on_loss=losses.append) == [sent]
     assert [(loss.message_id, "executed_tools" in loss.reason) for loss in losses] == [(messages[0].id, True)]
-    assert to_openai_chat(messages, on_loss=pytest.fail) == [reply]
+    assert formats.to_openai_chat(messages, on_loss=pytest.fail) == [reply]
 
 
 @pytest.mark.parametrize("shape", ["valid", "original", "request"])
 def test_blocks_of_anthropic_stay_in_its_system_messages(shape):
     block = {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "f"}}
     theirs = [{"role": "user", "content": "x"}, {"role": "system", "content": [block]}]
-    assert to_anthropic(through_storage(from_anthropic(theirs)), shape=shape, on_loss=pytest.fail) == theirs
+    assert (
+        formats.to_anthropic(through_storage(formats.from_anthropic(theirs)), shape=shape, on_loss=pytest.fail)
+        == theirs
+    )
 
 
 def test_items_of_responses_stay_as_they_are():
@@ -134,9 +124,9 @@ def test_items_of_responses_stay_as_they_are():
         {"type": "reasoning", "summary": [], "encrypted_content": "c2ln"},
         {"payload": "gAAAA", "kid": "k", "v": 1},
     ]
-    messages = through_storage(from_openai_responses(items))
-    assert to_openai_responses(messages, shape="original", on_loss=pytest.fail) == items
-    (thought,) = (item for item in to_openai_responses(messages) if item.get("type") == "reasoning")
+    messages = through_storage(formats.from_openai_responses(items))
+    assert formats.to_openai_responses(messages, shape="original", on_loss=pytest.fail) == items
+    (thought,) = (item for item in formats.to_openai_responses(messages) if item.get("type") == "reasoning")
     assert thought["id"], "the types of the API require one"
 
 
@@ -152,11 +142,11 @@ def test_blocks_of_an_input_come_back_in_a_message_of_the_assistant(keys, texts)
         items = [{**keys, "role": "assistant", "content": content}]
         validate("openai_responses", items)
         messages = FORMAT["openai_responses"].restored(items)
-        assert to_openai_responses(through_storage(messages), on_loss=pytest.fail) == items
-    (message,) = from_openai_responses([{**keys, "role": "assistant", "content": blocks}])
+        assert formats.to_openai_responses(through_storage(messages), on_loss=pytest.fail) == items
+    (message,) = formats.from_openai_responses([{**keys, "role": "assistant", "content": blocks}])
     assert message.text == "\n".join(texts), "it can be searched"
     reply = {**keys, "role": "assistant", "content": [{"type": "output_text", "text": "Hm", "annotations": []}]}
-    given = to_openai_responses(from_openai_responses([reply]))
+    given = formats.to_openai_responses(formats.from_openai_responses([reply]))
     assert given == [{**keys, "role": "assistant", "content": "Hm"}], "blocks of a reply need an id"
 
 
@@ -210,44 +200,44 @@ def test_integers_of_any_size_survive_and_tuples_become_lists(format_, value):
 def test_numbers_that_are_not_finite_survive():
     call = {"type": "tool_use", "id": "c", "name": "f", "input": {"x": math.inf}}
     theirs = [{"role": "assistant", "content": [call]}]
-    messages = through_storage(from_anthropic(theirs))
-    assert to_anthropic(messages, on_loss=pytest.fail) == theirs
+    messages = through_storage(formats.from_anthropic(theirs))
+    assert formats.to_anthropic(messages, on_loss=pytest.fail) == theirs
     call["input"]["x"] = math.nan
-    (message,) = through_storage(from_anthropic(theirs))
+    (message,) = through_storage(formats.from_anthropic(theirs))
     assert message.tool_uses[0].input == '{"x": NaN}'
-    assert math.isnan(to_anthropic([message])[0]["content"][0]["input"]["x"])
-    assert to_openai_chat([message])[0]["tool_calls"][0]["function"]["arguments"] == '{"x": NaN}'
+    assert math.isnan(formats.to_anthropic([message])[0]["content"][0]["input"]["x"])
+    assert formats.to_openai_chat([message])[0]["tool_calls"][0]["function"]["arguments"] == '{"x": NaN}'
 
 
 def test_blocks_of_a_result_are_converted_between_providers():
     see = {"type": "text", "text": "see"}
     content = [see, {"type": "image", "source": {"type": "url", "url": "https://x.test/a.png"}}]
-    losses: list[Loss] = []
+    losses: list[formats.Loss] = []
     said = [tool(tool_result("c", content, name="f"))]
-    assert to_anthropic(said)[0]["content"][0]["content"] == content
-    assert to_openai_responses(said)[0]["output"] == [
+    assert formats.to_anthropic(said)[0]["content"][0]["content"] == content
+    assert formats.to_openai_responses(said)[0]["output"] == [
         {"type": "input_text", "text": "see"},
         {"type": "input_image", "detail": "auto", "image_url": "https://x.test/a.png"},
     ]
-    assert to_mistral(said)[0]["content"][1] == {"type": "image_url", "image_url": "https://x.test/a.png"}
-    assert to_openai_chat(said, on_loss=losses.append)[0]["content"] == [see]
+    assert formats.to_mistral(said)[0]["content"][1] == {"type": "image_url", "image_url": "https://x.test/a.png"}
+    assert formats.to_openai_chat(said, on_loss=losses.append)[0]["content"] == [see]
     assert len(losses) == 1
-    assert to_openai_chat([tool(tool_result("c", None))])[0]["content"] == ""
+    assert formats.to_openai_chat([tool(tool_result("c", None))])[0]["content"] == ""
     # Values that only look like blocks become JSON.
     said = [tool(tool_result("c", [1, {"type": "new"}], name="f"))]
-    assert to_anthropic(said)[0]["content"][0]["content"] == '[1, {"type": "new"}]'
-    assert to_gemini(said)[0]["parts"][0]["function_response"]["response"] == {"output": [1, {"type": "new"}]}
+    assert formats.to_anthropic(said)[0]["content"][0]["content"] == '[1, {"type": "new"}]'
+    assert formats.to_gemini(said)[0]["parts"][0]["function_response"]["response"] == {"output": [1, {"type": "new"}]}
 
 
 def test_gemini_calls_without_ids_match_their_results_when_converted_separately():
     asked = {"role": "model", "parts": [{"functionCall": {"name": "get.it", "args": {"n": n}}} for n in (1, 2)]}
     answers = [{"functionResponse": {"name": "get.it", "response": {"n": n}}} for n in (1, 2)]
     answered = {"role": "user", "parts": answers}
-    (call,), (result,) = from_gemini([asked]), from_gemini([answered])
+    (call,), (result,) = formats.from_gemini([asked]), formats.from_gemini([answered])
     assert [use.id for use in call.tool_uses] == ["get_it", "get_it-2"]
     assert [one.tool_use_id for one in result.tool_results] == ["get_it", "get_it-2"]
     assert result.role == "tool"
-    assert to_gemini([call, result]) == [asked, answered]
+    assert formats.to_gemini([call, result]) == [asked, answered]
 
 
 @pytest.mark.proves("paired")
@@ -255,22 +245,22 @@ def test_gemini_gets_the_results_of_parallel_calls_in_one_content():
     """The API rejects other numbers of results than of calls in the turn before."""
     calls = assistant(tool_use("1", "f"), tool_use("2", "f"), tool_use("3", "f"))
     said = [calls, tool(tool_result("2", "b")), tool(tool_result("1", "a")), user(tool_result("3", "c"), "and?")]
-    (asked, answered), after = to_gemini(said)[:2], to_gemini([*said, user("well"), *said])[2:]
+    (asked, answered), after = formats.to_gemini(said)[:2], formats.to_gemini([*said, user("well"), *said])[2:]
     assert [one["function_response"]["id"] for one in answered["parts"][:3]] == ["2", "1", "3"]
     assert after == [{"role": "user", "parts": [{"text": "well"}]}, asked, answered]
     apart = [asked, *({"role": "user", "parts": [one]} for one in answered["parts"])]
-    assert to_gemini(from_gemini(apart)) == apart
+    assert formats.to_gemini(formats.from_gemini(apart)) == apart
 
 
 def test_gemini_names_and_signatures_of_calls():
-    (_, response) = to_gemini([assistant(tool_use("c", "find")), tool(tool_result("c", "rain", is_error=True))])
+    (_, response) = formats.to_gemini([assistant(tool_use("c", "find")), tool(tool_result("c", "rain", is_error=True))])
     assert response["parts"][0]["function_response"] == {"id": "c", "name": "find", "response": {"error": "rain"}}
-    assert to_gemini_system([system("a"), system("b")]) == {"parts": [{"text": "a"}, {"text": "b"}]}
-    assert to_gemini_system([user("x")]) is None
+    assert formats.to_gemini_system([system("a"), system("b")]) == {"parts": [{"text": "a"}, {"text": "b"}]}
+    assert formats.to_gemini_system([user("x")]) is None
     for signature in (b"\x00\xff", "AP8="):
         part = {"function_call": {"name": "f", "args": {}}, "thought_signature": signature}
         theirs = [{"role": "model", "parts": [part]}]
-        assert to_gemini(from_gemini(theirs)) == theirs
+        assert formats.to_gemini(formats.from_gemini(theirs)) == theirs
 
 
 def test_responses_objects_of_the_sdk_are_accepted():
@@ -278,38 +268,38 @@ def test_responses_objects_of_the_sdk_are_accepted():
 
     call = ResponseFunctionToolCall(type="function_call", id="fc", call_id="c", name="f", arguments="{}")
     thought = ResponseReasoningItem(type="reasoning", id="r", summary=[], encrypted_content="c2ln", status=None)
-    (message,) = from_openai_responses([thought, call])
+    (message,) = formats.from_openai_responses([thought, call])
     assert message.tool_uses[0].id == "c"
-    items = to_openai_responses([message])
+    items = formats.to_openai_responses([message])
     validate("openai_responses", items)
     assert items[0] == {"type": "reasoning", "id": "r", "summary": [], "encrypted_content": "c2ln"}
 
 
 def test_mistral_ids_of_nine_letters():
     said = [assistant(tool_use("call_very_long_id", "f")), tool(tool_result("call_very_long_id", "x"))]
-    call, result = to_mistral(said, short_ids=True)
+    call, result = formats.to_mistral(said, short_ids=True)
     (made,) = (one["id"] for one in call["tool_calls"])
     assert result["tool_call_id"] == made
     assert made.isalnum()
     assert len(made) == 9
-    kept = to_mistral([assistant(tool_use("abcDEF123", "f"))], short_ids=True)
+    kept = formats.to_mistral([assistant(tool_use("abcDEF123", "f"))], short_ids=True)
     assert kept[0]["tool_calls"][0]["id"] == "abcDEF123"
 
 
 def test_calls_by_the_user():
     said = [user("I do it", tool_use("c", "toggle", {"on": True})), tool(tool_result("c", "ok", name="toggle"))]
-    losses: list[Loss] = []
-    assert [item["role"] for item in to_mistral(said, on_loss=losses.append)] == ["user", "assistant", "tool"]
-    items = to_openai_responses(said, on_loss=losses.append)
+    losses: list[formats.Loss] = []
+    assert [item["role"] for item in formats.to_mistral(said, on_loss=losses.append)] == ["user", "assistant", "tool"]
+    items = formats.to_openai_responses(said, on_loss=losses.append)
     assert [item.get("type") for item in items] == [None, "function_call", "function_call_output"]
     assert len(losses) == 2
-    for to in (to_anthropic, to_gemini, to_openai_chat):
+    for to in (formats.to_anthropic, formats.to_gemini, formats.to_openai_chat):
         to(said, on_loss=pytest.fail)
 
 
 def test_text_documents_go_to_anthropic_as_text():
     note = AttachmentPart(modality="document", name="a.txt", reference="data:text/plain;base64,aGk=")
-    (item,) = to_anthropic([user(note)], on_loss=pytest.fail)
+    (item,) = formats.to_anthropic([user(note)], on_loss=pytest.fail)
     assert item["content"][0]["source"] == {"type": "text", "media_type": "text/plain", "data": "hi"}
 
 
@@ -392,27 +382,27 @@ def test_inline_data_is_not_mistaken_for_a_file_id(data):
     for name, block in blocks.items():
         messages = FORMAT[name].restored([{"role": "user", "content": [block]}])
         losses = []
-        assert to_anthropic(messages, on_loss=losses.append) == []
+        assert formats.to_anthropic(messages, on_loss=losses.append) == []
         assert len(losses) == 1
 
 
 def test_file_ids_in_tool_results_stay_with_their_provider():
     content = [{"type": "document", "source": {"type": "file", "file_id": "file_1"}}]
     messages = [user("x"), assistant(tool_use("c", "f")), tool(tool_result("c", content))]
-    assert to_anthropic(messages)[2]["content"][0]["content"] == content
+    assert formats.to_anthropic(messages)[2]["content"][0]["content"] == content
     losses = []
-    assert "file_1" not in str(to_openai_responses(messages, on_loss=losses.append))
+    assert "file_1" not in str(formats.to_openai_responses(messages, on_loss=losses.append))
     assert len(losses) == 1
 
 
 def test_langchain_accepts_file_ids_without_names():
     losses = []
-    to_langchain([user(AttachmentPart(name="a.pdf", reference="file-1"))], on_loss=losses.append)
+    formats.to_langchain([user(AttachmentPart(name="a.pdf", reference="file-1"))], on_loss=losses.append)
     assert [loss.reason for loss in losses] == ["the name of a file"]
     part = AttachmentPart(modality="document", reference="file-1")
-    items = to_langchain([user("see", part)])
+    items = formats.to_langchain([user("see", part)])
     assert items[0]["data"]["content"][1] == {"type": "file", "file_id": "file-1"}
-    [message] = through_storage(from_langchain(items))
+    [message] = through_storage(formats.from_langchain(items))
     assert message.parts[1].reference == "file-1"
-    assert to_langchain([message]) == items
-    assert "file-1" in str(to_mistral([message]))
+    assert formats.to_langchain([message]) == items
+    assert "file-1" in str(formats.to_mistral([message]))

@@ -11,14 +11,7 @@ from hypothesis import given
 from redis_history import Conversation, Message, Position, user
 from redis_history.errors import InvalidMessageError, MessageConflictError
 from redis_history.events import BEGINNING, HistoryCompacted
-from redis_history.formats.json_form import (
-    dump_messages,
-    load_messages,
-    message_from_json,
-    message_to_json,
-    messages_of,
-    to_json,
-)
+from redis_history.formats import json_form
 from redis_history.model.wire import placed
 from tests.property.strategies import messages
 
@@ -26,13 +19,13 @@ from tests.property.strategies import messages
 @given(messages())
 def test_every_message_survives_json(message: Message) -> None:
     for one in (message, placed(message, 3, 1_500_000)):
-        assert message_from_json(json.loads(orjson.dumps(message_to_json(one)))) == one
-    assert load_messages(dump_messages([message])) == [message]
+        assert json_form.message_from_json(json.loads(orjson.dumps(json_form.message_to_json(one)))) == one
+    assert json_form.load_messages(json_form.dump_messages([message])) == [message]
 
 
 @given(messages())
 def test_all_fields_of_any_message_are_json(message: Message) -> None:
-    fields = orjson.loads(orjson.dumps(to_json(message)))
+    fields = orjson.loads(orjson.dumps(json_form.to_json(message)))
     derived = {"position", "text", "is_summary", "tokens"}
     assert fields.keys() == {*Message.__struct_fields__, *derived} - {"extra"}
 
@@ -41,17 +34,17 @@ def test_values_without_a_json_form_are_tagged() -> None:
     value = {"b": b"\xff", "tag": {"&time": 1}, "keys": {1: "x"}, "at": datetime(2026, 1, 31, 12, tzinfo=UTC)}
     tagged = {"b": {"&bytes": "/w=="}, "tag": {"&&time": 1}, "keys": {"&map": [[1, "x"]]}}
     tagged["at"] = {"&time": "2026-01-31T12:00:00Z"}
-    assert to_json(user("x", metadata=value))["metadata"] == tagged
+    assert json_form.to_json(user("x", metadata=value))["metadata"] == tagged
     for tag in (tagged["tag"], {"&map": [["&time", 1]]}):
-        assert message_from_json({"role": "user", "metadata": {**tagged, "tag": tag}}).metadata == value
+        assert json_form.message_from_json({"role": "user", "metadata": {**tagged, "tag": tag}}).metadata == value
 
 
 def test_conversations_and_events_have_all_their_fields() -> None:
-    assert to_json(Conversation("c", user_id=1)).keys() == set(Conversation.__struct_fields__)
+    assert json_form.to_json(Conversation("c", user_id=1)).keys() == set(Conversation.__struct_fields__)
     summary = placed(user("s"), 2, 1)
     place = {"conversation_id": "c", "revision": 1, "cursor": BEGINNING}
     compacted = {"summary_id": "s", "summary": summary, "through": Position(1, 2), "count": 2}
-    event = to_json(HistoryCompacted(**place, **compacted))
+    event = json_form.to_json(HistoryCompacted(**place, **compacted))
     assert (event["event"], event["cursor"], event["count"]) == ("history_compacted", str(BEGINNING), 2)
     assert event["summary"]["position"] == "1.2"
 
@@ -65,14 +58,14 @@ BAD_MESSAGES = [{}, *({"role": "user", **bad} for bad in ({"role": "god"}, {"par
 )
 def test_other_values_are_rejected(value: Any) -> None:
     with pytest.raises(InvalidMessageError):
-        message_from_json(value)
+        json_form.message_from_json(value)
     with pytest.raises(InvalidMessageError):
-        load_messages(json.dumps([value]))
+        json_form.load_messages(json.dumps([value]))
 
 
 def test_repeated_messages_are_merged_and_conflicts_rejected() -> None:
     one = user("x", id="m")
-    assert messages_of([one, {"id": "m", "role": "user", "content": "x"}]) == [one]
+    assert json_form.messages_of([one, {"id": "m", "role": "user", "content": "x"}]) == [one]
     with pytest.raises(MessageConflictError) as caught:
-        messages_of([one, user("y", id="m")])
+        json_form.messages_of([one, user("y", id="m")])
     assert caught.value.message_id == "m"

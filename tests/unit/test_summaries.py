@@ -6,14 +6,8 @@ from typing import Any
 import pytest
 
 from redis_history import Message, Participant, assistant, extractive_summarizer, tool, tool_result, tool_use, user
+from redis_history.compaction import summaries
 from redis_history.compaction.rendering import chunks, render
-from redis_history.compaction.summaries import (
-    NoGainError,
-    SummaryTooLongError,
-    read_summary,
-    summary_message,
-    usable,
-)
 from redis_history.errors import ConfigurationError, SummaryError
 from redis_history.model import AttachmentPart, ReasoningPart
 from redis_history.tokens import message_tokens
@@ -22,12 +16,12 @@ LONG = [user(f"Message number {number} says that the suitcase is in Porto.") for
 
 
 def test_a_summary_has_a_frame() -> None:
-    message = summary_message("Ann lost\nher bag.")
+    message = summaries.summary_message("Ann lost\nher bag.")
     assert (message.role, message.is_summary) == ("user", True)
     assert message.text == "[Earlier conversation summary: Ann lost\nher bag.]"
-    assert read_summary(message) == "Ann lost\nher bag."
-    assert read_summary(user("Another form.", metadata={"is_summary": True})) == "Another form."
-    imitated = usable(" [Earlier conversation summary: Ann lost her bag.]\n", LONG)
+    assert summaries.read_summary(message) == "Ann lost\nher bag."
+    assert summaries.read_summary(user("Another form.", metadata={"is_summary": True})) == "Another form."
+    imitated = summaries.usable(" [Earlier conversation summary: Ann lost her bag.]\n", LONG)
     assert imitated.text == "[Earlier conversation summary: Ann lost her bag.]"
 
 
@@ -36,22 +30,22 @@ def test_a_summary_has_a_frame() -> None:
 )
 def test_a_summary_must_be_text(answer: Any) -> None:
     with pytest.raises(SummaryError):
-        usable(answer, LONG)
+        summaries.usable(answer, LONG)
 
 
 def test_a_summary_is_shorter_than_what_it_replaces() -> None:
     before = sum(map(message_tokens, LONG))
-    with pytest.raises(NoGainError):
-        usable("x" * 4 * before, LONG)
-    assert usable("x" * (4 * before - 100), LONG)
-    with pytest.raises(SummaryTooLongError) as caught:
-        usable("x" * 400, LONG, 50)
+    with pytest.raises(summaries.NoGainError):
+        summaries.usable("x" * 4 * before, LONG)
+    assert summaries.usable("x" * (4 * before - 100), LONG)
+    with pytest.raises(summaries.SummaryTooLongError) as caught:
+        summaries.usable("x" * 400, LONG, 50)
     assert caught.value.tokens > 100
-    with pytest.raises(NoGainError):
-        usable("x", [user("")])
+    with pytest.raises(summaries.NoGainError):
+        summaries.usable("x", [user("")])
     counted = []
-    with pytest.raises(SummaryTooLongError):
-        usable("word " * 200_000, LONG, tokens_of=lambda message: counted.append(message) or 10**9)
+    with pytest.raises(summaries.SummaryTooLongError):
+        summaries.usable("word " * 200_000, LONG, tokens_of=lambda message: counted.append(message) or 10**9)
     assert len(counted) == len(LONG), "a tokenizer would need minutes for a megabyte"
 
 
@@ -139,7 +133,7 @@ def test_the_length_of_an_extract_is_limited(most: int) -> None:
     for messages in (TALK, tools, [user("x" * 50_000)], _calls("x" * 64, {}, {}), _calls("x" * 1000, {})):
         summary = extractive_summarizer(max_tokens=most)(messages, None)
         assert 0 < len(summary) <= 4 * most
-        assert usable(summary, messages)
+        assert summaries.usable(summary, messages)
     with pytest.raises(SummaryError):
         extractive_summarizer(max_tokens=most)([user(" "), assistant(ReasoningPart(text="hm")), tool()], None)
 
@@ -193,7 +187,7 @@ def test_tool_calls_are_listed() -> None:
         'Ann (assistant) called find twice (2 failed): …; {"city":"Rome","day":4}',
         "Assistant called now once",
     ]
-    assert usable("\n".join(lines), messages)
+    assert summaries.usable("\n".join(lines), messages)
 
 
 def test_calls_are_listed_after_sentences_if_there_is_room() -> None:

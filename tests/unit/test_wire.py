@@ -22,18 +22,7 @@ from redis_history.model import (
     UnknownPart,
     _zstd,
     user,
-)
-from redis_history.model.wire import (
-    COMPRESSED,
-    FREE_FORM,
-    MAX_MESSAGE_BYTES,
-    PREFIX_BYTES,
-    body_of,
-    compress_body,
-    decode_member,
-    decode_members,
-    encode_body,
-    encode_member,
+    wire,
 )
 from tests.support.members import member_of, stored
 
@@ -41,9 +30,9 @@ NAN = float("nan")
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
-def member(*fields: Any, sequence: Any = 1, timestamp: Any = EPOCH, flags: int = FREE_FORM) -> bytes:
+def member(*fields: Any, sequence: Any = 1, timestamp: Any = EPOCH, flags: int = wire.FREE_FORM) -> bytes:
     """The member of a message with these fields, from `id` on."""
-    return bytes(PREFIX_BYTES - 1) + bytes((flags,)) + msgspec.msgpack.encode([sequence, timestamp, *fields])
+    return bytes(wire.PREFIX_BYTES - 1) + bytes((flags,)) + msgspec.msgpack.encode([sequence, timestamp, *fields])
 
 
 @pytest.mark.parametrize(
@@ -57,7 +46,7 @@ def test_values_keep_their_type(value: Any) -> None:
 def test_an_integer_score_is_read_as_the_same_message() -> None:
     """Otherwise, appending a message that was read would be a conflict."""
     message = user("x", id="m", sources=[Source(document_id="d", score=1)])
-    assert encode_body(stored(message)) == encode_body(message)
+    assert wire.encode_body(stored(message)) == wire.encode_body(message)
 
 
 class Color(enum.Enum):
@@ -79,7 +68,7 @@ OBJECTS = [
 @pytest.mark.parametrize("value", OBJECTS, ids=lambda value: type(value).__name__)
 def test_values_of_other_types_are_rejected(value: Any) -> None:
     with pytest.raises(InvalidMessageError):
-        encode_body(user("x", metadata={"v": value}))
+        wire.encode_body(user("x", metadata={"v": value}))
 
 
 FLOATS = ({"a": NAN}, {"a": {"b": float("-inf")}})
@@ -108,7 +97,7 @@ WRONG: dict[str, list[Any]] = {
 @pytest.mark.parametrize(("field", "value"), [(field, value) for field, values in WRONG.items() for value in values])
 def test_a_wrong_field_is_rejected(field: str, value: Any) -> None:
     with pytest.raises(InvalidMessageError):
-        encode_body(Message(**{"role": "user", "parts": "x", field: value}))
+        wire.encode_body(Message(**{"role": "user", "parts": "x", field: value}))
 
 
 @pytest.mark.parametrize(
@@ -125,20 +114,20 @@ def test_a_wrong_field_is_rejected(field: str, value: Any) -> None:
 )
 def test_the_error_names_the_place(field: str, value: Any, place: str) -> None:
     with pytest.raises(InvalidMessageError, match=place):
-        encode_body(Message(**{"role": "user", field: value}))
+        wire.encode_body(Message(**{"role": "user", field: value}))
 
 
 def test_other_values_are_not_stored() -> None:
     for value in (None, "hello", {"role": "user"}, b"", 5, Participant("user", "u")):
         with pytest.raises(InvalidMessageError, match="Message"):
-            encode_body(value)
+            wire.encode_body(value)
 
 
 def test_a_value_that_contains_itself_is_rejected() -> None:
     loop: dict[str, Any] = {}
     loop["again"] = loop
     with pytest.raises(MessageTooLargeError):
-        encode_body(user("x", metadata=loop))
+        wire.encode_body(user("x", metadata=loop))
 
 
 PLAIN = ("m", "user")
@@ -155,11 +144,11 @@ TIMES = (0, 0.5, None, "1970-01-01T00:00:00", msgspec.msgpack.Ext(-1, b"x"))
 @pytest.mark.parametrize(
     "data",
     [
-        *(b"", bytes(PREFIX_BYTES), b"\xc1" * 20, b"{}" * 10),
-        *(member(*PLAIN)[:-1], member(*PLAIN) + b"\xc0", member(*PLAIN)[:PREFIX_BYTES]),
-        *(member(*PLAIN, flags=COMPRESSED), member(*PLAIN, flags=8)),
-        bytes(PREFIX_BYTES) + msgspec.msgpack.encode({"id": "m", "role": "user"}),
-        bytes(PREFIX_BYTES) + msgspec.msgpack.encode(dict.fromkeys("abcdefgh")),
+        *(b"", bytes(wire.PREFIX_BYTES), b"\xc1" * 20, b"{}" * 10),
+        *(member(*PLAIN)[:-1], member(*PLAIN) + b"\xc0", member(*PLAIN)[: wire.PREFIX_BYTES]),
+        *(member(*PLAIN, flags=wire.COMPRESSED), member(*PLAIN, flags=8)),
+        bytes(wire.PREFIX_BYTES) + msgspec.msgpack.encode({"id": "m", "role": "user"}),
+        bytes(wire.PREFIX_BYTES) + msgspec.msgpack.encode(dict.fromkeys("abcdefgh")),
         *(member(*row) for row in ROWS),
         *(member(*PLAIN, sequence=value) for value in ("1", None, True, 0, -1)),
         *(member(*PLAIN, timestamp=value) for value in TIMES),
@@ -169,8 +158,8 @@ TIMES = (0, 0.5, None, "1970-01-01T00:00:00", msgspec.msgpack.Ext(-1, b"x"))
 def test_other_bytes_are_corrupt(data: bytes) -> None:
     """Alone and among other messages, which are read."""
     with pytest.raises(CorruptDataError):
-        decode_member(data)
-    messages, errors = decode_members([member(*PLAIN), data, member("n", "user")])
+        wire.decode_member(data)
+    messages, errors = wire.decode_members([member(*PLAIN), data, member("n", "user")])
     assert [message.id for message in messages] == ["m", "n"]
     assert len(errors) == 1
 
@@ -181,7 +170,7 @@ def test_a_page_is_read_in_order(count: int) -> None:
     with_author = user("x", participant=Participant("user", "u"))
     kinds = [user("x"), user("x" * 101_000), user("x", metadata={"a": 1}), with_author]
     members = [member_of(kinds[n % 4] if n % 50 < 4 else user(str(n)), n + 1, n) for n in range(count)]
-    assert decode_members(members) == ([decode_member(one) for one in members], [])
+    assert wire.decode_members(members) == ([wire.decode_member(one) for one in members], [])
 
 
 @pytest.mark.parametrize("library", ["zstandard", "compression.zstd"])
@@ -189,40 +178,42 @@ def test_compressed_bodies_are_read_back(library: str, monkeypatch: pytest.Monke
     found = pytest.importorskip(library)
     monkeypatch.setattr("redis_history.model._zstd._library", lambda: found)
     message = user("to be or not to be " * 100, id="é" * 200, metadata={"a": 1})
-    body = encode_body(message)
-    smaller = compress_body(body)
+    body = wire.encode_body(message)
+    smaller = wire.compress_body(body)
     assert smaller is not None
     assert len(smaller) < len(body) / 2
-    member = encode_member(1, 5, FREE_FORM | COMPRESSED, 0, smaller)
-    assert body_of(member) == body
-    assert decode_members([member, member_of(user("x"))])[0][0] == decode_member(member)
-    assert encode_body(decode_member(member)) == body
-    assert compress_body(encode_body(user("x" * 300))) is None
-    assert compress_body(encode_body(user(os.urandom(2000).hex()[:1100]))) is not None
-    assert compress_body(encode_body(user("x", metadata={"a": os.urandom(2000)}))) is None
+    member = wire.encode_member(1, 5, wire.FREE_FORM | wire.COMPRESSED, 0, smaller)
+    assert wire.body_of(member) == body
+    assert wire.decode_members([member, member_of(user("x"))])[0][0] == wire.decode_member(member)
+    assert wire.encode_body(wire.decode_member(member)) == body
+    assert wire.compress_body(wire.encode_body(user("x" * 300))) is None
+    assert wire.compress_body(wire.encode_body(user(os.urandom(2000).hex()[:1100]))) is not None
+    assert wire.compress_body(wire.encode_body(user("x", metadata={"a": os.urandom(2000)}))) is None
 
 
 @pytest.mark.parametrize("damage", ["cut", "longer", "too large", "no size"])
 def test_damaged_frames_are_corrupt(damage: str) -> None:
     zstandard = pytest.importorskip("zstandard")
-    body = encode_body(user("x" * 5000, id="m"))
-    smaller = compress_body(body) or b""
+    body = wire.encode_body(user("x" * 5000, id="m"))
+    smaller = wire.compress_body(body) or b""
     frames = {
         "cut": smaller[:-3],
         "longer": smaller + b"\0",
-        "too large": smaller[:3] + zstandard.compress(bytes(MAX_MESSAGE_BYTES + 1)),
+        "too large": smaller[:3] + zstandard.compress(bytes(wire.MAX_MESSAGE_BYTES + 1)),
         "no size": smaller[:3] + zstandard.ZstdCompressor(write_content_size=False).compress(body[3:]),
     }
     with pytest.raises(CorruptDataError):
-        decode_member(encode_member(1, 5000, COMPRESSED, 0, frames[damage]))
+        wire.decode_member(wire.encode_member(1, 5000, wire.COMPRESSED, 0, frames[damage]))
 
 
 def test_a_reader_without_zstd_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    member = encode_member(1, 5000, COMPRESSED, 0, compress_body(encode_body(user("x" * 5000))) or b"")
+    member = wire.encode_member(
+        1, 5000, wire.COMPRESSED, 0, wire.compress_body(wire.encode_body(user("x" * 5000))) or b""
+    )
     monkeypatch.setattr("redis_history.model._zstd._library", _zstd._library.__wrapped__)
     monkeypatch.setitem(sys.modules, "zstandard", None)
     monkeypatch.setitem(sys.modules, "compression.zstd", None)
-    for read in (decode_member, body_of, lambda member: decode_members([member])):
+    for read in (wire.decode_member, wire.body_of, lambda member: wire.decode_members([member])):
         with pytest.raises(MissingExtraError, match=r"redis_history\[zstd\]"):
             read(member)
 
@@ -245,4 +236,4 @@ def test_every_field_is_checked(kind: Any, name: str) -> None:
     structs[kind] = changed
     message = changed if kind is Message else user(structs[TextPart], participant=structs[Participant])
     with pytest.raises(InvalidMessageError):
-        encode_body(message)
+        wire.encode_body(message)
