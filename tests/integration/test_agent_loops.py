@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
-from agents import Agent, OpenAIChatCompletionsModel, RunConfig, Runner, SQLiteSession, function_tool
+from agents import Agent, OpenAIChatCompletionsModel, RunConfig, Runner, function_tool
 from openai import AsyncOpenAI
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai.messages import (
@@ -65,8 +65,8 @@ async def client(model: ModelServer) -> AsyncIterator[AsyncOpenAI]:
         yield client
 
 
-async def openai_agents(client: AsyncOpenAI, store: AsyncHistoryStore | None, kept: dict[str, Any], text: str) -> str:
-    session: Any = AgentsSession("c", store) if store else kept.setdefault("session", SQLiteSession("s"))
+async def openai_agents(client: AsyncOpenAI, store: AsyncHistoryStore, text: str) -> str:
+    session = AgentsSession("c", store)
     agent = Agent(name="a", model=OpenAIChatCompletionsModel("openai_agents", client), tools=[function_tool(add)])
     run = Runner.run_streamed(agent, text, session=session, run_config=RunConfig(tracing_disabled=True))
     async for _ in run.stream_events():
@@ -74,43 +74,17 @@ async def openai_agents(client: AsyncOpenAI, store: AsyncHistoryStore | None, ke
     return str(run.final_output)
 
 
-async def pydantic_ai(client: AsyncOpenAI, store: AsyncHistoryStore | None, kept: dict[str, Any], text: str) -> str:
+async def pydantic_ai(client: AsyncOpenAI, store: AsyncHistoryStore, text: str) -> str:
     agent = PydanticAgent(OpenAIChatModel("pydantic_ai", provider=OpenAIProvider(openai_client=client)))
     agent.tool_plain(add)
-    history = PydanticAIHistory("c", store) if store else None
-    before = await history.load() if history else kept.get("messages")
-    async with agent.run_stream(text, message_history=before) as run:
+    history = PydanticAIHistory("c", store)
+    async with agent.run_stream(text, message_history=await history.load()) as run:
         said = [part async for part in run.stream_text(delta=True)]
-    if history:
-        await history.append(run.new_messages())
-    kept["messages"] = run.all_messages()
+    await history.append(run.new_messages())
     return "".join(said)
 
 
 FRAMEWORKS = [openai_agents, pydantic_ai]
-
-
-@pytest.mark.filterwarnings("ignore:asynchronous generator .* was scheduled after:ResourceWarning")  # of httpx
-def test_many_turns_of_run_sync_on_one_session(server: RealServer, namespace: str, model: ModelServer) -> None:
-    """The SDK keeps its event loop between the turns, and ends its asynchronous generators after each."""
-    requests = []
-    session: Any
-    for session in (SQLiteSession("s"), AgentsSession("c", AsyncHistoryStore(server.url, namespace=namespace))):
-        http = httpx.AsyncClient(trust_env=False)
-        client = AsyncOpenAI(base_url=f"{model.url}/v1", api_key="k", max_retries=0, http_client=http)
-        agent = Agent(name="a", model=OpenAIChatCompletionsModel("m", client), tools=[function_tool(add)])
-        for text in ("Add 2 and 3", "Add 4 and 5", "And now?", "Add 6 and 7"):
-            result = Runner.run_sync(agent, text, session=session, run_config=RunConfig(tracing_disabled=True))
-        assert result.final_output == "13; 4 questions"
-        loop = asyncio.get_event_loop_policy().get_event_loop()
-        loop.run_until_complete(client.close())
-        requests.append([body["messages"] for _, _, body in model.requests])
-        model.requests.clear()
-    loop.run_until_complete(session._store.aclose())
-    loop.close()
-    asyncio.set_event_loop(None)
-    assert requests[0] == requests[1]
-    assert len(requests[0]) == 7
 
 
 def sent(model: ModelServer) -> list[tuple[str, list[Any]]]:
@@ -146,7 +120,7 @@ async def test_one_framework_goes_on_where_another_stopped(
 ) -> None:
     for turn, text in ((first, "Add 2 and 3"), (second, "Add 20 and 30"), (first, "And now?")):
         async with AsyncHistoryStore(server.url, namespace=namespace) as store:
-            await turn(client, store, {}, text)
+            await turn(client, store, text)
             messages = await store.get("c")
     whole = [*exchange(2, 3, 1), *exchange(20, 30, 2), ("user", None, "And now?", [])]
     names = [turn.__name__ for turn in (first, first, second, second, first)]
@@ -208,7 +182,7 @@ async def test_both_at_once_lose_nothing(
         return answer(body)
 
     model.answer = answer_together
-    runs = [turn(client, async_store, {}, f"Add 1 and {n}") for n, turn in enumerate(FRAMEWORKS)]
+    runs = [turn(client, async_store, f"Add 1 and {n}") for n, turn in enumerate(FRAMEWORKS)]
     answers = await asyncio.gather(*runs)
     assert [said.split(";")[0] for said in answers] == ["1", "2"]
     messages = await async_store.get("c")
@@ -220,5 +194,5 @@ async def test_both_at_once_lose_nothing(
     ]
     assert sorted(pairs) == [(one, [one]) for one in ("call_1_0", "call_1_1")], "each result is right after its call"
     for turn in FRAMEWORKS:
-        await turn(client, async_store, {}, "And now?")
+        await turn(client, async_store, "And now?")
     sent(model)
