@@ -8,10 +8,7 @@ import pytest
 from redis.exceptions import ConnectionError
 
 from redis_history import AsyncHistoryStore, HistoryStore, RetryPolicy, user
-from redis_history.errors import (
-    BackendUnavailableError,
-    OutcomeUnknownError,
-)
+from redis_history.errors import BackendUnavailableError, OutcomeUnknownError
 from tests.support.proxy import LossyProxy
 from tests.support.servers import RealServer, Start
 from tests.support.wire import SECOND

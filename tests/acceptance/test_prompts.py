@@ -2,11 +2,7 @@
 
 import pytest
 
-from redis_history import (
-    HistoryStore,
-    assemble_prompt,
-    user,
-)
+from redis_history import HistoryStore, assemble_prompt, user
 from tests.support.servers import Start
 
 

@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from redis_history import Compressor, HistoryStore, user
-from redis_history.errors import (
-    CapabilityError,
-)
+from redis_history.errors import CapabilityError
 from redis_history.operations import Clear, ScanConversations
 from redis_history.operations.documents import WriteDocuments
 from redis_history.operations.keys import Keyspace

@@ -7,12 +7,7 @@ from typing import Any
 
 import pytest
 
-from redis_history import (
-    AsyncHistoryStore,
-    Message,
-    assemble_prompt,
-    user,
-)
+from redis_history import AsyncHistoryStore, Message, assemble_prompt, user
 from redis_history.errors import ConfigurationError, InvalidConversationIdError, InvalidInputError
 
 

@@ -4,11 +4,7 @@ from typing import Any
 import pytest
 
 from redis_history import Conversation, assistant, system, tool_use, user
-from redis_history.errors import (
-    ConversationNotFoundError,
-    InvalidInputError,
-    RevisionConflictError,
-)
+from redis_history.errors import ConversationNotFoundError, InvalidInputError, RevisionConflictError
 from redis_history.operations.keys import Keyspace
 from tests.conformance.conftest import SOON, is_gone
 from tests.conftest import Servers

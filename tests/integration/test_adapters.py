@@ -16,12 +16,7 @@ from llama_index.core.base.llms.types import ChatMessage, ToolCallBlock
 from pydantic_ai.messages import ModelRequest, ModelResponse, ToolCallPart, ToolReturnPart, UserPromptPart
 
 from redis_history import AsyncHistoryStore, HistoryStore
-from redis_history.errors import (
-    InvalidConversationIdError,
-    RedisHistoryError,
-    StoreClosedError,
-    StoreTypeError,
-)
+from redis_history.errors import InvalidConversationIdError, RedisHistoryError, StoreClosedError, StoreTypeError
 from redis_history.integrations import (
     ag_ui,
     agent_framework,

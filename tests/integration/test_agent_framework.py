@@ -18,11 +18,7 @@ from msgspec.structs import replace
 from redis_history import AsyncHistoryStore, assistant, tool_result, tool_use, user
 from redis_history import tool as tool_message
 from redis_history.formats import Loss
-from redis_history.integrations.agent_framework import (
-    AgentFrameworkHistory,
-    from_agent_framework,
-    to_agent_framework,
-)
+from redis_history.integrations.agent_framework import AgentFrameworkHistory, from_agent_framework, to_agent_framework
 from tests.support.servers import until
 
 MESSAGES = [

@@ -12,14 +12,7 @@ from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart, ToolRetu
 from pydantic_ai.models.function import FunctionModel
 
 from redis_history import AsyncHistoryStore, HistoryStore, assistant, user
-from redis_history.integrations import (
-    agent_framework,
-    google_adk,
-    langchain,
-    llama_index,
-    openai_agents,
-    pydantic_ai,
-)
+from redis_history.integrations import agent_framework, google_adk, langchain, llama_index, openai_agents, pydantic_ai
 
 MODULES = [agent_framework, google_adk, langchain, llama_index, openai_agents, pydantic_ai]
 

@@ -13,17 +13,7 @@ import msgspec
 import pytest
 
 from redis_history.errors import CorruptDataError, InvalidMessageError, MessageTooLargeError, MissingExtraError
-from redis_history.model import (
-    Message,
-    Participant,
-    Source,
-    TextPart,
-    ToolUsePart,
-    UnknownPart,
-    _zstd,
-    user,
-    wire,
-)
+from redis_history.model import Message, Participant, Source, TextPart, ToolUsePart, UnknownPart, _zstd, user, wire
 from tests.support.members import member_of, stored
 
 NAN = float("nan")

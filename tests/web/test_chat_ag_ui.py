@@ -4,17 +4,7 @@ from typing import Any
 
 import pytest
 
-from redis_history import (
-    AsyncHistoryStore,
-    Participant,
-    assistant,
-    reasoning,
-    text,
-    tool,
-    tool_result,
-    tool_use,
-    user,
-)
+from redis_history import AsyncHistoryStore, Participant, assistant, reasoning, text, tool, tool_result, tool_use, user
 from tests.support.servers import until
 from tests.web.chatting import (
     CHAT,
