@@ -1,4 +1,4 @@
-"""Errors of redis-py: which are transient, and which error of redis_history a user gets."""
+"""Errors of redis-py: which are transient, and which error of redis_history a user gets. The copies of a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Parses the queries of people and models into terms. Every text is valid, and no syntax of the server gets through.
+"""Parses the queries of people and models into terms and times. Every text is valid, and no syntax of the server gets
+through.
 
 A term is a word, a "phrase in quotes" or the beginning of words*. A message matches if any term does. A phrase that no
 message has counts as its words. Words without a blank between them (a path, a code, an identifier) are a phrase, too.
