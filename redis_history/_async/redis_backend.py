@@ -477,13 +477,10 @@ class AsyncRedisBackend:
 
     async def _replies(self, calls: list[Call]) -> list[Any]:
         """The replies to repeatable calls, in one round trip, or two if the server lacks a script."""
-        replies: list[Any] = [NoScriptError()] * len(calls)
-        for with_source in (False, True):
-            indexes = [index for index, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
-            if indexes:
-                sent = [calls[index] for index in indexes]
-                commands = [call.words(with_source=with_source) for call in sent]
-                answers = raise_first(sent, await self._server.node.pipeline(commands))
-                for index, reply in zip(indexes, answers, strict=True):
-                    replies[index] = reply
-        return replies
+        replies = await self._server.node.pipeline([call.words() for call in calls])
+        unknown = [at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        if unknown:
+            again = await self._server.node.pipeline([calls[at].words(with_source=True) for at in unknown])
+            for at, reply in zip(unknown, again, strict=True):
+                replies[at] = reply
+        return raise_first(calls, replies)
