@@ -70,7 +70,7 @@ def has_own_results(message: Message) -> bool:
 def pieces_of(message: Message, *, every: bool) -> list[tuple[Message, int]]:
     """A message as several ones, each with the place of its first part: results of its own calls are apart. `every`:
     also those of tools that a provider ran itself."""
-    borders = list(_borders(message, every=every))
+    borders = list(_borders(message, every=every)) if len(message.parts) > 1 else ()
     if not borders:
         return [(message, 0)]
     ends = itertools.pairwise((0, *borders, len(message.parts)))

@@ -17,6 +17,7 @@ from redis_history._async.store import AsyncHistoryStore
 from redis_history._faces import answer_of
 from redis_history._sync.store import HistoryStore
 from redis_history.errors import MissingExtraError, RevisionConflictError, StoreTypeError
+from redis_history.formats._pairing import pieces_of
 from redis_history.model import Conversation, Message, Part, ToolResultPart
 from redis_history.model.ids import check_conversation_id
 from redis_history.operations import Preview
@@ -76,19 +77,23 @@ def ended(messages: Iterable[Message]) -> list[Message]:
 
 
 def with_shares(message: Message, count: int, changes: Mapping[int, tuple[Part, ...]]) -> tuple[Part, ...]:
-    """The parts of a message after changes to some of the `count` messages that a framework gets for it: one for each
-    tool result, then one for the rest. `changes` has the new parts of each of them, by index; () removes it."""
+    """The parts of a message after changes to some of the `count` messages that a framework gets for it: for each of
+    its pieces one for each tool result, then one for the rest. `changes` has the new parts of each of them, by index;
+    () removes it."""
     parts: list[Part] = []
-    results, rest = 0, len(message.tool_results)
-    for part in message.parts:
-        share = rest
-        if isinstance(part, ToolResultPart):
-            share, results = results, results + 1
-        if count == 1:
-            share = 0
-        parts += changes.get(share, (part,))
-        if share in changes:
-            changes = {**changes, share: ()}  # the new parts are in the place of the first old one
+    rest = -1
+    for piece, _ in pieces_of(message, every=True):
+        results, rest = rest + 1, rest + 1 + len(piece.tool_results)
+        for part in piece.parts:
+            share = rest
+            if isinstance(part, ToolResultPart):
+                share, results = results, results + 1
+            if count == 1:
+                share = 0
+            parts += changes.get(share, (part,))
+            if share in changes:
+                changes = {**changes, share: ()}  # the new parts are in the place of the first old one
+        rest -= len(piece.tool_results) == len(piece.parts)
     return tuple(parts)
 
 

@@ -28,6 +28,7 @@ from redis_history.formats import OnLoss
 from redis_history.formats._content import parsed
 from redis_history.formats._losses import Losses
 from redis_history.formats._notes import foreign_block, note_of, opaque, plain_text, stored_value, with_note
+from redis_history.formats._pairing import pieces_of
 from redis_history.integrations import _extras
 from redis_history.integrations._live import LiveReplies
 from redis_history.tools import SearchOptions
@@ -335,7 +336,8 @@ def _to_llama_index(message: Message, on_loss: OnLoss | None) -> Sequence[ChatMe
     if dump and tuple(_parts(dump)) == message.parts:
         return [ChatMessage.model_validate(dump)]
     with Losses(_FORM, on_loss) as losses:
-        return _built(message, losses)  # from another framework, or edited
+        pieces = pieces_of(message, every=True)  # from another framework, or edited
+        return [one for piece, losses.offset in pieces for one in _built(piece, losses)]
 
 
 def _parts(dump: dict[str, Any]) -> Iterator[Part]:

@@ -28,6 +28,7 @@ from redis_history.formats import OnLoss
 from redis_history.formats._content import parsed, split_data_url
 from redis_history.formats._losses import Losses
 from redis_history.formats._notes import foreign_block, note_of, opaque, stored_value, with_note
+from redis_history.formats._pairing import pieces_of
 from redis_history.integrations import _extras
 from redis_history.integrations._live import LiveReplies
 from redis_history.model.pairs import without_lone_results
@@ -148,7 +149,7 @@ def to_pydantic_ai(messages: Iterable[Message], *, on_loss: OnLoss | None = None
     dumps: list[dict[str, Any]] = []
     names: dict[str, str] = {}  # tool names by id, of the nearest earlier call
     with Losses(_FORM, on_loss) as losses:
-        for message in messages:
+        for message, losses.offset in (piece for one in messages for piece in pieces_of(one, every=True)):
             note = note_of(message, _FORM)
             parts = _text(message)
             if parts is None:

@@ -15,7 +15,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from llama_index.core.base.llms.types import ChatMessage, ToolCallBlock
 from pydantic_ai.messages import ModelRequest, ModelResponse, ToolCallPart, ToolReturnPart, UserPromptPart
 
-from redis_history import AsyncHistoryStore, HistoryStore
+from redis_history import AsyncHistoryStore, HistoryStore, text, tool_result, tool_use
 from redis_history.errors import InvalidConversationIdError, RedisHistoryError, StoreClosedError, StoreTypeError
 from redis_history.integrations import (
     ag_ui,
@@ -267,6 +267,25 @@ def test_tuples_come_back_as_lists_in_llama_index(store: HistoryStore) -> None:
     adapter.add_message("s", ChatMessage(role="assistant", blocks=[block], additional_kwargs=SIZE))
     [found] = adapter.get_messages("s")
     assert [found.blocks[0].tool_kwargs, found.additional_kwargs] == [{"size": [640, [4, 8]]}] * 2  # type: ignore[union-attr]
+
+
+@pytest.mark.proves("frameworks")
+def test_calls_and_results_within_a_reply_become_several_messages(store: HistoryStore) -> None:
+    """A result follows its call. One of the messages can be changed or removed."""
+    with store.stream("s", id="m") as reply:
+        for part in (tool_use("1", "f"), tool_result("1", "r"), text("so"), tool_use("2", "f"), tool_result("2", "x")):
+            reply.add(part)
+    turns = pydantic_ai.PydanticAIHistory("s", store).load_sync()
+    assert [[one.part_kind for one in turn.parts] for turn in turns] == [
+        *[["tool-call"], ["tool-return"], ["text", "tool-call"], ["tool-return"]]
+    ]
+    chat = langchain.LangChainHistory("s", store)
+    assert [one.type for one in chat.messages] == ["ai", "tool", "ai", "tool"]
+    chats = llama_index.LlamaIndexChatStore(store)
+    assert [one.role for one in chats.get_messages("s")] == ["assistant", "tool", "assistant", "tool"]
+    chats.delete_message("s", 2)
+    assert [one.type for one in chat.messages] == ["ai", "tool", "tool"]
+    assert [part.type for part in store.get("s")[0].parts] == ["tool_use", "tool_result", "tool_result"]
 
 
 def test_the_error_names_the_parameter_and_says_what_to_do() -> None:
