@@ -33,7 +33,9 @@ _PURPOSES: Final[dict[str, tuple[State, str]]] = {
 }
 #: A user without these writes nothing. With some rights to write, a script could end in the middle.
 _WRITES: Final = {"hset", "zadd", "rpush", "unlink"}
-_CLIENT_SEARCH: Final = "search in one conversation works, ranked by the client; search in all conversations does not"
+#: A worker compacts without these.
+_REPLIES: Final = {"append", "strlen", "exists", "zpopmin"}
+_CLIENT_SEARCH: Final = "searches read and rank the newest messages in the client"
 
 
 class Finding(Struct, frozen=True):
@@ -195,6 +197,8 @@ def _rights(answers: Answers, where: Where) -> _Result:
         return "ok", f"scripts run; {user} has all rights of {role}", None
     if set(missing.get("writing", ())) >= _WRITES and "reading" not in missing:
         return "limited", f"{user} may read, and not write, as a reader", "redis-history doctor --acl tenant"
+    if set(missing.get("writing", ())) >= _REPLIES and not {"reading", "compacting"} & answers.missing.keys():
+        return "limited", f"{user} may read and compact, as a worker", "redis-history doctor --acl tenant"
     state = min((_PURPOSES[purpose][0] for purpose in missing), key=("problem", "limited", "ok").index)
     needs = "; ".join(f"{_PURPOSES[purpose][1]}: {', '.join(names)}" for purpose, names in missing.items())
     rules = dict.fromkeys(f"+{name}" for names in missing.values() for name in names)
@@ -209,6 +213,8 @@ def _notifications(server: Capabilities, answers: Answers, where: Where) -> _Res
     if server.notifications is False and answers.settable:
         text = "off; the first subscriber turns them on until the server restarts"
         return "ok", text, None if where.private else where.config(*setting)
+    if server.doorbell == "publish" and "publish" not in (answers.missing or {}).get("compacting", ()):
+        return "ok", "not needed: stores of this user publish their changes, and subscribers see them at once", None
     text = "off, and this user may not turn them on: subscribers see changes within some seconds"
     if server.notifications is None:
         text = "unknown, as this user may not read the setting; if off, subscribers see changes within some seconds"
@@ -234,18 +240,22 @@ def _search(server: Capabilities, answers: Answers, where: Where, stored: bool) 
         return "limited", text, "use database 0: the path /0 of the URL"
     if server.search_module == "search 8.0.0":
         return "limited", "search 8.0.0 has a bug: it sometimes returns no results", "upgrade to Redis 8.0.1 or newer"
+    is_operator = "indexing" not in (answers.missing or {})
+    reindex = "redis-history reindex" if is_operator else "ask an operator to run: redis-history reindex"
+    if index is None and not is_operator:
+        return "limited", f"{module}, but no index, and this user may not make one: {_CLIENT_SEARCH}", reindex
     if index is None:
         if stored:
-            return "limited", f"{module}, but no index: searches find nothing", "redis-history reindex"
+            return "limited", f"{module}, but no index: searches find nothing", reindex
         return "ok", f"{module}; the first call of a store creates the index", None
     text = f"{module}, {index.documents:,} messages in the index ({_describe(answers.form)})"
     if not index.complete:
         text += f", still being built: {100 * index.share:.0f} %"
-        return "limited", text, "wait: until then, search in all conversations may fail"
+        return "limited", text, "wait: until then, searches in all conversations read the newest messages"
     if answers.failures:
-        return "limited", f"{text}; {answers.failures:,} could not be indexed", "redis-history reindex"
+        return "limited", f"{text}; {answers.failures:,} could not be indexed", reindex
     if stored and not index.documents:
-        return "limited", f"{text}, though there are conversations", "redis-history reindex"
+        return "limited", f"{text}, though there are conversations", reindex
     return "ok", text, None
 
 

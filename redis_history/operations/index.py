@@ -107,7 +107,7 @@ def use_index(settings: Settings, *, lost: bool = False) -> Steps[None]:
         if index.form.required:
             raise CapabilityError(
                 f"search='require', but this server has no search ({found}): use Redis 8, Redis Stack or "
-                "RediSearch, and database 0; or search='auto', which ranks one conversation at a time without it"
+                "RediSearch, and database 0; or search='auto', which ranks the newest messages itself without it"
             )
         if index.works is not False:
             _logger.info("no search on this server (%s); the store ranks conversations itself", found)

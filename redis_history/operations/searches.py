@@ -165,8 +165,8 @@ class Searcher(Struct, frozen=True):
         share = yield from self._ask_server(MakeIndex(self.options.search_wait))
         if share is None:
             raise CapabilityError(
-                "reindex needs a server with search (Redis 8, Redis Stack, RediSearch; database 0); without it, "
-                "searches read the conversations and need no index"
+                "reindex needs a server with search (Redis 8, Redis Stack, RediSearch; database 0), and a user with "
+                "the rights of an operator; without an index, searches read the conversations"
             )
         seen: set[str] = set()
         documents = done = 0

@@ -96,16 +96,30 @@ def test_the_fix_for_missing_rights_works(own_server: Start) -> None:
 @pytest.mark.proves("doctor")
 def test_the_lines_of_roles(own_server: Start) -> None:
     server = own_server(options=("--notify-keyspace-events", "Kl"))
-    for role in ("reader", "tenant"):
+    roles = {
+        "reader": ("limited", "reader may read, and not write"),
+        "writer": ("limited", "writer lacks rights that are needed to use a search index: hscan, ft.info, ft.search"),
+        "worker": ("limited", "worker may read and compact, as a worker"),
+        "tenant": ("ok", "scripts run; tenant has all rights of a tenant"),
+        "operator": ("ok", "scripts run; operator has all rights of an operator"),
+    }
+    found = {}
+    for role, (state, detail) in roles.items():
         [line] = run("--url", server.url, "--namespace", "ü", "doctor", "--acl", role).stdout.splitlines()
         with server.client() as client:
             client.execute_command("ACL", "SETUSER", *line.split()[1:])
-        done = run("--url", f"unix://{role}:change-me@{server.socket}", "--namespace", "ü", "--json", "doctor")
-        rights = next(one for one in done.lines if one["check"] == "rights")
-        assert rights["state"] == ("ok" if role == "tenant" else "limited")
-        assert rights["detail"].startswith(
-            "scripts run; tenant" if role == "tenant" else "reader may read, and not write"
-        )
+        url = f"unix://{role}:change-me@{server.socket}"
+        found[role] = examined(url, "--namespace", "ü")
+        assert found[role]["rights"]["state"] == state
+        assert found[role]["rights"]["detail"].startswith(detail)
+        assert found[role]["notifications"]["state"] == ("limited" if role == "reader" else "ok")
+    advice, fix = found["tenant"]["search"]["fix"].split(": ")
+    assert advice == "ask an operator to run"
+    refused = run("--url", f"unix://tenant:change-me@{server.socket}", "--namespace", "ü", *fix.split()[1:])
+    assert "a user with the rights of an operator" in refused.stderr
+    run("--url", url, "--namespace", "ü", *fix.split()[1:])
+    found["tenant"] = examined(f"unix://tenant:change-me@{server.socket}", "--namespace", "ü")
+    assert found["tenant"]["search"]["state"] == "ok"
     clustered = run("--url", "redis+cluster://a:1,b:2", "doctor", "--acl", "writer").stdout
     assert clustered.startswith("user writer on >change-me ")
     assert "+cluster|slots" in clustered
