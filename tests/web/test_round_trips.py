@@ -63,13 +63,13 @@ class Count:
 @pytest.fixture
 def count(monkeypatch: pytest.MonkeyPatch) -> Count:
     counted = Count()
-    send = AsyncRedisBackend._send
+    send = AsyncRedisBackend._exchange
 
     async def counting(self: Any, *arguments: Any, **options: Any) -> Any:
         counted.trips += 1
         return await send(self, *arguments, **options)
 
-    monkeypatch.setattr(AsyncRedisBackend, "_send", counting)
+    monkeypatch.setattr(AsyncRedisBackend, "_exchange", counting)
     return counted
 
 
