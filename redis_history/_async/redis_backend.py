@@ -362,7 +362,7 @@ class AsyncRedisBackend:
 
     def _finish_work(self, wait: float) -> None:
         """Finish the work of processes that were killed, when `wait` seconds have passed."""
-        steps = finish_work(self._settings.keyspace)
+        steps = finish_work(self._settings)
         self._postpone(steps, next(steps), wait)
 
     async def _primaries(self) -> list[AsyncNode]:

@@ -363,7 +363,7 @@ class RedisBackend:
 
     def _finish_work(self, wait: float) -> None:
         """Finish the work of processes that were killed, when `wait` seconds have passed."""
-        steps = finish_work(self._settings.keyspace)
+        steps = finish_work(self._settings)
         self._postpone(steps, next(steps), wait)
 
     def _primaries(self) -> list[Node]:

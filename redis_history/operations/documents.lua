@@ -4,6 +4,8 @@
 --       10 epoch when they were read; '' if this call has appended them   11 revision when they were read or appended
 --       12 how many messages, then for each its field of the state and its id;
 --       then for each its document: how many fields and values, and these
+--       Without messages: a name in KEYS[5], the unfinished work of the bucket. Then it lets more documents end with their
+--       conversation, or removes those of one that has already ended, and returns 1 if there are more.
 --
 -- Returns how many were written. Skips messages that were removed or changed since they were read: the writer of the change
 -- has written the document, or the next search will. Skips former summaries: the messages they replaced have documents.
@@ -16,6 +18,28 @@ for i = 1, count do
   marks[i] = '^' .. ARGV[12 + 2 * i]
 end
 local known = redis.call('HMGET', state, unpack(fields))
+if count == 0 then
+  if moving(token) then return 0 end
+  local prefix, newest = string.match(redis.call('HGET', KEYS[5], ARGV[13]) or '', '^(.*) (%d+)$')
+  if prefix and known[2] and documents_of(known[2]) == prefix then
+    if known[3] and redis.call('HGET', state, 'y') then renew_documents(known[2], clock(), known[3]) end
+    if redis.call('HGET', state, 'y') then return 1 end
+  elseif prefix then
+    local sequences, left = {}, math.max(0, newest - 250)
+    for sequence = left + 1, newest do
+      sequences[#sequences + 1] = sequence
+      sequences[#sequences + 1] = -sequence
+    end
+    for i, sequence in ipairs(sequences) do sequences[i] = prefix .. format('%.0f', sequence) end
+    if #sequences > 0 then attempt('UNLINK', unpack(sequences)) end
+    if left > 0 then
+      redis.call('HSET', KEYS[5], ARGV[13], prefix .. ' ' .. format('%.0f', left))
+      return 1
+    end
+  end
+  redis.call('HDEL', KEYS[5], ARGV[13])
+  return 0
+end
 -- A conversation that was deleted since, and created again, may have other messages with the same ids.
 if not known[1] or ARGV[10] ~= '' and ARGV[10] ~= known[1] then return 0 end
 -- A document that is made where its slot arrives would be in the way of the one that is still to come.

@@ -11,7 +11,7 @@ from redis_history.model import Message
 from redis_history.model.ids import new_token
 from redis_history.operations.base import ByNode, Call, OnConversation, Op, Steps, as_is, change_header, field_of, plain
 from redis_history.operations.fetch import Fetch
-from redis_history.operations.keys import ConversationKeys, Keyspace
+from redis_history.operations.keys import ConversationKeys
 from redis_history.operations.scripts import PLACES, WRITING, load_script
 from redis_history.operations.settings import Settings
 from redis_history.search.redisearch import document
@@ -67,8 +67,10 @@ def mark(keys: ConversationKeys) -> Steps[None]:
             progress, extra = reply, [key for key in extra if not key.startswith(b"rhd2")]  # the archive stays
 
 
-def finish_work(keyspace: Keyspace) -> Steps[None]:
-    """Finishes the work of interrupted calls: removes search documents, and marks those of moved messages."""
+def finish_work(settings: Settings) -> Steps[None]:
+    """Finishes the work of interrupted calls: removes search documents, marks those of moved messages, and lets those
+    of conversations with a new time to live end with them."""
+    keyspace = settings.keyspace
     cursors = dict.fromkeys(keyspace.pending_work(), b"0")
     while cursors:
         replies = yield [plain(b"HSCAN", key, cursor, b"COUNT", b"100") for key, cursor in cursors.items()]
@@ -77,9 +79,20 @@ def finish_work(keyspace: Keyspace) -> Steps[None]:
             for name in fields[::2]:
                 if name.startswith(b"="):
                     yield from mark(keyspace.keys_of(keyspace.name_to_id(name[1:])))
+                elif name.startswith(b"+"):
+                    yield from _renew(name, settings)
                 else:
                     yield from _purge(key, name)
         cursors = {key: cursor for key, cursor in cursors.items() if cursor != b"0"}
+
+
+def _renew(name: bytes, settings: Settings) -> Steps[None]:
+    """Lets the documents of a long conversation end with it, in chunks."""
+    keys = settings.keyspace.keys_of(settings.keyspace.name_to_id(name[1:]))
+    args = [*change_header(new_token(), settings, keys), b"", b"0", b"0", name]
+    left = True
+    while left:
+        [left] = yield [Call(DOCUMENTS, (*keys.writing, keys.pending_work), args, as_is)]
 
 
 def _purge(pending_work: bytes, name: bytes) -> Steps[None]:

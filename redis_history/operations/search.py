@@ -217,7 +217,7 @@ class SearchAll(Struct, Op[SearchMatches | None], frozen=True):
 
     def ask(self, settings: Settings, index: SearchIndex) -> Steps[SearchMatches | None]:
         if self.filters.archived is not None:
-            yield Upkeep(finish_work(settings.keyspace))
+            yield Upkeep(finish_work(settings))
         for _ in range(_MOVES):
             state = yield from fill_index(settings, self.seconds)
             if state is None or not state.complete:

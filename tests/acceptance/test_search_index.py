@@ -301,6 +301,26 @@ def test_all_documents_end_with_a_conversation_that_gets_a_ttl_late(
         assert all(0 < life <= 90_000 for life in lives)
 
 
+@pytest.mark.proves("index-expiry", "ttl")
+@pytest.mark.parametrize("ttl", [60, 0.5])
+def test_many_documents_end_with_a_conversation_that_gets_a_ttl_late(
+    own_server: Callable[..., RealServer], ttl: float
+) -> None:
+    """Another process gives the rest an end, or removes them if the conversation has ended before."""
+    server = own_server()
+    with HistoryStore(server.url) as store, HistoryStore(server.url, ttl=ttl) as ending:
+        filled(store, 5_000)
+        store.compact("c", through="4499", summary="gist")
+        ending.append("c", user("word", id="last"))
+    with server.client() as client, HistoryStore(server.url) as later:
+        if ttl < 1:
+            wait_until(lambda: not client.keys("*:c:m"), "it to expire")
+        later.get("c")
+        lives = [client.pttl(key) for key in client.scan_iter(match="rhd2:*", count=1000)]
+        assert len(lives) == (0 if ttl < 1 else 5_002)
+        assert all(0 < life <= 90_000 for life in lives)
+
+
 @pytest.mark.proves("index")
 def test_documents_that_expired_too_soon_are_written_again(own_server: Callable[..., RealServer]) -> None:
     server = own_server()

@@ -85,7 +85,7 @@ local function use_documents()
 
   -- Lets documents live on with their conversation. A long one is renewed by its changes in turns, its live messages first,
   -- then its archives, the newest last; what that misses, the next search in the conversation writes anew. Until all have
-  -- got the end of another time to live the turns are longer: nothing else removes documents that have none, or a late one.
+  -- got the end of another time to live the turns are longer, and the rest is noted as unfinished work.
   function renew_documents(generation, now, ttl, changed)
     local known = redis.call('HMGET', state, 'd', 'y', 's', 'w')
     local needed = math.floor(now / 1000) + ttl
@@ -125,6 +125,7 @@ local function use_documents()
       end
     until left <= 0
     redis.call('HSET', state, 'y', rank .. ' ' .. ends .. (archive == '' and '' or ' ' .. archive))
+    if not known[1] then note_unfinished('+' .. ARGV[5], prefix .. ' ' .. redis.call('HGET', state, 'q')) end -- documents.lua
   end
 
   -- Lets archives live half as long again as their conversation, so that not every change must renew them.
