@@ -18,6 +18,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
+from msgspec.structs import replace
+
 from redis_history import model
 from redis_history.errors import InvalidMessageError
 from redis_history.formats._format import Format
@@ -44,6 +46,22 @@ def ui_message_of(messages: list[model.Message]) -> Json:
     format_ = _VercelAI()
     with Losses(format_.form, lambda loss: None) as losses:
         return format_.write_ui_message(messages, losses)
+
+
+def with_responses(message: model.Message, responses: Mapping[str, Json]) -> model.Message | None:
+    """A message with responses of the user to its requests for approval, by their ids. None: it has none of these."""
+    parts, found = list(message.parts), False
+    for at, part in enumerate(parts):
+        note = _VercelAI().note(part)
+        approval = note.get("set", {}).get("approval")
+        if type(part) is not model.ToolUsePart or type(approval) is not dict or approval.get("id") not in responses:
+            continue
+        found = True
+        if note.get("state") == "approval-requested":
+            responded = note["set"] | {"approval": approval | responses[approval["id"]]}
+            note = {**note, "set": responded, "state": "approval-responded"}
+            parts[at] = replace(part, provider_meta={**(part.provider_meta or {}), _VercelAI.form: note})
+    return replace(message, parts=tuple(parts)) if found else None
 
 
 class _VercelAI(Format):

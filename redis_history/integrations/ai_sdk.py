@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator
 from typing import Any, Final
 
 import orjson
@@ -61,11 +61,16 @@ async def ui_message_stream(
 
 
 async def chunks_of(
-    store: AsyncHistoryStore, conversation_id: str, *, message_id: str | None = None, **options: Any
+    store: AsyncHistoryStore,
+    conversation_id: str,
+    *,
+    message_id: str | None = None,
+    calls: Collection[str] = (),
+    **options: Any,
 ) -> AsyncIterator[list[Chunk]]:
     """The chunks of `ui_message_stream` that are known at the same time, together. `message_id`: of the UI message of
-    the client that the answer continues; None: it is a new one."""
-    writer = _Writer(message_id)
+    the client that the answer continues, which has these `calls`; None: it is a new one."""
+    writer = _Writer(message_id, calls)
     async for answer in follow_answer(store, conversation_id, **options):
         yield list(writer.chunks(answer))
 
@@ -86,8 +91,9 @@ def frame(chunk: Chunk) -> bytes:
 class _Writer:
     """Writes what a UI message has more than what was written."""
 
-    def __init__(self, message_id: str | None) -> None:
+    def __init__(self, message_id: str | None, calls: Collection[str]) -> None:
         self._message_id = message_id
+        self._calls = calls
         self._started = False
         self._in_step = False
         self._parts: list[_Part] = []
@@ -114,7 +120,7 @@ class _Writer:
         for index, block in enumerate(blocks):
             kind = block["type"]
             if index == len(self._parts):
-                self._parts.append(_Part(str(index), block))
+                self._parts.append(_Part(str(index), block, is_known=block.get("toolCallId") in self._calls))
                 if kind == "step-start" or not self._in_step:
                     if self._in_step:
                         yield {"type": "finish-step"}
@@ -142,11 +148,11 @@ class _Writer:
 class _Part:
     """The written text of one part of a UI message."""
 
-    def __init__(self, id_: str, block: Chunk) -> None:
+    def __init__(self, id_: str, block: Chunk, *, is_known: bool) -> None:
         self._id = id_
         self._kind = block["type"], block.get("toolCallId")
         self._sent = ""
-        self._written: set[str] = set()
+        self._written = {"input"} if is_known else set[str]()  # only the result of a call of the client is new
 
     def is_of(self, block: Chunk) -> bool:
         return self._kind == (block["type"], block.get("toolCallId"))

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from typing import Any, Final, Literal, TypeVar
 from weakref import WeakValueDictionary
 
@@ -20,7 +21,8 @@ from redis_history._async.runs import AsyncRun
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._validation import check_choice, check_function, check_seconds, check_text, is_coroutine_function
 from redis_history.compaction.summaries import try_in_thread
-from redis_history.errors import RedisHistoryError, RunStopped
+from redis_history.errors import RedisHistoryError, RevisionConflictError, RunStopped
+from redis_history.formats.vercel_ai import with_responses
 from redis_history.integrations._extras import check_store, with_content
 from redis_history.model import Message, Position
 from redis_history.model.runs import RunInfo
@@ -295,11 +297,30 @@ class ChatEndpoints(Guarded):
         known = {one.id for one in stored}
         added = [*new_results(asked.results, stored), *(one for one in authored[:-1] if one.id not in known)]
         added += authored[-1:]
+        if asked.responses:
+            answered, is_new = await self._respond(asked)
+            if not added:
+                return answered, not is_new
         if not added:
             given = _given(asked, stored)
             return given, given is not None
         done = await store.append_many(chat, added)
         return done[-1].message, all(one.duplicate for one in done)
+
+    async def _respond(self, asked: Asked) -> tuple[Message | None, bool]:
+        """Store responses of the user to requests for approval. Returns the message with the last of these requests,
+        and whether a response is new."""
+        is_new = False
+        while True:
+            snapshot = await self._store.snapshot(asked.conversation_id, limit=LISTED)
+            found = [(one, with_responses(one, asked.responses)) for one in snapshot.messages]
+            changed = next((new for one, new in found if new not in (one, None)), None)
+            if changed is None:
+                return next((new for _, new in reversed(found) if new is not None), None), is_new
+            with suppress(RevisionConflictError):  # somebody else may have responded: read again
+                revision = snapshot.cursor.revision
+                await self._store.update_message(asked.conversation_id, changed, expected_revision=revision)
+                is_new = True
 
     async def _is_copy(self, asked: Asked, run: RunInfo) -> bool:
         """Whether a run answers an earlier copy of this request."""

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
-from msgspec import Meta, Struct, ValidationError, convert
+from msgspec import Meta, Struct, ValidationError, convert, to_builtins
 
 from redis_history._async.store import AsyncHistoryStore
 from redis_history.formats import from_vercel_ai, to_vercel_ai
@@ -26,10 +26,11 @@ LISTED: Final = 1000
 class Asked(Struct):
     """A request for an answer.
 
-    `messages` are to be stored; `results` too, if their calls wait for one. `replaces`: the id of the message
+    `messages` are to be stored; `results` too, if their calls wait for one; and `responses` to requests for approval,
+    by the ids of these. `replaces`: the id of the message
     after which everything is removed, and which `messages` changes, if there are any. `fork`: the id of a new
     conversation for this, a fork up to that message; the present one stays as it is. `run_id`: of the protocol.
-    `message_id`: of the message of the client that the answer continues.
+    `message_id`: of the message of the client that the answer continues, which has these `calls`.
     """
 
     conversation_id: str
@@ -39,6 +40,8 @@ class Asked(Struct):
     fork: str | None = None
     run_id: str | None = None
     message_id: str | None = None
+    calls: frozenset[str] = frozenset()
+    responses: Mapping[str, dict[str, Any]] = {}
 
 
 def new_results(results: Sequence[Message], stored: Sequence[Message]) -> list[Message]:
@@ -114,6 +117,14 @@ class _Options(Struct, rename="camel"):
     fork: str | None = None
 
 
+class _Response(Struct, omit_defaults=True):
+    """What a user says to a request for approval of a call."""
+
+    id: str
+    approved: bool
+    reason: str | None = None
+
+
 class _UiRequest(_Options, rename="camel", kw_only=True):
     """The body of a request of the AI SDK. Other fields are the application's own."""
 
@@ -145,7 +156,14 @@ class AiSdk(Protocol):
         found = from_vercel_ai([last])
         if last.get("role") == "user":
             return Asked(given.id, found, replaces=given.message_id, fork=given.fork)
-        return Asked(given.id, results=[one for one in found if one.tool_results], message_id=last["id"])
+        responded = [part.get("approval") for part in last["parts"] if part.get("state") == "approval-responded"]
+        return Asked(
+            given.id,
+            results=[one for one in found if one.tool_results],
+            responses={one.id: to_builtins(one) for one in (_converted(given, _Response) for given in responded)},
+            message_id=last["id"],
+            calls=frozenset(call.id for one in found for call in one.tool_uses),
+        )
 
     async def resumed_after(self, chat: str) -> Position | None:
         """The stream replaces one UI message of the client: that which is being written, or else the last one. An
@@ -167,7 +185,8 @@ class AiSdk(Protocol):
     async def stream(
         self, asked: Asked, run_id: str | None, after: Position | None, *, resumed: bool
     ) -> AsyncGenerator[bytes, None]:
-        options: dict[str, Any] = {"run_id": run_id, "after": after, "whole": resumed, "message_id": asked.message_id}
+        options: dict[str, Any] = {"run_id": run_id, "after": after, "whole": resumed}
+        options |= {"message_id": asked.message_id, "calls": asked.calls}
         async for chunks in ai_sdk.chunks_of(self._store, asked.conversation_id, **options):
             yield b"".join(map(ai_sdk.frame, chunks))
         yield ai_sdk.DONE

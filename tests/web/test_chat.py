@@ -499,6 +499,41 @@ async def test_a_repeated_result_is_answered_once(serve: Any, store: AsyncHistor
     assert len(await store.get(CHAT)) == 4
 
 
+@pytest.mark.parametrize("response", [{"approved": True}, {"approved": False, "reason": "too much"}])
+async def test_a_response_to_a_request_for_approval(
+    serve: Any, store: AsyncHistoryStore, response: dict[str, Any]
+) -> None:
+    """What `addToolApprovalResponse` sends: nothing but the response is stored, and the agent is called again."""
+    call = {"type": "tool-pay", "toolCallId": "c", "input": {"sum": 3}}
+    request = {**call, "state": "approval-requested", "approval": {"id": "ap"}}
+
+    async def answer(run: Any) -> None:
+        *_, last = to_vercel_ai(await store.get(run.conversation_id))
+        if last["role"] == "user":
+            await run.append_many(from_vercel_ai([{"id": "a", "role": "assistant", "parts": [request]}]))
+        elif last["parts"][0]["approval"].get("approved"):
+            await run.append(tool(tool_result("c", "paid")))
+        else:
+            await run.append(assistant(f"It is {last['parts'][0]['approval'].get('reason')}."))
+
+    client = await serve(answer)
+    await ask(client, asked("Pay!"))
+    [_, message] = (await client.get(f"/{PATH}/messages")).json()
+    assert message["parts"] == [request]
+    given = {**request, "state": "approval-responded", "approval": {"id": "ap", **response}}
+    body = asked("") | {"messages": [message | {"parts": [given | {"input": {"sum": 4}}]}], "messageId": "a"}
+    chunks = await ask(client, body)
+    assert await ask(client, body) == chunks  # a copy
+    assert chunks[0] == {"type": "start", "messageId": "a"}
+    output = {"state": "output-available", "output": "paid"} if response["approved"] else {}
+    if output:  # the client has the call
+        assert [one["type"] for one in chunks if one["type"].startswith("tool")] == ["tool-output-available"]
+    else:
+        assert text_in(chunks) == "It is too much."
+    [_, message] = (await client.get(f"/{PATH}/messages")).json()
+    assert message["parts"][0] == given | output
+
+
 async def test_only_messages_of_users_are_edited(serve: Any, store: AsyncHistoryStore) -> None:
     client = await serve(speaker(store))
     reply = (await ask(client, asked("Hello")))[0]["messageId"]
