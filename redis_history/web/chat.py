@@ -24,7 +24,7 @@ from redis_history.compaction.summaries import try_in_thread
 from redis_history.errors import RedisHistoryError, RevisionConflictError, RunStopped
 from redis_history.formats.vercel_ai import with_responses
 from redis_history.integrations._extras import check_store, with_content
-from redis_history.model import Message, Position
+from redis_history.model import Conversation, Message, Position
 from redis_history.model.runs import RunInfo
 from redis_history.web._feed import Feed
 from redis_history.web._http import EndSignals, EventStream, Refused, answer, bad_input, failure, json_body
@@ -70,7 +70,7 @@ class ChatEndpoints(Guarded):
     "read", "append", "fork", "stop" or "delete"; see `Action`. A message needs "append", and with AG-UI also "read", as
     streams contain the conversation. To edit a message, or to answer it again, also needs "delete", unless it is in a
     fork, and "stop" while an answer is being written. `participant(request)` returns the signed-in user, the author of
-    the messages. `agent_name`: of the runs. `busy`: what happens to a message while an answer is being written: "queue"
+    the messages, whose id becomes the owner (`user_id`) of a new chat. `agent_name`: of the runs. `busy`: what happens to a message while an answer is being written: "queue"
     answers it afterwards, if that ends within `wait` seconds; "refuse" rejects it with status 409.
 
     When the application stops, its streams are cut immediately, so that clients reconnect to another process. Answers
@@ -304,6 +304,11 @@ class ChatEndpoints(Guarded):
         if not added:
             given = _given(asked, stored)
             return given, given is not None
+        author = added[-1].participant
+        if author is not None:
+            record = await store.create_conversation(Conversation(chat, user_id=author.id), exist_ok=True)
+            if record.user_id != author.id:  # perhaps somebody else has begun it after the first check
+                await self.check(http, chat, "append")
         done = await store.append_many(chat, added)
         return done[-1].message, all(one.duplicate for one in done)
 

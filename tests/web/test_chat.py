@@ -176,6 +176,33 @@ async def test_regenerate_and_edit_in_a_fork_leave_the_conversation(serve: Any, 
     assert (await client.post("", json=asked("x", "u2", messageId="unknown", fork="f"))).status_code == 404
 
 
+async def test_a_new_chat_and_its_forks_belong_to_the_user_who_began_it(serve: Any, store: AsyncHistoryStore) -> None:
+    """Of two users who begin a chat at the same moment, only one does."""
+    both = asyncio.Barrier(2)
+
+    async def authorize(request: Any, conversation_id: str, action: str) -> bool:
+        found = await store.get_conversation(conversation_id)
+        if found is None and conversation_id == "new":
+            await both.wait()
+        return found is None or found.user_id == request.headers["user"]
+
+    def participant(request: Any) -> Participant:
+        return Participant("user", request.headers["user"])
+
+    client = await serve(speaker(store), authorize=authorize, participant=participant)
+    client.headers["user"] = "ann"
+    await ask(client, asked("Hello"))
+    await ask(client, asked("Hello", trigger="regenerate-message", fork="b"))
+    assert {one.conversation_id for one in await store.list_conversations(user_id="ann")} == {CHAT, "b"}
+    assert (await client.get(f"/{PATH}/messages", headers={"user": "bob"})).status_code == 403
+    bodies = {name: asked(name, name, id="new") for name in ("ann", "bob")}
+    sent = (client.post("", json=body, headers={"user": name}) for name, body in bodies.items())
+    assert sorted(one.status_code for one in await asyncio.gather(*sent)) == [200, 403]
+    question, record = (await store.get("new"))[0], await store.get_conversation("new")
+    assert record is not None
+    assert record.user_id == question.text
+
+
 async def test_a_fork_needs_its_rights(serve: Any, store: AsyncHistoryStore) -> None:
     refused = {(CHAT, "fork")}
     client = await serve(speaker(store), authorize=lambda request, chat, action: (chat, action) not in refused)
