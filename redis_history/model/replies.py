@@ -23,6 +23,13 @@ from redis_history.model.rows import part_of, row_of
 #: A writer without a sign of life for this many seconds is dead.
 LEASE_SECONDS: Final = 6.0
 
+
+def counts_as_alive(seconds: float) -> bool:
+    """Whether the lease of a writer, which ends in so many seconds, is valid. One that lasts longer than any is that of
+    a clock which was set back since; a living writer renews it."""
+    return 0 < seconds <= LEASE_SECONDS
+
+
 _TEXT: Final = 1
 _PART: Final = 2
 _HEAD: Final = 4

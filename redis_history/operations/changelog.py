@@ -40,7 +40,7 @@ from redis_history.events import (
     RunChanged,
 )
 from redis_history.model import Message, Position
-from redis_history.model.replies import Progress, read_records
+from redis_history.model.replies import Progress, counts_as_alive, read_records
 from redis_history.model.runs import RunInfo
 
 _logger = logging.getLogger("redis_history")
@@ -208,10 +208,10 @@ def recover(
         progress[reply.position.sequence] = before.after(pieces, before.size + len(reply.content))
     if run is not None and (run != known_run if known_run is not UNSET else run.is_active):
         events.append(RunChanged(run=run, **common))
-    lives = [reply.lives for reply in replies if reply.lives > 0]
+    lives = [reply.lives for reply in replies if counts_as_alive(reply.lives)]
     if expires is not None:
         lives.append(expires)
-    dead = tuple(reply.position for reply in replies if reply.lives <= 0)
+    dead = tuple(reply.position for reply in replies if not counts_as_alive(reply.lives))
     return Changes(events, False, progress, min(lives, default=None), dead, run)
 
 

@@ -21,7 +21,7 @@ from redis_history.errors import (
 from redis_history.model import Message, Part, Position
 from redis_history.model._caps import MAX_MESSAGE_BYTES
 from redis_history.model.ids import new_token
-from redis_history.model.replies import LEASE_SECONDS, grown, read_records
+from redis_history.model.replies import LEASE_SECONDS, counts_as_alive, grown, read_records
 from redis_history.model.wire import encode_body
 from redis_history.operations import refusals
 from redis_history.operations.base import (
@@ -143,9 +143,10 @@ def with_content(message: Message, content: bytes, lives: float, settings: Setti
         message = grown(message, read_records(content))
     except CorruptDataError as error:
         _logger.error("message %r: %s", message.id[:80], error)
+    seconds = lives / 1000
     return (
         Current(message)
-        if lives > 0 or settings.outage.excuses(lives / 1000)
+        if counts_as_alive(seconds) or (seconds <= 0 and settings.outage.excuses(seconds))
         else Current(replace(message, status="interrupted"), len(content))
     )
 

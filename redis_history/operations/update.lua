@@ -48,6 +48,12 @@ if asked == 'reply' or asked == 'settle' then
            reply[4] <= math.floor(now / 1000) and redis.call('STRLEN', content_of_reply(state, reply[1])) == tonumber(of))
     ends = ends and (not reply or could_renew(reply[4], LEASE, math.floor(now / 1000)))
     if ends and reply then settled = reply[1] end
+    for i, one in ipairs(replies_in(known[13])) do
+      if one[2] == sequence and one[4] > now / 1000 + LEASE then -- the clock was set back
+        local record = reply_record(one[1], sequence, timestamp, now)
+        redis.call('HSET', state, '~', string.sub(known[13], 1, 33 * i - 33) .. record .. string.sub(known[13], 33 * i + 1))
+      end
+    end
   end
   if not ends then return unchanged(seen, true, {'unknown'}) end
 end

@@ -18,6 +18,7 @@ from redis_history.model import TextPart
 from redis_history.model.replies import record_of
 from redis_history.operations import GrowReply, TakeRun
 from redis_history.operations.append import Append
+from tests.faults.deployments import Clock, compiler
 from tests.support.forks import Forked, write_replies
 from tests.support.proxy import LossyProxy
 from tests.support.servers import RealServer, Start, lasting, wait_until, wait_until_replicated
@@ -288,6 +289,24 @@ def test_a_summary_is_not_taken_for_the_reply_that_it_replaced(
             found = reader.get("c")
         assert [one.id for one in found] in (["1", "2"], ["1", "2", "r"])
         assert [one.is_summary for one in reader.get("c")] == [True]
+
+
+@pytest.mark.proves("live")
+@pytest.mark.full
+@pytest.mark.skipif(not compiler(), reason="there is no C compiler, which makes the clock")
+@pytest.mark.parametrize("subscribed", [False, True])
+def test_a_reply_of_a_dead_writer_ends_although_the_clock_was_set_back(subscribed: bool) -> None:
+    server, clock = RealServer("plain"), Clock()
+    server.environment = clock.environment
+    clock.set(600.0)
+    with closing(server.start()), HistoryStore(server.url) as store, store.subscribe("c") as subscription:
+        store.backend.execute(Append.of_reply("c", "assistant", {"id": "r"}))
+        clock.set(0.0)
+        if subscribed:
+            wait_until(lambda: isinstance(subscription.get(timeout=10), ReplyEnded), "its end")
+        else:
+            assert store.get_message("c", "r").status == "streaming", "its writer may live"
+            wait_until(lambda: store.get_message("c", "r").status == "interrupted", "its end")
 
 
 @pytest.mark.proves("live", "runs")
