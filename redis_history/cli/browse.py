@@ -145,22 +145,27 @@ def show_command(
 
     Prints the messages in order, with local times. With --json, each line is a message with all its fields.
     """
-    filters = {option: value or None for option, value in filters.items()} | {"include_archived": archived}
+    filters = {option: value or None for option, value in filters.items()}
+    first = filters["since"]
     with open_store(context) as store:
         record = existing(store, conversation)
         more = False
         if everything:
-            messages = store.iter(conversation, **filters)
+            messages = store.iter(conversation, **filters, include_archived=archived)
         else:
-            found = store.get(conversation, limit=limit + 1, **filters)
+            found = store.get(conversation, limit=limit + 1, **filters, include_archived=archived)
             more, messages = len(found) > limit, iter(found[-limit:])
+            if more and (place := found[-limit].position):
+                first = Position(place.timestamp, place.sequence - 1)
         if context.json:
             for message in messages:
                 context.emit(to_json(message))
         else:
             screen = console()
             _print_record(screen, record, store.get_run(conversation))
-            options: dict[str, Any] = {"archived": _archive_of(store, conversation)} if archived else {}
+            options: dict[str, Any] = {}
+            if archived:
+                options["archived"] = _archive_of(store.iter(conversation, **{**filters, "since": first}))
             if record.revision > record.message_count:  # there were other changes than appends
                 options["edited"] = frozenset(
                     event.message_id for event in _log(store, conversation) if isinstance(event, events.MessageUpdated)
@@ -188,11 +193,20 @@ def _print_record(screen: Console, record: Conversation, run: RunInfo | None) ->
     screen.print()
 
 
-def _archive_of(store: HistoryStore, conversation_id: str) -> Callable[[Message], bool]:
-    """Returns whether a message is archived: it is not among the live ones, and not newer than these."""
-    live = {one.id: one.position for one in store.iter(conversation_id)}
-    newest = max(filter(None, live.values()), default=Position(0, 0))
-    return lambda message: message.id not in live and (message.position or newest) <= newest
+def _archive_of(live: Iterator[Message]) -> Callable[[Message], bool]:
+    """Returns whether a message, of those in order, is archived: it is not among the live ones, and not newer."""
+    following, here = next(live, None), dict[str, Position]()
+
+    def is_archived(message: Message) -> bool:
+        nonlocal following, here
+        place = message.position or Position(0, 0)
+        while following is not None and following.position is not None and following.position <= place:
+            here = {name: one for name, one in here.items() if one == following.position}
+            here[following.id] = following.position
+            following = next(live, None)
+        return message.id not in here and (following is not None or place <= max(here.values(), default=place))
+
+    return is_archived
 
 
 @define("log")

@@ -182,6 +182,20 @@ def test_archived_messages_are_marked(store: HistoryStore, on: Any) -> None:
         assert len(on("--json", "search", "suitcase", *options).lines) == found
 
 
+def test_few_archived_messages_are_shown_without_reading_all(store: HistoryStore, server: RealServer, on: Any) -> None:
+    store.append_many("c", [user("x" * 1000, timestamp=number, id=str(number)) for number in range(1000)])
+    store.compact("c", through="9", summary="Ten were said.")
+    store.append("c", user("Late.", timestamp=9.5))
+
+    def sent() -> int:
+        return server.watcher.info("stats")["total_net_output_bytes"]
+
+    before = sent()
+    shown = on("show", "c", "--archived", "--before", "1970-01-01T00:00:10Z", "--limit", "3").stdout
+    assert re.findall(r"(archived|Ten were|Late)", shown) == ["archived", "Ten were", "Late"]
+    assert sent() - before < 200_000
+
+
 def harmless(text: str) -> bool:
     """Whether a terminal shows it, and does nothing else."""
     text = plain(text)
