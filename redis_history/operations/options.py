@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, Protocol, get_args
 
 from msgspec import UNSET, Struct, UnsetType
 
-from redis_history._validation import check_choice, check_function, check_integer, check_seconds
+from redis_history._validation import MAX_INTEGER, check_choice, check_function, check_integer, check_seconds
 from redis_history.errors import ConfigurationError, MissingExtraError
 from redis_history.model._zstd import check_zstd
 from redis_history.search.words import check_language
@@ -88,7 +88,7 @@ class Options(Struct, frozen=True):
     def __post_init__(self) -> None:
         check_choice(self.durability, "durability", get_args(Durability))
         check_seconds(self.durability_timeout, "durability_timeout", most=MAX_DURABILITY_TIMEOUT)
-        check_integer(self.log_length, "log_length", 1)
+        check_integer(self.log_length, "log_length", 1, MAX_INTEGER)
         check_seconds(self.poll_interval, "poll_interval", 0, above=True)
         check_seconds(self.ttl, "ttl", most=MAX_TTL, optional=True)
         for name in ("max_messages", "max_conversations"):
