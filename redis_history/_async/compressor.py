@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from redis_history import errors
 from redis_history import operations as ops
-from redis_history._async._runtime import Job, Signal, SummarizerCall, in_thread, is_cancelled, spawn
+from redis_history._async._runtime import Job, Signal, SummarizerCall, completed, in_thread, is_cancelled, spawn
 from redis_history._async.reading import scan_conversations
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._validation import check_function, check_integer
@@ -189,11 +189,14 @@ class AsyncCompressor:
             if self._workers:  # an error, or the task was cancelled
                 self._stop_at = time.monotonic()
                 self._wake()
-            for job in jobs:
-                await job.stop()
-            self._signals = []
-            self._running, self._stop_at = False, None
+            await completed(partial(self._end, jobs))
         return self.stats
+
+    async def _end(self, jobs: list[Job]) -> None:
+        for job in jobs:
+            await job.stop()
+        self._signals = []
+        self._running, self._stop_at = False, None
 
     async def _look_once(self, control: Signal) -> None:
         self._work.take_rested()

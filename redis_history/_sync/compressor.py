@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from redis_history import errors
 from redis_history import operations as ops
-from redis_history._sync._runtime import Job, Signal, SummarizerCall, in_thread, is_cancelled, spawn
+from redis_history._sync._runtime import Job, Signal, SummarizerCall, completed, in_thread, is_cancelled, spawn
 from redis_history._sync.reading import scan_conversations
 from redis_history._sync.store import HistoryStore
 from redis_history._validation import check_function, check_integer
@@ -190,11 +190,14 @@ class Compressor:
             if self._workers:  # an error, or an interrupt
                 self._stop_at = time.monotonic()
                 self._wake()
-            for job in jobs:
-                job.stop()
-            self._signals = []
-            self._running, self._stop_at = False, None
+            completed(partial(self._end, jobs))
         return self.stats
+
+    def _end(self, jobs: list[Job]) -> None:
+        for job in jobs:
+            job.stop()
+        self._signals = []
+        self._running, self._stop_at = False, None
 
     def _look_once(self, control: Signal) -> None:
         self._work.take_rested()

@@ -2,13 +2,15 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+import anyio
 import pytest
 
 from redis_history import Message, system, user
-from redis_history.errors import StoreClosedError
+from redis_history.errors import InvalidInputError, StoreClosedError
 from redis_history.operations import ReadPage, TakeRun
 from redis_history.types import CompressionProgress
 from tests.conformance.conftest import Awaitable
@@ -99,6 +101,33 @@ async def test_a_cancelled_run_is_cancelled(stores: Any) -> None:
     with pytest.raises(asyncio.CancelledError):
         await work
     assert compressor.stats.working == 0
+
+
+async def test_a_compressor_runs_again_after_a_cancelled_scope_of_anyio(stores: Any) -> None:
+    store = stores()
+    if isinstance(store, Awaitable):
+        pytest.skip("a thread is not cancelled")
+    await fill(store)
+    scope = anyio.CancelScope()
+
+    async def waits(messages: Sequence[Message], previous: str | None) -> str:
+        if scope.cancel_called:
+            return "x"
+        scope.cancel()
+        await asyncio.Event().wait()
+        return ""
+
+    compressor = compressor_of(store, waits, concurrency=2)
+    with scope:
+        await compressor.run()
+
+    async def runs_again() -> bool:
+        with suppress(InvalidInputError):  # until its workers have ended
+            await compressor.run_once()
+            return True
+        return False
+
+    await until(runs_again)
 
 
 async def test_a_summary_without_gain_is_reported_and_not_repeated(store: Any) -> None:
