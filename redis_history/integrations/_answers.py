@@ -55,14 +55,15 @@ async def follow_answer(
     run_id: str | None = None,
     after: Position | None = None,
     whole: bool = False,
+    replaces: bool = False,
     heartbeat: float = 10.0,
 ) -> AsyncIterator[Answer]:
     """The states of an answer from its start: at each change, and every `heartbeat` seconds.
 
     `run_id`: of this run, which may still wait for its turn; None: of the active run, without one nothing. `after`: the
     position of the message that it answers; None: the answer began with its run. `whole`: with what former runs have
-    written after that. A run that disappears, because the conversation expires or is deleted, and a run that never
-    begins end the answer, too.
+    written after that; `replaces`: it replaces that. A run that disappears, because the conversation expires or is
+    deleted, and a run that never begins end the answer, too.
     """
     async with store.subscribe(conversation_id) as changes:
         # The first read tells the subscription which run there is; later ones are events.
@@ -72,7 +73,7 @@ async def follow_answer(
             if run is None or not run.is_active:
                 return
             run_id = run.run_id
-        follower = _Follower(store, conversation_id, run_id, after, whole=whole)
+        follower = _Follower(store, conversation_id, run_id, after, whole=whole, replaces=replaces)
         if run is not None:
             await follower.see(run)
         while True:
@@ -91,13 +92,14 @@ async def follow_answer(
 
 class _Follower:
     def __init__(
-        self, store: AsyncHistoryStore, conversation_id: str, run_id: str, after: Position | None, *, whole: bool
-    ) -> None:
+        self, store: AsyncHistoryStore, conversation_id: str, run_id: str, after: Position | None, *, whole: bool,
+        replaces: bool,
+    ) -> None:  # fmt: skip
         self._store = store
         self._conversation_id = conversation_id
         self._run_id = run_id
         self._after = after
-        self._whole = whole
+        self._whole, self._replaces = whole, replaces
         self._known: dict[str, Message] = {}
         self._run: RunInfo | None = None
         self._next: RunInfo | None = None  # the run that began after it
@@ -115,9 +117,12 @@ class _Follower:
         return Answer(messages, self._run, self.done, self._precedes)
 
     def _precedes(self, message: Message) -> bool:
+        return self._is_apart(message) or (self._is_older(message) and not self._replaces)
+
+    def _is_apart(self, message: Message) -> bool:
         if message.role not in _ROLES or message.position is None or message.is_summary:
             return True
-        return message.position <= self._after if self._after is not None else self._is_older(message)
+        return self._after is not None and message.position <= self._after
 
     def _is_older(self, message: Message) -> bool:
         run = self._run
@@ -126,7 +131,7 @@ class _Follower:
         return message.timestamp < run.started_at or _is_before(message, run)  # a restore stores old messages anew
 
     def _belongs(self, message: Message) -> bool:
-        if self._precedes(message) or (self._next is not None and not _is_before(message, self._next)):
+        if self._is_apart(message) or (self._next is not None and not _is_before(message, self._next)):
             return False
         return self._whole or not self._is_older(message)
 

@@ -58,9 +58,10 @@ async def events(
 
 async def events_of(
     store: AsyncHistoryStore, conversation_id: str, run_id: str | None, after: model.Position | None,
-    protocol_run_id: str | None, snapshot: bool,
+    protocol_run_id: str | None, snapshot: bool, replaces: bool = False,
 ) -> AsyncIterator[list[core.BaseEvent]]:  # fmt: skip
-    """The `events` that are known at the same time, together."""
+    """The `events` that are known at the same time, together. `replaces`: the answer replaces what former runs have
+    written after the message."""
     writer: _Writer | None = None
 
     async def shown(answer: Answer) -> core.MessagesSnapshotEvent:
@@ -69,7 +70,7 @@ async def events_of(
         known = [own.get(one.id, one) for one in stored if one.id in own or answer.precedes(one)]
         return core.MessagesSnapshotEvent(messages=to_ag_ui(known))
 
-    async for answer in follow_answer(store, conversation_id, run_id=run_id, after=after):
+    async for answer in follow_answer(store, conversation_id, run_id=run_id, after=after, replaces=replaces):
         found: list[core.BaseEvent] = []
         if writer is not None and writer.is_outdated(answer):
             found += [*writer.ends, await shown(answer)]

@@ -227,8 +227,9 @@ class AgUi(Protocol):
     async def stream(
         self, asked: Asked, run_id: str | None, after: Position | None, *, resumed: bool
     ) -> AsyncGenerator[bytes, None]:
-        snapshot = resumed or asked.replaces is not None  # the client may have what is replaced
+        replaces = asked.replaces is not None
+        snapshot = resumed or replaces  # the client may have what is replaced
         chat = asked.conversation_id
-        async for events in self._form.events_of(self._store, chat, run_id, after, asked.run_id, snapshot):
+        async for events in self._form.events_of(self._store, chat, run_id, after, asked.run_id, snapshot, replaces):
             encoded = (event.model_dump_json(by_alias=True, exclude_none=True).encode() for event in events)
             yield b"".join(b"data: " + event + b"\n\n" for event in encoded)

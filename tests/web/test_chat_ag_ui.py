@@ -191,3 +191,30 @@ async def test_a_snapshot_has_what_is_edited_while_it_is_written(
     kept = ["[removed]"] if change == "edit" else []
     assert [one["content"] for one in found[1]["messages"]] == ["Hello", *kept, "first "]
     assert ag_ui_text(found) == "last"
+
+
+async def test_a_snapshot_has_the_answer_to_the_message_before(serve: Any, store: AsyncHistoryStore) -> None:
+    """It was written while the message of the client waited, so after it."""
+    one, two = Gate(), Gate()
+
+    async def answer(run: Any) -> None:
+        if one.open.is_set():
+            await after_a_secret(two)(run)
+        else:
+            one.begun.set()
+            await one.open.wait()
+            await run.append(assistant("To one."))
+
+    client = await serve(answer, protocol="ag-ui")
+    asking = await one.begin(client, run_input(said("u1", "One")))
+    async with client.stream("POST", "", json=run_input(said("u2", "Two"))) as response:
+        one.open.set()
+        events = chunks_of(response)
+        while (await anext(events)).get("delta") != "first ":
+            pass
+        await hide_the_secret(store, "edit")
+        while (event := await anext(events))["type"] != "MESSAGES_SNAPSHOT":
+            pass
+        two.open.set()
+        assert [one["content"] for one in event["messages"]] == ["One", "Two", "To one.", "[removed]", "first "]
+    await asking
