@@ -318,10 +318,10 @@ class ChatEndpoints(Guarded):
         is_new = False
         while True:
             snapshot = await self._store.snapshot(asked.conversation_id, limit=LISTED)
-            found = [(one, with_responses(one, asked.responses)) for one in snapshot.messages]
+            found = ((one, with_responses(one, asked.responses)) for one in snapshot.messages)
             changed = next((new for one, new in found if new not in (one, None)), None)
             if changed is None:
-                return next((new for _, new in reversed(found) if new is not None), None), is_new
+                return _given(asked, snapshot.messages), is_new
             with suppress(RevisionConflictError):  # somebody else may have responded: read again
                 revision = snapshot.cursor.revision
                 await self._store.update_message(asked.conversation_id, changed, expected_revision=revision)
@@ -380,10 +380,16 @@ class ChatEndpoints(Guarded):
 
 
 def _given(asked: Asked, stored: list[Message]) -> Message | None:
-    """The last stored message that has results for the same calls as a request."""
+    """The last stored message that has results for the same calls as a request, or responses to the same requests for
+    approval."""
     calls = {result.tool_use_id for one in asked.results for result in one.tool_results}
-    given = (one for one in reversed(stored) if calls.intersection(part.tool_use_id for part in one.tool_results))
-    return next(given, None)
+
+    def is_given(one: Message) -> bool:
+        return bool(calls.intersection(part.tool_use_id for part in one.tool_results)) or (
+            with_responses(one, asked.responses) == one
+        )
+
+    return next(filter(is_given, reversed(stored)), None)
 
 
 class _Route(BaseRoute):

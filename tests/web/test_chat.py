@@ -538,19 +538,26 @@ async def test_a_response_to_a_request_for_approval(
         *_, last = to_vercel_ai(await store.get(run.conversation_id))
         if last["role"] == "user":
             await run.append_many(from_vercel_ai([{"id": "a", "role": "assistant", "parts": [request]}]))
-        elif last["parts"][0]["approval"].get("approved"):
+            return
+        gate.begun.set()
+        await gate.open.wait()
+        if last["parts"][0]["approval"].get("approved"):
             await run.append(tool(tool_result("c", "paid")))
         else:
             await run.append(assistant(f"It is {last['parts'][0]['approval'].get('reason')}."))
 
-    client = await serve(answer)
+    gate = Gate()
+    client, strict = await serve(answer), await serve(answer, busy="refuse")
     await ask(client, asked("Pay!"))
     [_, message] = (await client.get(f"/{PATH}/messages")).json()
     assert message["parts"] == [request]
     given = {**request, "state": "approval-responded", "approval": {"id": "ap", **response}}
     body = asked("") | {"messages": [message | {"parts": [given | {"input": {"sum": 4}}]}], "messageId": "a"}
-    chunks = await ask(client, body)
-    assert await ask(client, body) == chunks  # a copy
+    asking = await gate.begin(client, body)
+    async with strict.stream("POST", "", json=body) as copy:
+        gate.open.set()
+        chunks = [chunk async for chunk in chunks_of(copy)]
+    assert chunks == await asking
     assert chunks[0] == {"type": "start", "messageId": "a"}
     output = {"state": "output-available", "output": "paid"} if response["approved"] else {}
     if output:  # the client has the call
