@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from dataclasses import fields
+from datetime import datetime
+from functools import cache
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, get_type_hints
 
 from redis_history import (
     AsyncHistoryStore,
@@ -36,8 +39,19 @@ from redis_history.tools import SearchOptions
 from redis_history.types import Part, Role
 
 try:
+    from pydantic import TypeAdapter
     from pydantic_ai import Tool
-    from pydantic_ai.messages import BaseToolCallPart, BaseToolReturnPart, ModelMessage, ModelMessagesTypeAdapter
+    from pydantic_ai.messages import (
+        BaseToolCallPart,
+        BaseToolReturnPart,
+        ModelMessage,
+        ModelMessagesTypeAdapter,
+        ModelRequest,
+        ModelResponse,
+        SystemPromptPart,
+        UserPromptPart,
+    )
+    from pydantic_ai.messages import TextPart as ModelTextPart
 except ImportError as error:
     raise _extras.missing("pydantic-ai", error) from error
 
@@ -50,7 +64,12 @@ _FORM = "pydantic_ai"
 #: From Pydantic AI's provider names to the format whose provider signed the thinking.
 _SIGNED_BY = {"anthropic": "anthropic", "openai": "openai_responses", "mistral": "mistral", "google": "gemini"}
 _MODEL_PARTS = ("text", "thinking", "tool-call")
-_TEXTS = {"user": "user-prompt", "assistant": "text", "system": "system-prompt"}
+#: The classes of a message of one text.
+_TEXTS: dict[Role, tuple[Any, Any]] = {
+    "user": (ModelRequest, UserPromptPart),
+    "system": (ModelRequest, SystemPromptPart),
+    "assistant": (ModelResponse, ModelTextPart),
+}
 _KINDS: dict[str, Role] = {"system-prompt": "system", "user-prompt": "user"}
 
 
@@ -146,22 +165,27 @@ def from_pydantic_ai(messages: Iterable[ModelMessage]) -> list[Message]:
 def to_pydantic_ai(messages: Iterable[Message], *, on_loss: OnLoss | None = None) -> list[ModelMessage]:
     """Convert to Pydantic AI's messages. Its own messages are restored exactly. `on_loss` is called with each `Loss`:
     content of other frameworks that Pydantic AI cannot represent."""
-    dumps: list[dict[str, Any]] = []
+    found: list[Any] = []  # messages, and what Pydantic AI validates
     names: dict[str, str] = {}  # tool names by id, of the nearest earlier call
     with Losses(_FORM, on_loss) as losses:
         for message, losses.offset in (piece for one in messages for piece in pieces_of(one, every=True)):
             note = note_of(message, _FORM)
-            parts = _text(message)
-            if parts is None:
-                names |= {part.id: part.name for part in message.tool_uses}
-                parts = list(_to_parts(message, names, losses))
+            inside = note.get("inside")
+            if not inside and (built := _built(message, note)) is not None:
+                found.append(built)
+                continue
+            names |= {part.id: part.name for part in message.tool_uses}
+            parts = list(_to_parts(message, names, losses))
             kind = "response" if message.role == "assistant" else "request"
-            if note.get("inside") and dumps and dumps[-1]["kind"] == kind:
-                dumps[-1]["parts"] += parts
-            elif parts or not message.parts:
-                dumps.append({**note.get("around", {"kind": kind}), "parts": parts})
+            if inside and found:
+                last = found[-1] if isinstance(found[-1], dict) else vars(found[-1])
+                if last["kind"] == kind:
+                    found[-1] = {**last, "parts": [*last["parts"], *parts]}
+                    continue
+            if parts or not message.parts:
+                found.append({**note.get("around", {"kind": kind}), "parts": parts})
     try:
-        return ModelMessagesTypeAdapter.validate_python(dumps)
+        return ModelMessagesTypeAdapter.validate_python(found)
     except ValueError as error:
         raise InvalidMessageError(f"this version of Pydantic AI cannot read a stored message: {error}") from error
 
@@ -248,15 +272,38 @@ def _item(item: Any, meta: dict[str, Any] | None) -> Part:
     return TextPart(text="", provider_meta=meta)  # the first part keeps the original
 
 
-def _text(message: Message) -> list[dict[str, Any]] | None:
-    """The result of `_to_parts` for most messages, one text of Pydantic AI, in a fraction of the time."""
-    if len(message.parts) != 1 or type(part := message.parts[0]) is not TextPart or not part.provider_meta:
+def _built(message: Message, note: Mapping[str, Any]) -> ModelMessage | None:
+    """The message of Pydantic AI for one text, as most are, in half the time of its validation; None for any other."""
+    classes = _TEXTS.get(message.role)
+    if classes is None or len(message.parts) != 1 or type(part := message.parts[0]) is not TextPart:
         return None
-    note = part.provider_meta.get(_FORM)
-    kind = note.get("part_kind") if isinstance(note, Mapping) else None
-    if kind != _TEXTS.get(message.role) or "content" in note or "inside" in note:  # type: ignore[operator]
+    whole, piece = classes
+    try:
+        parts = [piece(content=part.text, **_arguments(piece, note_of(part, _FORM)))]
+        return whole(parts=parts, **_arguments(whole, note.get("around", {})))  # type: ignore[no-any-return]
+    except (KeyError, TypeError, ValueError):  # it has other fields, or cannot be read
         return None
-    return [{**note, "content": part.text}]  # type: ignore[dict-item]
+
+
+def _arguments(kind: Any, dump: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a class for fields of its JSON. Those of any text, and defaults, need no validation."""
+    texts, defaults, readers = _fields(kind)
+    arguments = {}
+    for name, value in dump.items():
+        if type(value) is str and name in texts:
+            arguments[name] = value
+        elif value != defaults.get(name):
+            arguments[name] = readers[name](value)
+    return arguments
+
+
+@cache
+def _fields(kind: Any) -> tuple[set[str], dict[str, Any], dict[str, Any]]:
+    """The fields of a class that take any text, the defaults, and what reads a field from JSON."""
+    hints = get_type_hints(kind)
+    own = {one.name: one.default for one in fields(kind)}
+    readers = {name: TypeAdapter(hints[name]).validate_python for name in own}
+    return {name for name in own if hints[name] == str | None}, own, {**readers, "timestamp": datetime.fromisoformat}
 
 
 def _to_parts(message: Message, names: Mapping[str, str], losses: Losses) -> Iterator[dict[str, Any]]:

@@ -1,5 +1,7 @@
 """Pydantic AI: its own messages come back equal, and those of other frameworks are converted."""
 
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -19,6 +21,7 @@ from pydantic_ai.messages import (
     ToolReturnPart,
     UserPromptPart,
 )
+from pydantic_ai.usage import RequestUsage
 
 from redis_history import (
     AsyncHistoryStore,
@@ -32,7 +35,7 @@ from redis_history import (
     tool_use,
     user,
 )
-from redis_history.errors import InvalidConversationIdError
+from redis_history.errors import InvalidConversationIdError, InvalidMessageError
 from redis_history.formats import to_anthropic
 from redis_history.integrations.pydantic_ai import PydanticAIHistory, from_pydantic_ai, to_pydantic_ai
 from tests.support.servers import until
@@ -80,6 +83,13 @@ EVERY = [
         provider_details={"n": 2**70},
     ),
     ModelRequest(parts=[ToolReturnPart("f", {"n": 2**70}, tool_call_id="1", metadata={"n": 2**70})]),
+    ModelRequest(parts=[UserPromptPart("Well?")], run_id="r", metadata={"n": [1]}, state="interrupted"),
+    ModelResponse(
+        parts=[TextPart("Done", id="t", provider_name="openai", provider_details={"phase": "final"})],
+        usage=RequestUsage(input_tokens=3, output_tokens=1, details={"audio": 0}, cost=Decimal("0.02")),
+        timestamp=datetime(2026, 1, 2, tzinfo=timezone(timedelta(hours=2))),
+        finish_reason="stop",
+    ),
 ]
 # Its own JSON form makes another class of binary content that is a picture.
 EVERY = ModelMessagesTypeAdapter.validate_json(ModelMessagesTypeAdapter.dump_json(EVERY))
@@ -91,6 +101,7 @@ async def test_everything_comes_back_equal(store: HistoryStore, async_store: Asy
     await history.append(EVERY[:2])
     await history.append(EVERY[2:])
     assert await history.load() == PydanticAIHistory("c", store).load_sync() == EVERY
+    assert ModelMessagesTypeAdapter.dump_json(await history.load()) == ModelMessagesTypeAdapter.dump_json(EVERY)
     stored = store.get("c")
     assert [message.role for message in stored[:4]] == ["system", "user", "assistant", "tool"]
     assert [use.input for use in stored[2].tool_uses] == [{"q": 1}, {"q": 2}, {}, "broken {"]
@@ -132,6 +143,15 @@ def test_messages_of_other_frameworks() -> None:
     assert isinstance(returned, ToolReturnPart)
     assert (returned.tool_name, returned.content, returned.tool_call_id) == ("find", "rain", "c")
     assert [(loss.message_id, loss.part) for loss in losses] == [("u", 1), ("a", 0), ("odd", 0)]
+
+
+def test_a_message_of_a_newer_version_is_reported() -> None:
+    [stored] = from_pydantic_ai([ModelRequest(parts=[UserPromptPart("Hi")], run_id="r")])
+    for change in ({"state": "new"}, {"run_id": 5}, {"timestamp": "soon"}):
+        around = {**stored.provider_meta["pydantic_ai"]["around"], **change}
+        newer = msgspec.structs.replace(stored, provider_meta={"pydantic_ai": {"around": around}})
+        with pytest.raises(InvalidMessageError, match="cannot read a stored message"):
+            to_pydantic_ai([stored, newer])
 
 
 async def test_a_limit_leaves_out_results_whose_call_was_cut_off(
