@@ -192,7 +192,9 @@ def to_pydantic_ai(messages: Iterable[Message], *, on_loss: OnLoss | None = None
 
 def _from_dump(dump: dict[str, Any]) -> Iterator[Message]:
     around = {key: value for key, value in dump.items() if key != "parts" and value is not None}
-    note: dict[str, Any] = {"around": around}
+    if around.get("state") == "complete":  # the default
+        del around["state"]
+    note: dict[str, Any] = {"around": around} if around.keys() > {"kind"} else {}
     role: Role | None = None
     parts: list[Part] = []
     for raw in dump["parts"]:
