@@ -56,6 +56,7 @@ _ROLES: dict[str, Role] = {
 _PLAIN: dict[MessageRole, Role] = {
     MessageRole.USER: "user", MessageRole.SYSTEM: "system", MessageRole.ASSISTANT: "assistant"
 }  # fmt: skip
+_GIVEN = {role: given for given, role in _PLAIN.items()}
 #: The kinds of files, and the fields with their types.
 _FILES = {"image": "image_mimetype", "audio": "format", "video": "video_mimetype"}
 
@@ -330,8 +331,9 @@ def _all(messages: Iterable[Message], on_loss: OnLoss | None) -> list[ChatMessag
 
 
 def _to_llama_index(message: Message, on_loss: OnLoss | None) -> Sequence[ChatMessage]:
-    if message.role != "tool" and (text := plain_text(message, _FORM)) is not None:
-        return [ChatMessage(role=MessageRole(message.role), blocks=[TextBlock(text=text)])]
+    role = _GIVEN.get(message.role)
+    if role is not None and (text := plain_text(message, _FORM)) is not None:
+        return [ChatMessage(role=role, blocks=[TextBlock(text=text)])]
     dump = dict(note_of(message, _FORM))
     if dump and tuple(_parts(dump)) == message.parts:
         return [ChatMessage.model_validate(dump)]
