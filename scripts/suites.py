@@ -8,13 +8,15 @@ pass with the framework's own class pass with the adapter, and the names of the 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import subprocess
 import sys
 import tempfile
 import uuid
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -123,13 +125,18 @@ def pydantic_ai(url: str) -> None:
 
     run = Agent.iter
 
-    def stored(self: Any, *arguments: Any, message_history: Any = None, **options: Any) -> Any:
-        if message_history:
-            with HistoryStore(url, namespace=namespace(uuid.uuid4())) as store:
-                history = PydanticAIHistory("s", store)
-                history.append_sync(message_history)
-                message_history = history.load_sync()
-        return run(self, *arguments, message_history=message_history, **options)
+    def loaded(messages: Any) -> Any:
+        with HistoryStore(url, namespace=namespace(uuid.uuid4())) as store:
+            history = PydanticAIHistory("s", store)
+            history.append_sync(messages)
+            return history.load_sync()
+
+    @asynccontextmanager
+    async def stored(self: Any, *arguments: Any, message_history: Any = None, **options: Any) -> AsyncIterator[Any]:
+        if message_history:  # in a thread: the tests refuse calls that block their loop
+            message_history = await asyncio.to_thread(loaded, message_history)
+        async with run(self, *arguments, message_history=message_history, **options) as found:
+            yield found
 
     put("iter", stored, Agent)
 
