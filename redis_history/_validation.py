@@ -6,7 +6,8 @@ import inspect
 import math
 import os
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import tzinfo
 from typing import Final, NoReturn
 
@@ -26,6 +27,15 @@ def refuse(value: object, name: str, rule: str, error: _Error = ConfigurationErr
     """Raises `error`: `name` must be `rule`, not `value`."""
     shown = repr(value)
     raise error(f"{name} must be {rule}, not {shown if len(shown) <= _SHOWN else shown[:_SHOWN] + '…'}")
+
+
+@contextmanager
+def named(name: str) -> Iterator[None]:
+    """Errors of the block begin with the name of the parameter."""
+    try:
+        yield
+    except InvalidInputError as error:
+        raise type(error)(f"{name}: {error}") from error.__cause__
 
 
 def check_time_zone(value: tzinfo) -> tzinfo:

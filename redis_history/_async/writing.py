@@ -319,7 +319,7 @@ class AsyncWriting:
         """
         check_conversation_id(conversation_id)
         new_id = new_message_id() if new_id is None else new_id
-        check_conversation_id(new_id)
+        check_conversation_id(new_id, "new_id")
         end = None if through is None else through_of(through)
         return await self._publish(new_id, forks.fork(conversation_id, new_id, end))
 
@@ -372,7 +372,9 @@ class AsyncWriting:
         """
         check_conversation_id(conversation_id)
         condition = ops.Precondition.of(expected_revision)
-        expanded = await self._write(ops.Expand(conversation_id, check_message_id(summary_id), precondition=condition))
+        expanded = await self._write(
+            ops.Expand(conversation_id, check_message_id(summary_id, "summary_id"), precondition=condition)
+        )
         if expanded is None:
             raise errors.MessageNotFoundError(
                 f"{summary_id[:64]!r} is not the live summary of conversation {conversation_id[:80]!r}"

@@ -314,7 +314,7 @@ def _check_owners(user_id: int | str | None, agent_name: str | None, forked_from
     check_owner(user_id, "user_id")
     check_name(agent_name, "agent_name")
     if forked_from is not None:
-        check_conversation_id(forked_from)
+        check_conversation_id(forked_from, "forked_from")
 
 
 def run_steps(backend: Backend, steps: Generator[Any, Any, T], embedder: Embedder | None = None) -> T:

@@ -105,6 +105,8 @@ class HistoryStore(Writing, Reading):
             search, language, function, field, codec=codec,
         )  # fmt: skip
         check_callback(function, "embedder")
+        if retry is not None and not isinstance(retry, RetryPolicy):
+            refuse(retry, "retry", "a RetryPolicy")
         self.namespace = namespace
         self._poll_interval = poll_interval
         if backend is not None:

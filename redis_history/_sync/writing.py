@@ -318,7 +318,7 @@ class Writing:
         """
         check_conversation_id(conversation_id)
         new_id = new_message_id() if new_id is None else new_id
-        check_conversation_id(new_id)
+        check_conversation_id(new_id, "new_id")
         end = None if through is None else through_of(through)
         return self._publish(new_id, forks.fork(conversation_id, new_id, end))
 
@@ -369,7 +369,9 @@ class Writing:
         """
         check_conversation_id(conversation_id)
         condition = ops.Precondition.of(expected_revision)
-        expanded = self._write(ops.Expand(conversation_id, check_message_id(summary_id), precondition=condition))
+        expanded = self._write(
+            ops.Expand(conversation_id, check_message_id(summary_id, "summary_id"), precondition=condition)
+        )
         if expanded is None:
             raise errors.MessageNotFoundError(
                 f"{summary_id[:64]!r} is not the live summary of conversation {conversation_id[:80]!r}"

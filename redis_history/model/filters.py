@@ -8,7 +8,7 @@ from typing import Final, get_args
 
 from msgspec import Struct
 
-from redis_history._validation import check_choice, check_name, check_names, check_owner, is_integer, refuse
+from redis_history._validation import check_choice, check_name, check_names, check_owner, is_integer, named, refuse
 from redis_history.errors import InvalidInputError
 from redis_history.model import Message, Position, Role, Scope
 from redis_history.model.ids import check_conversation_id
@@ -121,7 +121,10 @@ def make_filters(
     }
     for role in sets["roles"] or ():
         check_choice(role, "an item of roles", get_args(Role), InvalidInputError)
-    after, upper = position_of(since, LAST_SEQUENCE), position_of(before, 0)
+    with named("since"):
+        after = position_of(since, LAST_SEQUENCE)
+    with named("before"):
+        upper = position_of(before, 0)
     return Filters(scope=scope, since=after, before=upper, archived=archived, **sets)
 
 

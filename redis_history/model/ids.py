@@ -40,31 +40,31 @@ def new_token() -> str:
     return f"{rng.getrandbits(64):016x}"
 
 
-def check_conversation_id(conversation_id: str) -> bytes:
+def check_conversation_id(conversation_id: str, name: str = "conversation_id") -> bytes:
     """The id as UTF-8. Raises InvalidConversationIdError unless it is 1 to 512 bytes of Unicode text."""
     if not isinstance(conversation_id, str):
-        refuse(conversation_id, "conversation_id", "a str", InvalidConversationIdError)
+        refuse(conversation_id, name, "a str", InvalidConversationIdError)
     try:
         encoded = conversation_id.encode()
     except UnicodeEncodeError as error:
         raise InvalidConversationIdError(
-            f"conversation_id has a lone surrogate at index {error.start}, which UTF-8 cannot carry; use another id"
+            f"{name} has a lone surrogate at index {error.start}, which UTF-8 cannot carry; use another id"
         ) from error
     if not 1 <= len(encoded) <= MAX_CONVERSATION_ID_BYTES:
         raise InvalidConversationIdError(
-            f"conversation_id must have 1 to {MAX_CONVERSATION_ID_BYTES} bytes in UTF-8, not {len(encoded)}"
+            f"{name} must have 1 to {MAX_CONVERSATION_ID_BYTES} bytes in UTF-8, not {len(encoded)}"
         )
     return encoded
 
 
-def check_message_id(message_id: str) -> str:
+def check_message_id(message_id: str, name: str = "message_id") -> str:
     """The id. Raises InvalidInputError unless it is a str of 1 to 512 bytes in UTF-8."""
     try:
         fits = isinstance(message_id, str) and 1 <= len(message_id.encode()) <= MAX_ID_BYTES
     except UnicodeEncodeError:
         fits = False
     if not fits:
-        refuse(message_id, "message_id", f"a str of 1 to {MAX_ID_BYTES} bytes in UTF-8", InvalidInputError)
+        refuse(message_id, name, f"a str of 1 to {MAX_ID_BYTES} bytes in UTF-8", InvalidInputError)
     return message_id
 
 

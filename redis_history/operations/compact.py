@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from msgspec import Struct, structs
 
-from redis_history._validation import check_list, refuse
+from redis_history._validation import check_list, named, refuse
 from redis_history.errors import InvalidInputError, InvalidMessageError, TornPairError
 from redis_history.events import BEGINNING, ConversationUpdated, Cursor, MessagesAppended
 from redis_history.model import Message, Position
@@ -335,10 +335,13 @@ def _difference(present: dict[str, bytes], seen: dict[str, bytes]) -> str:
 def through_of(through: Position | Message | str) -> Position | str:
     """A position, or the id of the message that has it. Raises InvalidInputError."""
     if isinstance(through, Position):
-        return check_position(through)
+        with named("through"):
+            return check_position(through)
     if isinstance(through, Message):
         return through.position or through.id
-    return check_message_id(through)
+    if not isinstance(through, str):
+        refuse(through, "through", "a Message, its position or its id", InvalidInputError)
+    return check_message_id(through, "through")
 
 
 class _Tail(Struct):

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Struct
 
-from redis_history._validation import check_owner
+from redis_history._validation import check_name, check_owner
 from redis_history.errors import CorruptDataError, InvalidInputError
 from redis_history.model import Conversation
 from redis_history.model.ids import check_conversation_id
@@ -50,17 +50,22 @@ class WriteRecord(Revised, frozen=True):
         written = {name: value for name, value in fields.items() if value is not UNSET}
         for name in ("user_id", "auditing_id"):
             check_owner(written.get(name), name)
+        for name in ("title", "agent_name"):
+            check_name(written.get(name), name)
         try:
             record = Conversation(conversation_id, **written)
             stored = msgspec.msgpack.decode(msgspec.msgpack.encode(record), type=Conversation)
         except (TypeError, ValueError, RecursionError, OverflowError, msgspec.MsgspecError) as error:
-            raise InvalidInputError(f"this record of a conversation cannot be stored: {error}") from error
+            raise InvalidInputError(f"the metadata of a conversation cannot be stored: {error}") from error
         if stored != record:
             raise InvalidInputError(
                 "the metadata of a conversation has values that cannot be stored: use JSON-like values"
             )
-        if len(msgspec.msgpack.encode(written)) > MAX_RECORD_BYTES:
-            raise InvalidInputError(f"the record of a conversation takes at most {MAX_RECORD_BYTES:,} bytes")
+        if (size := len(msgspec.msgpack.encode(written))) > MAX_RECORD_BYTES:
+            raise InvalidInputError(
+                f"the record of a conversation takes at most {MAX_RECORD_BYTES:,} bytes, not {size:,}; "
+                "keep less in its metadata"
+            )
         condition = Precondition.of(expected_revision, must_exist=not create, must_not_exist=create)
         return cls(conversation_id, written, precondition=condition)
 

@@ -65,7 +65,8 @@ class PromptOptions(Struct, frozen=True, kw_only=True):
         for name in ("token_counter", "also_addressed"):
             _validation.check_function(getattr(self, name), name)
         if self.now is not None:
-            to_microseconds(self.now)
+            with _validation.named("now"):
+                to_microseconds(self.now)
 
 
 def prompt_options(options: PromptOptions | Mapping[str, Any] | None) -> PromptOptions:
