@@ -205,8 +205,15 @@ def as_summary(message: Message, names: Names) -> Message:
 
 
 def _with_hints(message: Message) -> Message:
-    """The message with each attachment that has no reference replaced by text, because it cannot be sent."""
-    return _changed(message, tuple(map(_hinted, message.parts)))
+    """The message with each attachment that has no reference replaced by text, because it cannot be sent, and without
+    blank texts beside other parts, such as the line breaks that models write before a call: some APIs reject them."""
+    parts = tuple(map(_hinted, message.parts))
+    return _changed(message, parts if len(parts) < 2 else tuple(part for part in parts if not _is_blank(part)))
+
+
+def _is_blank(part: Part) -> bool:
+    """Whether this is a text without content or data of the provider, such as Gemini's signatures."""
+    return type(part) is TextPart and not (part.text.strip() or part.provider_meta or part.extra)
 
 
 def _hinted(part: Part) -> Part:

@@ -9,10 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redis_history import (
+    AttachmentPart,
     HistoryStore,
     Message,
     PromptOptions,
     ReasoningPart,
+    TextPart,
     assemble_messages,
     assemble_prompt,
     assistant,
@@ -249,6 +251,15 @@ def test_a_pinned_message_does_not_take_the_place_of_the_newest_turn() -> None:
     assert ids(talk, token_budget=15) == ["pin", "2"]
     assert ids([*talk, user(" ", id="empty")], token_budget=15) == ["pin", "2"]
     assert ids(talk, token_budget=30) == ["pin", "1", "2"]
+
+
+def test_blank_texts_beside_other_parts_are_left_out() -> None:
+    """Models write line breaks before their calls, and some APIs reject them."""
+    signed = TextPart("", provider_meta={"gemini": {"thought_signature": "c2ln"}})
+    call, result, file = tool_use("1", "f"), tool_result("1", "r"), AttachmentPart(reference="https://x.test/a.png")
+    talk = [user("", file), assistant("\n\n", signed, call), tool(" ", result), user("so?")]
+    found = [message.parts for message in prompt(talk).messages]
+    assert found == [(file,), (signed, call), (result,), (TextPart("so?"),)]
 
 
 def test_a_pair_is_cut_as_a_whole() -> None:
