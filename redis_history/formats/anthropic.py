@@ -7,6 +7,7 @@
 | a message with role `system` in the list | role `system`; restored in the list |
 | `thinking`, `redacted_thinking` | a reasoning part with its signature |
 | `server_tool_use`, `web_search_tool_result` … | tool_use and tool_result parts. The note has the type |
+| a repeated id of a call, or one with other characters than letters, digits, `_`, `-` | restored; others are replaced |
 | `image`, `document` (base64, URL, file id) | an attachment; base64 becomes a data URL without decoding |
 | `cache_control`, `citations`, unknown keys, unknown blocks | `provider_meta["anthropic"]`. An opaque part |
 """
@@ -15,7 +16,9 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable, Mapping
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from msgspec.structs import replace
@@ -31,7 +34,7 @@ from redis_history.formats._content import (
 )
 from redis_history.formats._format import Format
 from redis_history.formats._losses import Losses, OnLoss
-from redis_history.formats._notes import Json, Rendered, Shape, content_of, parts_of_content, value_of
+from redis_history.formats._notes import Json, Rendered, Shape, content_of, note_of, parts_of_content, value_of
 from redis_history.model import (
     AttachmentPart,
     Message,
@@ -45,6 +48,8 @@ from redis_history.model import (
 )
 
 _IN_RESULTS = ("text", "image", "search_result", "document", "tool_reference", "browser_state")
+#: What ids of calls do not have.
+_OTHER = re.compile(r"[^a-zA-Z0-9_-]")
 _IMAGES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 
 
@@ -71,7 +76,7 @@ def to_anthropic(
     `on_loss` is called with each `Loss`; without it a warning is logged. `shape="request"` leaves out keys that only
     replies have, such as `usage`, because the API rejects them in a request.
     """
-    return _Anthropic().to(messages, shape, on_loss)
+    return _Anthropic().to(messages if shape == "original" else _with_own_ids(messages), shape, on_loss)
 
 
 def to_anthropic_system(
@@ -87,12 +92,38 @@ def to_anthropic_system(
     return [b for c in contents for b in ([{"type": "text", "text": c}] if isinstance(c, str) else c)]
 
 
+def _with_own_ids(messages: Iterable[Message]) -> Iterator[Message]:
+    """The messages with ids of calls as the API wants them: each once, of its characters."""
+    used: set[str] = set()
+    open_ids: dict[str, list[str]] = {}
+    for message in messages:
+        parts: list[Part] = []
+        for part in message.parts:
+            if isinstance(part, ToolUsePart):
+                id_ = part.id
+                if not note_of(part, "anthropic").get("id"):
+                    plain = _OTHER.sub("_", part.id) or "call"
+                    others = (f"{plain}-{number}" for number in itertools.count(2))
+                    id_ = next(one for one in itertools.chain((plain,), others) if one not in used)
+                used.add(id_)
+                open_ids.setdefault(part.id, []).append(id_)
+                part = part if id_ == part.id else replace(part, id=id_)
+            elif isinstance(part, ToolResultPart) and (known := open_ids.get(part.tool_use_id)):
+                id_ = known.pop() if len(known) > 1 else known[0]
+                part = part if id_ == part.tool_use_id else replace(part, tool_use_id=id_)
+            parts.append(part)
+        yield message if tuple(parts) == message.parts else replace(message, parts=tuple(parts))
+
+
 class _Anthropic(Format):
     form = "anthropic"
     roles: ClassVar[Mapping[str, Role]] = {"user": "user", "assistant": "assistant", "system": "system"}
     request: ClassVar[tuple[str, ...]] = ("role", "content")
     metadata = ("id", "type", "model", "usage", "stop_reason", "stop_sequence", "stop_details", "container")
     not_null: ClassVar[Mapping[type | str, tuple[str, ...]]] = {ToolResultPart: ("content", "is_error")}
+
+    def __init__(self) -> None:
+        self._ids: set[str] = set()  # of the calls that were read
 
     def read_message(self, raw: Mapping[str, Any], index: int) -> Message:
         where = f"message {index}"
@@ -153,6 +184,8 @@ class _Anthropic(Format):
                 "tool_use"
             ):
                 note: Json = {} if kind == "tool_use" else {"type": kind}
+                note |= {"id": True} if id_ in self._ids or _OTHER.search(id_) or not id_ else {}
+                self._ids.add(id_)
                 return self.tool_use(id_, name, value, note)
             case {"type": str(kind), "tool_use_id": str(id_)} if kind.endswith("tool_result"):
                 # Results of the provider's own tools can be encrypted, and are only accepted under their own type.
