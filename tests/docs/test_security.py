@@ -355,6 +355,13 @@ def test_a_reader_changes_nothing(make_site: Callable[[str], Site], kind: str) -
             with pytest.raises(BackendRefusedError):
                 write()
             assert {key: site.admin.dump(key) for key in site.admin.keys("*")} == before
+        with site.store("writer", ttl=0.05) as brief:
+            brief.append("brief", user("x"))
+            wait_until(lambda: brief.get_conversation("brief") is None, "its end")
+            assert [one.conversation_id for one in store.list_conversations()] == ["c"]
+            counted = store.count_conversations()
+            brief.list_conversations()
+            assert (counted, store.count_conversations()) == (2, 1)
 
 
 def test_the_page_has_the_line_of_a_role_and_the_names_of_all() -> None:
