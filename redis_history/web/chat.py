@@ -21,7 +21,7 @@ from redis_history._async.runs import AsyncRun
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._validation import check_choice, check_function, check_seconds, check_text, is_coroutine_function
 from redis_history.compaction.summaries import try_in_thread
-from redis_history.errors import RedisHistoryError, RevisionConflictError, RunStopped
+from redis_history.errors import ConversationNotFoundError, RedisHistoryError, RevisionConflictError, RunStopped
 from redis_history.formats.vercel_ai import with_responses
 from redis_history.integrations._extras import check_store, with_content
 from redis_history.model import Conversation, Message, Position
@@ -362,6 +362,8 @@ class ChatEndpoints(Guarded):
             async with run:
                 if replaced is not None:
                     await self._remove(run.conversation_id, *replaced)
+                if not await self._store.get(run.conversation_id, limit=1):  # an answer would create it again
+                    raise ConversationNotFoundError("it was deleted or cleared while the message waited")
                 if is_coroutine_function(self._answer):
                     outcome: Any = self._answer(run)
                 else:  # in a thread of its own: the event loop has few, which `authorize` needs, and waits for them
