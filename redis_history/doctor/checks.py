@@ -132,7 +132,7 @@ def check_server(server: Capabilities, answers: Answers, where: Where) -> Iterat
         text = f"the server cannot write to its disk ({failing})"
         yield Finding("disk", "problem", text, "read the server's log; is the disk full?")
     yield Finding("persistence", *_persistence(server, where))
-    yield Finding("rights", *_rights(answers, where))
+    yield Finding("rights", *_rights(server, answers, where))
     yield Finding("notifications", *_notifications(server, answers, where))
 
 
@@ -184,7 +184,7 @@ def _persistence(server: Capabilities, where: Where) -> _Result:
     return "ok", f"append-only file, appendfsync {server.appendfsync or 'unknown'}: {loss}", None
 
 
-def _rights(answers: Answers, where: Where) -> _Result:
+def _rights(server: Capabilities, answers: Answers, where: Where) -> _Result:
     user = answers.user or where.user or "default"
     if answers.refusal is not None:
         fix = where.redis_cli("ACL", "SETUSER", user, "+eval", "+evalsha", admin=True)
@@ -192,8 +192,13 @@ def _rights(answers: Answers, where: Where) -> _Result:
     if answers.missing is None:
         return "ok", "scripts run; this server cannot report single rights (Redis can since 7.0)", None
     missing = {purpose: names for purpose, names in answers.missing.items() if purpose in _PURPOSES}
+    # Without the module, the server does not know its commands, and does not say that they are forbidden.
+    searches = server.search_module or answers.index or "ft.search" in missing.get("searching", ())
+    if not searches:
+        missing.pop("searching", None)
     if not missing:
         role = "a tenant; an operator's user makes the search index" if "indexing" in answers.missing else "an operator"
+        role = role if searches or "searching" not in answers.missing else "a writer"
         return "ok", f"scripts run; {user} has all rights of {role}", None
     if set(missing.get("writing", ())) >= _WRITES and "reading" not in missing:
         return "limited", f"{user} may read, and not write, as a reader", "redis-history doctor --acl tenant"
