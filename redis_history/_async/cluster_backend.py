@@ -13,22 +13,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
+from redis import exceptions as redis_errors
 from redis.asyncio import ConnectionPool, Redis, RedisCluster
 from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.crc import key_slot
-from redis.exceptions import (
-    AskError,
-    ClusterDownError,
-    ConnectionError,
-    MovedError,
-    NoScriptError,
-    RedisClusterException,
-    RedisError,
-    SlotNotCoveredError,
-    TryAgainError,
-)
 
 from redis_history._async._doorbell import AsyncDoorbell, Topic, call_wake
 from redis_history._async._node import CLOSED, PROTOCOL, AsyncNode
@@ -121,8 +111,8 @@ class ClusterNodes:
         cluster: Any = self._cluster
         try:
             return _address(cluster.get_node_from_key(key))
-        except (SlotNotCoveredError, IndexError) as error:
-            raise ClusterDownError(f"no node of the cluster serves the slot of {key!r}") from error
+        except (redis_errors.SlotNotCoveredError, IndexError) as error:
+            raise redis_errors.ClusterDownError(f"no node of the cluster serves the slot of {key!r}") from error
 
     def node(self, address: Address) -> AsyncNode:
         node = self._nodes.get(address)
@@ -130,7 +120,7 @@ class ClusterNodes:
             node = AsyncNode(Redis(connection_pool=self._pool(address)), owned=True)
             node = self._nodes.setdefault(address, node)  # another thread may have been faster
         if self._closed:
-            raise ConnectionError(CLOSED)
+            raise redis_errors.ConnectionError(CLOSED)
         return node
 
     async def open(self) -> None:
@@ -145,19 +135,19 @@ class ClusterNodes:
         failure: BaseException | None = None
         try:
             await self._read_slots()
-        except RedisClusterException as error:
+        except redis_errors.RedisClusterException as error:
             if "Cluster mode is not enabled" in str(error):
                 raise ConfigurationError(
                     f"{self.address} is not a cluster; use a redis:// URL, or redis.Redis"
                 ) from error
             failure = error.__cause__ or error.__context__
-            if not isinstance(failure, RedisError | OSError):
-                raise ConnectionError(str(error)) from error
+            if not isinstance(failure, redis_errors.RedisError | OSError):
+                raise redis_errors.ConnectionError(str(error)) from error
         except IndexError as error:  # no node has a slot
-            raise ClusterDownError("no node of the cluster serves a slot") from error
+            raise redis_errors.ClusterDownError("no node of the cluster serves a slot") from error
         if self._closed:  # in the meantime, so the connections of this call are new
             await self._close_client()
-            raise ConnectionError(CLOSED)
+            raise redis_errors.ConnectionError(CLOSED)
         if failure is not None:
             raise failure  # what redis-py wraps
         self.stale = False
@@ -183,7 +173,7 @@ class ClusterNodes:
                     self._former.append(known)
                     await close_cluster(known)
 
-    async def moved(self, error: MovedError, asked: Address) -> Address:
+    async def moved(self, error: redis_errors.MovedError, asked: Address) -> Address:
         """Take up a redirection; returns the node that serves the slot now."""
         assert self._cluster is not None  # noqa: S101
         address = self.redirected(error, asked)
@@ -192,7 +182,7 @@ class ClusterNodes:
         self.stale = True  # other slots may have moved, too
         return address
 
-    def redirected(self, error: AskError, asked: Address) -> Address:
+    def redirected(self, error: redis_errors.AskError, asked: Address) -> Address:
         """The node that MOVED or ASK names; without a host, it is at that of the node that was asked."""
         assert self._cluster is not None  # noqa: S101
         if not error.host:
@@ -358,7 +348,7 @@ class AsyncClusterBackend(AsyncRedisBackend):
     async def watch_run(self, conversation_id: str, run_id: str, wake: Any) -> Any:
         await self._make_usable()
         await super().watch_run(conversation_id, run_id, wake)
-        with suppress(ClusterDownError):
+        with suppress(redis_errors.ClusterDownError):
             return self._server.owner(self._settings.keyspace.conversation(conversation_id).state)
 
     async def _reply(
@@ -370,11 +360,11 @@ class AsyncClusterBackend(AsyncRedisBackend):
         for _ in range(_REDIRECTIONS):
             try:
                 return await super()._reply(call, attempt, nodes.node(address), asking)
-            except MovedError as error:
+            except redis_errors.MovedError as error:
                 address, asking = await nodes.moved(error, address), False
-            except AskError as error:
+            except redis_errors.AskError as error:
                 address, asking = nodes.redirected(error, address), True
-        raise TryAgainError(f"the nodes of the cluster do not agree about who serves {call.key!r}")
+        raise redis_errors.TryAgainError(f"the nodes of the cluster do not agree about who serves {call.key!r}")
 
     async def _replies(self, calls: list[Call]) -> list[Any]:
         """One round trip to each node."""
@@ -388,12 +378,12 @@ class AsyncClusterBackend(AsyncRedisBackend):
             sent = [calls[index] for index in indexes]
             try:
                 answers = raise_first(sent, await nodes.node(address).pipeline([call.words() for call in sent]))
-            except AskError:  # slots are moving: each call finds its own way
+            except redis_errors.AskError:  # slots are moving: each call finds its own way
                 answers = [await self._reply(calls[index]) for index in indexes]
             for index, reply in zip(indexes, answers, strict=True):
-                unknown = isinstance(reply, NoScriptError)
+                unknown = isinstance(reply, redis_errors.NoScriptError)
                 replies[index] = await self._reply(calls[index]) if unknown else reply
-                if isinstance(reply, MovedError):
+                if isinstance(reply, redis_errors.MovedError):
                     await nodes.moved(reply, address)
         return replies
 
@@ -417,6 +407,6 @@ class AsyncClusterBackend(AsyncRedisBackend):
 
     def _may_retry(self, error: BaseException) -> bool:
         transient = super()._may_retry(error)
-        if transient and not isinstance(error, TryAgainError):
+        if transient and not isinstance(error, redis_errors.TryAgainError):
             self._server.stale = True
         return transient

@@ -8,16 +8,9 @@ from typing import Any, Final, Literal, overload
 
 from msgspec.structs import replace
 
+from redis_history import _validation
 from redis_history import operations as ops
 from redis_history._async._runtime import in_thread, resolve
-from redis_history._validation import (
-    check_batch,
-    check_function,
-    check_integer,
-    check_name,
-    check_owner,
-    check_range,
-)
 from redis_history.errors import InvalidInputError
 from redis_history.events import Cursor, Event
 from redis_history.model import Conversation, Message, Role, Scope
@@ -64,7 +57,7 @@ class AsyncReading:
         replaced.
         """
         check_conversation_id(conversation_id)
-        check_integer(limit, "limit", optional=True, error=InvalidInputError)
+        _validation.check_integer(limit, "limit", optional=True, error=InvalidInputError)
         filters = make_filters(roles, participant_ids, scope, since, before)
         wanted = filters.wants if filters.selects else None
         first = ops.ReadPage(conversation_id, PAGE, True, filters.since, filters.before, include_archived)
@@ -87,7 +80,7 @@ class AsyncReading:
         Messages that are appended during the iteration are included. Filters as in `get`.
         """
         check_conversation_id(conversation_id)
-        check_batch(batch, "batch")
+        _validation.check_batch(batch, "batch")
         filters = make_filters(roles, participant_ids, scope, since, before)
         first = ops.ReadPage(conversation_id, batch, False, filters.since, filters.before, include_archived)
         op: ops.ReadPage | None = first
@@ -154,7 +147,7 @@ class AsyncReading:
         with `offset + limit`, not with the conversations of others: see docs/operations.md.
         """
         _check_owners(user_id, agent_name, forked_from)
-        check_range(limit, offset)
+        _validation.check_range(limit, offset)
         if not limit:
             return []
         chosen = user_id, agent_name, forked_from
@@ -189,7 +182,7 @@ class AsyncReading:
         the newest `log_length` changes, without those before a fork or an import, which is a Reset here.
         """
         check_conversation_id(conversation_id)
-        check_integer(limit, "limit", 1, 100_000, error=InvalidInputError)
+        _validation.check_integer(limit, "limit", 1, 100_000, error=InvalidInputError)
         known = Cursor.of(after)
         revision = 0 if known is None else known.revision
         events: list[Event] = []
@@ -218,7 +211,7 @@ class AsyncReading:
         `subscribe(conversation_id, after=snapshot.cursor)` continues from it without gap or overlap.
         """
         check_conversation_id(conversation_id)
-        check_batch(limit, "limit")
+        _validation.check_batch(limit, "limit")
         head = await self._backend.execute(ops.ReadHead(conversation_id, limit))
         return ops.Snapshot(head.newest.messages, head.cursor, head.message_count)
 
@@ -302,7 +295,7 @@ class AsyncReading:
         many conversations are done, and of how many that are known. Raises CapabilityError without search on the
         server.
         """
-        check_function(on_progress, "on_progress", plain=True, error=InvalidInputError)
+        _validation.check_function(on_progress, "on_progress", plain=True, error=InvalidInputError)
         return await self._run(Searcher(self._backend, self._options).reindex(on_progress))
 
     async def _run(self, steps: Steps[T]) -> T:
@@ -310,8 +303,8 @@ class AsyncReading:
 
 
 def _check_owners(user_id: int | str | None, agent_name: str | None, forked_from: str | None) -> None:
-    check_owner(user_id, "user_id")
-    check_name(agent_name, "agent_name")
+    _validation.check_owner(user_id, "user_id")
+    _validation.check_name(agent_name, "agent_name")
     if forked_from is not None:
         check_conversation_id(forked_from, "forked_from")
 

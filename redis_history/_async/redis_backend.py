@@ -13,20 +13,13 @@ from msgspec.structs import replace
 from redis.exceptions import NoScriptError, RedisError, ResponseError, TryAgainError
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_delay
 
+from redis_history import errors
 from redis_history._async._doorbell import AsyncDoorbell, Topic
 from redis_history._async._node import AsyncNode
 from redis_history._async._runtime import Owner, is_abandoned, sleep
 from redis_history.capabilities import Capabilities
 from redis_history.engine.durability import Confirmation
 from redis_history.engine.server_info import NOTIFICATIONS, QUESTIONS, combined, merged_flags, read_info, read_survey
-from redis_history.errors import (
-    BackendRefusedError,
-    BackendUnavailableError,
-    CapabilityError,
-    OutcomeUnknownError,
-    RedisHistoryError,
-    StoreClosedError,
-)
 from redis_history.operations import Op
 from redis_history.operations.backend import ChangedHeads, ChangeQuery, SearchedBy, Wake, WakeAll
 from redis_history.operations.base import ByNode, Call, Pause, Steps, T, Upkeep, as_map, decoded
@@ -103,7 +96,7 @@ class AsyncRedisBackend:
 
     async def capabilities(self) -> Capabilities:
         self._owner.check()
-        with suppress(BackendRefusedError, CapabilityError):  # the rest can still be reported
+        with suppress(errors.BackendRefusedError, errors.CapabilityError):  # the rest can still be reported
             await self._make_usable()
         survey: Capabilities = await self._with_retries(self._describe)
         return replace(
@@ -183,7 +176,7 @@ class AsyncRedisBackend:
 
     def _check_open(self, state: RetryCallState | None = None) -> None:
         if self._closed or is_abandoned():
-            raise StoreClosedError("the store was closed")
+            raise errors.StoreClosedError("the store was closed")
 
     # The steps of an operation
 
@@ -194,7 +187,7 @@ class AsyncRedisBackend:
                 try:
                     single = type(work) is Call
                     outcome = decoded(work, await self.carry_out(work)) if single else await self._outcome(work)
-                except RedisHistoryError as error:
+                except errors.RedisHistoryError as error:
                     work = steps.throw(error)
                 else:
                     work = steps.send(outcome)
@@ -222,7 +215,7 @@ class AsyncRedisBackend:
                 work = steps.send(await self._outcome(work))
         except StopIteration:
             return True
-        except RedisHistoryError as error:
+        except errors.RedisHistoryError as error:
             self._report(error)
             if upkeep.later:
                 self._postpone(steps, work, _UPKEEP_WAIT)
@@ -245,7 +238,7 @@ class AsyncRedisBackend:
                     work = steps.send([decoded(call, reply) for call, reply in zip(work, replies, strict=True)])
             except StopIteration:
                 continue
-            except (RedisError, OSError, RedisHistoryError) as error:
+            except (RedisError, OSError, errors.RedisHistoryError) as error:
                 self._may_retry(error)
                 self._report(error)
                 self._postpone(steps, work, _UPKEEP_WAIT)
@@ -280,10 +273,10 @@ class AsyncRedisBackend:
         attempt = (self._unanswered.pop(token, None) if self._unanswered else None) or Attempt()
         try:
             return await self._with_retries(self._reply, work, attempt)
-        except (BackendUnavailableError, BackendRefusedError) as error:
+        except (errors.BackendUnavailableError, errors.BackendRefusedError) as error:
             # Also a refusal: an earlier copy may be under way, and reach a server that takes it.
-            if attempt.uncertain and not isinstance(error, OutcomeUnknownError):
-                raise OutcomeUnknownError(f"{error}; the write may have been made") from error.__cause__
+            if attempt.uncertain and not isinstance(error, errors.OutcomeUnknownError):
+                raise errors.OutcomeUnknownError(f"{error}; the write may have been made") from error.__cause__
             raise
         finally:
             if attempt.uncertain:
@@ -443,7 +436,7 @@ class AsyncRedisBackend:
             # It did nothing, because it cannot tell whether an earlier copy was executed.
             node.clock.learn(int(of_script[2]))
             if before:
-                raise OutcomeUnknownError(
+                raise errors.OutcomeUnknownError(
                     f"{self._server.address} cannot tell any more whether this write was made: an earlier copy "
                     "got no reply, too long ago. Read the conversation before you repeat the call",
                     forgotten=True,

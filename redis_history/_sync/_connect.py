@@ -17,17 +17,9 @@ from redis_history._sync._runtime import in_thread
 from redis_history._sync.cluster_backend import ClusterBackend, ClusterNodes
 from redis_history._sync.redis_backend import RedisBackend
 from redis_history._version import __version__
+from redis_history.engine import urls
 from redis_history.engine.durability import Confirmation
 from redis_history.engine.memory import MemoryBackend
-from redis_history.engine.urls import (
-    CLUSTER,
-    SENTINEL,
-    Several,
-    connection_settings,
-    embedded_server,
-    parse_several,
-    parse_url,
-)
 from redis_history.errors import ConfigurationError
 from redis_history.operations.backend import Backend
 from redis_history.operations.keys import Keyspace
@@ -70,7 +62,7 @@ class Server:
 
 def open_backend(url: str | None, client: Any, namespace: str, options: Options, retry: RetryPolicy) -> Backend:
     """Raises ConfigurationError for unusable arguments. Does not connect."""
-    if client is None and parse_url(url).scheme == "memory":
+    if client is None and urls.parse_url(url).scheme == "memory":
         return MemoryBackend(**options.for_memory())
     confirmation = None
     if options.durability != "server":
@@ -110,16 +102,16 @@ def connect(url: str | None, client: Any, *, patience: float = 0.0) -> Server | 
                 "asynchronous stores take redis.asyncio clients, the others redis.Redis and redis.RedisCluster"
             )
         return Server("the server of the given client", client, owned=False)
-    target = parse_url(url)
+    target = urls.parse_url(url)
     if target.scheme == "embedded":
-        server = embedded_server(target)
+        server = urls.embedded_server(target)
         return Server("the embedded server", Redis(connection_pool=_pool(server.url, patience)), embedded=server)
-    if target.scheme in CLUSTER:
-        several = parse_several(target.url)
+    if target.scheme in urls.CLUSTER:
+        several = urls.parse_several(target.url)
         pool = _pool(several.url, patience)
         return ClusterNodes.of_url(target.address, several.url, several.hosts, pool)
-    if target.scheme in SENTINEL:
-        several = parse_several(target.url)
+    if target.scheme in urls.SENTINEL:
+        several = urls.parse_several(target.url)
         return Server(target.address, client_of_service(several, _pool(several.url, patience)))
     return Server(target.address, Redis(connection_pool=_pool(target.url, patience)))
 
@@ -143,11 +135,11 @@ def _pool(url: str, patience: float) -> ConnectionPool:
         )
         pool.connection_class(**pool.connection_kwargs)  # does not connect; checks its options
     except (ValueError, TypeError) as error:
-        raise ConfigurationError(f"{parse_url(url).address} is not a Redis URL: {error}") from error
+        raise ConfigurationError(f"{urls.parse_url(url).address} is not a Redis URL: {error}") from error
     for name in ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"):
         path = pool.connection_kwargs.get(name)
         if path and not Path(path).exists():
-            raise ConfigurationError(f"{name} of {parse_url(url).address} does not exist: {path}")
+            raise ConfigurationError(f"{name} of {urls.parse_url(url).address} does not exist: {path}")
     if patience and pool.connection_kwargs.get("socket_timeout"):
         pool.connection_kwargs["socket_timeout"] += patience
     return pool
@@ -157,9 +149,9 @@ def _pool(url: str, patience: float) -> ConnectionPool:
 _SENTINEL_SECONDS: Final = 2.0
 
 
-def client_of_service(several: Several, pool: Any) -> Redis:
+def client_of_service(several: urls.Several, pool: Any) -> Redis:
     """A client of a primary behind Sentinels. Each new connection asks them for its address. `pool`: the settings."""
-    settings = connection_settings(pool.connection_kwargs)
+    settings = urls.connection_settings(pool.connection_kwargs)
     encryption = {name: value for name, value in settings.items() if name.startswith("ssl_")}
     if several.url.startswith("rediss:"):
         encryption["ssl"] = settings["ssl"] = True

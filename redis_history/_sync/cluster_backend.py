@@ -15,20 +15,10 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from redis import ConnectionPool, Redis, RedisCluster
+from redis import exceptions as redis_errors
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode
 from redis.crc import key_slot
-from redis.exceptions import (
-    AskError,
-    ClusterDownError,
-    ConnectionError,
-    MovedError,
-    NoScriptError,
-    RedisClusterException,
-    RedisError,
-    SlotNotCoveredError,
-    TryAgainError,
-)
 from redis.retry import Retry
 
 from redis_history._sync._doorbell import Doorbell, Topic, call_wake
@@ -122,8 +112,8 @@ class ClusterNodes:
         cluster: Any = self._cluster
         try:
             return _address(cluster.get_node_from_key(key))
-        except (SlotNotCoveredError, IndexError) as error:
-            raise ClusterDownError(f"no node of the cluster serves the slot of {key!r}") from error
+        except (redis_errors.SlotNotCoveredError, IndexError) as error:
+            raise redis_errors.ClusterDownError(f"no node of the cluster serves the slot of {key!r}") from error
 
     def node(self, address: Address) -> Node:
         node = self._nodes.get(address)
@@ -131,7 +121,7 @@ class ClusterNodes:
             node = Node(Redis(connection_pool=self._pool(address)), owned=True)
             node = self._nodes.setdefault(address, node)  # another thread may have been faster
         if self._closed:
-            raise ConnectionError(CLOSED)
+            raise redis_errors.ConnectionError(CLOSED)
         return node
 
     def open(self) -> None:
@@ -146,19 +136,19 @@ class ClusterNodes:
         failure: BaseException | None = None
         try:
             self._read_slots()
-        except RedisClusterException as error:
+        except redis_errors.RedisClusterException as error:
             if "Cluster mode is not enabled" in str(error):
                 raise ConfigurationError(
                     f"{self.address} is not a cluster; use a redis:// URL, or redis.Redis"
                 ) from error
             failure = error.__cause__ or error.__context__
-            if not isinstance(failure, RedisError | OSError):
-                raise ConnectionError(str(error)) from error
+            if not isinstance(failure, redis_errors.RedisError | OSError):
+                raise redis_errors.ConnectionError(str(error)) from error
         except IndexError as error:  # no node has a slot
-            raise ClusterDownError("no node of the cluster serves a slot") from error
+            raise redis_errors.ClusterDownError("no node of the cluster serves a slot") from error
         if self._closed:  # in the meantime, so the connections of this call are new
             self._close_client()
-            raise ConnectionError(CLOSED)
+            raise redis_errors.ConnectionError(CLOSED)
         if failure is not None:
             raise failure  # what redis-py wraps
         self.stale = False
@@ -184,7 +174,7 @@ class ClusterNodes:
                     self._former.append(known)
                     close_cluster(known)
 
-    def moved(self, error: MovedError, asked: Address) -> Address:
+    def moved(self, error: redis_errors.MovedError, asked: Address) -> Address:
         """Take up a redirection; returns the node that serves the slot now."""
         assert self._cluster is not None  # noqa: S101
         address = self.redirected(error, asked)
@@ -193,7 +183,7 @@ class ClusterNodes:
         self.stale = True  # other slots may have moved, too
         return address
 
-    def redirected(self, error: AskError, asked: Address) -> Address:
+    def redirected(self, error: redis_errors.AskError, asked: Address) -> Address:
         """The node that MOVED or ASK names; without a host, it is at that of the node that was asked."""
         assert self._cluster is not None  # noqa: S101
         if not error.host:
@@ -359,7 +349,7 @@ class ClusterBackend(RedisBackend):
     def watch_run(self, conversation_id: str, run_id: str, wake: Any) -> Any:
         self._make_usable()
         super().watch_run(conversation_id, run_id, wake)
-        with suppress(ClusterDownError):
+        with suppress(redis_errors.ClusterDownError):
             return self._server.owner(self._settings.keyspace.conversation(conversation_id).state)
 
     def _reply(self, call: Call, attempt: Attempt | None = None, node: Node | None = None, asking: bool = False) -> Any:
@@ -369,11 +359,11 @@ class ClusterBackend(RedisBackend):
         for _ in range(_REDIRECTIONS):
             try:
                 return super()._reply(call, attempt, nodes.node(address), asking)
-            except MovedError as error:
+            except redis_errors.MovedError as error:
                 address, asking = nodes.moved(error, address), False
-            except AskError as error:
+            except redis_errors.AskError as error:
                 address, asking = nodes.redirected(error, address), True
-        raise TryAgainError(f"the nodes of the cluster do not agree about who serves {call.key!r}")
+        raise redis_errors.TryAgainError(f"the nodes of the cluster do not agree about who serves {call.key!r}")
 
     def _replies(self, calls: list[Call]) -> list[Any]:
         """One round trip to each node."""
@@ -387,12 +377,12 @@ class ClusterBackend(RedisBackend):
             sent = [calls[index] for index in indexes]
             try:
                 answers = raise_first(sent, nodes.node(address).pipeline([call.words() for call in sent]))
-            except AskError:  # slots are moving: each call finds its own way
+            except redis_errors.AskError:  # slots are moving: each call finds its own way
                 answers = [self._reply(calls[index]) for index in indexes]
             for index, reply in zip(indexes, answers, strict=True):
-                unknown = isinstance(reply, NoScriptError)
+                unknown = isinstance(reply, redis_errors.NoScriptError)
                 replies[index] = self._reply(calls[index]) if unknown else reply
-                if isinstance(reply, MovedError):
+                if isinstance(reply, redis_errors.MovedError):
                     nodes.moved(reply, address)
         return replies
 
@@ -416,6 +406,6 @@ class ClusterBackend(RedisBackend):
 
     def _may_retry(self, error: BaseException) -> bool:
         transient = super()._may_retry(error)
-        if transient and not isinstance(error, TryAgainError):
+        if transient and not isinstance(error, redis_errors.TryAgainError):
             self._server.stale = True
         return transient

@@ -15,18 +15,9 @@ from redis_history.operations.documents import finish_work, mark
 from redis_history.operations.index import fill_index, has_moved, is_moving, is_refusal, use_index
 from redis_history.operations.scripts import load_script
 from redis_history.operations.settings import SearchIndex, Settings
+from redis_history.search import redisearch
 from redis_history.search.query import Query
 from redis_history.search.ranking import DEPTH, Matches
-from redis_history.search.redisearch import (
-    NAMESPACE,
-    SCOPE_AT,
-    Namespace,
-    count_at,
-    count_command,
-    matches_of,
-    read_found,
-    search_commands,
-)
 
 SEARCH: Final = load_script("search")
 _logger = logging.getLogger("redis_history")
@@ -122,7 +113,7 @@ class Search(OnConversation, Op[SearchMatches | None], frozen=True):
             yield from fill_index(settings, 0.0)
         alias = index.alias(self.conversation_id)
         commands = _commands(self, index, alias, _SCOPE, DEPTH)
-        count = count_command(alias)
+        count = redisearch.count_command(alias)
         for _ in range(_MARKINGS):
             if index.scripts:
                 calls = self._calls(settings, count, commands)
@@ -149,7 +140,7 @@ class Search(OnConversation, Op[SearchMatches | None], frozen=True):
             for name, command in commands[start : start + _COMMANDS]:
                 adapted = b"0"
                 if name == "nearest":
-                    adapted = b"%d" % (count_at(command) + 1)
+                    adapted = b"%d" % (redisearch.count_at(command) + 1)
                 elif name == "together" and len(commands) <= _COMMANDS:
                     adapted = b"rest"
                 elif name == "authored":
@@ -167,10 +158,10 @@ class Search(OnConversation, Op[SearchMatches | None], frozen=True):
             return [generation, size, -1 if generation else 0]
         asked = [count, *(command for _, command in commands)]
         for command in asked:
-            command[SCOPE_AT] = generation
+            command[redisearch.SCOPE_AT] = generation
         replies = yield [plain(*command, errors=True) for command in asked]
         _raise_errors(replies)
-        documents, *found = [read_found(reply) for reply in replies]
+        documents, *found = [redisearch.read_found(reply) for reply in replies]
         # The conversation may have changed since its counters were read.
         later = _counted((yield counters))
         if documents.total == later.size and generation == later.generation:
@@ -236,17 +227,19 @@ class SearchAll(Struct, Op[SearchMatches | None], frozen=True):
             if index.nodes is not None and (yield ByNode(index.names)) != index.nodes:
                 continue
             _raise_errors(replies)
-            found = [matches_of(reply, settings.keyspace.document_of) for reply in replies[: len(calls)]]
+            found = [redisearch.matches_of(reply, settings.keyspace.document_of) for reply in replies[: len(calls)]]
             if not found:
                 return SearchMatches([Matches(0, {})] * len(self.query.terms))
             joined = [_joined(found[at :: len(commands[0])]) for at in range(len(commands[0]))]
             return SearchMatches.of(commands[0], joined, documents=state.documents)
         return None
 
-    def _scopes(self, settings: Settings, index: SearchIndex) -> Steps[list[tuple[bytes, Sequence[str] | Namespace]]]:
+    def _scopes(
+        self, settings: Settings, index: SearchIndex
+    ) -> Steps[list[tuple[bytes, Sequence[str] | redisearch.Namespace]]]:
         """The scopes to search in each index: the namespace, or chunks of generations of documents."""
         if self.conversation_ids is None:
-            return [(alias, NAMESPACE) for alias in dict.fromkeys(index.aliases.values())]
+            return [(alias, redisearch.NAMESPACE) for alias in dict.fromkeys(index.aliases.values())]
         states = [settings.keyspace.conversation(one).state for one in self.conversation_ids]
         generations = (yield [plain(b"HGET", state, b"i") for state in states]) if states else []
         by_alias: dict[bytes, list[str]] = {}
@@ -261,9 +254,9 @@ class SearchAll(Struct, Op[SearchMatches | None], frozen=True):
 
 
 def _commands(
-    op: Search | SearchAll, index: SearchIndex, alias: bytes, scope: Sequence[str] | Namespace, near: int
+    op: Search | SearchAll, index: SearchIndex, alias: bytes, scope: Sequence[str] | redisearch.Namespace, near: int
 ) -> Commands:
-    return search_commands(
+    return redisearch.search_commands(
         alias,
         scope,
         op.query,

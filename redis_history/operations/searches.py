@@ -27,21 +27,9 @@ from redis_history.operations.index import MakeIndex
 from redis_history.operations.options import Options
 from redis_history.operations.page import next_page
 from redis_history.operations.search import Search, SearchAll, SearchMatches
+from redis_history.search import ranking
 from redis_history.search.hits import Reindexed, SearchHit, SearchHits, cut_to_tokens, highlights, searched_for
 from redis_history.search.query import MAX_TERMS, Query, Term, parse_query
-from redis_history.search.ranking import (
-    AUTHORSHIP,
-    DEPTH,
-    MAX_LISTED,
-    MAX_SCANNED,
-    Matches,
-    Ranked,
-    Scan,
-    estimated_size,
-    favor,
-    fuse,
-    rank,
-)
 from redis_history.search.text import MAX_CHARACTERS, MAX_IN_ORDER, chunk_length, index_lines, pack_all, searchable
 from redis_history.tokens import TokenCounter, count_characters
 
@@ -148,7 +136,7 @@ class Searcher(Struct, frozen=True):
         vector = yield from self._vector(asked)
         if not asked.limit or not (query.terms or vector) or asked.filters.impossible:
             return SearchHits()
-        depth = max(DEPTH, asked.offset + asked.limit)  # matches of each term that are ranked
+        depth = max(ranking.DEPTH, asked.offset + asked.limit)  # matches of each term that are ranked
         ids: Sequence[str] | None
         if isinstance(where, str):
             ids = (where,)
@@ -270,7 +258,7 @@ class Searcher(Struct, frozen=True):
                 matches[at] = yield from self._with_phrase(term, matches[at])
         return replace(found, matches=matches)
 
-    def _with_phrase(self, term: Term, found: Matches) -> Steps[Matches]:
+    def _with_phrase(self, term: Term, found: ranking.Matches) -> Steps[ranking.Matches]:
         """The matches that have this phrase."""
         phrase = f" {' '.join(term.words)} "
         scores: dict[Any, dict[int, float]] = {}
@@ -284,7 +272,7 @@ class Searcher(Struct, frozen=True):
                 for sequence, one in zip(sequences, outcome, strict=True):
                     if one is not None and phrase in f" {' '.join(next(lines).split())} ":
                         scores.setdefault(where, {})[sequence] = listed[sequence]
-        kept = Matches(0, scores)
+        kept = ranking.Matches(0, scores)
         return kept._replace(total=found.total - found.listed + kept.listed)
 
     def _ranked(self, query: Query, found: SearchMatches, asked: Asked) -> Steps[SearchHits]:
@@ -293,7 +281,7 @@ class Searcher(Struct, frozen=True):
         hits, gone = yield from self._fetched(ranked, asked)
         return (yield from self._finished(hits, max(len(ranked), *totals) - gone, asked, query))
 
-    def _fetched(self, ranked: list[Ranked], asked: Asked) -> Steps[tuple[list[SearchHit], int]]:
+    def _fetched(self, ranked: list[ranking.Ranked], asked: Asked) -> Steps[tuple[list[SearchHit], int]]:
         """The hits of a page, and how many messages were skipped. A message that was removed in the meantime, is beyond
         a bound, or would follow the last question makes room for the next."""
         hits: list[SearchHit] = []
@@ -328,8 +316,8 @@ class Searcher(Struct, frozen=True):
         if ids is None:
             listed = yield ops.ListConversations(limit=MOST_OWNED + 1)
             ids = [each.conversation_id for each in listed]
-        scan = Scan(query, asked.filters, language=self.options.language)
-        room = _Room(MAX_SCANNED, MAX_SCANNED_CHARACTERS)
+        scan = ranking.Scan(query, asked.filters, language=self.options.language)
+        room = _Room(ranking.MAX_SCANNED, MAX_SCANNED_CHARACTERS)
         archived: set[tuple[str, int]] = set()
         cut = read = 0
         for conversation_id in ids[:MOST_OWNED]:
@@ -351,7 +339,7 @@ class Searcher(Struct, frozen=True):
         self,
         conversation_id: str,
         asked: Asked,
-        scan: Scan,
+        scan: ranking.Scan,
         room: _Room,
         archived: set[tuple[str, int]],
         *,
@@ -467,14 +455,14 @@ def _searched(page: ops.Page) -> list[_Searched]:
     return found
 
 
-def _rank(found: SearchMatches, query: Query) -> list[Ranked]:
-    size = estimated_size(found.matches) if found.size is None else found.size
-    ranked = rank(query, found.matches, size=size, together=found.together, questions=found.questions)
-    if found.dated is not None and found.dated.total <= MAX_LISTED:  # else it says little
-        ranked = favor(ranked, found.dated, size)
+def _rank(found: SearchMatches, query: Query) -> list[ranking.Ranked]:
+    size = ranking.estimated_size(found.matches) if found.size is None else found.size
+    ranked = ranking.rank(query, found.matches, size=size, together=found.together, questions=found.questions)
+    if found.dated is not None and found.dated.total <= ranking.MAX_LISTED:  # else it says little
+        ranked = ranking.favor(ranked, found.dated, size)
     if found.authored is not None:
-        ranked = favor(ranked, found.authored, size, AUTHORSHIP)
-    return ranked if found.nearest is None else fuse(ranked, found.nearest, found.size or found.documents)
+        ranked = ranking.favor(ranked, found.authored, size, ranking.AUTHORSHIP)
+    return ranked if found.nearest is None else ranking.fuse(ranked, found.nearest, found.size or found.documents)
 
 
 def _left_out(cut: int, unread: int, size: int) -> str | None:

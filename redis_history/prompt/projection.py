@@ -26,20 +26,9 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
+from redis_history import model
 from redis_history.compaction.summaries import SUMMARY_START, summary_text
 from redis_history.formats._pairing import has_own_results, paired
-from redis_history.model import (
-    AttachmentPart,
-    Message,
-    Part,
-    Participant,
-    ReasoningPart,
-    Role,
-    TextPart,
-    ToolResultPart,
-    ToolUsePart,
-    UnknownPart,
-)
 from redis_history.model.pairs import Pairs, has_tools, pairs_of
 from redis_history.model.quoting import plain_name
 from redis_history.prompt.options import LeftOut, LeftOutReason
@@ -50,10 +39,10 @@ _ROLES: Final = frozenset(("user", "human", "assistant", "ai", "agent", "system"
 _BREAK: Final = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _MARGIN: Final = "| "
 
-_TOOLS = (ToolUsePart, ToolResultPart)
-_PRIVATE = (*_TOOLS, ReasoningPart)
+_TOOLS = (model.ToolUsePart, model.ToolResultPart)
+_PRIVATE = (*_TOOLS, model.ReasoningPart)
 #: Unknown parts of another agent belong to its model.
-_OF_OTHERS = (*_PRIVATE, UnknownPart)
+_OF_OTHERS = (*_PRIVATE, model.UnknownPart)
 
 
 class Voice(Enum):
@@ -65,7 +54,7 @@ class Voice(Enum):
     SYSTEM = auto()
 
 
-def voice_of(message: Message, own_ids: frozenset[str]) -> Voice:
+def voice_of(message: model.Message, own_ids: frozenset[str]) -> Voice:
     """The voice of a message, from its participant; without a participant, from its role."""
     role = message.role
     if role == "system":
@@ -85,7 +74,7 @@ class Names:
     `own` are the names of the agent that reads the prompt.
     """
 
-    def __init__(self, messages: Iterable[Message], own_ids: frozenset[str], own: Iterable[str]) -> None:
+    def __init__(self, messages: Iterable[model.Message], own_ids: frozenset[str], own: Iterable[str]) -> None:
         taken: dict[str, set[tuple[str, str]]] = {_folded(name): {("", "")} for name in (*_ROLES, *own)}
         shown: dict[tuple[str, str, str | None], str] = {}
         for message in messages:
@@ -105,7 +94,7 @@ class Names:
             for key, name in shown.items()
         }
 
-    def label(self, message: Message) -> str:
+    def label(self, message: model.Message) -> str:
         """The beginning of the text of a message. Empty if no speaker of the prompt has a name."""
         if not self._labels:
             return ""
@@ -119,7 +108,7 @@ class Names:
         return _BREAK.sub(lambda found: found[0] + _MARGIN, text) if self._labels else text
 
 
-def _shown_name(who: Participant, voice: Voice) -> str:
+def _shown_name(who: model.Participant, voice: Voice) -> str:
     name = plain_name(who.display_name or "") or plain_name(who.id) or who.kind
     return f"{name} (agent)" if voice is Voice.OTHER else name
 
@@ -139,7 +128,7 @@ def _is_latin(name: str) -> bool:
     return _folded(name).isascii()
 
 
-def project_turn(turn: Turn, own_ids: frozenset[str], names: Names) -> tuple[Message, ...]:
+def project_turn(turn: Turn, own_ids: frozenset[str], names: Names) -> tuple[model.Message, ...]:
     """The messages of a turn in the view of this agent's model; empty if nothing in it is for the model."""
     first = _project(turn.shown[0], turn.voice, names)
     if first is None:
@@ -150,7 +139,7 @@ def project_turn(turn: Turn, own_ids: frozenset[str], names: Names) -> tuple[Mes
     return (first, *results)
 
 
-def _project_result(message: Message, voice: Voice, names: Names) -> Message:
+def _project_result(message: model.Message, voice: Voice, names: Names) -> model.Message:
     """A message with results of calls. Other parts of it are shown to the model in a message of the user, unless the
     model wrote them."""
     message = _with_hints(message)
@@ -160,7 +149,7 @@ def _project_result(message: Message, voice: Voice, names: Names) -> Message:
     return _changed(message, parts, None if own or message.role == "user" else "tool")
 
 
-def _project(message: Message, voice: Voice, names: Names) -> Message | None:
+def _project(message: model.Message, voice: Voice, names: Names) -> model.Message | None:
     message = _with_hints(message)
     if voice is Voice.SYSTEM or voice is Voice.SELF:
         if not _readable(message.parts):
@@ -173,62 +162,64 @@ def _project(message: Message, voice: Voice, names: Names) -> Message | None:
     return _changed(message, _labeled(message, parts, names, foreign=voice is Voice.OTHER), "user")
 
 
-def _labeled(message: Message, parts: Iterable[Part], names: Names, *, foreign: bool = False) -> tuple[Part, ...]:
+def _labeled(
+    message: model.Message, parts: Iterable[model.Part], names: Names, *, foreign: bool = False
+) -> tuple[model.Part, ...]:
     """The parts, with the label of the speaker before the first text. `foreign`: the provider's data in texts belongs
     to the model of another agent."""
     start = label = names.label(message)
-    shown: list[Part] = []
+    shown: list[model.Part] = []
     for part in parts:
-        if type(part) is TextPart:
+        if type(part) is model.TextPart:
             text = start + names.within(part.text)
             start = label and _MARGIN
             if foreign or (part.provider_meta is None and part.extra is None):
-                part = TextPart(text)
+                part = model.TextPart(text)
             elif text != part.text:
                 part = replace(part, text=text)
         shown.append(part)
-    if start == label and label and any(type(part) is not ToolResultPart for part in shown):  # no text
-        shown.insert(0, TextPart(label.rstrip()))
+    if start == label and label and any(type(part) is not model.ToolResultPart for part in shown):  # no text
+        shown.insert(0, model.TextPart(label.rstrip()))
     return tuple(shown)
 
 
-def _readable(parts: Iterable[Part]) -> bool:
-    return any(type(part) is not TextPart or part.text.strip() for part in parts)
+def _readable(parts: Iterable[model.Part]) -> bool:
+    return any(type(part) is not model.TextPart or part.text.strip() for part in parts)
 
 
-def as_summary(message: Message, names: Names) -> Message:
+def as_summary(message: model.Message, names: Names) -> model.Message:
     """A stored summary in its frame. A summary with role `system` stays unchanged."""
     if message.role == "system":
         return message
     text = message.text if message.text.startswith(SUMMARY_START) else summary_text(message.text)
-    return _changed(message, (TextPart(names.within(text)),), "user")
+    return _changed(message, (model.TextPart(names.within(text)),), "user")
 
 
-def _with_hints(message: Message) -> Message:
+def _with_hints(message: model.Message) -> model.Message:
     """The message with each attachment that has no reference replaced by text, because it cannot be sent, and without
     blank texts beside other parts, such as the line breaks that models write before a call: some APIs reject them."""
     parts = tuple(map(_hinted, message.parts))
     return _changed(message, parts if len(parts) < 2 else tuple(part for part in parts if not _is_blank(part)))
 
 
-def _is_blank(part: Part) -> bool:
+def _is_blank(part: model.Part) -> bool:
     """Whether this is a text without content or data of the provider, such as Gemini's signatures."""
-    return type(part) is TextPart and not (part.text.strip() or part.provider_meta or part.extra)
+    return type(part) is model.TextPart and not (part.text.strip() or part.provider_meta or part.extra)
 
 
-def _hinted(part: Part) -> Part:
-    if type(part) is not AttachmentPart or part.reference is not None:
+def _hinted(part: model.Part) -> model.Part:
+    if type(part) is not model.AttachmentPart or part.reference is not None:
         return part
     # File names come from users.
-    return TextPart(f"File: {plain_name(part.name or '') or part.modality or 'unnamed'}")
+    return model.TextPart(f"File: {plain_name(part.name or '') or part.modality or 'unnamed'}")
 
 
-def _changed(message: Message, parts: tuple[Part, ...], role: Role | None = None) -> Message:
+def _changed(message: model.Message, parts: tuple[model.Part, ...], role: model.Role | None = None) -> model.Message:
     """The message with these parts, and in another role without `provider_meta`, which belongs to the former role."""
     if parts == message.parts and (role is None or role == message.role):
         return message
     # `replace` would validate all fields again, which takes half the time of a prompt. They were validated when read.
-    changed: Message = message.__copy__()  # type: ignore[attr-defined] # of every struct, for `copy.copy`
+    changed: model.Message = message.__copy__()  # type: ignore[attr-defined] # of every struct, for `copy.copy`
     force_setattr(changed, "parts", parts)
     if role is not None and role != message.role:
         force_setattr(changed, "role", role)
@@ -248,8 +239,8 @@ class Turn(Struct, gc=False):
 
     voice: Voice
     indices: tuple[int, ...]
-    sources: tuple[Message, ...]
-    shown: tuple[Message, ...]
+    sources: tuple[model.Message, ...]
+    shown: tuple[model.Message, ...]
     leading: bool = False
     is_summary: bool = False
 
@@ -262,7 +253,7 @@ class Turn(Struct, gc=False):
         return max(self.indices)
 
     @property
-    def newest(self) -> Message:
+    def newest(self) -> model.Message:
         return self.sources[-1]
 
     @property
@@ -270,7 +261,7 @@ class Turn(Struct, gc=False):
         return any(message.metadata and message.is_pinned for message in self.sources)
 
 
-def turns_of(messages: Sequence[Message], own_ids: frozenset[str], left_out: dict[int, LeftOut]) -> list[Turn]:
+def turns_of(messages: Sequence[model.Message], own_ids: frozenset[str], left_out: dict[int, LeftOut]) -> list[Turn]:
     """The turns, ordered by their first message. Adds messages that cannot be shown to `left_out`, by index."""
     turns: list[Turn] = []
     pairs: Pairs | None = None
@@ -298,7 +289,7 @@ def turns_of(messages: Sequence[Message], own_ids: frozenset[str], left_out: dic
 
 
 def _tool_turn(
-    messages: Sequence[Message],
+    messages: Sequence[model.Message],
     index: int,
     voice: Voice,
     pairs: Pairs,
@@ -307,17 +298,17 @@ def _tool_turn(
 ) -> Turn | None:
     """The turn that begins with a message with tool calls or results; None if the message does not begin a turn."""
     message = messages[index]
-    kept: list[Part] = []
+    kept: list[model.Part] = []
     reason: LeftOutReason | None = None
     calls = answers = False  # answers: it has a result of an earlier call, which is shown with that call
     for at, part in enumerate(message.parts):
-        if type(part) is ToolUsePart:
+        if type(part) is model.ToolUsePart:
             if voice is Voice.SELF and (index, at) in pairs.answered:
                 calls = True
                 kept.append(part)
             else:
                 reason = "pair" if voice is Voice.SELF else "other_agent_tools"
-        elif type(part) is ToolResultPart:
+        elif type(part) is model.ToolResultPart:
             call = pairs.call_of.get((index, at))
             if call is None:
                 reason = "pair"
@@ -340,7 +331,7 @@ def _tool_turn(
     return turn
 
 
-def _add_results(turn: Turn, messages: Sequence[Message], pairs: Pairs) -> None:
+def _add_results(turn: Turn, messages: Sequence[model.Message], pairs: Pairs) -> None:
     by_message: dict[int, set[int]] = {}
     for index, at in pairs.results[turn.first]:
         if index != turn.first:

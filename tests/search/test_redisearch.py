@@ -100,7 +100,7 @@ def test_the_best_message_for_all_terms_is_found_beyond_the_depth(
     server: RealServer, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each term alone has better matches than the depth holds; only together they name the message."""
-    monkeypatch.setattr("redis_history.operations.searches.DEPTH", 10)
+    monkeypatch.setattr("redis_history.search.ranking.DEPTH", 10)
     filler = "so many other words are said in between of other things"
     texts = [text for word in ("tea", "milk", "sugar") for _ in range(20) for text in (word, filler, filler)]
     with HistoryStore(server.url, namespace=namespace) as store:

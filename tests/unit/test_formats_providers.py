@@ -244,13 +244,15 @@ def test_anthropic_gets_ids_of_calls_that_it_accepts():
     """Those of other models may have other characters, or be used again in each turn."""
     turn = [assistant(tool_use("functions.f:0", "f"), tool_use("functions.f:0", "g")), user("x")]
     turn[1:1] = [tool(tool_result("functions.f:0", "g")), tool(tool_result("functions.f:0", "f"))]
-    blocks = [block for item in to_anthropic([*turn, *turn]) if item["content"] != "x" for block in item["content"]]
+    blocks = [
+        block for item in formats.to_anthropic([*turn, *turn]) if item["content"] != "x" for block in item["content"]
+    ]
     calls = [(block["id"], block["name"]) for block in blocks if block["type"] == "tool_use"]
     assert [id_ for id_, _ in calls] == ["functions_f_0", *(f"functions_f_0-{number}" for number in (2, 3, 4))]
     assert sorted((b["tool_use_id"], b["content"]) for b in blocks if b["type"] == "tool_result") == sorted(calls)
-    theirs = to_anthropic(turn, shape="original")
+    theirs = formats.to_anthropic(turn, shape="original")
     assert theirs[0]["content"][1]["id"] == "functions.f:0"
-    assert to_anthropic(from_anthropic(theirs)) == theirs
+    assert formats.to_anthropic(formats.from_anthropic(theirs)) == theirs
 
 
 @pytest.mark.proves("paired")
