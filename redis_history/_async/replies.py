@@ -120,7 +120,7 @@ class AsyncReply(Openable):
 
     async def _give_up(self) -> None:
         with suppress(RedisHistoryError):
-            await self._finish("interrupted")
+            await self._interrupt()
         if self._message is None:  # the server has none
             self._closing, self._end = False, None
 

@@ -121,7 +121,7 @@ class Reply(Openable):
 
     def _give_up(self) -> None:
         with suppress(RedisHistoryError):
-            self._finish("interrupted")
+            self._interrupt()
         if self._message is None:  # the server has none
             self._closing, self._end = False, None
 

@@ -11,7 +11,7 @@ import pytest
 
 from redis_history import RunChanged, assistant, errors, text, tool_use, user
 from redis_history.importers import async_export_messages, async_import_messages
-from redis_history.operations import EndRun, LeaveRun, ReadHead, StopRun, TakeRun
+from redis_history.operations import Append, EndRun, LeaveRun, ReadHead, StopRun, TakeRun
 from tests.conformance.conftest import SOON, is_gone
 from tests.conformance.test_stream import execute
 from tests.support.faces import act_after, open_store
@@ -582,6 +582,22 @@ async def test_a_block_may_handle_the_cancellation_of_a_stop(stores: Any, face: 
         await work()
     assert await stops.pop()
     assert task.cancelling() == 0
+
+
+async def test_a_stop_while_a_reply_begins_ends_it_as_stopped(stores: Any, face: str) -> None:
+    if face == "sync":
+        pytest.skip("threads are not cancelled")
+    store = stores()
+
+    async def stop() -> None:
+        await store.stop_run("c")
+        await asyncio.sleep(60)
+
+    act_after(store, Append, stop)
+    with pytest.raises(errors.RunStopped):
+        async with store.run("c", cancel=True) as run, run.stream():
+            pass
+    assert [one.status for one in await store.get("c")] == ["stopped"]
 
 
 @pytest.mark.parametrize(
