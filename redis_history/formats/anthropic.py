@@ -34,7 +34,7 @@ from redis_history.formats._content import (
 )
 from redis_history.formats._format import Format
 from redis_history.formats._losses import Losses, OnLoss
-from redis_history.formats._notes import Json, Rendered, Shape, content_of, note_of, parts_of_content, value_of
+from redis_history.formats._notes import Json, Rendered, Shape, content_of, parts_of_content, value_of
 from redis_history.model import (
     AttachmentPart,
     Message,
@@ -76,7 +76,8 @@ def to_anthropic(
     `on_loss` is called with each `Loss`; without it a warning is logged. `shape="request"` leaves out keys that only
     replies have, such as `usage`, because the API rejects them in a request.
     """
-    return _Anthropic().to(messages if shape == "original" else _with_own_ids(messages), shape, on_loss)
+    format_ = _Anthropic()
+    return format_.to(messages if shape == "original" else format_.with_own_ids(messages), shape, on_loss)
 
 
 def to_anthropic_system(
@@ -92,29 +93,6 @@ def to_anthropic_system(
     return [b for c in contents for b in ([{"type": "text", "text": c}] if isinstance(c, str) else c)]
 
 
-def _with_own_ids(messages: Iterable[Message]) -> Iterator[Message]:
-    """The messages with ids of calls as the API wants them: each once, of its characters."""
-    used: set[str] = set()
-    open_ids: dict[str, list[str]] = {}
-    for message in messages:
-        parts: list[Part] = []
-        for part in message.parts:
-            if isinstance(part, ToolUsePart):
-                id_ = part.id
-                if not note_of(part, "anthropic").get("id"):
-                    plain = _OTHER.sub("_", part.id) or "call"
-                    others = (f"{plain}-{number}" for number in itertools.count(2))
-                    id_ = next(one for one in itertools.chain((plain,), others) if one not in used)
-                used.add(id_)
-                open_ids.setdefault(part.id, []).append(id_)
-                part = part if id_ == part.id else replace(part, id=id_)
-            elif isinstance(part, ToolResultPart) and (known := open_ids.get(part.tool_use_id)):
-                id_ = known.pop() if len(known) > 1 else known[0]
-                part = part if id_ == part.tool_use_id else replace(part, tool_use_id=id_)
-            parts.append(part)
-        yield message if tuple(parts) == message.parts else replace(message, parts=tuple(parts))
-
-
 class _Anthropic(Format):
     form = "anthropic"
     roles: ClassVar[Mapping[str, Role]] = {"user": "user", "assistant": "assistant", "system": "system"}
@@ -124,6 +102,30 @@ class _Anthropic(Format):
 
     def __init__(self) -> None:
         self._ids: set[str] = set()  # of the calls that were read
+        self._renamed: set[int] = set()  # the places of parts with another id, in the message that is written
+
+    def with_own_ids(self, messages: Iterable[Message]) -> Iterator[Message]:
+        """The messages with ids of calls as the API wants them: each once, of its characters."""
+        used: set[str] = set()
+        open_ids: dict[str, list[str]] = {}
+        for message in messages:
+            parts: list[Part] = []
+            for part in message.parts:
+                if isinstance(part, ToolUsePart):
+                    id_ = part.id
+                    if not self.note(part).get("id"):
+                        plain = _OTHER.sub("_", part.id) or "call"
+                        others = (f"{plain}-{number}" for number in itertools.count(2))
+                        id_ = next(one for one in itertools.chain((plain,), others) if one not in used)
+                    used.add(id_)
+                    open_ids.setdefault(part.id, []).append(id_)
+                    part = part if id_ == part.id else replace(part, id=id_)
+                elif isinstance(part, ToolResultPart) and (known := open_ids.get(part.tool_use_id)):
+                    id_ = known.pop() if len(known) > 1 else known[0]
+                    part = part if id_ == part.tool_use_id else replace(part, tool_use_id=id_)
+                parts.append(part)
+            self._renamed = {at for at, part in enumerate(parts) if part is not message.parts[at]}
+            yield replace(message, parts=tuple(parts)) if self._renamed else message
 
     def read_message(self, raw: Mapping[str, Any], index: int) -> Message:
         where = f"message {index}"
@@ -167,6 +169,7 @@ class _Anthropic(Format):
             if block is not None:
                 out.append(block)
             if losses is not None:
+                lost = lost or ("the id of a tool call, which the API rejects" if index in self._renamed else None)
                 losses.add(message.id, index, lost)
         return out
 
