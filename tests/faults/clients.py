@@ -179,6 +179,7 @@ class Writer:
         "append_if": 3,
         "call_tools": 12,
         "update": 8,
+        "pin": 2,
         "delete": 6,
         "erase": 5,
         "erase_quoted": 1.5,
@@ -210,7 +211,8 @@ class Writer:
         word = self._word()
         make = self._random.choice([user, user, user, assistant, system])
         time = self._random.choice([None, None, None, None, "1999-01-01", "2001-02-03", "2200-01-01"])
-        return make(f"t{word}", id=word, timestamp=time)
+        pinned = {"pinned": True} if self._random.random() < 0.1 else {}
+        return make(f"t{word}", id=word, timestamp=time, metadata=pinned)
 
     def _talk(self) -> str:
         brief = [_brief(), _brief(-1)] if self._settings.deletes else []
@@ -259,6 +261,14 @@ class Writer:
             text = self._random.choice([f"t{self._word()}", message.text])
             changed = Message(id=message.id, role=message.role, parts=text, metadata=message.metadata)  # type: ignore[arg-type]
             self._store.update_message(name, changed)
+
+    def _pin(self) -> None:
+        """Not of calls: the model knows no pinned pairs."""
+        name = self._talk()
+        if (message := self._any(name)) is not None:
+            self._store.pin(name, message.id, pinned=self._random.random() < 0.5)
+        one = f"pin {self._settings.name}"  # fewer than the cap, which takes none of them
+        self._capped.append(CAPPED, user(one, id=one, metadata={"pinned": True}))
 
     def _delete(self) -> None:
         name = self._talk()

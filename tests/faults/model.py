@@ -178,11 +178,12 @@ class Conversation:
     def _trim(self, change: Seen, call: Call, problems: list[str]) -> None:
         cap = call.arguments.get("cap")
         excess = max(0, len(self.live) - cap) if cap else 0
-        oldest = {name for _, name in self.live[:excess]}
+        unpinned = [name for _, name in self.live if self.stored[name].stays != "pinned"]
+        oldest = set(unpinned[:excess])
         gone = set(change.removed)
         # An old call may stay, with its results, if others leave with theirs.
         pairs = {name for name, stored in self.stored.items() if any(kind == "r" for kind, _ in stored.form[2])}
-        if len(gone) < excess or not gone <= oldest | pairs & self.stored.keys() or (gone and not excess):
+        if len(gone) < len(oldest) or not gone <= oldest | pairs & self.stored.keys() or (gone and not excess):
             problems.append(f"removed {sorted(gone)}, but the oldest beyond the cap are {sorted(oldest)}")
         for name in gone & self.stored.keys():
             self._take(name)

@@ -262,13 +262,20 @@ def as_form(raw: Any) -> Form:
     return raw[0], raw[1], tuple((kind, call) for kind, call in raw[2]), raw[3]
 
 
+def _stays(message: Message) -> str:
+    """Why no summary takes its place."""
+    if message.is_summary:
+        return ""
+    return "pinned" if message.metadata.get("pinned") is True else "system" if message.role == "system" else ""
+
+
 def _entry(entry: ops.Entry) -> dict[str, Any]:
     message = entry.message
     return {
         "form": form(message),
         "digest": body_digest(entry.body).hex(),
         "timestamp": entry.timestamp,
-        "stays": message.role == "system" and not message.is_summary,
+        "stays": _stays(message),
     }
 
 

@@ -366,3 +366,19 @@ def test_an_erasure_takes_messages_and_summaries_alone() -> None:
     run.call("EraseMessages", 1, "delete", {"ids": ("a", "b")}, ids=["a"])
     run._forms = []
     assert any("nobody asked for" in problem for problem in check(run.end()))
+
+
+def test_a_pinned_message_that_leaves_is_reported() -> None:
+    def through_a_cap(removed: str) -> Run:
+        run = Run()
+        run.append({**entry("a"), "stays": "pinned"}, entry("b"), cap=2)
+        run.append(entry("d"), cap=2, removed=(removed,))
+        return run
+
+    assert check(through_a_cap("b").end()) == []
+    assert any("the oldest beyond the cap" in problem for problem in check(through_a_cap("a").end()))
+    run = Run()
+    run.append({**entry("a"), "stays": "pinned"}, entry("b"), entry("d"))
+    event = {"ids": ("s",), "forms": (entry("s")["form"],), "count": 2}
+    run.call("Compact", [2, 2, True, True], "compact", event, entries=[entry("s")], through=[1.8e15, 2])
+    assert any("of 2 messages" in problem for problem in check(run.end()))

@@ -146,6 +146,17 @@ MUTATIONS: dict[str, tuple[Any, ...]] = {
         "redis 8",
         ("_trim.lua", "if leaving[first_of(i)] then", "if i <= excess then"),
     ),
+    "a summary of pinned messages": (
+        "but it is",
+        "redis 8",
+        ("ranges.py", "return _is_apart(message) or message.is_pinned", "return _is_apart(message)"),
+        ("ranges.py", "if not any(message.is_pinned for message in messages)", "if True"),
+    ),
+    "a cap takes pinned messages": (
+        "the oldest beyond the cap",
+        "redis 8",
+        ("_trim.lua", "pinned[i], at = true, at + 1", "at = at + 1"),
+    ),
     "an expansion commits a part of a copy": (
         "long: ",
         "redis 8",
