@@ -35,6 +35,7 @@ from redis_history import (
 from redis_history.errors import OutcomeUnknownError, RedisHistoryError, RevisionConflictError
 from redis_history.events import BEGINNING
 from redis_history.model.ids import rng
+from redis_history.operations import Append
 from tests.faults.recording import UNKNOWN, Journal, form, lines, record
 
 NAMESPACE = "faults"
@@ -111,6 +112,7 @@ class Writer:
         self._seen: dict[str, list[Message]] = {}
         self._last: dict[str, Message] = {}
         self._added: list[str] = []
+        self._former: Any = None
         self._history: RedisHistory | None = None
         if not settings.asynchronous:
             self._history = RedisHistory(self._open(stack, retry=PATIENT)).use(compression(_join))
@@ -333,6 +335,10 @@ class Writer:
             for _ in range(self._random.randint(1, 3)):
                 run.append(self._message())
                 time.sleep(self._random.uniform(0, 0.05))
+            if self._former is not None:  # as if this process had stood still since its last run
+                with contextlib.suppress(RedisHistoryError):
+                    self._store.backend.execute(Append.batch(RUNS, [self._message()]).op.for_run(self._former))
+            self._former = run._fence
             run.messages()
             if self._random.random() < 0.2:
                 self._store.stop_run(RUNS)

@@ -146,6 +146,11 @@ MUTATIONS: dict[str, tuple[Any, ...]] = {
         "redis 8",
         ("_trim.lua", "if leaving[first_of(i)] then", "if i <= excess then"),
     ),
+    "a run that is over writes": (
+        "but one with",
+        "redis 8",
+        ("_life.lua", "if fence and not has_lease(fence)", "if false"),
+    ),
     "a summary of pinned messages": (
         "but it is",
         "redis 8",
