@@ -179,6 +179,7 @@ class Writer:
         "append_again": 3,
         "append_many": 6,
         "append_if": 3,
+        "append_briefly": 2,
         "call_tools": 12,
         "update": 8,
         "pin": 2,
@@ -279,6 +280,12 @@ class Writer:
             self._store.delete_messages(name, [message.id, *(one.id for one in self._seen[name][:2] if again < 0.3)])
             if again > 0.7:  # the same id lives again
                 self._store.append(name, user(f"t{self._word()}", id=message.id))
+
+    def _append_briefly(self) -> None:
+        """A late copy must not bring it back."""
+        name, message = self._talk(), self._message()
+        self._store.append(name, message)
+        self._store.delete_messages(name, [message.id])
 
     def _erase(self) -> None:
         name = self._random.choice((self._talk(), _calls()))

@@ -151,6 +151,11 @@ MUTATIONS: dict[str, tuple[Any, ...]] = {
         "redis 8",
         ("_life.lua", "if fence and not has_lease(fence)", "if false"),
     ),
+    "a late copy of an append brings back what was deleted": (
+        "Append",
+        "redis 8",
+        ("_append.lua", "local left = departed()", "local left = {}"),
+    ),
     "a summary of pinned messages": (
         "but it is",
         "redis 8",
