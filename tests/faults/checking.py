@@ -372,6 +372,8 @@ class _Feed:
         return "" if needed.get(event.reason) else "a Reset without need"
 
     def _growth(self, before: Seen, event: Seen) -> str:
+        if not event.ids:
+            return "text of no message"
         known = self._texts.get(event.ids[0], "")
         if event.token != before.token:
             return "text of another state"

@@ -348,7 +348,7 @@ def test_text_of_a_reply_is_joined() -> None:
     grew = [structs.replace(begun, kind="reply_grew", offset=at, text=text) for at, text in ((0, "0 "), (2, "1 "))]
     recorded.events["s"] = [begun, *grew, ended]
     assert check(recorded) == []
-    for wrong in ([grew[1]], [grew[0]], [grew[0], grew[0]]):
+    for wrong in ([grew[1]], [grew[0]], [grew[0], grew[0]], [structs.replace(grew[0], ids=())]):
         recorded.events["s"] = [begun, *wrong, ended]
         assert check(recorded) != []
 
