@@ -277,6 +277,8 @@ def _tests(call: Call) -> list[Test]:
         if value is None:
             return [lambda state: not state.exists]
         return [lambda state: state.exists and [state.title, len(state.live)] == value]
+    if call.kind == "Fork":
+        return [lambda state: _is_fork(call, state)]
     if call.kind == "FindMessage":
         if value is None:
             return [lambda state: arguments["id"] not in state.stored]
@@ -293,6 +295,17 @@ def _is_read(found: list[Form], there: list[Form]) -> bool:
     return len(found) == len(wanted) and all(
         one == other or (one[0] == other[0] and other[3] == "streaming")
         for one, other in zip(found, wanted, strict=True)
+    )
+
+
+def _is_fork(call: Call, state: Conversation) -> bool:
+    """Archived messages may be live in a fork that ends before the newest message."""
+    through, (revision, live, every) = call.arguments["through"], call.value
+    wanted = [one for one in state.forms if one[3] != "streaming"]
+    return (
+        state.revision == revision
+        and sorted(as_form(one) for one in every if not state.was_summary(one[0])) == state.fork(through)
+        and (through is not None or [*map(as_form, live)] == wanted)
     )
 
 

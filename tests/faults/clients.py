@@ -36,7 +36,7 @@ from redis_history.errors import OutcomeUnknownError, RedisHistoryError, Revisio
 from redis_history.events import BEGINNING
 from redis_history.model.ids import rng
 from redis_history.operations import Append
-from tests.faults.recording import UNKNOWN, Journal, form, lines, record
+from tests.faults.recording import UNKNOWN, Fork, Journal, form, lines, record
 
 NAMESPACE = "faults"
 #: Anything may happen to these, but that they end.
@@ -203,6 +203,7 @@ class Writer:
         "get_conversation": 2,
         "search": 2,
         "list": 1,
+        "fork": 0.6,
         "copy": 0.1,
     }
 
@@ -393,6 +394,17 @@ class Writer:
         self._store.compact(name, through=some[99].id, summary=summary)
         self._store.expand(name, summary.id)
         self._store.snapshot(name, limit=2500)
+
+    def _fork(self) -> None:
+        name, new = self._random.choice((*TALKS, _calls())), f"{MAYFLY} {self._word()}"
+        # The model knows no pairs, and where servers lose changes not all positions.
+        end = self._any(name) if name in TALKS and self._settings.deletes and self._random.random() < 0.5 else None
+        fork = Fork(name, end and end.position)
+        number = self._journal.begin(fork, {})
+        made = self._mayfly.fork(name, new, through=fork.through)
+        live, every = self._mayfly.get(new), self._mayfly.get(new, include_archived=True)
+        if self._mayfly.delete_conversation(new):  # it had not expired
+            self._journal.end(number, fork, [made.forked_from.revision, [*map(form, live)], [*map(form, every)]], None)
 
     def _add(self) -> None:
         if self._history is not None:

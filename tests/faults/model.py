@@ -85,6 +85,13 @@ class Conversation:
         held = [name for archive in self.archives for name in archive.held]
         return [self.stored[name].form for name in held if not self.was_summary(name)]
 
+    def fork(self, through: list[int] | None) -> list[Form]:
+        """The messages of a fork, live and archived, without summaries."""
+        found = [
+            (one.key, one.form) for name, one in self.stored.items() if not (self.was_summary(name) or one.is_live)
+        ]
+        return sorted(form for key, form in found if through is None or key <= key_of(through))
+
     def was_summary(self, name: str) -> bool:
         return name in self._summaries
 
@@ -246,10 +253,7 @@ class Conversation:
         return True
 
     def _compact(self, change: Seen, call: Call, problems: list[str]) -> Any:
-        time, sequence = call.arguments["through"]
-        if PAST < time < FUTURE:
-            time = NOW
-        through = (time, sequence)
+        through = key_of(call.arguments["through"])
         [entry] = call.arguments["entries"]
         before = self.live[: bisect_right(self.live, (through, "\U0010ffff"))]
         leaving = [name for _, name in before if not (self.stored[name].stays or self.stored[name].is_live)]
@@ -281,6 +285,11 @@ class Conversation:
         self.live = sorted([*self.live, *((self.stored[name].key, name) for name in archive.held)])
         self.summary = archive.former
         return [change.revision, len(archive.held)]
+
+
+def key_of(position: Iterable[int]) -> Key:
+    time, sequence = position
+    return NOW if PAST < time < FUTURE else time, sequence
 
 
 def orphans(messages: Iterable[Form], besides: Collection[str] = ()) -> list[str]:

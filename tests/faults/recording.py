@@ -32,7 +32,7 @@ from redis_history.errors import (
     OutcomeUnknownError,
     StoreClosedError,
 )
-from redis_history.model import Message, ToolResultPart, ToolUsePart
+from redis_history.model import Message, Position, ToolResultPart, ToolUsePart
 from redis_history.model.wire import body_digest
 from redis_history.operations.documents import WriteDocuments
 from redis_history.operations.fetch import Fetch
@@ -201,6 +201,14 @@ def seen(event: Any) -> Seen:
     )
 
 
+class Fork(Struct):
+    """A fork, as if it were one operation: of the messages up to `through`, None: of all. Its outcome are the revision
+    that it is a copy of, its live messages, and all with archived ones."""
+
+    conversation_id: str
+    through: Position | None
+
+
 #: Operations without an outcome that can be compared. Those of several conversations are not recorded either.
 _UNRECORDED = (
     Search | WriteDocuments | ops.ReadChanges | ops.GrowReply
@@ -291,6 +299,7 @@ _ARGUMENTS: dict[type, Callable[[Any], dict[str, Any]]] = {
     ops.EraseMessages: lambda op: {"ids": op.message_ids},
     ops.Compact: lambda op: {"entries": [_entry(op.summary)], "through": op.through},
     ops.Expand: lambda op: {"id": op.summary_id},
+    Fork: lambda op: {"through": op.through},
     ops.WriteRecord: lambda op: {"fields": op.fields},
     ops.FindMessage: lambda op: {"id": op.message_id},
     ops.ReadPage: lambda op: {"whole": op.limit if _is_whole(op) else 0},

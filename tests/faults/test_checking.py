@@ -382,3 +382,29 @@ def test_a_pinned_message_that_leaves_is_reported() -> None:
     event = {"ids": ("s",), "forms": (entry("s")["form"],), "count": 2}
     run.call("Compact", [2, 2, True, True], "compact", event, entries=[entry("s")], through=[1.8e15, 2])
     assert any("of 2 messages" in problem for problem in check(run.end()))
+
+
+def test_a_fork_is_a_copy_of_one_revision() -> None:
+    run = Run()
+    run.append(entry("a"), entry("b"), entry("d"))
+    event = {"ids": ("s",), "forms": (entry("s")["form"],), "count": 2}
+    run.call("Compact", [2, 2, True, True], "compact", event, entries=[entry("s")], through=[1.8e15, 2])
+    a, b, d, s, e = (entry(name)["form"] for name in "abdse")
+    run._forms = [s, d]
+    whole = run.call("Fork", [2, [s, d], [a, b, s, d]], through=None)
+    run.call("Fork", [2, [a], [a]], through=[1.8e15, 1])
+    recorded = run.end()
+    recorded.final[C] = structs.replace(recorded.final[C], archived=(a, b))
+    assert check(recorded) == []
+    for at, value in (
+        (2, [1, [s, d], [a, b, s, d]]),
+        (2, [2, [s, d], [a, s, d]]),  # not all of the archive
+        (2, [2, [s, d, e], [a, b, s, d, e]]),
+        (2, [2, [a, b, d], [a, b, d]]),
+        (3, [2, [a, b], [a, b]]),  # a message behind the end
+        (3, [2, [], []]),
+    ):
+        outcome(at, value)(recorded)
+        [problem] = check(recorded)
+        assert "Fork" in problem
+        replaced(recorded, at, value=whole.value if at == 2 else [2, [a], [a]])

@@ -167,6 +167,11 @@ MUTATIONS: dict[str, tuple[Any, ...]] = {
         "redis 8",
         ("_trim.lua", "pinned[i], at = true, at + 1", "at = at + 1"),
     ),
+    "a fork with messages behind its end": (
+        "Fork",
+        "redis 8",
+        ("fork.py", "within = self.end is None or ", "within = True or "),
+    ),
     "an expansion commits a part of a copy": (
         "long: ",
         "redis 8",
