@@ -71,6 +71,7 @@ class Settings(msgspec.Struct):
     durability: str = "server"
     asynchronous: bool = False
     deletes: bool = True
+    keeps_time: bool = True
 
     def options(self, **more: Any) -> dict[str, Any]:
         found = {"namespace": NAMESPACE, "search": self.search, "poll_interval": 0.5, "log_length": LOG}
@@ -358,7 +359,7 @@ class Writer:
         asked = time.monotonic()
         self._mayfly.append(name, message)
         there = self._mayfly.get_message(name, message.id)
-        if there is None and time.monotonic() - asked < 0.8 * TTL:
+        if there is None and self._settings.keeps_time and time.monotonic() - asked < 0.8 * TTL:
             self._journal.write("problem", f"{message.id} was gone from {name} before its time")
 
     def _compact(self) -> None:

@@ -141,7 +141,8 @@ class Episode:
         self._observer = Observer(self._deployment.direct)
         self._stack.callback(self._observer.close)
         # The losses of conversations that ended before a failover are unknown.
-        common = {"durability": self._durability, "deletes": self._durability == "server"}
+        common: dict[str, Any] = {"durability": self._durability, "deletes": self._durability == "server"}
+        common["keeps_time"] = self._deployment.keeps_time
         for number in range(self._writers):
             self._start_client("writer", f"w{number}", asynchronous=number % 3 == 1, **common)
         for number in range(self._streamers):
