@@ -113,7 +113,8 @@ class _Follower:
 
     @property
     def answer(self) -> Answer:
-        messages = sorted(self._known.values(), key=lambda one: one.position or Position(0, 0))
+        known = self._known.values() if self._run is not None else ()
+        messages = sorted(known, key=lambda one: one.position or Position(0, 0))
         return Answer(messages, self._run, self.done, self._precedes)
 
     def _precedes(self, message: Message) -> bool:
@@ -139,16 +140,17 @@ class _Follower:
         match event:
             case events.RunChanged(run=run):
                 await self.see(run)
-            case events.Reset() if self.is_known:
-                await self.look(again=True)
-            case _ if self._run is None:
-                return  # the answer has not begun
+            case events.Reset():
+                self._known.clear()
+                if self.is_known:
+                    await self.look(again=True)
             case events.MessagesAppended(messages=messages) | events.HistoryRestored(messages=messages):
                 for message in messages:
                     if self._belongs(message) and message.id not in self._known:
                         self._known[message.id] = message
             case events.ReplyGrew():
-                if (before := self._known.get(event.message_id)) is not None:
+                before = self._known.get(event.message_id)
+                if before is not None and before.status == "streaming":  # else it was read when it had ended
                     self._known[event.message_id] = event.applied_to(before)
             case events.ReplyEnded(message=changed) | events.MessageUpdated(message=changed):
                 if changed is None:
@@ -167,7 +169,8 @@ class _Follower:
         """Read the newest run, and `again` the messages. A run that is gone, or that never began, causes no event."""
         run = await self._store.get_run(self._conversation_id)
         if run is not None:
-            await self.see(run, again=again)
+            ended = not (run.is_active and run.run_id == self._run_id)  # events of its last messages may be missing
+            await self.see(run, again=again or ended)
         if run is None or not (run.run_id == self._run_id or self._waits(run)):
             self.done = True
 
@@ -178,14 +181,16 @@ class _Follower:
             snapshot = await self._store.snapshot(self._conversation_id, limit=_MOST)
             # A run that has begun in the meantime may have written some of the messages.
             run = await self._store.get_run(self._conversation_id) or run
-            self._known = {one.id: one for one in snapshot.messages}
+            stored = {one.id: one for one in snapshot.messages}
+            # Further events go on from what the last ones said, which may be less than what is stored.
+            self._known = stored | self._known if own.is_active else stored
         if own is not None:
             self._run, self.done = own, not own.is_active
         elif self._waits(run):
             self._waited = True
         elif self.is_known:  # it has left the queue, or too many runs have followed it
             self.done = True
-        self._next = self._following(run)
+        self._next = self._following(run) if self._run is not None else None
         self._known = {one.id: one for one in self._known.values() if self._belongs(one)}
 
     def _following(self, newest: RunInfo) -> RunInfo | None:

@@ -12,6 +12,8 @@ from redis_history import AsyncHistoryStore, assistant, user
 from redis_history.errors import RunStopped
 from redis_history.integrations.ag_ui import events
 from redis_history.integrations.ai_sdk import ui_message_stream
+from redis_history.operations import ReadChanges
+from tests.support.faces import act_after
 from tests.support.servers import RealServer, until
 from tests.web.chatting import CHAT
 
@@ -66,3 +68,74 @@ async def test_streams_have_nothing_of_other_runs(
                 wanted = "" if how == "empty" else f"It is {how}", ends[ENDS[how]]
                 assert await rest(early[how]) == wanted
                 assert await rest(form(store, CHAT, run_id=ended.run_id)) == wanted  # too late
+
+
+@pytest.mark.parametrize("protocol", FORMS)
+@pytest.mark.parametrize("where", ["memory", "server"])
+async def test_a_reply_that_grows_while_its_stream_learns_of_its_run_is_streamed_once(
+    server: RealServer, namespace: str, where: str, protocol: str
+) -> None:
+    url = "memory://" if where == "memory" else server.url
+    form, ends = FORMS[protocol]
+    async with AsyncHistoryStore(url, namespace=namespace) as store:
+        run = store.run(CHAT, wait=20)
+
+        async def is_waiting() -> bool:
+            active = await store.get_run(CHAT)
+            return active is not None and len(active.waiting) == 1
+
+        async with store.run(CHAT):
+            entering = asyncio.create_task(run.__aenter__())
+            await until(is_waiting)
+            stream = form(store, CHAT, run_id=run.run_id)
+            await anext(stream)  # it waits
+        await entering
+        async with run.stream(interval=0) as reply:
+            await reply.write("one ")
+            await until(lambda: has_text(store, "one "))
+
+            async def write() -> None:
+                await reply.write("two ")
+                await until(lambda: has_text(store, "one two "))
+
+            act_after(store, ReadChanges, write)
+            found = [await anext(stream)]
+            while "one" not in "".join(map(delta_of, found)):
+                found.append(await anext(stream))
+        await run.__aexit__(None, None, None)
+        found += [one async for one in stream]
+        assert "".join(map(delta_of, found)) == "one two "
+
+
+@pytest.mark.parametrize("protocol", FORMS)
+@pytest.mark.parametrize("where", ["memory", "server"])
+async def test_a_reply_that_ends_while_its_stream_begins_is_streamed_to_its_end(
+    server: RealServer, namespace: str, where: str, protocol: str
+) -> None:
+    url = "memory://" if where == "memory" else server.url
+    async with AsyncHistoryStore(url, namespace=namespace) as store:
+        async with store.run(CHAT) as run:
+            reply = run.stream(interval=0)
+            await reply.open()
+            await reply.write("one ")
+            await until(lambda: has_text(store, "one "))
+
+            async def end() -> None:
+                await reply.write("two ")
+                await reply.aclose()
+
+            act_after(store, ReadChanges, end)
+            stream = FORMS[protocol][0](store, CHAT)
+            found = [await anext(stream)]
+            while "two" not in "".join(map(delta_of, found)):
+                found.append(await anext(stream))
+        assert "".join(map(delta_of, found)) == "one two "
+        assert [one async for one in stream][-1:]
+
+
+async def has_text(store: AsyncHistoryStore, text: str) -> bool:
+    return [one.text for one in await store.get(CHAT)] == [text]
+
+
+def delta_of(chunk: Any) -> str:
+    return (chunk.get("delta") if isinstance(chunk, dict) else getattr(chunk, "delta", "")) or ""
