@@ -168,22 +168,21 @@ def to_pydantic_ai(messages: Iterable[Message], *, on_loss: OnLoss | None = None
     found: list[Any] = []  # messages, and what Pydantic AI validates
     names: dict[str, str] = {}  # tool names by id, of the nearest earlier call
     with Losses(_FORM, on_loss) as losses:
-        for message, losses.offset in (piece for one in messages for piece in pieces_of(one, every=True)):
-            note = note_of(message, _FORM)
-            inside = note.get("inside")
-            if not inside and (built := _built(message, note)) is not None:
+        for given in messages:
+            if (built := _built(given)) is not None:
                 found.append(built)
                 continue
-            names |= {part.id: part.name for part in message.tool_uses}
-            parts = list(_to_parts(message, names, losses))
-            kind = "response" if message.role == "assistant" else "request"
-            if inside and found:
-                last = found[-1] if isinstance(found[-1], dict) else vars(found[-1])
-                if last["kind"] == kind:
-                    found[-1] = {**last, "parts": [*last["parts"], *parts]}
-                    continue
-            if parts or not message.parts:
-                found.append({**note.get("around", {"kind": kind}), "parts": parts})
+            for message, losses.offset in pieces_of(given, every=True):
+                names |= {part.id: part.name for part in message.tool_uses}
+                note, parts = note_of(message, _FORM), list(_to_parts(message, names, losses))
+                kind = "response" if message.role == "assistant" else "request"
+                if note.get("inside") and found:
+                    last = found[-1] if isinstance(found[-1], dict) else vars(found[-1])
+                    if last["kind"] == kind:
+                        found[-1] = {**last, "parts": [*last["parts"], *parts]}
+                        continue
+                if parts or not message.parts:
+                    found.append({**note.get("around", {"kind": kind}), "parts": parts})
     try:
         return ModelMessagesTypeAdapter.validate_python(found)
     except ValueError as error:
@@ -274,10 +273,10 @@ def _item(item: Any, meta: dict[str, Any] | None) -> Part:
     return TextPart(text="", provider_meta=meta)  # the first part keeps the original
 
 
-def _built(message: Message, note: Mapping[str, Any]) -> ModelMessage | None:
+def _built(message: Message) -> ModelMessage | None:
     """The message of Pydantic AI for one text, as most are, in half the time of its validation; None for any other."""
-    classes = _TEXTS.get(message.role)
-    if classes is None or len(message.parts) != 1 or type(part := message.parts[0]) is not TextPart:
+    classes, note = _TEXTS.get(message.role), note_of(message, _FORM)
+    if classes is None or len(message.parts) != 1 or type(part := message.parts[0]) is not TextPart or "inside" in note:
         return None
     whole, piece = classes
     try:
