@@ -70,14 +70,14 @@ def check(recorded: Recorded) -> list[str]:
 
 
 def _united(calls: list[Call]) -> list[Call]:
-    """The attempts of one call as one: a shared history repeats a call, with its token, that was not answered."""
+    """The attempts of one call as one: a shared history repeats a call, with its token, that was not answered, or that
+    a full server refused. A refusal says nothing of later attempts."""
     found: dict[Any, Call] = {}
-    for number, call in enumerate(calls):
+    for number, call in enumerate(sorted(calls, key=lambda one: one.invoked)):
         key = call.token or number
         other = found.get(key)
-        if other is not None:
-            known = max(call, other, key=lambda one: (one.status != "unknown", one.invoked))
-            call = structs.replace(known, invoked=min(call.invoked, other.invoked))
+        if other is not None and other.status != "refused":
+            call = structs.replace(other if call.status == "unknown" else call, invoked=other.invoked)
         found[key] = call
     return [*found.values()]
 

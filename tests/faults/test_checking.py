@@ -256,6 +256,17 @@ def test_refusals_and_calls_without_effect_must_fit_the_state(good: Recorded) ->
     assert len(check(good)) == 1
 
 
+def test_a_refusal_says_nothing_of_later_attempts(good: Recorded) -> None:
+    """A shared history repeats a call that a full server refused; the process may be killed meanwhile."""
+    made = good.calls[1]
+    refused = {"status": "refused", "value": ["BackendRefusedError", None, ""]}
+    good.calls.append(structs.replace(made, invoked=made.invoked - 2, responded=made.invoked - 1, **refused))
+    replaced(good, 1, status="unknown", responded=float("inf"), value=None)
+    assert check(good) == []
+    replaced(good, -1, invoked=made.invoked + 1, responded=made.invoked + 2)
+    assert len(check(good)) > 0
+
+
 def test_a_reset_may_replace_missing_events_only_if_necessary(good: Recorded) -> None:
     events = good.events["s"]
     good.events["s"] = [events[0], structs.replace(events[3], kind="reset", reason="server_rewound"), events[4]]
