@@ -23,7 +23,7 @@ from redis_history.formats.json_form import to_json
 from redis_history.formats.vercel_ai import ui_message_of
 from redis_history.integrations._answers import ERRORS, Answer, follow_answer
 from redis_history.integrations._extras import check_store
-from redis_history.model import Position
+from redis_history.model import Message, Position
 
 __all__ = ["HEADERS", "sse", "ui_message_stream"]
 
@@ -99,8 +99,8 @@ class _Writer:
         self._parts: list[_Part] = []
 
     def chunks(self, answer: Answer) -> Iterator[Chunk]:
-        if answer.messages:
-            message = ui_message_of(answer.messages)
+        if messages := _shown(answer):
+            message = ui_message_of(messages)
             yield from self._start(message)
             yield from self._write(message["parts"], answer.done)
             if answer.done and "metadata" in message:
@@ -219,6 +219,16 @@ class _Part:
             yield {"type": "tool-output-error", **given, "errorText": str(block.get("errorText", ""))}
         elif state == "output-denied" and self._once("output"):
             yield {"type": "tool-output-denied", "toolCallId": block["toolCallId"]}
+
+
+def _shown(answer: Answer) -> list[Message]:
+    """The messages of an answer up to one that grows, because what follows it ends its last text for the client."""
+    grows = False
+    for index, message in enumerate(answer.messages):
+        if grows and message.role == "assistant":
+            return answer.messages[:index]
+        grows = grows or (message.status == "streaming" and not answer.done)
+    return answer.messages
 
 
 def _changed() -> ConflictError:

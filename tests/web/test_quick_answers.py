@@ -129,6 +129,18 @@ async def test_a_reply_that_ends_while_its_stream_begins_is_streamed_to_its_end(
         assert "".join(map(delta_of, found)) == "one two "
 
 
+async def test_what_follows_a_reply_that_grows_is_streamed_after_its_end(store: AsyncHistoryStore) -> None:
+    async with store.run(CHAT) as run, run.stream(interval=0) as reply:
+        await reply.write("one ")
+        await until(lambda: has_text(store, "one "))
+        await run.append(assistant("three"))
+        stream = ui_message_stream(store, CHAT)
+        found = [await anext(stream)]
+        await reply.write("two ")
+    found += [one async for one in stream]
+    assert "".join(map(delta_of, found)) == "one two three"
+
+
 async def has_text(store: AsyncHistoryStore, text: str) -> bool:
     return [one.text for one in await store.get(CHAT)] == [text]
 
