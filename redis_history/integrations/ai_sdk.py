@@ -105,6 +105,8 @@ class _Writer:
             yield from self._write(message["parts"], answer.done)
             if answer.done and "metadata" in message:
                 yield {"type": "message-metadata", "messageMetadata": message["metadata"]}
+        elif self._parts:
+            raise _changed()
         if answer.done:
             yield from self._end(answer)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from redis_history import AsyncHistoryStore, assistant, user
-from redis_history.errors import RunStopped
+from redis_history.errors import ConflictError, RunStopped
 from redis_history.integrations.ag_ui import events
 from redis_history.integrations.ai_sdk import ui_message_stream
 from redis_history.operations import ReadChanges
@@ -139,6 +139,18 @@ async def test_what_follows_a_reply_that_grows_is_streamed_after_its_end(store: 
         await reply.write("two ")
     found += [one async for one in stream]
     assert "".join(map(delta_of, found)) == "one two three"
+
+
+@pytest.mark.parametrize("change", ["delete", "clear"])
+async def test_a_client_reads_again_if_the_whole_answer_is_removed(store: AsyncHistoryStore, change: str) -> None:
+    async with store.run(CHAT) as run:
+        await run.append(assistant("A secret.", id="a1"))
+        stream = ui_message_stream(store, CHAT)
+        while delta_of(await anext(stream)) != "A secret.":
+            pass
+        await (store.clear(CHAT) if change == "clear" else store.delete_messages(CHAT, ["a1"]))
+    with pytest.raises(ConflictError):
+        [one async for one in stream]
 
 
 async def has_text(store: AsyncHistoryStore, text: str) -> bool:
