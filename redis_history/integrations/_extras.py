@@ -76,24 +76,24 @@ def ended(messages: Iterable[Message]) -> list[Message]:
     return [message for message in messages if message.status != "streaming"]
 
 
-def with_shares(message: Message, count: int, changes: Mapping[int, tuple[Part, ...]]) -> tuple[Part, ...]:
-    """The parts of a message after changes to some of the `count` messages that a framework gets for it: for each of
-    its pieces one for each tool result, then one for the rest. `changes` has the new parts of each of them, by index;
-    () removes it."""
+def with_shares(
+    message: Message, converted: Callable[[Message], Sequence[Any]], changes: Mapping[int, tuple[Part, ...]]
+) -> tuple[Part, ...]:
+    """The parts of a message after changes to some of the messages that a framework gets for it, by `converted`: for
+    each of its pieces one for each tool result, then one for the rest. `changes` has the new parts of each of them, by
+    index; () removes it. What a framework cannot have stays."""
     parts: list[Part] = []
-    rest = -1
+    is_one, start = len(converted(message)) == 1, 0
     for piece, _ in pieces_of(message, every=True):
-        results, rest = rest + 1, rest + 1 + len(piece.tool_results)
+        count, results = len(converted(piece)), iter(range(start, start + len(piece.tool_results)))
         for part in piece.parts:
-            share = rest
-            if isinstance(part, ToolResultPart):
-                share, results = results, results + 1
-            if count == 1:
-                share = 0
-            parts += changes.get(share, (part,))
+            share = next(results) if isinstance(part, ToolResultPart) else start + len(piece.tool_results)
+            if is_one or count == 1:
+                share = 0 if is_one else start
+            parts += changes.get(share, (part,)) if share < start + count else (part,)
             if share in changes:
                 changes = {**changes, share: ()}  # the new parts are in the place of the first old one
-        rest -= len(piece.tool_results) == len(piece.parts)
+        start += count
     return tuple(parts)
 
 

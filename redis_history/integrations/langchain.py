@@ -329,7 +329,7 @@ def _changed(message: Message, changes: Mapping[str, BaseMessage | None]) -> Mes
     if [one.id for one in found] == [message.id] and (new := given[0]) is not None:
         return _extras.with_content(message, _to_message(new))
     shares = {at: () if one is None else _to_message(one).parts for at, one in given.items()}
-    parts = _extras.with_shares(message, len(found), shares)
+    parts = _extras.with_shares(message, lambda one: _to_langchain(one, lambda loss: None), shares)
     if not parts:
         return None
     ids = [one.id for at, one in enumerate(found) if shares.get(at, True)]

@@ -271,11 +271,11 @@ def _delete(
     while True:
         record = store.get_conversation(key)
         found = [(one, _to_llama_index(one, lambda loss: None)) for one in _extras.ended(store.get(key, limit=limit))]
-        places = [(one, at, len(converted)) for one, converted in found for at in range(len(converted))]
+        places = [(one, at) for one, converted in found for at in range(len(converted))]
         if record is None or not -len(places) <= idx < len(places):
             return None
-        message, at, count = places[idx]
-        parts = _extras.with_shares(message, count, {at: ()})
+        message, at = places[idx]
+        parts = _extras.with_shares(message, lambda one: _to_llama_index(one, lambda loss: None), {at: ()})
         try:
             if parts:
                 kept = _marked(replace(message, parts=parts), _CUT)

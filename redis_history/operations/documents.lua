@@ -22,8 +22,10 @@ if count == 0 then
   if moving(token) then return 0 end
   local prefix, newest = string.match(redis.call('HGET', KEYS[5], ARGV[13]) or '', '^(.*) (%d+)$')
   if prefix and known[2] and documents_of(known[2]) == prefix then
-    if known[3] and redis.call('HGET', state, 'y') then renew_documents(known[2], clock(), known[3]) end
-    if redis.call('HGET', state, 'y') then return 1 end
+    local before = redis.call('HGET', state, 'y')
+    if known[3] and before then renew_documents(known[2], clock(), known[3]) end
+    local after = redis.call('HGET', state, 'y')
+    if after and after ~= before then return 1 end -- unchanged: what they have is enough
   elseif prefix then
     local sequences, left = {}, math.max(0, newest - 250)
     for sequence = left + 1, newest do

@@ -264,3 +264,15 @@ async def test_a_chat_memory_buffer(chats: Any) -> None:
     await first.aset([said("anew"), said("last")])
     assert await chats.adelete_last_message(KEY) == said("last")
     assert [message.content for message in await second.aget()] == ["anew"]
+
+
+def test_a_part_that_no_message_has_does_not_shift_what_is_removed(store: Any) -> None:
+    """An attachment without a reference between results has no message of its own."""
+    calls = (tool_use("1", "f"), tool_use("2", "g"))
+    parts = (*calls, tool_result("1", "a"), AttachmentPart(name="x.png"), tool_result("2", "b"))
+    store.append(KEY, assistant(*parts))
+    chats = LlamaIndexChatStore(store)
+    before = [(one.role.value, one.content) for one in chats.get_messages(KEY)]
+    at = before.index(("tool", "b"))
+    chats.delete_message(KEY, at)
+    assert [(one.role.value, one.content) for one in chats.get_messages(KEY)] == before[:at] + before[at + 1 :]
