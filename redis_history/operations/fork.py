@@ -334,7 +334,7 @@ class _Reading:
     def read(self) -> Steps[Snapshot]:
         """Raises _StaleError, ConversationNotFoundError."""
         end, cut, draft = self.cut.end, self.cut, self.draft
-        known = (yield ops.ReadHead(self.conversation_id)).cursor
+        known = first = (yield ops.ReadHead(self.conversation_id)).cursor
         layout = yield ops.ReadLayout(self.conversation_id)
         if is_gone(known) or layout is None:
             raise refusals.conversation_missing(self.conversation_id)
@@ -360,6 +360,8 @@ class _Reading:
         record = None
         while record is None or record.revision != known.revision:
             known = yield from self._catch_up(known)
+            if known.revision != first.revision:  # a change may have another time to live, or a new sequence
+                layout = (yield ops.ReadLayout(self.conversation_id)) or layout
             record = yield ops.ReadConversation(self.conversation_id)
             if record is None:
                 raise refusals.conversation_missing(self.conversation_id)

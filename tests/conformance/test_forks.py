@@ -270,6 +270,16 @@ async def test_a_fork_lives_as_long_as_its_origin(stores: Any) -> None:
     await until(lambda: is_gone(store, "d"))
 
 
+@pytest.mark.backends("plain", "redis", "cluster")
+@pytest.mark.proves("fork", "ttl")
+async def test_a_fork_lives_as_long_as_a_change_during_the_call_says(stores: Any) -> None:
+    store = stores()
+    await _talk(store)
+    act_after(store, ReadPage, lambda: stores(ttl=2.0).append("c", user("more")))
+    await store.fork("c", "d")
+    await until(lambda: is_gone(store, "d"))
+
+
 async def test_the_next_append_to_a_fork_applies_the_cap(stores: Any) -> None:
     store = stores(max_messages=4)
     await _talk(store, "abcd")

@@ -389,6 +389,21 @@ async def test_a_summary_that_is_deleted_during_an_export_is_none(compacted: Any
         await store.expand("c", name)
 
 
+@pytest.mark.proves("backup")
+async def test_an_export_has_the_sequence_of_a_message_that_came_and_went_meanwhile(store: Any, tmp_path: Path) -> None:
+    await store.append("c", user("stays"))
+
+    async def act() -> None:
+        await store.append("c", user("goes", id="gone"))
+        await store.delete_messages("c", ["gone"])
+
+    act_after(store, ReadPage, act)
+    await exported(store, tmp_path / "c.jsonl")
+    await store.delete_conversation("c")
+    await import_into(store, tmp_path / "c.jsonl")
+    assert (await store.append("c", user("new"))).message.sequence == 3
+
+
 async def test_an_open_reply_is_exported_as_it_is(store: Any, tmp_path: Path) -> None:
     await store.append("c", user("hi"))
     path = tmp_path / "c.jsonl"
