@@ -292,7 +292,7 @@ class AsyncSubscription(AsyncFeed):
 class AsyncNamespaceSubscription(AsyncFeed):
     """The changes of all conversations; made by `store.subscribe_all`. For one consumer at a time.
 
-    Changes of one conversation are in order. Changes of different conversations have no common order. Iterate over it,
+    Changes of one conversation are in order. Changes of different conversations are not ordered. Iterate over it,
     or take single events with `get`. It goes on through lost connections and restarts of the server until it is closed.
     """
 

@@ -135,7 +135,7 @@ class ExtractiveSummarizer:
         return telling or [*found.values()]
 
     def _worth(self, sentences: Sequence[_Sentence]) -> dict[str, float]:
-        """The value of each term. Names of speakers have no value."""
+        """The value of each term. Names of speakers do not count."""
         counts = Counter(term for sentence in sentences for term in sentence.terms)
         capitalized = " ".join(word for sentence in sentences for word in _CAPITALISED.findall(sentence.text))
         names = self._terms(capitalized)

@@ -21,7 +21,7 @@ class Format:
     form: ClassVar[str]
     #: Our role for each role of the provider.
     roles: ClassVar[Mapping[str, model.Role]]
-    #: Whether a result is always a message of its own.
+    #: Whether a result is always a separate message.
     results_apart: ClassVar[bool] = False
     #: Keys of a request (if the API rejects others), and keys of a reply that are not content.
     request: ClassVar[Collection[str]] = ()

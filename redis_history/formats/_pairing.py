@@ -63,7 +63,8 @@ def paired(messages: Iterable[Message], *, on_loss: OnLoss | None = None) -> lis
 
 
 def has_own_results(message: Message) -> bool:
-    """Whether a message has calls and their results, which no API accepts. What a provider ran itself has its data."""
+    """Whether a message has calls and their results, which no API accepts. Results of tools that a provider ran itself
+    do not count: they have its data."""
     return any(_borders(message, every=False))
 
 
@@ -98,7 +99,7 @@ def _borders(message: Message, *, every: bool) -> Iterator[int]:
 
 
 def _is_plain(part: Part) -> bool:
-    """Whether this is a result that no provider marked as that of a tool of its own."""
+    """Whether this is a result that no provider marked as that of a tool it ran itself."""
     return type(part) is ToolResultPart and not part.provider_meta
 
 

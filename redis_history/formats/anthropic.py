@@ -48,7 +48,7 @@ from redis_history.model import (
 )
 
 _IN_RESULTS = ("text", "image", "search_result", "document", "tool_reference", "browser_state")
-#: What ids of calls do not have.
+#: Characters that ids of calls may not have.
 _OTHER = re.compile(r"[^a-zA-Z0-9_-]")
 _IMAGES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 

@@ -25,7 +25,7 @@ _SOON: Final = 2.0
 #: Messages of one answer.
 _MOST: Final = 1000
 _ROLES: Final = ("assistant", "tool")
-#: What a user reads who gets no complete answer, by the status of the run.
+#: The text for a user whose answer is not complete, by the status of the run.
 ERRORS: Final = {
     "failed": "The agent failed before its answer was complete.",
     "interrupted": "The answer was interrupted. Ask again to get a new one.",

@@ -81,7 +81,7 @@ def with_shares(
 ) -> tuple[Part, ...]:
     """The parts of a message after changes to some of the messages that a framework gets for it, by `converted`: for
     each of its pieces one for each tool result, then one for the rest. `changes` has the new parts of each of them, by
-    index; () removes it. What a framework cannot have stays."""
+    index; () removes it. Parts that a framework cannot have stay."""
     parts: list[Part] = []
     is_one, start = len(converted(message)) == 1, 0
     for piece, _ in pieces_of(message, every=True):
@@ -98,7 +98,7 @@ def with_shares(
 
 
 def with_content(stored: Message, new: Message) -> Message:
-    """A stored message with the content of a framework's. What that does not know stays: pin, author, sources."""
+    """A stored message with the content of a framework's. It keeps its pin, author and sources."""
     participant = new.participant or stored.participant
     return replace(
         stored,

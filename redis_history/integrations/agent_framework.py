@@ -152,7 +152,7 @@ def _from(raw: dict[str, Any], index: int) -> Message:
         participant=model.Participant("agent", author) if author and raw.get("role") == "assistant" else None,
     )
     ours = _rendered(message)
-    raw = {**{key: raw[key] for key in ours if key in raw}, **raw}  # their order has no meaning
+    raw = {**{key: raw[key] for key in ours if key in raw}, **raw}  # their order means nothing
     return _notes.noted_message(message, _FORM, {}, raw, ours, where)
 
 

@@ -224,7 +224,7 @@ class _Part:
 
 
 def _shown(answer: Answer) -> list[Message]:
-    """The messages of an answer up to one that grows, because what follows it ends its last text for the client."""
+    """The messages of an answer up to a growing reply, because what follows it ends its last text for the client."""
     grows = False
     for index, message in enumerate(answer.messages):
         if grows and message.role == "assistant":

@@ -255,7 +255,7 @@ def _changes(messages: Sequence[BaseMessage]) -> Iterator[list[BaseMessage] | di
 
 
 async def _write(store: Any, key: str, messages: Sequence[BaseMessage]) -> None:
-    """Make the changes that these messages mean. What removes all messages and adds others is one change."""
+    """Make the changes that these messages mean. A call that removes all messages and adds others is one change."""
     removes_all = False
     for change in _changes(messages):
         if isinstance(change, list):
@@ -270,7 +270,7 @@ async def _write(store: Any, key: str, messages: Sequence[BaseMessage]) -> None:
 
 
 async def _restore(store: Any, key: str, messages: Sequence[BaseMessage]) -> None:
-    """Replace all messages. Those that are stored keep what LangChain does not know."""
+    """Replace all messages. Stored messages keep what LangChain does not know."""
 
     def merge(before: list[Message]) -> list[Message]:
         stored = {message.id: message for message in before}
@@ -299,7 +299,7 @@ async def _add(store: Any, key: str, messages: list[BaseMessage]) -> None:
 
 
 async def _replace(store: Any, key: str, changes: Mapping[str, BaseMessage | None]) -> None:
-    """Replace the messages with these ids, or remove them (None). Of a stored message that is several messages here,
+    """Replace the messages with these ids, or remove them (None). If a stored message is several messages here,
     only their parts change."""
     while (record := await answer_of(store.get_conversation(key))) is not None:
         revision = record.revision

@@ -82,7 +82,7 @@ class LlamaIndexChatStore(BaseChatStore):
         return "LlamaIndexChatStore"
 
     def set_messages(self, key: str, messages: list[ChatMessage]) -> None:
-        """Replace all messages. Up to 1,000 messages are one atomic change. Those that are stored already keep what a
+        """Replace all messages. Up to 1,000 messages are one atomic change. Stored messages keep what a
         ChatMessage does not have: id, time, author, pin and other metadata."""
         _set(self._store, key, messages, MessageStatus.ACTIVE)
 
@@ -172,7 +172,7 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
     async def set_messages(
         self, key: str, messages: list[ChatMessage], status: MessageStatus = MessageStatus.ACTIVE
     ) -> None:
-        """Replace all messages. Up to 1,000 messages are one atomic change. Those that are stored already keep what a
+        """Replace all messages. Up to 1,000 messages are one atomic change. Stored messages keep what a
         ChatMessage does not have: id, time, author, pin and other metadata."""
         await asyncio.to_thread(_set, self._store, key, messages, status)
 

@@ -25,8 +25,8 @@ LEASE_SECONDS: Final = 6.0
 
 
 def counts_as_alive(seconds: float) -> bool:
-    """Whether the lease of a writer, which ends in so many seconds, is valid. One that lasts longer than any is that of
-    a clock which was set back since; a living writer renews it."""
+    """Whether the lease of a writer, which ends in this number of seconds, is valid. If it lasts longer than any lease
+    can, the clock was set back in the meantime, and a living writer renews it."""
     return 0 < seconds <= LEASE_SECONDS
 
 

@@ -42,7 +42,7 @@ class RunInfo(Struct, frozen=True):
     - `started_at` and `ended_at` are times of the server's clock, in UTC; `ended_at` is None while the run is active.
     - `stop_reason`: the reason given to `stop_run`.
     - `waiting`: the agents that wait for the next run, in order of arrival.
-    - `first_sequence`: the first that its messages may have; those before were stored before it began.
+    - `first_sequence`: the first that its messages may have. Messages with a lower one were stored before it began.
     - `former`: the last 16 runs before it that ended less than a minute before it began, the newest first.
     """
 

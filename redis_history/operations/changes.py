@@ -218,7 +218,7 @@ def _log_entry(revision: int, raw: bytes, content: list[Any]) -> LogEntry:
     if len(raw) < 10:
         return LogEntry(revision, "", 0)  # unreadable
     token, kind, rest = raw[:10].hex(), raw[0] >> 4, raw[10:]
-    if not rest and kind != Kind.CLEARED:  # the entry of the subscriber's cursor has no content
+    if not rest and kind != Kind.CLEARED:  # the entry of the subscriber's cursor is empty
         return LogEntry(revision, token, kind)
     # The contents of a change of the record are values, of all others they are messages.
     messages: tuple[Message, ...] = ()

@@ -1,4 +1,4 @@
-"""The Lua scripts of the operations: each is the file beside its operation, after parts that it shares with others."""
+"""The Lua scripts of the operations: each is the file next to its operation, after parts that it shares with others."""
 
 from __future__ import annotations
 

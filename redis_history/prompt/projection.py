@@ -197,7 +197,7 @@ def as_summary(message: model.Message, names: Names) -> model.Message:
 
 def _with_hints(message: model.Message) -> model.Message:
     """The message with each attachment that has no reference replaced by text, because it cannot be sent, and without
-    blank texts beside other parts, such as the line breaks that models write before a call: some APIs reject them."""
+    blank texts next to other parts, such as the line breaks that models write before a call: some APIs reject them."""
     parts = tuple(map(_hinted, message.parts))
     return _changed(message, parts if len(parts) < 2 else tuple(part for part in parts if not _is_blank(part)))
 

@@ -111,14 +111,14 @@ class Protocol(abc.ABC):
 
 
 class _Options(Struct, rename="camel"):
-    """What a client may want beside an answer: see `replaces` and `fork` of Asked."""
+    """Further wishes of a client: see `replaces` and `fork` of Asked."""
 
     message_id: str | None = None
     fork: str | None = None
 
 
 class _Response(Struct, omit_defaults=True):
-    """What a user says to a request for approval of a call."""
+    """The response of a user to a request for approval of a call."""
 
     id: str
     approved: bool

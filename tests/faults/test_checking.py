@@ -257,7 +257,7 @@ def test_refusals_and_calls_without_effect_must_fit_the_state(good: Recorded) ->
 
 
 def test_a_refusal_says_nothing_of_later_attempts(good: Recorded) -> None:
-    """A shared history repeats a call that a full server refused; the process may be killed meanwhile."""
+    """A shared history repeats a call that a full server refused. The process may be killed before it gets a reply."""
     made = good.calls[1]
     refused = {"status": "refused", "value": ["BackendRefusedError", None, ""]}
     good.calls.append(structs.replace(made, invoked=made.invoked - 2, responded=made.invoked - 1, **refused))

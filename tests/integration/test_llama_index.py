@@ -267,7 +267,7 @@ async def test_a_chat_memory_buffer(chats: Any) -> None:
 
 
 def test_a_part_that_no_message_has_does_not_shift_what_is_removed(store: Any) -> None:
-    """An attachment without a reference between results has no message of its own."""
+    """An attachment without a reference between results is not a message."""
     calls = (tool_use("1", "f"), tool_use("2", "g"))
     parts = (*calls, tool_result("1", "a"), AttachmentPart(name="x.png"), tool_result("2", "b"))
     store.append(KEY, assistant(*parts))

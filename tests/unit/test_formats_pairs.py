@@ -22,7 +22,7 @@ from redis_history.prompt import assemble_messages, assemble_prompt
 from tests.property.strategies import ANN, BOB, tool_messages
 from tests.support.sdk import is_valid, torn
 
-#: Of a tool that the provider runs itself.
+#: The provider runs this tool itself.
 SEARCHED = [
     {"type": "server_tool_use", "id": "1", "name": "web_search", "input": {}},
     {"type": "web_search_tool_result", "tool_use_id": "1", "content": []},

@@ -202,7 +202,7 @@ async def test_twenty_replies_in_one_conversation_and_twenty_conversations(windo
         await expect(page.locator(".row[data-id=r0]")).to_contain_text(expected["r0"])
 
 
-#: What the page says in each outage.
+#: The texts of the page in each outage.
 OUTAGES = {
     "network frozen": "Nothing arrives from the server",
     "server frozen": "Nothing arrives from the server",

@@ -148,7 +148,7 @@ async def test_regenerate_and_edit_in_a_fork_leave_the_conversation(serve: Any, 
 
 
 async def test_a_new_chat_and_its_forks_belong_to_the_user_who_began_it(serve: Any, store: AsyncHistoryStore) -> None:
-    """Of two users who begin a chat at the same moment, only one does."""
+    """Two users begin a chat at the same moment; the chat belongs to one."""
     both = asyncio.Barrier(2)
 
     async def authorize(request: Any, conversation_id: str, action: str) -> bool:
@@ -265,7 +265,7 @@ async def test_a_plain_function_answers_in_a_thread(serve: Any, store: AsyncHist
 
 
 async def test_plain_functions_that_answer_delay_no_requests(serve: Any, store: AsyncHistoryStore) -> None:
-    """Of which there are more than an event loop has threads."""
+    """There are more of them than an event loop has threads."""
     begun: list[Any] = []
     go = threading.Event()
 

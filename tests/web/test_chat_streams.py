@@ -59,7 +59,7 @@ async def test_an_answer_survives_its_readers(serve: Any, store: AsyncHistorySto
 
 
 async def test_no_stream_begins_while_the_application_ends(store: AsyncHistoryStore) -> None:
-    """Clients whose streams were cut reconnect at once, and the server waits for open streams."""
+    """Clients whose streams were cut reconnect immediately, and the server waits for open streams."""
     gate = Gate()
     chat = ChatEndpoints(store, gate, authorize=allow_all)
     async with listening(chat) as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
@@ -86,7 +86,7 @@ async def test_a_stream_for_own_routes(store: AsyncHistoryStore) -> None:
 
 
 async def test_a_stream_has_nothing_of_the_run_that_follows(store: AsyncHistoryStore) -> None:
-    """It learns at once that its run has ended, that the next one has begun, and what that has written."""
+    """It learns in one read that its run has ended, that the next one has begun, and what that has written."""
     await store.append(CHAT, user("Hi"))
     async with store.run(CHAT) as run:
         await run.append(assistant("first "))

@@ -1,4 +1,4 @@
-"""Streams of answers that are so short that a reader learns of several runs at once."""
+"""Streams of short answers, whose reader learns of several runs in one read."""
 
 from __future__ import annotations
 
