@@ -108,9 +108,9 @@ class Outage:
     comes back first must not take the writers for dead."""
 
     #: Seconds after the last sign of an outage in which holders can renew their leases: a call may take 5 seconds to
-    #: notice the outage, and then waits for a second. More would break the promise that 10 seconds after an outage
-    #: nobody waits for a holder that died in it, because waiting agents poll every second.
-    GRACE: Final = 8.0
+    #: notice the outage, and then waits for a second. Nobody is to wait for a holder that died in it for more than 10
+    #: seconds after its end, of which a waiting agent may need one to notice the end, and one until it asks again.
+    GRACE: Final = 7.0
     #: A lease outlives an outage of 4 seconds. If this store has heard nothing for almost as long, there may have been
     #: a longer one without a failed call of this store, after which writers come back when their wait is over. That is
     #: no excuse for a lease that had ended before.
