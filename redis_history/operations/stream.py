@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Sequence
@@ -172,6 +173,7 @@ def end_dead(conversation_id: str, found: Sequence[Current | None], settings: Se
     """End the replies of dead writers. Returns for each whether that was done; None: the server does not take its
     writer for dead."""
     done: list[bool | None] = []
+    settings = dataclasses.replace(settings, ttl=None)  # a reader does not let a conversation of others expire
     for one in found:
         if one is not None and one.dead_size is not None:
             try:

@@ -324,3 +324,15 @@ def test_who_asks_now_and_then_does_not_wait_for_the_dead(server: RealServer, na
         assert store.get_run("c").status == "interrupted"
         with store.run("c"):
             pass
+
+
+@pytest.mark.full
+@pytest.mark.proves("ttl", "live")
+def test_a_reader_with_a_ttl_that_ends_a_dead_reply_lets_nothing_expire(server: RealServer, namespace: str) -> None:
+    with HistoryStore(server.url, namespace=namespace) as store:
+        store.append("c", user("lasting"))
+        store.backend.execute(Append.of_reply("c", "assistant", {"id": "r"}))  # its writer never shows that it lives
+    with HistoryStore(server.url, namespace=namespace, ttl=60) as reader, server.client() as client:
+        wait_until(lambda: reader.get("c")[-1].status == "interrupted", "the end of the reply", 20)
+        lives = [client.ttl(key) for key in client.scan_iter(match=f"rh2:{{{namespace}*:c:m", count=1000)]
+        assert lives == [-1]
