@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
@@ -24,109 +25,110 @@ FORMS: Any = {
 }
 
 
-@pytest.mark.parametrize("protocol", FORMS)
-@pytest.mark.parametrize("where", ["memory", "server"])
-async def test_streams_have_nothing_of_other_runs(
-    server: RealServer, namespace: str, where: str, protocol: str
-) -> None:
-    url = "memory://" if where == "memory" else server.url
-    form, ends = FORMS[protocol]
+@pytest.fixture(params=["memory", "server"])
+async def anywhere(
+    request: pytest.FixtureRequest, server: RealServer, namespace: str
+) -> AsyncIterator[AsyncHistoryStore]:
+    url = "memory://" if request.param == "memory" else server.url
     async with AsyncHistoryStore(url, namespace=namespace) as store:
-        runs = {how: store.run(CHAT, wait=20) for how in ENDS}
-        await store.append(CHAT, user("Hi"))
-
-        async def write(how: str) -> None:
-            with suppress(RunStopped, ZeroDivisionError):
-                async with runs[how] as run:
-                    if how != "empty":
-                        await run.append_many([assistant("It "), assistant("is ")])
-                        await run.append(assistant(how))
-                    if how == "failed":
-                        raise ZeroDivisionError
-                    if how == "stopped":
-                        await store.stop_run(CHAT)
-                        await run.wait_stop()
-
-        async def rest(stream: Any) -> tuple[str, str]:
-            found = [one if isinstance(one, dict) else one.model_dump() async for one in stream if one]
-            return "".join(one.get("delta") or "" for one in found), found[-1]["type"]
-
-        async def all_wait() -> bool:
-            run = await store.get_run(CHAT)
-            return run is not None and len(run.waiting) == len(runs)
-
-        async with store.run(CHAT):
-            writing = [asyncio.create_task(write(how)) for how in runs]
-            await until(all_wait)
-            early = {how: form(store, CHAT, run_id=run.run_id) for how, run in runs.items()}
-            for stream in early.values():
-                await anext(stream)  # it waits
-        await asyncio.gather(*writing)
-        async with store.run(CHAT) as run:
-            await run.append(assistant("of another"))
-            for how, ended in runs.items():
-                wanted = "" if how == "empty" else f"It is {how}", ends[ENDS[how]]
-                assert await rest(early[how]) == wanted
-                assert await rest(form(store, CHAT, run_id=ended.run_id)) == wanted  # too late
+        yield store
 
 
-@pytest.mark.parametrize("protocol", FORMS)
-@pytest.mark.parametrize("where", ["memory", "server"])
-async def test_a_reply_that_grows_while_its_stream_learns_of_its_run_is_streamed_once(
-    server: RealServer, namespace: str, where: str, protocol: str
-) -> None:
-    url = "memory://" if where == "memory" else server.url
-    form, _ = FORMS[protocol]
-    async with AsyncHistoryStore(url, namespace=namespace) as store:
-        run = store.run(CHAT, wait=20)
+@pytest.fixture(params=FORMS)
+def protocol(request: pytest.FixtureRequest) -> Any:
+    """The stream of a protocol, and its last events for an answer that is complete, failed or stopped."""
+    return FORMS[request.param]
 
-        async def is_waiting() -> bool:
-            active = await store.get_run(CHAT)
-            return active is not None and len(active.waiting) == 1
 
-        async with store.run(CHAT):
-            entering = asyncio.create_task(run.__aenter__())
-            await until(is_waiting)
-            stream = form(store, CHAT, run_id=run.run_id)
+async def test_streams_have_nothing_of_other_runs(anywhere: AsyncHistoryStore, protocol: Any) -> None:
+    form, ends = protocol
+    runs = {how: anywhere.run(CHAT, wait=20) for how in ENDS}
+    await anywhere.append(CHAT, user("Hi"))
+
+    async def write(how: str) -> None:
+        with suppress(RunStopped, ZeroDivisionError):
+            async with runs[how] as run:
+                if how != "empty":
+                    await run.append_many([assistant("It "), assistant("is ")])
+                    await run.append(assistant(how))
+                if how == "failed":
+                    raise ZeroDivisionError
+                if how == "stopped":
+                    await anywhere.stop_run(CHAT)
+                    await run.wait_stop()
+
+    async def rest(stream: Any) -> tuple[str, str]:
+        found = [one if isinstance(one, dict) else one.model_dump() async for one in stream if one]
+        return "".join(one.get("delta") or "" for one in found), found[-1]["type"]
+
+    async def all_wait() -> bool:
+        run = await anywhere.get_run(CHAT)
+        return run is not None and len(run.waiting) == len(runs)
+
+    async with anywhere.run(CHAT):
+        writing = [asyncio.create_task(write(how)) for how in runs]
+        await until(all_wait)
+        early = {how: form(anywhere, CHAT, run_id=run.run_id) for how, run in runs.items()}
+        for stream in early.values():
             await anext(stream)  # it waits
-        await entering
-        async with run.stream(interval=0) as reply:
-            await reply.write("one ")
-            await until(lambda: has_text(store, "one "))
-
-            async def write() -> None:
-                await reply.write("two ")
-                await until(lambda: has_text(store, "one two "))
-
-            act_after(store, ReadChanges, write)
-            found = [await anext(stream)]
-        await run.__aexit__(None, None, None)
-        found += [one async for one in stream]
-        assert "".join(map(delta_of, found)) == "one two "
+    await asyncio.gather(*writing)
+    async with anywhere.run(CHAT) as run:
+        await run.append(assistant("of another"))
+        for how, ended in runs.items():
+            wanted = "" if how == "empty" else f"It is {how}", ends[ENDS[how]]
+            assert await rest(early[how]) == wanted
+            assert await rest(form(anywhere, CHAT, run_id=ended.run_id)) == wanted  # too late
 
 
-@pytest.mark.parametrize("protocol", FORMS)
-@pytest.mark.parametrize("where", ["memory", "server"])
-async def test_a_reply_that_ends_while_its_stream_begins_is_streamed_to_its_end(
-    server: RealServer, namespace: str, where: str, protocol: str
+async def test_a_reply_that_grows_while_its_stream_learns_of_its_run_is_streamed_once(
+    anywhere: AsyncHistoryStore, protocol: Any
 ) -> None:
-    url = "memory://" if where == "memory" else server.url
-    async with AsyncHistoryStore(url, namespace=namespace) as store:
-        async with store.run(CHAT) as run:
-            reply = run.stream(interval=0)
-            await reply.open()
-            await reply.write("one ")
-            await until(lambda: has_text(store, "one "))
+    form, _ = protocol
+    run = anywhere.run(CHAT, wait=20)
 
-            async def end() -> None:
-                await reply.write("two ")
-                await reply.aclose()
+    async def is_waiting() -> bool:
+        active = await anywhere.get_run(CHAT)
+        return active is not None and len(active.waiting) == 1
 
-            act_after(store, ReadChanges, end)
-            stream = FORMS[protocol][0](store, CHAT)
-            found = [await anext(stream)]
-        found += [one async for one in stream]
-        assert "".join(map(delta_of, found)) == "one two "
+    async with anywhere.run(CHAT):
+        entering = asyncio.create_task(run.__aenter__())
+        await until(is_waiting)
+        stream = form(anywhere, CHAT, run_id=run.run_id)
+        await anext(stream)  # it waits
+    await entering
+    async with run.stream(interval=0) as reply:
+        await reply.write("one ")
+        await until(lambda: has_text(anywhere, "one "))
+
+        async def write() -> None:
+            await reply.write("two ")
+            await until(lambda: has_text(anywhere, "one two "))
+
+        act_after(anywhere, ReadChanges, write)
+        found = [await anext(stream)]
+    await run.__aexit__(None, None, None)
+    found += [one async for one in stream]
+    assert "".join(map(delta_of, found)) == "one two "
+
+
+async def test_a_reply_that_ends_while_its_stream_begins_is_streamed_to_its_end(
+    anywhere: AsyncHistoryStore, protocol: Any
+) -> None:
+    async with anywhere.run(CHAT) as run:
+        reply = run.stream(interval=0)
+        await reply.open()
+        await reply.write("one ")
+        await until(lambda: has_text(anywhere, "one "))
+
+        async def end() -> None:
+            await reply.write("two ")
+            await reply.aclose()
+
+        act_after(anywhere, ReadChanges, end)
+        stream = protocol[0](anywhere, CHAT)
+        found = [await anext(stream)]
+    found += [one async for one in stream]
+    assert "".join(map(delta_of, found)) == "one two "
 
 
 async def test_what_follows_a_reply_that_grows_is_streamed_after_its_end(store: AsyncHistoryStore) -> None:
