@@ -307,7 +307,9 @@ class ChatEndpoints(Guarded):
             return given, given is not None
         author = added[-1].participant
         if author is not None:
-            record = await store.create_conversation(Conversation(chat, user_id=author.id), exist_ok=True)
+            record = await store.get_conversation(chat)
+            if record is None:
+                record = await store.create_conversation(Conversation(chat, user_id=author.id), exist_ok=True)
             if record.user_id != author.id:  # perhaps somebody else has begun it after the first check
                 await self.check(http, chat, "append")
         done = await store.append_many(chat, added)
