@@ -105,8 +105,6 @@ def _is_plain(part: Part) -> bool:
 
 def _with_parts(message: Message, places: Sequence[int], role: Role | None = None) -> Message:
     parts = tuple(message.parts[at] for at in places)
-    if parts == message.parts and role in (None, message.role):
-        return message
-    if role in (None, message.role):
-        return replace(message, parts=parts)
-    return replace(message, parts=parts, role=role, provider_meta={})  # which belongs to the former role
+    if role is not None and role != message.role:
+        return replace(message, parts=parts, role=role, provider_meta={})  # which belongs to the former role
+    return message if parts == message.parts else replace(message, parts=parts)

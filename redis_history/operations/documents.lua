@@ -27,13 +27,12 @@ if count == 0 then
     local after = redis.call('HGET', state, 'y')
     if after and after ~= before then return 1 end -- unchanged: what they have is enough
   elseif prefix then
-    local sequences, left = {}, math.max(0, newest - 250)
+    local names, left = {}, math.max(0, newest - 250)
     for sequence = left + 1, newest do
-      sequences[#sequences + 1] = sequence
-      sequences[#sequences + 1] = -sequence
+      names[#names + 1] = prefix .. format('%.0f', sequence)
+      names[#names + 1] = prefix .. format('%.0f', -sequence)
     end
-    for i, sequence in ipairs(sequences) do sequences[i] = prefix .. format('%.0f', sequence) end
-    if #sequences > 0 then attempt('UNLINK', unpack(sequences)) end
+    if #names > 0 then attempt('UNLINK', unpack(names)) end
     if left > 0 then
       redis.call('HSET', KEYS[5], ARGV[13], prefix .. ' ' .. format('%.0f', left))
       return 1

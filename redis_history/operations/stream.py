@@ -173,12 +173,12 @@ def end_dead(conversation_id: str, found: Sequence[Current | None], settings: Se
     """End the replies of dead writers. Returns for each whether that was done; None: the server does not take its
     writer for dead."""
     done: list[bool | None] = []
-    settings = dataclasses.replace(settings, ttl=None)  # a reader does not let a conversation of others expire
     for one in found:
         if one is not None and one.dead_size is not None:
             try:
                 op = UpdateMessage(conversation_id, Entry.of(one.message), reply=ReplyEnd(size=one.dead_size))
-                done.append((yield from op.steps(settings)) is not None or None)
+                # A reader does not let a conversation of others expire.
+                done.append((yield from op.steps(dataclasses.replace(settings, ttl=None))) is not None or None)
             except RedisHistoryError as error:
                 _logger.info("reply %r could not be ended: %s", one.message.id[:80], error)
                 done.append(False)
