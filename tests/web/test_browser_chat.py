@@ -232,6 +232,7 @@ class Tab:
     async def is_complete(self) -> None:
         await self.reads(WORDS[-1])
         await expect(self.page.get_by_role("button", name="Send")).to_be_visible()
+        await expect(self.page.get_by_role("alert")).to_have_count(0)  # gone when no run is left
         await self.shows(ANSWER)
 
     async def does(self, name: str) -> None:
