@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from redis import DriverInfo
-from redis.asyncio import ConnectionPool, Redis, RedisCluster
+from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 
+from redis_history._async._client import AsyncLeanClient, AsyncLeanPool
 from redis_history._async._node import PROTOCOL, AsyncNode
 from redis_history._async._runtime import in_thread
 from redis_history._async.cluster_backend import AsyncClusterBackend, ClusterNodes
@@ -105,7 +106,9 @@ def connect(url: str | None, client: Any, *, patience: float = 0.0) -> Server | 
     target = urls.parse_url(url)
     if target.scheme == "embedded":
         server = urls.embedded_server(target)
-        return Server("the embedded server", Redis(connection_pool=_pool(server.url, patience)), embedded=server)
+        return Server(
+            "the embedded server", AsyncLeanClient(connection_pool=_pool(server.url, patience)), embedded=server
+        )
     if target.scheme in urls.CLUSTER:
         several = urls.parse_several(target.url)
         pool = _pool(several.url, patience)
@@ -113,7 +116,7 @@ def connect(url: str | None, client: Any, *, patience: float = 0.0) -> Server | 
     if target.scheme in urls.SENTINEL:
         several = urls.parse_several(target.url)
         return Server(target.address, client_of_service(several, _pool(several.url, patience)))
-    return Server(target.address, Redis(connection_pool=_pool(target.url, patience)))
+    return Server(target.address, AsyncLeanClient(connection_pool=_pool(target.url, patience)))
 
 
 @functools.cache
@@ -122,9 +125,9 @@ def _driver() -> DriverInfo:
     return DriverInfo().add_upstream_driver("redis_history", __version__)
 
 
-def _pool(url: str, patience: float) -> ConnectionPool:
+def _pool(url: str, patience: float) -> AsyncLeanPool:
     try:
-        pool = ConnectionPool.from_url(
+        pool = AsyncLeanPool.from_url(
             url,
             socket_timeout=SOCKET_TIMEOUT,
             socket_connect_timeout=SOCKET_TIMEOUT,
@@ -163,7 +166,7 @@ def client_of_service(several: urls.Several, pool: Any) -> Redis:
         "retry": Retry(NoBackoff(), 0),
     }
     sentinels = Sentinel(several.hosts, sentinel_kwargs=sentinel_settings)
-    return Redis.from_pool(
+    return AsyncLeanClient.from_pool(
         SentinelConnectionPool(
             several.service,
             sentinels,

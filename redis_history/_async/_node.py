@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
 from redis.exceptions import ConnectionError, MovedError, RedisError, ResponseError
 
+from redis_history._async._client import AsyncGuard
 from redis_history._async._runtime import delivers_cancellation, turns
 from redis_history.operations.failures import is_read_only, is_transient
 from redis_history.operations.settings import ServerClock
@@ -18,77 +19,6 @@ CLOSED: Final = "the connections were closed"
 #: The version of RESP, unless a URL says otherwise. With 3, redis-py asks each new connection for notifications of
 #: maintenance, which calls that are retried anyway do not need.
 PROTOCOL: Final = 2
-
-
-class AsyncGuard:
-    """Makes a connection of redis-py safe against interrupts.
-
-    KeyboardInterrupt, or the exception of a signal handler, may come between any two steps of redis-py, a cancellation
-    at any `await`: between a command and its reply, so that a later call would read that reply, or in the handshake, so
-    that a later call would use another database. So the connection counts the replies that are still to come, and
-    notes an unfinished handshake; if anything is left when a pool hands it out again, it connects anew.
-    """
-
-    _awaited = 0
-    _packed = 0
-    _unready = False
-    _streams = False
-    on_connected: Callable[[], None] | None = None
-    #: Behind Sentinels, the pool, which knows the address of the primary.
-    connection_pool: Any = None
-
-    def register_connect_callback(self, callback: Any) -> None:
-        self._streams = True  # for pub/sub, whose messages nobody asked for
-        super().register_connect_callback(callback)  # type: ignore[misc]
-
-    def deregister_connect_callback(self, callback: Any) -> None:
-        self._streams = False
-        super().deregister_connect_callback(callback)  # type: ignore[misc]
-
-    async def connect(self) -> None:
-        pool = self.connection_pool
-        # redis.asyncio keeps connections to a former primary that were in use when it found the new one.
-        former = pool is not None and pool.master_address != (self.host, self.port)  # type: ignore[attr-defined]
-        if (self._unready or self._awaited or former) and not self._streams:
-            await self.disconnect()
-        if not self.is_connected:  # type: ignore[attr-defined]  # redis-py asks that behind its retries, on each call
-            await super().connect()  # type: ignore[misc]
-
-    async def connect_check_health(self, *args: Any, **options: Any) -> None:
-        if self.is_connected:  # type: ignore[attr-defined]
-            return
-        if self._streams:  # the task that reads may be doing so too; and the doorbell takes a new one anyway
-            raise ConnectionError("the connection was lost")
-        self._unready = True
-        await super().connect_check_health(*args, **options)  # type: ignore[misc]
-        self._unready = False
-        if self.on_connected is not None:
-            self.on_connected()
-
-    async def disconnect(self, *args: Any, **options: Any) -> None:
-        self._unready = True  # an interrupt may leave it half done
-        await super().disconnect(*args, **options)  # type: ignore[misc]
-        self._unready = False
-        self._awaited = self._packed = 0
-
-    async def send_packed_command(self, *args: Any, **options: Any) -> None:
-        self._awaited += self._packed or 1  # redis-py packs some commands itself
-        self._packed = 0
-        await super().send_packed_command(*args, **options)  # type: ignore[misc]
-
-    async def read_response(self, *args: Any, **options: Any) -> Any:
-        try:
-            response = await super().read_response(*args, **options)  # type: ignore[misc]
-        except ResponseError:
-            self._awaited -= 1
-            raise
-        self._awaited -= 1
-        return response
-
-    def pack_commands(self, commands: Any) -> Any:
-        packed = super().pack_commands(commands)  # type: ignore[misc]
-        self._packed = len(commands)
-        return packed
 
 
 class AsyncNode:

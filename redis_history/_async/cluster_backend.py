@@ -14,12 +14,13 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from redis import exceptions as redis_errors
-from redis.asyncio import ConnectionPool, Redis, RedisCluster
+from redis.asyncio import RedisCluster
 from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.crc import key_slot
 
+from redis_history._async._client import AsyncLeanClient, AsyncLeanPool
 from redis_history._async._doorbell import AsyncDoorbell, Topic, call_wake
 from redis_history._async._node import CLOSED, PROTOCOL, AsyncNode
 from redis_history._async._runtime import (
@@ -117,7 +118,7 @@ class ClusterNodes:
     def node(self, address: Address) -> AsyncNode:
         node = self._nodes.get(address)
         if node is None:
-            node = AsyncNode(Redis(connection_pool=self._pool(address)), owned=True)
+            node = AsyncNode(AsyncLeanClient(connection_pool=self._pool(address)), owned=True)
             node = self._nodes.setdefault(address, node)  # another thread may have been faster
         if self._closed:
             raise redis_errors.ConnectionError(CLOSED)
@@ -212,11 +213,11 @@ class ClusterNodes:
         for node in [*ended, *self._removed]:
             await node.disconnect()
 
-    def _pool(self, address: Address) -> ConnectionPool:
+    def _pool(self, address: Address) -> AsyncLeanPool:
         settings = connection_settings(self._settings.connection_kwargs)
         protocol = settings.get("protocol") or PROTOCOL  # a user's client may leave it out
         settings |= {"host": address.host, "port": address.port, "protocol": protocol, "retry": Retry(NoBackoff(), 0)}
-        return ConnectionPool(
+        return AsyncLeanPool(
             connection_class=self._settings.connection_class,
             max_connections=self._settings.max_connections,
             **settings,

@@ -7,11 +7,12 @@ import functools
 from pathlib import Path
 from typing import Any, Final
 
-from redis import ConnectionPool, DriverInfo, Redis, RedisCluster
+from redis import DriverInfo, Redis, RedisCluster
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
+from redis_history._sync._client import LeanClient, LeanPool
 from redis_history._sync._node import PROTOCOL, Node
 from redis_history._sync._runtime import in_thread
 from redis_history._sync.cluster_backend import ClusterBackend, ClusterNodes
@@ -105,7 +106,7 @@ def connect(url: str | None, client: Any, *, patience: float = 0.0) -> Server | 
     target = urls.parse_url(url)
     if target.scheme == "embedded":
         server = urls.embedded_server(target)
-        return Server("the embedded server", Redis(connection_pool=_pool(server.url, patience)), embedded=server)
+        return Server("the embedded server", LeanClient(connection_pool=_pool(server.url, patience)), embedded=server)
     if target.scheme in urls.CLUSTER:
         several = urls.parse_several(target.url)
         pool = _pool(several.url, patience)
@@ -113,7 +114,7 @@ def connect(url: str | None, client: Any, *, patience: float = 0.0) -> Server | 
     if target.scheme in urls.SENTINEL:
         several = urls.parse_several(target.url)
         return Server(target.address, client_of_service(several, _pool(several.url, patience)))
-    return Server(target.address, Redis(connection_pool=_pool(target.url, patience)))
+    return Server(target.address, LeanClient(connection_pool=_pool(target.url, patience)))
 
 
 @functools.cache
@@ -122,9 +123,9 @@ def _driver() -> DriverInfo:
     return DriverInfo().add_upstream_driver("redis_history", __version__)
 
 
-def _pool(url: str, patience: float) -> ConnectionPool:
+def _pool(url: str, patience: float) -> LeanPool:
     try:
-        pool = ConnectionPool.from_url(
+        pool = LeanPool.from_url(
             url,
             socket_timeout=SOCKET_TIMEOUT,
             socket_connect_timeout=SOCKET_TIMEOUT,
@@ -163,7 +164,7 @@ def client_of_service(several: urls.Several, pool: Any) -> Redis:
         "retry": Retry(NoBackoff(), 0),
     }
     sentinels = Sentinel(several.hosts, sentinel_kwargs=sentinel_settings)
-    return Redis.from_pool(
+    return LeanClient.from_pool(
         SentinelConnectionPool(
             several.service,
             sentinels,

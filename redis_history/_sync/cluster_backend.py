@@ -14,13 +14,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from redis import ConnectionPool, Redis, RedisCluster
+from redis import RedisCluster
 from redis import exceptions as redis_errors
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode
 from redis.crc import key_slot
 from redis.retry import Retry
 
+from redis_history._sync._client import LeanClient, LeanPool
 from redis_history._sync._doorbell import Doorbell, Topic, call_wake
 from redis_history._sync._node import CLOSED, PROTOCOL, Node
 from redis_history._sync._runtime import (
@@ -118,7 +119,7 @@ class ClusterNodes:
     def node(self, address: Address) -> Node:
         node = self._nodes.get(address)
         if node is None:
-            node = Node(Redis(connection_pool=self._pool(address)), owned=True)
+            node = Node(LeanClient(connection_pool=self._pool(address)), owned=True)
             node = self._nodes.setdefault(address, node)  # another thread may have been faster
         if self._closed:
             raise redis_errors.ConnectionError(CLOSED)
@@ -213,11 +214,11 @@ class ClusterNodes:
         for node in [*ended, *self._removed]:
             node.disconnect()
 
-    def _pool(self, address: Address) -> ConnectionPool:
+    def _pool(self, address: Address) -> LeanPool:
         settings = connection_settings(self._settings.connection_kwargs)
         protocol = settings.get("protocol") or PROTOCOL  # a user's client may leave it out
         settings |= {"host": address.host, "port": address.port, "protocol": protocol, "retry": Retry(NoBackoff(), 0)}
-        return ConnectionPool(
+        return LeanPool(
             connection_class=self._settings.connection_class,
             max_connections=self._settings.max_connections,
             **settings,
