@@ -9,6 +9,8 @@ from hiredis import pack_command
 from redis.asyncio import ConnectionPool, Redis
 from redis.exceptions import ConnectionError, RedisError, ResponseError
 
+from redis_history._async._runtime import TimeLimit
+
 
 class AsyncLeanClient(Redis):
     """A client of one server that sends and reads, no more.
@@ -20,8 +22,9 @@ class AsyncLeanClient(Redis):
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         connection = await self.connection_pool.get_connection()
         try:
-            await connection.send_packed_command([pack_command(args)])
-            return await connection.read_response(disable_decoding=True)
+            async with TimeLimit(connection):
+                await connection.send_packed_command([pack_command(args)])
+                return await connection.read_response(disable_decoding=True)
         finally:
             await self.connection_pool.release(connection)
 

@@ -37,6 +37,26 @@ def turns() -> asyncio.Semaphore:
     return asyncio.Semaphore(_MAX_CONCURRENT_CALLS)
 
 
+class TimeLimit:
+    """Limits an exchange on a connection of redis-py by its `socket_timeout`. Raises TimeoutError.
+
+    redis-py limits sending and receiving, each with a timer; on Python 3.11, with a task too. That takes 20 us more.
+    """
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._seconds = connection.socket_timeout
+        self._timeout = asyncio.timeout(self._seconds)
+
+    async def __aenter__(self) -> None:
+        await self._timeout.__aenter__()
+        self._connection.socket_timeout = None
+
+    async def __aexit__(self, *error: Any) -> None:
+        self._connection.socket_timeout = self._seconds
+        await self._timeout.__aexit__(*error)
+
+
 async def open_cluster(cluster: Any) -> None:
     """Connect redis-py's client of a cluster."""
     await cluster.initialize()

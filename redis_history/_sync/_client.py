@@ -10,6 +10,8 @@ from hiredis import pack_command
 from redis import ConnectionPool, Redis
 from redis.exceptions import ConnectionError, RedisError, ResponseError
 
+from redis_history._sync._runtime import TimeLimit
+
 
 class LeanClient(Redis):
     """A client of one server that sends and reads, no more.
@@ -21,8 +23,9 @@ class LeanClient(Redis):
     def execute_command(self, *args: Any, **options: Any) -> Any:
         connection = self.connection_pool.get_connection()
         try:
-            connection.send_packed_command([pack_command(args)])
-            return connection.read_response(disable_decoding=True)
+            with TimeLimit(connection):
+                connection.send_packed_command([pack_command(args)])
+                return connection.read_response(disable_decoding=True)
         finally:
             self.connection_pool.release(connection)
 

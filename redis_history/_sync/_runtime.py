@@ -34,6 +34,14 @@ def turns() -> contextlib.nullcontext[None]:
     return contextlib.nullcontext()
 
 
+_UNLIMITED: Final = contextlib.nullcontext()
+
+
+def TimeLimit(connection: Any) -> contextlib.AbstractContextManager[None]:  # noqa: N802 -- a class in the twin
+    """Limits nothing: the socket has a timeout."""
+    return _UNLIMITED
+
+
 def open_cluster(cluster: Any) -> None:
     """Nothing to do: the constructor connects."""
 
