@@ -100,16 +100,20 @@ async def test_append_get_and_subscribe(own_server: Start, tmp_path: Path, face:
 
 
 def test_an_event_loop_leaves_no_socket_open(own_server: Start, tmp_path: Path) -> None:
-    """After a subscription and a cancelled call: in TLS, an orderly end of a connection takes longer than the loop."""
+    """After a subscription and cancelled calls, one on its way and one that connects: in TLS, an orderly end of a
+    connection takes longer than the loop."""
     secured = Secured(own_server, tmp_path, "no")
 
     async def run() -> None:
         async with AsyncHistoryStore(secured.url(ssl_ca_certs=secured.path)) as store:
             await _use(store)
-            call = asyncio.create_task(store.append("c", user("x" * 2_000_000)))
+            calls = [asyncio.create_task(store.append("c", user("x" * 20_000))) for _ in range(2)]
             await asyncio.sleep(0)
-            call.cancel()
-            await asyncio.gather(call, return_exceptions=True)
+            for call in calls:
+                call.cancel()
+            assert {type(one) for one in await asyncio.gather(*calls, return_exceptions=True)} == {
+                asyncio.CancelledError
+            }
 
     gc.collect()
     asyncio.run(run())
