@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from hiredis import pack_command
@@ -54,8 +55,9 @@ class AsyncLeanPool(ConnectionPool):
         self._at_hand.append(connection)
 
     async def disconnect(self, inuse_connections: bool = True) -> None:
-        while self._at_hand:
-            await super().release(self._at_hand.pop())
+        with suppress(IndexError):  # no more; another thread may take some, too
+            while True:
+                await super().release(self._at_hand.pop())
         await super().disconnect(inuse_connections)
 
 

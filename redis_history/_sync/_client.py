@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from hiredis import pack_command
@@ -55,8 +56,9 @@ class LeanPool(ConnectionPool):
         self._at_hand.append(connection)
 
     def disconnect(self, inuse_connections: bool = True) -> None:
-        while self._at_hand:
-            super().release(self._at_hand.pop())
+        with suppress(IndexError):  # no more; another thread may take some, too
+            while True:
+                super().release(self._at_hand.pop())
         super().disconnect(inuse_connections)
 
 
