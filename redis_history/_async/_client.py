@@ -8,6 +8,7 @@ from typing import Any
 
 from hiredis import pack_command
 from redis.asyncio import ConnectionPool, Redis
+from redis.asyncio.client import Pipeline
 from redis.exceptions import ConnectionError, RedisError, ResponseError
 
 from redis_history._async._runtime import TimeLimit
@@ -28,6 +29,20 @@ class AsyncLeanClient(Redis):
                 return await connection.read_response(disable_decoding=True)
         finally:
             await self.connection_pool.release(connection)
+
+    def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> AsyncLeanPipeline:
+        return AsyncLeanPipeline(self.connection_pool, self.response_callbacks, transaction, shard_hint)
+
+
+class AsyncLeanPipeline(Pipeline):
+    """Releases its connection once. redis-py's does so again after an interrupt, when it is deleted; others may use the
+    connection by then."""
+
+    async def reset(self) -> None:  # type: ignore[override]
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            await self.connection_pool.release(connection)
+        await super().reset()  # type: ignore[no-untyped-call, unused-ignore]
 
 
 class AsyncLeanPool(ConnectionPool):

@@ -9,6 +9,7 @@ from typing import Any
 
 from hiredis import pack_command
 from redis import ConnectionPool, Redis
+from redis.client import Pipeline
 from redis.exceptions import ConnectionError, RedisError, ResponseError
 
 from redis_history._sync._runtime import TimeLimit
@@ -29,6 +30,20 @@ class LeanClient(Redis):
                 return connection.read_response(disable_decoding=True)
         finally:
             self.connection_pool.release(connection)
+
+    def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> LeanPipeline:
+        return LeanPipeline(self.connection_pool, self.response_callbacks, transaction, shard_hint)
+
+
+class LeanPipeline(Pipeline):
+    """Releases its connection once. redis-py's does so again after an interrupt, when it is deleted; others may use the
+    connection by then."""
+
+    def reset(self) -> None:  # type: ignore[override]
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            self.connection_pool.release(connection)
+        super().reset()  # type: ignore[no-untyped-call, unused-ignore]
 
 
 class LeanPool(ConnectionPool):

@@ -1,6 +1,7 @@
 """A call is interrupted between any two steps: no later call reads a reply that is not its own."""
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 from typing import Any
 
@@ -11,14 +12,16 @@ from tests.support.servers import Start
 
 
 class Tracer:
-    """Raises KeyboardInterrupt before a line of this package or of redis-py, counted from 1."""
+    """Raises KeyboardInterrupt before a line of this package or of redis-py, or of one method, counted from 1."""
 
-    def __init__(self, at: int) -> None:
+    def __init__(self, at: int, method: str = "") -> None:
         self.left = at
+        self._method = method
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
         name = frame.f_code.co_filename
-        return self._line if "/redis_history/" in name or "/redis/" in name else None
+        wanted = self._method in ("", frame.f_code.co_name)
+        return self._line if wanted and ("/redis_history/" in name or "/redis/" in name) else None
 
     def _line(self, frame: FrameType, event: str, argument: Any) -> Any:
         if event == "line":
@@ -59,3 +62,30 @@ def test_interrupts_between_any_two_lines(own_server: Start, call: str, connecti
                 assert [message.id for message in store.get(name)] == [name], f"after an interrupt before line {line}"
             line += 1 if full else 7
         assert line > 200
+
+
+@pytest.mark.proves("threads")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a pipeline that is deleted
+def test_threads_share_no_connection_after_interrupts(own_server: Start) -> None:
+    """Also not that of a call with several commands: redis-py's pipelines release it again when they are deleted."""
+    with HistoryStore(own_server("plain").url, search="off") as store, ThreadPoolExecutor(4) as threads:
+
+        def read(name: str) -> set[str]:
+            return {message.id for _ in range(15) for message in store.get(name)}
+
+        for name in "abcd":
+            store.append(name, user("x", id=name))
+        line, finished = 1, False
+        while not finished:
+            tracer, before = Tracer(line, "reset"), sys.gettrace()
+            sys.settrace(tracer)
+            try:
+                store.list_conversations()
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.settrace(before)
+            assert list(threads.map(read, "abcd")) == [{name} for name in "abcd"], f"before line {line}"
+            finished = tracer.left > 0
+            line += 1
+        assert line > 10
