@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import signal
 import threading
 from collections.abc import Callable
 from itertools import pairwise
@@ -285,6 +286,17 @@ async def test_connections_that_the_server_closes_while_idle_cost_no_retry(own_s
             assert await call_at_once(store) <= 8
         assert [len(await store.get(str(number))) for number in range(8)] == [4] * 8
     assert retries.seen == []
+
+
+async def test_on_retry_gets_the_time_out_of_redis_py(own_server: Start, face: str) -> None:
+    server = own_server()
+    retries = Retries("Timeout reading", lambda: os.kill(server.pid, signal.SIGCONT))
+    async with open_store(face, f"{server.url}?socket_timeout=1", retry=retries.policy) as store:
+        await store.append("c", user("x"))
+        os.kill(server.pid, signal.SIGSTOP)
+        appended = await store.append("c", user("y"))
+        assert isinstance(retries.seen[0].caused_by, redis.TimeoutError)
+        assert [message.id for message in await store.get("c")][1:] == [appended.message.id]
 
 
 @pytest.mark.proves("retries")
