@@ -66,6 +66,7 @@ class Settings(msgspec.Struct):
     folder: str
     url: str
     name: str
+    seed: int = 1
     life: int = 0
     search: str = "off"
     durability: str = "server"
@@ -105,7 +106,7 @@ class Writer:
     def __init__(self, settings: Settings, journal: Journal, stack: contextlib.ExitStack) -> None:
         self._settings = settings
         self._journal = journal
-        self._random = random.Random(f"{settings.name} {settings.life}")
+        self._random = random.Random(f"{settings.seed} {settings.name} {settings.life}")
         self._number = 0
         self._store = self._open(stack)
         self._capped = self._open(stack, max_messages=CAP)
@@ -477,7 +478,7 @@ class Streamer:
         self._settings = settings
         self._journal = journal
         self._replies = replies
-        self._random = random.Random(f"{settings.name} {settings.life}")
+        self._random = random.Random(f"{settings.seed} {settings.name} {settings.life}")
         self._number = itertools.count()
 
     async def run(self) -> None:

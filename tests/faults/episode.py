@@ -126,6 +126,7 @@ class Episode:
         self._writers = writers
         self._streamers = streamers
         self._kills = kills
+        self._seed = seed
         self._random = random.Random(seed)
         self._package = package
         self._least = least
@@ -152,7 +153,7 @@ class Episode:
         self.recorded.follows["s1"] = NAMES
 
     def _start_client(self, role: str, name: str, **options: Any) -> None:
-        settings = Settings(str(self._folder), self._deployment.url, name, search=self._search, **options)
+        settings = Settings(str(self._folder), self._deployment.url, name, self._seed, search=self._search, **options)
         client = Client(role, settings, self._package)
         self._clients.append(client)
         self._stack.callback(client.kill)
