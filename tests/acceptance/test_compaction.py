@@ -276,14 +276,15 @@ def _copy_of(client: Any, namespace: str) -> bytes:
 
 
 @pytest.mark.proves("deletion")
-@pytest.mark.parametrize("act", ["delete_conversation", "clear", "erase", "update"])
+@pytest.mark.parametrize("act", ["delete_conversation", "clear", "delete", "erase", "update"])
 def test_an_expansion_that_was_killed_leaves_no_copy_of_what_is_removed(
     server: RealServer, namespace: str, act: str
 ) -> None:
     acts: dict[str, Callable[[HistoryStore], Any]] = {
         "delete_conversation": lambda other: other.delete_conversation("c"),
         "clear": lambda other: other.clear("c"),
-        "erase": lambda other: other.erase("c", ["old 5"]),
+        "delete": lambda other: other.delete_messages("c", ["old 2000"]),
+        "erase": lambda other: other.erase("c", ["old 5"]),  # which expands the summary before
         "update": lambda other: other.update_message("c", user("redacted", id="old 2000")),
     }
 
