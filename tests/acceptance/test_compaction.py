@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from redis.exceptions import ConnectionError
 
 from redis_history import HistoryStore, Message, assistant, tool, tool_result, tool_use, user
 from redis_history.errors import CompactionConflictError, InvalidInputError
@@ -185,6 +186,27 @@ def test_changes_right_before_the_commit(server: RealServer, namespace: str, see
         assert [one.id for one in store.get("c")] == ["s", *rest]
         totals = store.get_conversation("c")
         assert totals.characters == sum(len(one.text) for one in store.get("c"))
+
+
+@pytest.mark.proves("at-most-once")
+def test_a_compaction_whose_reply_was_lost_does_not_undo_an_expansion(server: RealServer, namespace: str) -> None:
+    with _two_stores(server, namespace) as (store, other):
+        before = _fill(store, 20)
+        backend: Any = store._backend
+        node = backend._server.node
+        execute = node.execute
+
+        def lose(words: Any) -> Any:
+            reply = execute(words)
+            if other.get_message("c", "s") is not None:
+                node.execute = execute
+                other.expand("c", "s")
+                raise ConnectionError("the reply was lost")
+            return reply
+
+        node.execute = lose
+        assert store.compact("c", through=before[9], summary=_summary("s")).count == 10
+        assert store.get("c") == before
 
 
 def _given_up(store: HistoryStore, count: int) -> None:
