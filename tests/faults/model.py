@@ -52,7 +52,7 @@ class Conversation:
         self.exists = False
         self.epoch = self.token = "0" * 16
         self.revision = 0
-        self._fences: Counter[str] = Counter()
+        self._fences: dict[str, tuple[int, str]] = {}
         #: By epoch and id: the forms of each message, and when it was removed, by revision.
         self.versions: dict[tuple[str, str], list[tuple[int, Form]]] = defaultdict(list)
         self.removals: dict[tuple[str, str], list[int]] = defaultdict(list)
@@ -119,10 +119,11 @@ class Conversation:
             self._fences.clear()
         if change.revision != self.revision + 1 and not (change.revision == 1 and not self.exists):
             problems.append(f"revision {change.revision} follows {self.revision}")
-        kind, fence = call.arguments.get("fence") or ("", 0)
-        if fence < self._fences[kind]:
-            problems.append(f"has the fence {fence} of a {kind}, but one with {self._fences[kind]} has written before")
-        self._fences[kind] = fence
+        fence, run, kind = call.arguments.get("fence") or (0, "", "")
+        latest, holder = self._fences.get(kind, (fence, run))
+        if fence < latest or (fence == latest and run != holder):
+            problems.append(f"has the fence {fence} of the {kind} {run}, but one with {latest} of {holder} has written")
+        self._fences[kind] = fence, run
         expected = call.arguments.get("expected")
         if expected is not None and expected != (self.revision if self.exists else 0):
             problems.append(f"was made at revision {self.revision}, but expected {expected}")

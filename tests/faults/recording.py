@@ -327,7 +327,7 @@ def _arguments(op: Any) -> dict[str, Any]:
     precondition = getattr(op, "precondition", None)
     if precondition is not None and precondition != ops.ANY:
         found["expected"] = precondition.expected_revision
-        found["fence"] = precondition.run and [precondition.run.kind, precondition.run.fence]
+        found["fence"] = precondition.run and msgspec.structs.astuple(precondition.run)
     return found
 
 

@@ -365,10 +365,13 @@ def test_text_of_a_reply_is_joined() -> None:
 
 
 def test_a_run_that_was_taken_over_writes_nothing() -> None:
-    run = Run()
-    for fence in (1, 2, 1):
-        run.append(entry(f"m{run.revision}"), fence=["run", fence])
-    assert any("fence" in problem for problem in check(run.end()))
+    for fence, run_id in ((1, "a"), (2, "c")):  # the latter: a failover has lost the run with this fence
+        run = Run()
+        for one in ((1, "a"), (2, "b"), (2, "b")):
+            run.append(entry(f"m{run.revision}"), fence=[*one, "run"])
+        assert check(run.end()) == []
+        run.append(entry("late"), fence=[fence, run_id, "run"])
+        assert any("fence" in problem for problem in check(run.end()))
 
 
 def test_an_erasure_takes_messages_and_summaries_alone() -> None:
