@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 import msgspec
+from redis.exceptions import ResponseError
 
 from redis_history import HistoryStore
 from redis_history.errors import RedisHistoryError
@@ -190,7 +191,12 @@ class Episode:
                     break
                 time.sleep(self._random.uniform(0.0, 2 * self._pause))
                 self._check_running()
-                self._do_harm()
+                try:
+                    self._do_harm()
+                except ResponseError as error:
+                    if "BUSYKEY" not in str(error):
+                        raise
+                    return [f"a slot cannot move, because both nodes have the same key: {error}"]
             self._settle()
             self._collect()
         return check(self.recorded)
