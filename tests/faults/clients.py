@@ -274,7 +274,9 @@ class Writer:
         if (message := self._any(name)) is not None:
             self._store.pin(name, message.id, pinned=self._random.random() < 0.5)
         one = f"pin {self._settings.name}"  # fewer than the cap, which takes none of them
-        self._capped.append(CAPPED, user(one, id=one, metadata={"pinned": True}))
+        pinned = {"pinned": True}
+        self._capped.append(CAPPED, user(one, id=one, metadata=pinned))
+        self._capped.update_message(CAPPED, user(self._word(), id=one, metadata=pinned))  # an edit keeps the mark
 
     def _delete(self) -> None:
         name = self._talk()
