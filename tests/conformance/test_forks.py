@@ -1,6 +1,7 @@
 """Forks: a copy is a snapshot of one moment, or absent."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -179,6 +180,22 @@ async def test_an_erasure_reaches_a_summary_whose_originals_were_deleted(store: 
     for name in ("c", "d"):
         assert await store.erase(name, ["a"]) == 1
         assert ids(await store.get(name, include_archived=True)) == ["y", *"bcfgh"]
+
+
+@pytest.mark.parametrize("act", ["compact", "expand", "clear", "restore"])
+@pytest.mark.proves("fork")
+async def test_a_fork_begins_again_when_messages_move_during_it(store: Any, act: str) -> None:
+    acts: dict[str, Callable[[], Any]] = {
+        "compact": lambda: store.compact("c", through="g", summary=summary(id="s3")),
+        "expand": lambda: store.expand("c", "s2"),
+        "clear": lambda: store.clear("c"),
+        "restore": lambda: store.restore("c", [user("r", id="r")]),
+    }
+    await _compacted_twice(store)
+    act_after(store, ReadPage, acts[act])
+    made = await store.fork("c", "d")
+    assert made.forked_from.revision == (await store.get_conversation("c")).revision
+    assert await _both(store, "d") == await _both(store, "c")
 
 
 @pytest.mark.parametrize("again", [False, True])
