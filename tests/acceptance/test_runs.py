@@ -2,14 +2,15 @@
 
 import threading
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import pytest
 
 from redis_history import HistoryStore, RetryPolicy, RunChanged, assistant, tool_use, user
-from redis_history.errors import BackendRefusedError, RunBusyError, RunStopped
+from redis_history.errors import BackendRefusedError, RunBusyError, RunLostError, RunStopped
 from redis_history.operations import TakeRun
+from redis_history.operations.keys import Keyspace
 from tests.faults.deployments import Clock, compiler
 from tests.support.forks import Forked
 from tests.support.proxy import LossyProxy
@@ -215,3 +216,23 @@ def test_a_run_begins_on_a_server_whose_clock_was_set_back_since_it_started(befo
         clock.set(0.0)  # the holder has died before or after this
         with store.run("c", wait=12):
             pass
+
+
+@pytest.mark.proves("runs")
+def test_a_run_that_a_failover_lost_does_not_write_during_the_next_one(server: RealServer, namespace: str) -> None:
+    """The promoted server knows nothing of the first run, and gives the second one the same fence."""
+    with (
+        HistoryStore(server.url, namespace=namespace) as store,
+        HistoryStore(server.url, namespace=namespace) as other,
+        server.client() as client,
+    ):
+        store.append("c", user("0"))
+        state = Keyspace(namespace).conversation("c").state
+        before = client.dump(state)
+        with suppress(RunLostError), store.run("c", agent_name="a") as run:
+            client.restore(state, 0, before, replace=True)
+            with other.run("c", agent_name="b") as following:
+                with pytest.raises(RunLostError):
+                    run.append(user("late"))
+                following.append(user("1"))
+        assert [message.text for message in store.get("c")] == ["0", "1"]
