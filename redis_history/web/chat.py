@@ -21,7 +21,13 @@ from redis_history._async.runs import AsyncRun
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._validation import check_choice, check_function, check_seconds, check_text, is_coroutine_function
 from redis_history.compaction.summaries import try_in_thread
-from redis_history.errors import ConversationNotFoundError, RedisHistoryError, RevisionConflictError, RunStopped
+from redis_history.errors import (
+    ConversationNotFoundError,
+    MessageNotFoundError,
+    RedisHistoryError,
+    RevisionConflictError,
+    RunStopped,
+)
 from redis_history.formats.vercel_ai import with_responses
 from redis_history.integrations._extras import check_store, with_content
 from redis_history.model import Conversation, Message, Position
@@ -183,6 +189,7 @@ class ChatEndpoints(Guarded):
                 await self.check(http, chat, "stop")
                 await self._store.stop_run(chat)
         if kept is not None:
+            await self._following(chat, kept.position)  # an archived message can neither be changed nor shown
             await self._edit(asked, kept, http)
             after = kept.position
         else:
@@ -352,9 +359,23 @@ class ChatEndpoints(Guarded):
             old = through is not None and one.position is not None and one.position <= through
             return old or one.role in ("assistant", "tool")
 
-        removed = [one.id async for one in self._store.iter(chat, since=after) if is_replaced(one)]
+        removed = [one.id for one in await self._following(chat, after) if is_replaced(one)]
         for start in range(0, len(removed), LISTED):
             await self._store.delete_messages(chat, removed[start : start + LISTED])
+
+    async def _following(self, chat: str, after: Position | None) -> list[Message]:
+        """The messages after another one. A summary in its place or behind it is expanded first, because it may stand
+        for this message and former ones, too."""
+        assert after is not None  # noqa: S101 -- of a stored message
+        since, tried = after._replace(sequence=after.sequence - 1), set[str]()
+        while True:
+            found = [one async for one in self._store.iter(chat, since=since)]
+            summary = next((one.id for one in found if one.is_summary and one.id not in tried), None)
+            if summary is None:
+                return [one for one in found if one.position is not None and one.position > after]
+            tried.add(summary)
+            with suppress(MessageNotFoundError):  # it is a copy, or was expanded or replaced meanwhile
+                await self._store.expand(chat, summary)
 
     # The answer
 

@@ -132,6 +132,23 @@ async def test_regenerate_and_edit_replace_what_follows(serve: Any, store: Async
     assert (await client.post("", json=body)).status_code == 404
 
 
+@pytest.mark.parametrize(
+    ("words", "more"), [("two", {"trigger": "regenerate-message"}), ("three", {"messageId": "u2"})]
+)
+@pytest.mark.parametrize("last", ["u2", "the answer"])
+async def test_what_a_summary_replaced_can_be_answered_again(
+    serve: Any, store: AsyncHistoryStore, last: str, words: str, more: dict[str, str]
+) -> None:
+    """The summary also stands for what precedes the message, which stays."""
+    client = await serve(speaker(store))
+    await ask(client, asked("one"))
+    await ask(client, asked("two", "u2"))
+    await store.compact(CHAT, through=last if last == "u2" else (await store.get(CHAT))[-1], summary="They spoke.")
+    assert text_in(await ask(client, asked(words, "u2", **more))) == f"You said: {words}"
+    found = await store.get(CHAT)
+    assert [one.text for one in found] == ["one", "You said: one", words, f"You said: {words}"]
+
+
 async def test_regenerate_and_edit_in_a_fork_leave_the_conversation(serve: Any, store: AsyncHistoryStore) -> None:
     client = await serve(speaker(store))
     await ask(client, asked("Hello"))
