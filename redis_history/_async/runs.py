@@ -77,6 +77,7 @@ class AsyncRun:
         self._own: set[str] = set()  # ids of the messages that the run has written
         self._unfinished: set[Any] = store._unfinished
         self._ends_of_replies: set[Any] = set()  # that are unfinished
+        self._replies: list[AsyncReply] = []  # that may not have ended
 
     @property
     def stop_requested(self) -> bool:
@@ -138,6 +139,7 @@ class AsyncRun:
         reply = self._store.stream(self.conversation_id, role=role, interval=interval, **fields)
         reply._join(self, self._fence_of_run())
         self._own.add(reply.message.id)
+        self._replies = [*(one for one in self._replies if one._message is None), reply]
         return reply  # type: ignore[no-any-return]
 
     async def messages(self) -> list[Message]:
@@ -254,6 +256,8 @@ class AsyncRun:
         self._ended = True
         try:
             await wait_for_unfinished(self._ends_of_replies)
+            for reply in self._replies if not self._lost else ():  # of threads and tasks that go on
+                await reply.aclose()
             if not self._lost and self._unsettled_from is not None:  # its reply may have ended only now
                 await self._settle("interrupted", start=self._unsettled_from)
             if status != "completed" and self._own and not self._lost:

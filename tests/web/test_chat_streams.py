@@ -1,6 +1,7 @@
 """The streams of answers, as front ends read them."""
 
 import asyncio
+import threading
 from typing import Any
 
 import httpx
@@ -56,6 +57,28 @@ async def test_an_answer_survives_its_readers(serve: Any, store: AsyncHistorySto
         assert text_in(chunks) == "first last"
         assert chunks[-1]["type"] == "finish"
     assert [message.text for message in await store.get(CHAT)] == ["Hello", "first last"]
+
+
+async def test_a_stop_ends_the_reply_of_a_plain_function_that_goes_on(serve: Any, store: AsyncHistoryStore) -> None:
+    go = threading.Event()
+
+    def answer(run: Any) -> None:
+        with run.stream(interval=0.0) as reply:
+            reply.add(tool_use("call", "find", {}))
+            go.wait()
+
+    client = await serve(answer)
+    try:
+        async with client.stream("POST", "", json=asked("Hello")) as response:
+            chunks = chunks_of(response)
+            while (await anext(chunks))["type"] != "tool-input-available":
+                pass
+            await client.post(f"/{PATH}/stop")
+            assert [chunk["type"] async for chunk in chunks] == ["tool-output-error", "finish-step", "abort"]
+    finally:
+        go.set()
+    _, reply, result = await store.get(CHAT)
+    assert (reply.status, result.tool_results[0].is_error) == ("stopped", True)
 
 
 async def test_no_stream_begins_while_the_application_ends(store: AsyncHistoryStore) -> None:
