@@ -288,6 +288,8 @@ class ChatEndpoints(Guarded):
             asked.replaces = None
         elif kept.role != "user":
             raise bad_input("only the message of a user can be edited or answered again")
+        elif asked.keep:
+            asked.messages = ()
         return kept
 
     async def _edit(self, asked: Asked, kept: Message, http: Request) -> None:

@@ -27,10 +27,10 @@ class Asked(Struct):
     """A request for an answer.
 
     `messages` are to be stored; `results` too, if their calls wait for one; and `responses` to requests for approval,
-    by the ids of these. `replaces`: the id of the message
-    after which everything is removed, and which `messages` changes, if there are any. `fork`: the id of a new
-    conversation for this, a fork up to that message; the present one stays as it is. `run_id`: of the protocol.
-    `message_id`: of the message of the client that the answer continues, which has these `calls`.
+    by the ids of these. `replaces`: the id of the message after which everything is removed, and which `messages`
+    changes, if there are any and it does not `keep` its content. `fork`: the id of a new conversation for this, a fork
+    up to that message; the present one stays as it is. `run_id`: of the protocol. `message_id`: of the message of the
+    client that the answer continues, which has these `calls`.
     """
 
     conversation_id: str
@@ -42,6 +42,7 @@ class Asked(Struct):
     message_id: str | None = None
     calls: frozenset[str] = frozenset()
     responses: Mapping[str, dict[str, Any]] = {}
+    keep: bool = False
 
 
 def new_results(results: Sequence[Message], stored: Sequence[Message]) -> list[Message]:
@@ -152,7 +153,9 @@ class AiSdk(Protocol):
         given = _converted(body, _UiRequest)
         last = given.messages[-1]
         if given.trigger == "regenerate-message":
-            return Asked(given.id, replaces=str(last.get("id", "")), fork=given.fork)
+            # The requests before may all have been refused: then the message is new.
+            new = from_vercel_ai([last]) if last.get("role") == "user" and given.fork is None else ()
+            return Asked(given.id, new, replaces=str(last.get("id", "")), fork=given.fork, keep=True)
         found = from_vercel_ai([last])
         if last.get("role") == "user":
             return Asked(given.id, found, replaces=given.message_id, fork=given.fork)

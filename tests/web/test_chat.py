@@ -78,7 +78,9 @@ async def test_a_second_message_waits_or_is_refused(serve: Any, store: AsyncHist
         gate.open.set()
         assert text_in([chunk async for chunk in chunks_of(again)]) == "first last"
     assert text_in(await first) == text_in(await second) == "first last"
-    assert sorted(message.text for message in await store.get(CHAT)) == ["first last", "first last", "one", "two"]
+    # What `regenerate()` sends, although the message was refused.
+    assert text_in(await ask(strict, asked("no", "u0", trigger="regenerate-message"))) == "first last"
+    assert sorted(message.text for message in await store.get(CHAT)) == [*["first last"] * 3, "no", "one", "two"]
 
 
 async def test_a_message_that_waits_in_a_chat_that_is_deleted_is_not_answered(
@@ -128,7 +130,7 @@ async def test_regenerate_and_edit_replace_what_follows(serve: Any, store: Async
     assert [message.text for message in await store.get(CHAT)] == ["Hello", "You said: Hello"]
     await ask(client, asked("Goodbye", messageId="u1"))
     assert [message.text for message in await store.get(CHAT)] == ["Goodbye", "You said: Goodbye"]
-    body["messages"][0]["id"] = "unknown"
+    body["messages"][0] |= {"id": "unknown", "role": "assistant"}
     assert (await client.post("", json=body)).status_code == 404
 
 
@@ -470,7 +472,8 @@ async def test_a_request_for_an_unknown_message_stops_nothing(serve: Any, store:
     gate = Gate()
     client = await serve(gate)
     asking = await gate.begin(client, asked("Hello"))
-    for more in ({}, {"fork": "f"}):
+    reply = {"messages": [{"id": "unknown", "role": "assistant", "parts": []}]}
+    for more in (reply, {"fork": "f"}):
         body = asked("", "unknown") | {"trigger": "regenerate-message"} | more
         assert (await client.post("", json=body)).status_code == 404
     gate.open.set()
