@@ -156,6 +156,9 @@ class AiSdk(Protocol):
             # The requests before may all have been refused: then the message is new.
             new = from_vercel_ai([last]) if last.get("role") == "user" and given.fork is None else ()
             return Asked(given.id, new, replaces=str(last.get("id", "")), fork=given.fork, keep=True)
+        # Results and responses may be those of an earlier message, which has this id.
+        named = (one for one in given.messages if one.get("id") == given.message_id and one.get("role") == "assistant")
+        last = next(named, last)
         found = from_vercel_ai([last])
         if last.get("role") == "user":
             return Asked(given.id, found, replaces=given.message_id, fork=given.fork)

@@ -30,6 +30,7 @@ from tests.web.chatting import (
     chunks_of,
     hide_the_secret,
     is_waiting,
+    results,
     resumed_by,
     speaker,
     text_in,
@@ -211,6 +212,21 @@ async def test_an_answer_to_results_continues_the_message_of_the_client(serve: A
     assert message["id"] == began[0]["messageId"]
     chunks = await ask(client, asked("") | {"messages": [message | {"id": "of the client"}]})
     assert (chunks[0]["messageId"], text_in(chunks)) == ("of the client", "You chose ['red'].")
+
+
+async def test_results_for_an_earlier_message_are_stored_and_answered(serve: Any, store: AsyncHistoryStore) -> None:
+    """`useChat` names the message that has them: the user has said something else in the meantime."""
+    client = await serve(asker(store))
+    await ask(client, asked("one choice"))
+    message = await chosen(client, "red")
+    await store.append_many(CHAT, [user("one choice", id="u2"), assistant("Take it.")])
+    first, _, *others = (await client.get(f"/{PATH}/messages")).json()
+    body = asked("") | {"messages": [first, message, *others], "messageId": message["id"]}
+    chunks = await ask(client, body)
+    assert (chunks[0]["messageId"], text_in(chunks)) == (message["id"], "You chose ['red'].")
+    assert await results(store) == ["red"]
+    body["messages"].pop()
+    assert await ask(client, body) == chunks
 
 
 @pytest.mark.parametrize("case", ["steered", "results", "queued"])
