@@ -21,13 +21,7 @@ from redis_history._async.runs import AsyncRun
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._validation import check_choice, check_function, check_seconds, check_text, is_coroutine_function
 from redis_history.compaction.summaries import try_in_thread
-from redis_history.errors import (
-    ConversationNotFoundError,
-    MessageNotFoundError,
-    RedisHistoryError,
-    RevisionConflictError,
-    RunStopped,
-)
+from redis_history.errors import MessageNotFoundError, RedisHistoryError, RevisionConflictError, RunStopped
 from redis_history.formats.vercel_ai import with_responses
 from redis_history.integrations._extras import check_store, with_content
 from redis_history.model import Conversation, Message, Position
@@ -191,6 +185,7 @@ class ChatEndpoints(Guarded):
         if kept is not None:
             await self._following(chat, kept.position)  # an archived message can neither be changed nor shown
             await self._edit(asked, kept, http)
+            last: Message | None = kept
             after = kept.position
         else:
             last, repeated = await self._keep(asked, http)
@@ -205,7 +200,8 @@ class ChatEndpoints(Guarded):
         if kept is not None and after is not None:
             newest = await self._store.get(chat, limit=1)
             replaced = after, newest[-1].position if newest else None
-        task = asyncio.create_task(self._work(run, replaced), name=f"redis_history-answer-{run.run_id}")
+        work = self._work(run, replaced, None if last is None else last.id)
+        task = asyncio.create_task(work, name=f"redis_history-answer-{run.run_id}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         await self._until_known(chat, run.run_id, task)
@@ -381,15 +377,20 @@ class ChatEndpoints(Guarded):
 
     # The answer
 
-    async def _work(self, run: AsyncRun, replaced: tuple[Position, Position | None] | None) -> None:
+    async def _work(
+        self, run: AsyncRun, replaced: tuple[Position, Position | None] | None, answered: str | None
+    ) -> None:
         """Call the user's function in its run. Independent of any request. `replaced`: between which positions messages
-        are removed first: in the run, because nobody else writes an answer there then."""
+        are removed first: in the run, because nobody else writes an answer there then. `answered`: the id of the
+        message that it answers."""
         try:
             async with run:
+                chat = run.conversation_id
+                left: Any = self._store.get_message(chat, answered) if answered else self._store.get(chat, limit=1)
+                if not await left:  # an answer would create the chat again
+                    raise MessageNotFoundError("the message or its chat was removed while it waited")
                 if replaced is not None:
-                    await self._remove(run.conversation_id, *replaced)
-                if not await self._store.get(run.conversation_id, limit=1):  # an answer would create it again
-                    raise ConversationNotFoundError("it was deleted or cleared while the message waited")
+                    await self._remove(chat, *replaced)
                 if is_coroutine_function(self._answer):
                     outcome: Any = self._answer(run)
                 else:  # in a thread of its own: the event loop has few, which `authorize` needs, and waits for them

@@ -83,18 +83,20 @@ async def test_a_second_message_waits_or_is_refused(serve: Any, store: AsyncHist
     assert sorted(message.text for message in await store.get(CHAT)) == [*["first last"] * 3, "no", "one", "two"]
 
 
-async def test_a_message_that_waits_in_a_chat_that_is_deleted_is_not_answered(
-    serve: Any, store: AsyncHistoryStore
+@pytest.mark.parametrize("removed", ["chat", "message"])
+async def test_a_message_that_is_removed_while_it_waits_is_not_answered(
+    serve: Any, store: AsyncHistoryStore, removed: str
 ) -> None:
     gate = Gate()
     client = await serve(gate)
     first = await gate.begin(client, asked("one"))
     second = asyncio.create_task(ask(client, asked("two", "u2")))
     await until(lambda: is_waiting(store))
-    await store.delete_conversation(CHAT)
+    await (store.delete_conversation(CHAT) if removed == "chat" else store.delete_messages(CHAT, ["u2"]))
     gate.open.set()
-    assert [chunks[-1]["type"] for chunks in await asyncio.gather(first, second)] == ["error", "error"]
-    assert (gate.calls, await store.get_conversation(CHAT)) == (1, None)
+    ends = [chunks[-1]["type"] for chunks in await asyncio.gather(first, second)]
+    assert ends == ["error" if removed == "chat" else "finish", "error"]
+    assert (gate.calls, len(await store.get(CHAT))) == (1, 0 if removed == "chat" else 2)
 
 
 async def test_a_repeated_request_is_answered_once(serve: Any, store: AsyncHistoryStore) -> None:
