@@ -130,6 +130,13 @@ def test_langchain_community(old: Any, store: HistoryStore, counts: Import) -> N
     assert bare(LangChainHistory("two", store).messages) == bare(SAID[:3])
 
 
+def test_langchain_community_on_a_server_without_json(own_server: Start) -> None:
+    server = own_server("valkey")
+    add_with_langchain(server, "order-42", SAID)
+    with HistoryStore(server.url) as store:
+        assert import_messages(FrameworkSource("langchain", server.url), store).new == len(SAID)
+
+
 @pytest.mark.proves("migration")
 def test_langchain_redis(old: Any, store: HistoryStore, counts: Import) -> None:
     said = [*SAID[:2], AIMessage("", additional_kwargs={"tool_calls": [
