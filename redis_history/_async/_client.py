@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from hiredis import pack_command
@@ -54,12 +53,13 @@ class AsyncLeanPool(ConnectionPool):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._at_hand: list[Any] = []  # a list, because its methods are atomic: no lock is needed
+        # The methods of a dict are atomic: no lock is needed. And redis-py may release a connection twice.
+        self._at_hand: dict[Any, None] = {}
 
     async def get_connection(self, *args: Any, **options: Any) -> Any:
         try:
-            connection = self._at_hand.pop()
-        except IndexError:
+            connection, _ = self._at_hand.popitem()
+        except KeyError:
             return await super().get_connection(*args, **options)  # type: ignore[no-untyped-call, unused-ignore]
         if await connection.can_be_used():
             return connection
@@ -67,12 +67,12 @@ class AsyncLeanPool(ConnectionPool):
         return await super().get_connection(*args, **options)  # type: ignore[no-untyped-call, unused-ignore]
 
     async def release(self, connection: Any) -> None:
-        self._at_hand.append(connection)
+        self._at_hand[connection] = None
 
     async def disconnect(self, inuse_connections: bool = True) -> None:
-        with suppress(IndexError):  # no more; another thread may take some, too
-            while True:
-                await super().release(self._at_hand.pop())
+        for connection in [*self._at_hand]:
+            if self._at_hand.pop(connection, False) is None:  # no other thread has taken it
+                await super().release(connection)
         await super().disconnect(inuse_connections)
 
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from hiredis import pack_command
@@ -55,12 +54,13 @@ class LeanPool(ConnectionPool):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._at_hand: list[Any] = []  # a list, because its methods are atomic: no lock is needed
+        # The methods of a dict are atomic: no lock is needed. And redis-py may release a connection twice.
+        self._at_hand: dict[Any, None] = {}
 
     def get_connection(self, *args: Any, **options: Any) -> Any:
         try:
-            connection = self._at_hand.pop()
-        except IndexError:
+            connection, _ = self._at_hand.popitem()
+        except KeyError:
             return super().get_connection(*args, **options)  # type: ignore[no-untyped-call, unused-ignore]
         if connection.can_be_used():
             return connection
@@ -68,12 +68,12 @@ class LeanPool(ConnectionPool):
         return super().get_connection(*args, **options)  # type: ignore[no-untyped-call, unused-ignore]
 
     def release(self, connection: Any) -> None:
-        self._at_hand.append(connection)
+        self._at_hand[connection] = None
 
     def disconnect(self, inuse_connections: bool = True) -> None:
-        with suppress(IndexError):  # no more; another thread may take some, too
-            while True:
-                super().release(self._at_hand.pop())
+        for connection in [*self._at_hand]:
+            if self._at_hand.pop(connection, False) is None:  # no other thread has taken it
+                super().release(connection)
         super().disconnect(inuse_connections)
 
 
