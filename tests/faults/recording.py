@@ -288,7 +288,7 @@ def _entry(entry: ops.Entry) -> dict[str, Any]:
 
 
 def _is_whole(op: ops.ReadPage) -> bool:
-    return op.newest and op.after is op.before is None and not op.archived
+    return op.newest and op.after is op.before is op.archive is None and not op.archived
 
 
 _ARGUMENTS: dict[type, Callable[[Any], dict[str, Any]]] = {
