@@ -339,7 +339,7 @@ class _Reading:
         if is_gone(known) or layout is None:
             raise refusals.conversation_missing(self.conversation_id)
         kept = yield from self._kept(layout, end)
-        opened = layout.archives[len(kept) :]
+        opened = [archive for archive in layout.archives if archive not in kept]
         draft.begin(len(kept))
         numbered = [replace(archive, number=number) for number, archive in enumerate(kept, 1)]
         for archive, new in zip(kept, numbered, strict=True):
@@ -371,19 +371,20 @@ class _Reading:
 
     def _kept(self, layout: ops.Layout, end: Position | None) -> Steps[tuple[ops.Archive, ...]]:
         """The archives of the fork: those whose summaries quote no message behind the end. The messages of the others
-        are live in the fork."""
-        kept = layout.archives
-        while kept and end is not None:
-            archive, last = kept[-1], None
-            if archive.summary_id is not None:
-                last = yield ops.FindMessage(self.conversation_id, archive.summary_id)
-            if last is None:
-                page = yield ops.ReadPage(self.conversation_id, 1, newest=True, archive=archive.number)
-                last = page.messages[-1] if page.messages else None
-            if last is None or last.position is None or last.position <= end:
-                break
-            kept = kept[:-1]
-        return kept
+        are live in the fork. A later archive may be of earlier messages, which were added with times of the past."""
+        kept, inner = [], set[str | None]()
+        for archive in reversed(layout.archives):
+            last = None
+            if end is not None and (archive.summary_id is None or archive.summary_id not in inner):
+                if archive.summary_id is not None:
+                    last = yield ops.FindMessage(self.conversation_id, archive.summary_id)
+                if last is None:
+                    page = yield ops.ReadPage(self.conversation_id, 1, newest=True, archive=archive.number)
+                    last = page.messages[-1] if page.messages else None
+            if end is None or last is None or last.position is None or last.position <= end:
+                kept.append(archive)
+                inner.add(archive.former)
+        return tuple(reversed(kept))
 
     def _catch_up(self, known: events.Cursor) -> Steps[events.Cursor]:
         """Repeat the changes since `known` in the draft. Returns the newest change. Raises _StaleError."""

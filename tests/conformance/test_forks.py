@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -180,6 +181,19 @@ async def test_an_erasure_reaches_a_summary_whose_originals_were_deleted(store: 
     for name in ("c", "d"):
         assert await store.erase(name, ["a"]) == 1
         assert ids(await store.get(name, include_archived=True)) == ["y", *"bcfgh"]
+
+
+@pytest.mark.proves("fork")
+async def test_a_fork_behind_a_summary_of_earlier_messages(store: Any) -> None:
+    """They were added with a time of the past, when the summary of later messages had been deleted."""
+    await _talk(store, "abcd")
+    await store.compact("c", through="c", summary=summary(id="s1"))
+    await store.delete_messages("c", ["s1"])
+    await store.append("c", user("text x", id="x", timestamp=datetime(2001, 1, 1, tzinfo=UTC)))
+    await store.compact("c", through="x", summary=summary(id="s2"))
+    await store.fork("c", "d", through="b")
+    assert ids(await store.get("d")) == ["s2", "a", "b"]
+    assert ids(await store.get("d", include_archived=True)) == ["x", "s2", "a", "b"]
 
 
 @pytest.mark.parametrize("act", ["compact", "expand", "clear", "restore"])
