@@ -16,7 +16,7 @@ from redis_history._async._runtime import TimeLimit
 class AsyncLeanClient(Redis):
     """A client of one server that sends and reads, no more.
 
-    redis-py surrounds each call with retries, which are off here, and telemetry. Both take some 16 us, a fifth of an
+    redis-py surrounds each call with retries, which are off here, and telemetry. Both take some 16 us, a tenth of an
     append. Replies are not decoded.
     """
 

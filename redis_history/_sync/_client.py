@@ -17,7 +17,7 @@ from redis_history._sync._runtime import TimeLimit
 class LeanClient(Redis):
     """A client of one server that sends and reads, no more.
 
-    redis-py surrounds each call with retries, which are off here, and telemetry. Both take some 16 us, a fifth of an
+    redis-py surrounds each call with retries, which are off here, and telemetry. Both take some 16 us, a tenth of an
     append. Replies are not decoded.
     """
 
