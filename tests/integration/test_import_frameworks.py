@@ -130,6 +130,7 @@ def test_langchain_community(old: Any, store: HistoryStore, counts: Import) -> N
     assert bare(LangChainHistory("two", store).messages) == bare(SAID[:3])
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_langchain_community_on_a_server_without_json(own_server: Start) -> None:
     server = own_server("valkey")
     add_with_langchain(server, "order-42", SAID)
