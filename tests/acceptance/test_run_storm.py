@@ -263,7 +263,7 @@ class Storm:
                 gaps += [
                     gap
                     for before, after in itertools.pairwise(groups)
-                    if (gap := self._gap(name, before[-1].time, after[0])) is not None
+                    if (gap := self._gap(name, before[-1], after[0])) is not None
                 ]
         assert overlaps == set()
         assert late == set()
@@ -279,9 +279,11 @@ class Storm:
     def _was_alive(self, run_id: str, begin: float, end: float) -> bool:
         return not self._during(begin - 1, end, self.watcher.worker.get(run_id, ""))
 
-    def _gap(self, room: str, ended: float, after: Write) -> float | None:
-        """Seconds from the end of a run, or of an outage since then, to the next run, if that was waiting and lived;
-        Also returns None if another run took place in between and wrote nothing."""
+    def _gap(self, room: str, before: Write, after: Write) -> float | None:
+        """Seconds from the last write of a run, or the death of its holder or the end of an outage since then, to the
+        next run, if that was waiting and lived. Also returns None if another run took place in between and wrote
+        nothing."""
+        ended = before.time
         silent = [
             run_id
             for run_id, (where, began) in self.watcher.began.items()
@@ -290,7 +292,9 @@ class Storm:
         faults = self._during(ended, after.time, self.watcher.worker.get(after.run_id, "?"))
         if not after.asked or after.asked > ended or silent or any(fault.worker for fault in faults):
             return None
-        return after.time - max([ended, *(fault.end for fault in faults)])
+        of_holder = self._during(ended, after.time, self.watcher.worker.get(before.run_id, "?"))
+        death = min((fault.begin for fault in of_holder if fault.worker), default=ended)
+        return after.time - max([ended, death, *(fault.end for fault in faults)])
 
 
 class ServerStorm(Storm):
