@@ -372,18 +372,21 @@ class _Reading:
     def _kept(self, layout: ops.Layout, end: Position | None) -> Steps[tuple[ops.Archive, ...]]:
         """The archives of the fork: those whose summaries quote no message behind the end. The messages of the others
         are live in the fork. A later archive may be of earlier messages, which were added with times of the past."""
-        kept, inner = [], set[str | None]()
+        if end is None:
+            return layout.archives
+        kept, inner = [], set[str]()
         for archive in reversed(layout.archives):
             last = None
-            if end is not None and (archive.summary_id is None or archive.summary_id not in inner):
+            if archive.summary_id not in inner:  # whose archive is kept, too
                 if archive.summary_id is not None:
                     last = yield ops.FindMessage(self.conversation_id, archive.summary_id)
                 if last is None:
                     page = yield ops.ReadPage(self.conversation_id, 1, newest=True, archive=archive.number)
                     last = page.messages[-1] if page.messages else None
-            if end is None or last is None or last.position is None or last.position <= end:
+            if last is None or last.position is None or last.position <= end:
                 kept.append(archive)
-                inner.add(archive.former)
+                if archive.former is not None:
+                    inner.add(archive.former)
         return tuple(reversed(kept))
 
     def _catch_up(self, known: events.Cursor) -> Steps[events.Cursor]:
