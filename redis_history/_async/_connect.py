@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from redis import DriverInfo
-from redis.asyncio import Redis, RedisCluster
+from redis.asyncio import ConnectionPool, Redis, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 
-from redis_history._async._client import AsyncLeanClient, AsyncLeanPool
-from redis_history._async._node import PROTOCOL, AsyncNode
-from redis_history._async._runtime import in_thread
+from redis_history._async._node import PROTOCOL, AsyncNode, client_of
+from redis_history._async._runtime import in_thread, socket_timeout
 from redis_history._async.cluster_backend import AsyncClusterBackend, ClusterNodes
 from redis_history._async.redis_backend import AsyncRedisBackend
 from redis_history._version import __version__
@@ -36,18 +35,14 @@ MAX_CONNECTIONS = 10_000
 class Server:
     """One server, or the primary behind Sentinels."""
 
-    def __init__(self, address: str, client: Redis, *, owned: bool = True, embedded: Any = None) -> None:
-        """`owned`: the client was made for this store, which closes it."""
+    def __init__(self, address: str, node: AsyncNode, *, embedded: Any = None, sentinels: Any = None) -> None:
         self.address = address
-        self.node = AsyncNode(client, owned=owned)
+        self.node = node
         self._embedded = embedded
-        pool = client.connection_pool
-        self.sentinel = isinstance(pool, SentinelConnectionPool)
+        self.sentinel = isinstance(node.client.connection_pool, SentinelConnectionPool)
         #: Clients of the Sentinels, which redis-py does not close together with the pool.
-        self._sentinels: list[Redis] = []
-        if owned and isinstance(pool, SentinelConnectionPool):
-            self._sentinels = pool.sentinel_manager.sentinels
-        self.database = int(pool.connection_kwargs.get("db") or 0)
+        self._sentinels: list[Redis] = [] if sentinels is None else sentinels.sentinels
+        self.database = node.database
 
     async def start(self) -> None:
         if self._embedded is not None:
@@ -102,21 +97,26 @@ def connect(url: str | None, client: Any, *, patience: float = 0.0) -> Server | 
                 f"{RedisCluster.__module__}.{RedisCluster.__name__}; "
                 "asynchronous stores take redis.asyncio clients, the others redis.Redis and redis.RedisCluster"
             )
-        return Server("the server of the given client", client, owned=False)
+        return Server("the server of the given client", AsyncNode(client=client))
     target = urls.parse_url(url)
     if target.scheme == "embedded":
         server = urls.embedded_server(target)
-        return Server(
-            "the embedded server", AsyncLeanClient(connection_pool=_pool(server.url, patience)), embedded=server
-        )
+        return Server("the embedded server", _node(_pool(server.url, patience)), embedded=server)
     if target.scheme in urls.CLUSTER:
         several = urls.parse_several(target.url)
         pool = _pool(several.url, patience)
         return ClusterNodes.of_url(target.address, several.url, several.hosts, pool)
     if target.scheme in urls.SENTINEL:
         several = urls.parse_several(target.url)
-        return Server(target.address, client_of_service(several, _pool(several.url, patience)))
-    return Server(target.address, AsyncLeanClient(connection_pool=_pool(target.url, patience)))
+        pool = _pool(several.url, patience)
+        sentinels = _sentinels(several, pool)
+
+        def make(connected: Any) -> Redis:
+            return client_of_service(several, pool, sentinels, connected)
+
+        node = AsyncNode(make=make, timeout=pool.connection_kwargs["socket_timeout"])
+        return Server(target.address, node, sentinels=sentinels)
+    return Server(target.address, _node(_pool(target.url, patience)))
 
 
 @functools.cache
@@ -125,9 +125,21 @@ def _driver() -> DriverInfo:
     return DriverInfo().add_upstream_driver("redis_history", __version__)
 
 
-def _pool(url: str, patience: float) -> AsyncLeanPool:
+def _node(pool: ConnectionPool) -> AsyncNode:
+    """A server with connections as this pool would make."""
+
+    def make(connected: Any) -> Redis:
+        settings = urls.connection_settings(pool.connection_kwargs)
+        settings |= {name: pool.connection_kwargs[name] for name in ("host", "port") if name in pool.connection_kwargs}
+        return client_of(pool, settings, connected)
+
+    return AsyncNode(make=make, timeout=pool.connection_kwargs["socket_timeout"])
+
+
+def _pool(url: str, patience: float) -> ConnectionPool:
+    """The settings of connections. Nothing connects with it."""
     try:
-        pool = AsyncLeanPool.from_url(
+        pool = ConnectionPool.from_url(
             url,
             socket_timeout=SOCKET_TIMEOUT,
             socket_connect_timeout=SOCKET_TIMEOUT,
@@ -152,25 +164,30 @@ def _pool(url: str, patience: float) -> AsyncLeanPool:
 _SENTINEL_SECONDS: Final = 2.0
 
 
-def client_of_service(several: urls.Several, pool: Any) -> Redis:
-    """A client of a primary behind Sentinels. Each new connection asks them for its address. `pool`: the settings."""
+def _security(several: urls.Several, pool: ConnectionPool) -> dict[str, Any]:
+    """The settings of TLS."""
     settings = urls.connection_settings(pool.connection_kwargs)
-    encryption = {name: value for name, value in settings.items() if name.startswith("ssl_")}
-    if several.url.startswith("rediss:"):
-        encryption["ssl"] = settings["ssl"] = True
-    sentinel_settings = {
-        **encryption,
+    security = {name: value for name, value in settings.items() if name.startswith("ssl_")}
+    return {**security, "ssl": True} if several.url.startswith("rediss:") else security
+
+
+def _sentinels(several: urls.Several, pool: ConnectionPool) -> Sentinel:
+    settings = {
+        **_security(several, pool),
         **{name.removeprefix("sentinel_"): value for name, value in several.options.items()},
         "socket_timeout": _SENTINEL_SECONDS,
         "socket_connect_timeout": _SENTINEL_SECONDS,
         "retry": Retry(NoBackoff(), 0),
     }
-    sentinels = Sentinel(several.hosts, sentinel_kwargs=sentinel_settings)
-    return AsyncLeanClient.from_pool(
-        SentinelConnectionPool(
-            several.service,
-            sentinels,
-            max_connections=pool.max_connections,
-            **settings,
-        )
-    )
+    return Sentinel(several.hosts, sentinel_kwargs=settings)
+
+
+def client_of_service(several: urls.Several, pool: ConnectionPool, sentinels: Sentinel, connected: Any) -> Redis:
+    """A client of a primary behind Sentinels. Each new connection asks them for its address. `pool`: the settings."""
+    settings = urls.connection_settings(pool.connection_kwargs) | _security(several, pool)
+    settings |= {
+        "max_connections": pool.max_connections,
+        "redis_connect_func": connected,
+        "socket_timeout": socket_timeout(pool.connection_kwargs["socket_timeout"]),
+    }
+    return Redis(connection_pool=SentinelConnectionPool(several.service, sentinels, **settings))

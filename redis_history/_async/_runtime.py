@@ -4,62 +4,134 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import inspect
 import os
-import sys
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Generator
-from typing import Any, Final, ParamSpec, Self, TypeVar
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from typing import Any, Final, Self
 
 from redis_history._validation import check_function, check_process, is_coroutine_function
 from redis_history.compaction.summaries import is_interrupt, summary_error, try_in_thread
 from redis_history.errors import EventLoopError
+from redis_history.operations.lanes import take
 
-P = ParamSpec("P")
-T = TypeVar("T")
 Work = Callable[[], Coroutine[Any, Any, None]]
 
 Lock = asyncio.Lock
 sleep = asyncio.sleep
 in_thread = asyncio.to_thread
 
-#: Seconds to wait for a cancelled summarizer.
+#: Seconds to wait for a cancelled summarizer, or for exchanges whose connections are closed.
 _CANCEL_SECONDS: Final = 1.0
 
 
-#: Concurrent calls to one server; more wait, because the server runs one at a time.
-_MAX_CONCURRENT_CALLS: Final = 64
+#: Limits an exchange to this many seconds. redis-py would limit sending and each reply, each with a timer, and before
+#: Python 3.12 with a task that can lose a cancellation.
+time_limit = asyncio.timeout
 
 
-def turns() -> asyncio.Semaphore:
-    """Limits the connections of a store to one server."""
-    return asyncio.Semaphore(_MAX_CONCURRENT_CALLS)
+def socket_timeout(seconds: float | None) -> float | None:
+    """The option `socket_timeout` of connections whose exchanges have a `time_limit`."""
+    return None
 
 
-class TimeLimit:
-    """Limits an exchange on a connection of redis-py by its `socket_timeout`. Raises redis-py's TimeoutError.
+class Request:
+    """Commands that go out together, and the task that waits for their replies."""
 
-    redis-py limits sending and receiving, each with a timer; on Python 3.11, with a task too. That takes 20 us more.
+    __slots__ = ("_answered", "_error", "_replies", "commands", "confirm", "has_left", "size")
+
+    def __init__(self, commands: Sequence[Sequence[Any]], confirm: Sequence[Any] | None, size: int) -> None:
+        self.commands, self.confirm, self.size = commands, confirm, size
+        #: Whether nobody waits for the replies.
+        self.has_left = False
+        self._answered: asyncio.Future[None] | None = None  # made only if another task makes the exchange
+        self._replies: list[Any] = []
+        self._error: Exception | None = None
+
+    def answer(self, replies: list[Any]) -> None:
+        self._replies = replies
+        self._wake()
+
+    def fail(self, error: Exception) -> None:
+        self._error = error
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._answered is not None and not self._answered.done():
+            self._answered.set_result(None)
+
+    async def wait(self) -> None:
+        """Wait until another task has the replies."""
+        self._answered = asyncio.get_running_loop().create_future()
+        try:
+            await self._answered
+        except BaseException:
+            self.has_left = True
+            raise
+
+    def replies(self) -> list[Any]:
+        """Raises what `fail` was called with."""
+        if self._error is not None:
+            raise self._error
+        return self._replies
+
+
+class Lanes:
+    """A queue of requests, and the lanes that send what has queued. `make`: returns a new lane.
+
+    A caller that finds a lane free makes its own exchange; if it is cancelled, the connection is closed. The requests
+    that have queued meanwhile go out together, from a task of their own: a caller that is cancelled then leaves no
+    reply behind, and disturbs nobody. `direct`: whether callers make exchanges; not with connections that have a
+    `socket_timeout`, because redis-py may then lose a cancellation before Python 3.12.
     """
 
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-        self._seconds = connection.socket_timeout
-        self._timeout = asyncio.timeout(self._seconds)
+    def __init__(self, make: Callable[[], Any], number: int, *, direct: bool) -> None:
+        self._make = make
+        self._direct = direct
+        self._number = number  # lanes that may still be made
+        self._free: list[Any] = []
+        self._queue: deque[Request] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    async def __aenter__(self) -> None:
-        await self._timeout.__aenter__()
-        self._connection.socket_timeout = None
+    async def send(self, request: Request) -> list[Any]:
+        """The replies to a request, in one pipeline with others that queue at the same time."""
+        if not self._free and self._number:
+            self._number -= 1
+            self._free.append(self._make())
+        lane = self._free.pop() if self._free else None
+        if lane is not None and self._direct:
+            try:
+                await lane.exchange([request])
+            finally:
+                self._go_on(lane)
+        else:
+            self._queue.append(request)
+            if lane is not None:
+                self._go_on(lane)
+            await request.wait()
+        return request.replies()
 
-    async def __aexit__(self, *error: Any) -> None:
-        self._connection.socket_timeout = self._seconds
+    def _go_on(self, lane: Any) -> None:
+        """Use a lane for what has queued."""
+        if not self._queue:
+            self._free.append(lane)
+            return
+        task = asyncio.Task(self._exchange(lane), name="redis_history-exchange")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _exchange(self, lane: Any) -> None:
         try:
-            await self._timeout.__aexit__(*error)
-        except TimeoutError:
-            from redis import exceptions  # redis-py takes long to import
+            while requests := take(self._queue):
+                await lane.exchange(requests)
+        finally:
+            self._go_on(lane)  # there are requests left if somebody has cancelled all tasks of the loop
 
-            raise exceptions.TimeoutError("Timeout reading from socket") from None
+    async def aclose(self) -> None:
+        """Return when no exchange is under way, soon after their connections were closed."""
+        if self._tasks:
+            await asyncio.wait([*self._tasks], timeout=_CANCEL_SECONDS)
 
 
 async def open_cluster(cluster: Any) -> None:
@@ -322,43 +394,10 @@ async def wait_for_unfinished(unfinished: set[Any]) -> None:
         await asyncio.wait(tasks)
 
 
-def _cancellations() -> int:
-    task = asyncio.current_task()
-    return 0 if task is None else task.cancelling()
-
-
 def is_cancelled() -> bool:
     """Whether this task was cancelled. Before Python 3.12, redis-py may lose the error, in asyncio.wait_for."""
-    return _cancellations() > 0
-
-
-def delivers_cancellation(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Decorates a function that awaits redis-py: it raises CancelledError if its task is then cancelled, although
-    redis-py may lose that error."""
-    if sys.version_info >= (3, 12):
-        return function
-
-    @functools.wraps(function)
-    async def delivering(*args: P.args, **kwargs: P.kwargs) -> T:
-        before = _cancellations()
-        if before:
-            await sleep(0)  # redis-py would lose a cancellation that is still to come
-        try:
-            outcome = await function(*args, **kwargs)
-        except Exception:
-            if _cancellations() > before:
-                await _raise_cancelled()
-            raise
-        if _cancellations() > before:
-            await _raise_cancelled()
-        return outcome
-
-    return delivering
-
-
-async def _raise_cancelled() -> None:
-    await sleep(0)  # anyio cancels again and again, with an error that it recognizes
-    raise asyncio.CancelledError
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def is_abandoned() -> bool:

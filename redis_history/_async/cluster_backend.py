@@ -11,24 +11,23 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from redis import exceptions as redis_errors
-from redis.asyncio import RedisCluster
+from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.crc import key_slot
 
-from redis_history._async._client import AsyncLeanClient, AsyncLeanPool
 from redis_history._async._doorbell import AsyncDoorbell, Topic, call_wake
-from redis_history._async._node import CLOSED, PROTOCOL, AsyncNode
+from redis_history._async._node import CLOSED, PROTOCOL, AsyncNode, client_of
 from redis_history._async._runtime import (
     Job,
     Lock,
     Signal,
     close_cluster,
-    delivers_cancellation,
     is_cancelled,
     open_cluster,
     resolve,
@@ -118,7 +117,8 @@ class ClusterNodes:
     def node(self, address: Address) -> AsyncNode:
         node = self._nodes.get(address)
         if node is None:
-            node = AsyncNode(AsyncLeanClient(connection_pool=self._pool(address)), owned=True)
+            timeout = self._settings.connection_kwargs.get("socket_timeout")
+            node = AsyncNode(make=partial(self._client, address), timeout=timeout)
             node = self._nodes.setdefault(address, node)  # another thread may have been faster
         if self._closed:
             raise redis_errors.ConnectionError(CLOSED)
@@ -129,7 +129,6 @@ class ClusterNodes:
         if self._cluster is None:
             await self.refresh()
 
-    @delivers_cancellation
     async def refresh(self) -> None:
         """Read the slots from any node. Raises the last error."""
         self.stale = True
@@ -213,15 +212,11 @@ class ClusterNodes:
         for node in [*ended, *self._removed]:
             await node.disconnect()
 
-    def _pool(self, address: Address) -> AsyncLeanPool:
+    def _client(self, address: Address, connected: Any) -> Redis:
         settings = connection_settings(self._settings.connection_kwargs)
         protocol = settings.get("protocol") or PROTOCOL  # a user's client may leave it out
         settings |= {"host": address.host, "port": address.port, "protocol": protocol, "retry": Retry(NoBackoff(), 0)}
-        return AsyncLeanPool(
-            connection_class=self._settings.connection_class,
-            max_connections=self._settings.max_connections,
-            **settings,
-        )
+        return client_of(self._settings, settings, connected)
 
 
 def _address(node: Any) -> Address:

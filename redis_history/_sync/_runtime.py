@@ -10,15 +10,16 @@ import inspect
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, TypeVar
 
 from redis_history._validation import check_function, check_process, is_coroutine_function
 from redis_history.compaction.summaries import summary_error
 from redis_history.errors import ConfigurationError
+from redis_history.operations.lanes import take
 
-P = ParamSpec("P")
 T = TypeVar("T")
 Work = Callable[[], None]
 
@@ -29,17 +30,147 @@ sleep = time.sleep
 _SHORT_WAIT: Final = 0.05
 
 
-def turns() -> contextlib.nullcontext[None]:
-    """No limit: there are as many connections as threads that call at once."""
-    return contextlib.nullcontext()
-
-
 _UNLIMITED: Final = contextlib.nullcontext()
 
 
-def TimeLimit(connection: Any) -> contextlib.AbstractContextManager[None]:  # noqa: N802 -- a class in the twin
+def time_limit(seconds: float | None) -> contextlib.AbstractContextManager[None]:
     """Limits nothing: the socket has a timeout."""
     return _UNLIMITED
+
+
+def socket_timeout(seconds: float | None) -> float | None:
+    """The option `socket_timeout` of connections."""
+    return seconds
+
+
+class Request:
+    """Commands that go out together, and the thread that waits for their replies."""
+
+    __slots__ = ("_error", "_gate", "_replies", "commands", "confirm", "done", "has_left", "size")
+
+    def __init__(self, commands: Sequence[Sequence[Any]], confirm: Sequence[Any] | None, size: int) -> None:
+        self.commands, self.confirm, self.size = commands, confirm, size
+        self.done = False
+        #: Whether nobody waits for the replies.
+        self.has_left = False
+        self._gate: threading.Lock | None = None  # made only if the thread waits for another one
+        self._replies: list[Any] = []
+        self._error: Exception | None = None
+
+    def answer(self, replies: list[Any]) -> None:
+        self._replies = replies
+        self.done = True
+        self.wake()
+
+    def fail(self, error: Exception) -> None:
+        self._error = error
+        self.done = True
+        self.wake()
+
+    def replies(self) -> list[Any]:
+        """Raises what `fail` was called with."""
+        if self._error is not None:
+            raise self._error
+        return self._replies
+
+    def wake(self) -> None:
+        """End the wait of its thread: it is done, or the thread is to send what has queued."""
+        gate = self._gate
+        if gate is not None:
+            with contextlib.suppress(RuntimeError):  # it is awake already
+                gate.release()
+
+    def listen(self) -> bool:
+        """From now on, `wake` is not missed. Returns whether that is new."""
+        if self._gate is not None:
+            return False
+        gate = threading.Lock()
+        gate.acquire()
+        self._gate = gate
+        return True
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until `wake`; False after this many seconds. After `listen`."""
+        assert self._gate is not None  # noqa: S101
+        return self.done or self._gate.acquire(timeout=seconds)
+
+
+class _Held:
+    """A lane, and the lock of the thread that uses it."""
+
+    __slots__ = ("lane", "lock")
+
+    def __init__(self, lane: Any) -> None:
+        self.lane = lane
+        self.lock = threading.Lock()
+
+
+#: Seconds after which a waiting thread takes a further lane, and how many lanes there may then be. A lane may be lost:
+#: KeyboardInterrupt can come between taking its lock and the next step.
+_LANE_WAIT: Final = 1.0
+_MAX_LANES: Final = 64
+
+
+class Lanes:
+    """A queue of requests, and the lanes that send what has queued. `make`: returns a new lane.
+
+    The thread that finds a lane free sends all that has queued, and then wakes the thread of the next request to do so.
+    A thread that is interrupted while it sends for others fails none of them: they repeat their calls.
+    """
+
+    def __init__(self, make: Callable[[], Any], number: int, *, direct: bool) -> None:
+        self._make = make
+        self._number = number
+        self._held: list[_Held] = []
+        self._queue: deque[Request] = deque()
+        self._growing = threading.Lock()
+
+    def send(self, request: Request) -> list[Any]:
+        """The replies to a request, in one pipeline with others that queue at the same time."""
+        self._queue.append(request)
+        patient = True
+        try:
+            while not request.done:
+                held = self._free_lane(patient)
+                if held is not None and self._exchange(held):
+                    patient = True
+                elif not request.listen():  # else a lane may just have become free
+                    patient = request.wait(_LANE_WAIT)
+        except BaseException:
+            request.has_left = True
+            raise
+        return request.replies()
+
+    def _exchange(self, held: _Held) -> bool:
+        """Send what has queued. Returns whether there was anything."""
+        try:
+            requests = take(self._queue)
+            if requests:
+                held.lane.exchange(requests)
+            return bool(requests)
+        finally:
+            held.lock.release()
+            # Only now: a thread that found this lane taken is in the queue, and a later one finds it free.
+            with contextlib.suppress(IndexError):
+                self._queue[0].wake()
+
+    def _free_lane(self, patient: bool) -> _Held | None:
+        """A lane whose lock this thread has now."""
+        for held in self._held:
+            if held.lock.acquire(blocking=False):
+                return held
+        if len(self._held) >= (self._number if patient else _MAX_LANES) or not self._growing.acquire(blocking=False):
+            return None
+        try:
+            held = _Held(self._make())
+            held.lock.acquire()
+            self._held.append(held)
+            return held
+        finally:
+            self._growing.release()
+
+    def close(self) -> None:
+        """Nothing to wait for: threads end with errors, because their connections are closed."""
 
 
 def open_cluster(cluster: Any) -> None:
@@ -289,11 +420,6 @@ def wait_for_unfinished(unfinished: set[Any]) -> None:
 def is_cancelled() -> bool:
     """A thread is never cancelled."""
     return False
-
-
-def delivers_cancellation(function: Callable[P, T]) -> Callable[P, T]:
-    """The function as it is: a thread is not cancelled."""
-    return function
 
 
 def in_thread(function: Callable[[], T]) -> T:

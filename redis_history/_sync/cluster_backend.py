@@ -12,24 +12,23 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, NamedTuple
 
-from redis import RedisCluster
+from redis import Redis, RedisCluster
 from redis import exceptions as redis_errors
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode
 from redis.crc import key_slot
 from redis.retry import Retry
 
-from redis_history._sync._client import LeanClient, LeanPool
 from redis_history._sync._doorbell import Doorbell, Topic, call_wake
-from redis_history._sync._node import CLOSED, PROTOCOL, Node
+from redis_history._sync._node import CLOSED, PROTOCOL, Node, client_of
 from redis_history._sync._runtime import (
     Job,
     Lock,
     Signal,
     close_cluster,
-    delivers_cancellation,
     is_cancelled,
     open_cluster,
     resolve,
@@ -119,7 +118,8 @@ class ClusterNodes:
     def node(self, address: Address) -> Node:
         node = self._nodes.get(address)
         if node is None:
-            node = Node(LeanClient(connection_pool=self._pool(address)), owned=True)
+            timeout = self._settings.connection_kwargs.get("socket_timeout")
+            node = Node(make=partial(self._client, address), timeout=timeout)
             node = self._nodes.setdefault(address, node)  # another thread may have been faster
         if self._closed:
             raise redis_errors.ConnectionError(CLOSED)
@@ -130,7 +130,6 @@ class ClusterNodes:
         if self._cluster is None:
             self.refresh()
 
-    @delivers_cancellation
     def refresh(self) -> None:
         """Read the slots from any node. Raises the last error."""
         self.stale = True
@@ -214,15 +213,11 @@ class ClusterNodes:
         for node in [*ended, *self._removed]:
             node.disconnect()
 
-    def _pool(self, address: Address) -> LeanPool:
+    def _client(self, address: Address, connected: Any) -> Redis:
         settings = connection_settings(self._settings.connection_kwargs)
         protocol = settings.get("protocol") or PROTOCOL  # a user's client may leave it out
         settings |= {"host": address.host, "port": address.port, "protocol": protocol, "retry": Retry(NoBackoff(), 0)}
-        return LeanPool(
-            connection_class=self._settings.connection_class,
-            max_connections=self._settings.max_connections,
-            **settings,
-        )
+        return client_of(self._settings, settings, connected)
 
 
 def _address(node: Any) -> Address:

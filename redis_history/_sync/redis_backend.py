@@ -449,12 +449,9 @@ class RedisBackend:
         server may just have become a replica."""
         words = call.words(with_source=with_source, sent=sent)
         try:
-            if not asking and call.confirm is None:
-                return node.execute(words)
             commands = [[b"ASKING"], words] if asking else [words]
-            if call.confirm is not None:
-                commands.append(call.confirm.command)
-            replies = node.pipeline(commands)
+            confirm = None if call.confirm is None else call.confirm.command
+            replies = node.pipeline(commands, writes=call.sent_at is not None, confirm=confirm)
             reply, confirmed = replies[int(asking)], replies[-1]
             for answer in (reply, confirmed):
                 if isinstance(answer, ResponseError) and (answer is reply or is_transient(answer)):

@@ -1,0 +1,65 @@
+"""How the calls of a store share the connections to a server: they queue, and what has queued while an exchange was
+under way goes out as the next one, in one pipeline. Pure.
+
+Each kind of call has a queue and connections of its own, so that a small write never waits for a large reply, a large
+request, or the confirmation of other writes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final, Literal, Protocol, TypeVar
+
+#: "write": small writes, and renewals of leases. "read": reads, whose replies may be large. "large": requests with many
+#: bytes. "confirmed": writes that wait until a disk or a replica has them.
+Kind = Literal["write", "read", "large", "confirmed"]
+
+#: Exchanges of each kind that may be under way at once. Two keep a server busy while the replies of one are decoded;
+#: reads have more, because one that waits for a large reply must not hold back the others.
+EXCHANGES: Final[dict[Kind, int]] = {"write": 2, "read": 8, "large": 4, "confirmed": 4}
+#: The most commands and bytes of one pipeline: its last reply waits for all of them. A single call may have more.
+MAX_COMMANDS: Final = 128
+MAX_BYTES: Final = 1_000_000
+#: From this size on, a request is a large one: it takes about a millisecond to send and to execute.
+LARGE_BYTES: Final = 64_000
+
+
+class Queued(Protocol):
+    """A request in a queue: its `commands`, their `size` in bytes, the command that confirms them, or None, and whether
+    its caller `has_left`, so that nobody waits for it."""
+
+    commands: Sequence[Sequence[Any]]
+    confirm: Sequence[Any] | None
+    size: int
+
+    @property
+    def has_left(self) -> bool: ...
+
+
+R = TypeVar("R", bound=Queued)
+
+
+def kind_of(size: int, *, writes: bool, confirmed: bool) -> Kind:
+    """The kind of a request with this many bytes."""
+    if confirmed:
+        return "confirmed"
+    if size >= LARGE_BYTES:
+        return "large"
+    return "write" if writes else "read"
+
+
+def take(queue: deque[R]) -> list[R]:
+    """Remove the requests of the next pipeline from a queue. Several threads may do so at the same time."""
+    taken: list[R] = []
+    commands = size = 0
+    while queue and commands < MAX_COMMANDS and size < MAX_BYTES:
+        try:
+            request = queue.popleft()
+        except IndexError:  # another thread was faster
+            break
+        if not request.has_left:
+            taken.append(request)
+            commands += len(request.commands)
+            size += request.size
+    return taken
