@@ -198,6 +198,8 @@ class AsyncLane:
             return replies
         finally:
             await pool.release(connection)
+            if self._node.is_closed:  # meanwhile, and this connection may be new
+                await pool.disconnect()
 
     def _note(self, error: ResponseError) -> None:
         if is_read_only(error):

@@ -32,6 +32,8 @@ from redis_history._async._runtime import (
     open_cluster,
     resolve,
     spawn,
+    uninterrupted,
+    wait_for_unfinished,
 )
 from redis_history._async.redis_backend import AsyncRedisBackend
 from redis_history.engine.urls import connection_settings
@@ -70,6 +72,7 @@ class ClusterNodes:
         self._former: list[RedisCluster] = []
         self._nodes: dict[Address, AsyncNode] = {}
         self._removed: list[AsyncNode] = []
+        self._unfinished: set[Any] = set()
         self._closed = False
 
     @classmethod
@@ -131,6 +134,10 @@ class ClusterNodes:
 
     async def refresh(self) -> None:
         """Read the slots from any node. Raises the last error."""
+        # In a task of its own, because redis-py may lose a cancellation before Python 3.12.
+        await uninterrupted(self._refresh, self._unfinished)
+
+    async def _refresh(self) -> None:
         self.stale = True
         failure: BaseException | None = None
         try:
@@ -196,6 +203,7 @@ class ClusterNodes:
         for node in nodes:
             await node.aclose()
         await self._close_client()
+        await wait_for_unfinished(self._unfinished)
 
     async def _close_client(self) -> None:
         # Calls that were reading the slots of a former client may have connected it again.

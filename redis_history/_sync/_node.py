@@ -199,6 +199,8 @@ class Lane:
             return replies
         finally:
             pool.release(connection)
+            if self._node.is_closed:  # meanwhile, and this connection may be new
+                pool.disconnect()
 
     def _note(self, error: ResponseError) -> None:
         if is_read_only(error):

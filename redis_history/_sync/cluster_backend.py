@@ -33,6 +33,8 @@ from redis_history._sync._runtime import (
     open_cluster,
     resolve,
     spawn,
+    uninterrupted,
+    wait_for_unfinished,
 )
 from redis_history._sync.redis_backend import RedisBackend
 from redis_history.engine.urls import connection_settings
@@ -71,6 +73,7 @@ class ClusterNodes:
         self._former: list[RedisCluster] = []
         self._nodes: dict[Address, Node] = {}
         self._removed: list[Node] = []
+        self._unfinished: set[Any] = set()
         self._closed = False
 
     @classmethod
@@ -132,6 +135,10 @@ class ClusterNodes:
 
     def refresh(self) -> None:
         """Read the slots from any node. Raises the last error."""
+        # In a task of its own, because redis-py may lose a cancellation before Python 3.12.
+        uninterrupted(self._refresh, self._unfinished)
+
+    def _refresh(self) -> None:
         self.stale = True
         failure: BaseException | None = None
         try:
@@ -197,6 +204,7 @@ class ClusterNodes:
         for node in nodes:
             node.close()
         self._close_client()
+        wait_for_unfinished(self._unfinished)
 
     def _close_client(self) -> None:
         # Calls that were reading the slots of a former client may have connected it again.

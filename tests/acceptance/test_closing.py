@@ -104,7 +104,7 @@ def test_during_calls_of_threads(url: str, namespace: str, connections: Callable
         threads = [threading.Thread(target=call) for _ in range(8)]
         for thread in threads:
             thread.start()
-        wait_until(lambda: connections() >= 4, "concurrent calls")
+        wait_until(lambda: connections() >= 2, "concurrent calls")
         store.close()
         for thread in threads:
             thread.join()

@@ -194,17 +194,17 @@ def test_a_compaction_whose_reply_was_lost_does_not_undo_an_expansion(server: Re
         before = _fill(store, 20)
         backend: Any = store._backend
         node = backend._server.node
-        execute = node.execute
+        pipeline = node.pipeline
 
-        def lose(words: Any) -> Any:
-            reply = execute(words)
+        def lose(commands: Any, **options: Any) -> Any:
+            replies = pipeline(commands, **options)
             if other.get_message("c", "s") is not None:
-                node.execute = execute
+                node.pipeline = pipeline
                 other.expand("c", "s")
                 raise ConnectionError("the reply was lost")
-            return reply
+            return replies
 
-        node.execute = lose
+        node.pipeline = lose
         assert store.compact("c", through=before[9], summary=_summary("s")).count == 10
         assert store.get("c") == before
 

@@ -22,14 +22,14 @@ def test_a_late_retry_raises_outcome_unknown(server: RealServer, namespace: str)
         node = backend._server.node
         node.clock.learn(int(time.time() * SECOND) - 200 * SECOND)
         store.delete_messages("c", ["z"])  # its only copy was refused as late, and is sent with a later time
-        execute = node.execute
+        pipeline = node.pipeline
 
-        def lost(words: Any) -> None:
-            node.execute = execute
+        def lost(commands: Any, **options: Any) -> None:
+            node.pipeline = pipeline
             raise ConnectionError("nobody knows how much of it was sent")
 
         node.clock.learn(int(time.time() * SECOND) - 200 * SECOND)
-        node.execute = lost
+        node.pipeline = lost
         with pytest.raises(OutcomeUnknownError):
             store.delete_messages("c", ["a"])
         assert [message.id for message in store.get("c")] == ["a"]

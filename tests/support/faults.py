@@ -19,19 +19,18 @@ def lose_replies(store: Any, when: Callable[[], bool]) -> None:
         await reply
         raise ConnectionError("the reply was lost")
 
-    def losing(send: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def send_and_lose(words: Any) -> Any:
-            lost = when()
-            reply = send(words)
-            if not lost:
-                return reply
-            if inspect.isawaitable(reply):
-                return lost_later(reply)
-            raise ConnectionError("the reply was lost")
+    pipeline = node.pipeline  # `execute` sends one command with it
 
-        return send_and_lose
+    def send_and_lose(commands: Any, **options: Any) -> Any:
+        lost = when()
+        reply = pipeline(commands, **options)
+        if not lost:
+            return reply
+        if inspect.isawaitable(reply):
+            return lost_later(reply)
+        raise ConnectionError("the reply was lost")
 
-    node.execute, node.pipeline = losing(node.execute), losing(node.pipeline)
+    node.pipeline = send_and_lose
 
 
 def lose_one_reply(store: Any) -> None:
