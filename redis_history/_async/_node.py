@@ -9,7 +9,7 @@ from hiredis import pack_command
 from redis.asyncio import ConnectionPool, Redis
 from redis.exceptions import ConnectionError, MovedError, RedisError, ResponseError
 
-from redis_history._async._runtime import Lanes, Request, socket_timeout, time_limit
+from redis_history._async._runtime import Lanes, Request, drop_client, socket_timeout, time_limit
 from redis_history.operations.failures import is_read_only, is_transient
 from redis_history.operations.lanes import EXCHANGES, Kind, kind_of
 from redis_history.operations.settings import ServerClock
@@ -127,6 +127,14 @@ class AsyncNode:
             self._address = address
         self.forget()
 
+    def another_client(self, former: Redis) -> Redis:
+        """A new client instead of one that this node made; the same one if a user made it."""
+        if self._make is None:
+            return former
+        client = self._new_client()
+        self._clients.remove(former)
+        return client
+
     def _new_client(self) -> Redis:
         assert self._make is not None  # noqa: S101
         client = self._make(self._connected)
@@ -151,10 +159,11 @@ class AsyncLane:
         such as KeyboardInterrupt, is also raised."""
         node = self._node
         try:
-            # An interrupt can leave a connection with a reply to come, or in the middle of its handshake.
-            if self._unfinished or self._losses != node.losses:
-                self._losses = node.losses
+            if self._unfinished:
+                await self._begin_anew()
+            elif self._losses != node.losses:
                 await self._client.connection_pool.disconnect(inuse_connections=False)
+            self._losses = node.losses
             self._unfinished = True
             replies = await self._replies(requests)
             self._unfinished = False
@@ -176,6 +185,16 @@ class AsyncLane:
                 count = len(request.commands)
                 own, replies = replies[:count], replies[count:]
                 request.answer(own if request.confirm is None else [*own, replies[-1]])
+
+    async def _begin_anew(self) -> None:
+        """Use no connection of before. An interrupt can leave it with a reply to come, or in the middle of its
+        handshake, and a pool of redis-py with a lock that nobody releases."""
+        former = self._client
+        self._client = self._node.another_client(former)
+        if self._client is former:
+            await former.connection_pool.disconnect(inuse_connections=False)
+        else:
+            await drop_client(former)
 
     async def _replies(self, requests: list[Request]) -> list[Any]:
         commands = [words for request in requests for words in request.commands]

@@ -36,6 +36,12 @@ def socket_timeout(seconds: float | None) -> float | None:
     return None
 
 
+async def drop_client(client: Any) -> None:
+    """Close the connections of a client whose use was interrupted."""
+    with contextlib.suppress(Exception):
+        await client.connection_pool.disconnect()
+
+
 class Request:
     """Commands that go out together, and the task that waits for their replies."""
 

@@ -43,6 +43,10 @@ def socket_timeout(seconds: float | None) -> float | None:
     return seconds
 
 
+def drop_client(client: Any) -> None:
+    """Do nothing: the client may hold a lock that was never released. Its sockets are closed with it."""
+
+
 class Request:
     """Commands that go out together, and the thread that waits for their replies."""
 
@@ -105,10 +109,9 @@ class _Held:
         self.lock = threading.Lock()
 
 
-#: Seconds after which a waiting thread takes a further lane, and how many lanes there may then be. A lane may be lost:
-#: KeyboardInterrupt can come between taking its lock and the next step.
+#: Seconds after which a waiting thread makes a further lane. A lane may be lost: KeyboardInterrupt can come between
+#: taking its lock and the next step.
 _LANE_WAIT: Final = 1.0
-_MAX_LANES: Final = 64
 
 
 class Lanes:
@@ -159,7 +162,7 @@ class Lanes:
         for held in self._held:
             if held.lock.acquire(blocking=False):
                 return held
-        if len(self._held) >= (self._number if patient else _MAX_LANES) or not self._growing.acquire(blocking=False):
+        if (patient and len(self._held) >= self._number) or not self._growing.acquire(blocking=False):
             return None
         try:
             held = _Held(self._make())
