@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from hiredis import pack_command
 from redis.asyncio import ConnectionPool, Redis
-from redis.exceptions import ConnectionError, MovedError, RedisError, ResponseError
+from redis.exceptions import ConnectionError, MovedError, RedisError, ResponseError, TimeoutError
 
 from redis_history._async._runtime import Lanes, Request, drop_client, socket_timeout, time_limit
 from redis_history.operations.failures import is_read_only, is_transient
@@ -169,12 +170,7 @@ class AsyncLane:
             self._unfinished = False
         except BaseException as error:
             node.lost()
-            failure: Exception
-            if isinstance(error, RedisError | OSError) and not node.is_closed:
-                failure = error
-            else:  # redis-py raises all kinds of errors when a connection is closed, or its transport is closing
-                failure = ConnectionError(CLOSED if node.is_closed else f"the exchange failed: {error!r}")
-                failure.__cause__ = error
+            failure = self._failure(error)
             for request in requests:
                 request.fail(failure)
             if not isinstance(error, Exception):
@@ -185,6 +181,21 @@ class AsyncLane:
                 count = len(request.commands)
                 own, replies = replies[:count], replies[count:]
                 request.answer(own if request.confirm is None else [*own, replies[-1]])
+
+    def _failure(self, error: BaseException) -> Exception:
+        """The error of the calls of an exchange. redis-py raises all kinds of errors when a connection is closed, or
+        its transport is closing."""
+        failure: Exception
+        if self._node.is_closed:
+            failure = ConnectionError(CLOSED)
+        elif isinstance(error, builtins.TimeoutError):  # of the time limit
+            failure = TimeoutError("Timeout reading from socket")
+        elif isinstance(error, RedisError | OSError):
+            return error
+        else:
+            failure = ConnectionError(f"the exchange failed: {error!r}")
+        failure.__cause__ = error
+        return failure
 
     async def _begin_anew(self) -> None:
         """Use no connection of before. An interrupt can leave it with a reply to come, or in the middle of its

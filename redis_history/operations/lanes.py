@@ -17,7 +17,7 @@ Kind = Literal["write", "read", "large", "confirmed"]
 
 #: Exchanges of each kind that may be under way at once. Two keep a server busy while the replies of one are decoded;
 #: reads have more, because one that waits for a large reply must not hold back the others.
-EXCHANGES: Final[dict[Kind, int]] = {"write": 2, "read": 8, "large": 4, "confirmed": 4}
+EXCHANGES: Final[dict[Kind, int]] = {"write": 2, "read": 4, "large": 2, "confirmed": 2}
 #: The most commands and bytes of one pipeline: its last reply waits for all of them. A single call may have more.
 MAX_COMMANDS: Final = 128
 MAX_BYTES: Final = 1_000_000
