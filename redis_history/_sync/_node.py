@@ -6,6 +6,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Sequence
 from typing import Any, Final
+from weakref import WeakSet
 
 from hiredis import pack_command
 from redis import ConnectionPool, Redis
@@ -59,6 +60,7 @@ class Node:
         self._make = make
         self._clients: list[Redis] = []
         self._address: tuple[Any, Any] | None = None
+        self._connections: WeakSet[Any] = WeakSet()
         self._closed = False
         self.client = self._new_client() if client is None else client
         pool = self.client.connection_pool
@@ -127,7 +129,10 @@ class Node:
             if self._address is not None:
                 self.losses += 1
             self._address = address
-        self.forget()
+        if connection in self._connections or not self.clock.is_near:
+            self.forget()
+        # Else it is the first of a lane, to a server that has just answered on another connection.
+        self._connections.add(connection)
 
     def another_client(self, former: Redis) -> Redis:
         """A new client instead of one that this node made; the same one if a user made it."""

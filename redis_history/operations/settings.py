@@ -79,7 +79,7 @@ class ServerClock:
 
     def __init__(self) -> None:
         self._report: tuple[int, float] | None = None
-        self._heard = 0.0
+        self._heard = float("-inf")
 
     def learn(self, microseconds: int) -> None:
         """The server has just reported this time."""
@@ -95,12 +95,17 @@ class ServerClock:
         self._report = None
 
     @property
+    def is_near(self) -> bool:
+        """Whether the server has replied a short time ago."""
+        return time.monotonic() - self._heard <= self._TRUSTED
+
+    @property
     def now(self) -> int:
         """The time in microseconds; 0 if it is not known."""
-        report, now = self._report, time.monotonic()
-        if report is None or now - self._heard > self._TRUSTED:
+        report = self._report
+        if report is None or not self.is_near:
             return 0
-        return int(report[0] + (now - report[1]) * 1e6 * _SLOWEST_CLOCK)
+        return int(report[0] + (time.monotonic() - report[1]) * 1e6 * _SLOWEST_CLOCK)
 
 
 class Outage:

@@ -66,8 +66,7 @@ async def test_a_call_without_effect_confirms_the_change_of_another_store(
         open_store(face, server.url, durability="fsync", durability_timeout=0.1) as store,
         open_store(face, server.url) as hasty,
     ):
-        for name in ("d", "c"):  # each new connection lets it look at the server's settings again
-            await store.append(name, user("a", id="a"))
+        await store.append("c", user("a", id="a"))
         with server.client() as client:
             client.config_set("appendfsync", "no")
             await WRITES[write](hasty, "c")
@@ -242,7 +241,6 @@ async def test_a_lost_replica_is_noticed_after_the_next_new_connection(pair: Pai
     options: dict[str, Any] = {"durability": "replicas", "durability_timeout": 1.0}
     retry = RetryPolicy(deadline=10.0, first_wait=0.001, longest_wait=0.01)
     async with open_store(face, pair.primary.url, retry=retry, **options) as store:
-        await store.append("d", user("1"))  # makes the connection
         await store.append("c", user("1"))
         pair.replica.kill()
         with pytest.raises(DurabilityError):
