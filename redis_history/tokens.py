@@ -30,8 +30,8 @@ TokenCounter = Callable[[str], int]
 
 #: Tokens of an image, audio, video or other file, whatever its size, because only its provider can measure it.
 #:
-#: - "image": one of 1,024 x 1,024 pixels takes 765 tokens of GPT-4o, 1,024 of GPT-4.1, up to 1,032 of Gemini and 1,398 of
-#:   Claude (width x height / 750); a screenshot of 1,024 x 768 takes 1,049 of Claude.
+#: - "image": one of 1,024 x 1,024 pixels takes 765 tokens of GPT-4o, 1,024 of GPT-4.1, up to 1,032 of Gemini and 1,398
+#:   of Claude (width x height / 750); a screenshot of 1,024 x 768 takes 1,049 of Claude.
 #: - "audio": a minute takes 600 tokens of GPT-4o and 1,920 of Gemini.
 #: - "video": ten seconds take about 3,000 of Gemini.
 #: - "file": a page of a PDF takes 1,500 to 3,000 of Claude.

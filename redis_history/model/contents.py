@@ -76,7 +76,9 @@ _INLINE: Final = frozenset(("inlineData", "inline_data", "fileData", "file_data"
 _BYTES: Final = ("data", "blob", "bytes", "base64")
 _SIGNATURES: Final = frozenset(("signature", "thoughtSignature", "thought_signature"))
 #: Keys whose texts are for programs: they are left out of `texts_in`.
-_TECHNICAL: Final = frozenset((*_KINDS, *_MIMES, "id", "status", "role", "object", "index", "phase", "format", "caller"))
+_TECHNICAL: Final = frozenset(
+    (*_KINDS, *_MIMES, "id", "status", "role", "object", "index", "phase", "format", "caller")
+)
 
 
 def readable(value: Any) -> tuple[Any, list[Media]]:
