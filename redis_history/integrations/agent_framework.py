@@ -9,7 +9,15 @@ from redis_history import AsyncHistoryStore, HistoryStore, Message, model
 from redis_history.formats import _notes
 from redis_history.formats._content import dump_arguments, parse_arguments
 from redis_history.formats._losses import Losses, OnLoss
-from redis_history.integrations._extras import asynchronous, batches, checked_id, ended, missing, search_runner
+from redis_history.integrations._extras import (
+    Turns,
+    asynchronous,
+    checked_id,
+    ended,
+    missing,
+    newest,
+    search_runner,
+)
 from redis_history.integrations._live import LiveReplies
 from redis_history.model.message import content_text
 from redis_history.model.pairs import without_lone_results
@@ -47,7 +55,8 @@ class AgentFrameworkHistory(HistoryProvider):
     ) -> None:
         self._store = asynchronous(store, type(self).__name__)
         super().__init__(source_id, **flags)
-        self._live = LiveReplies(store)
+        self._turns = Turns(_FORM, on_loss)
+        self._live = LiveReplies(store, self._turns)
         self._limit = limit
         self._on_loss = on_loss
 
@@ -58,7 +67,7 @@ class AgentFrameworkHistory(HistoryProvider):
         none."""
         if session_id is None:
             return []
-        found = ended(await self._store.get(checked_id(session_id), limit=self._limit))
+        found = ended(await newest(self._store, checked_id(session_id), self._limit))
         return to_agent_framework(found if self._limit is None else without_lone_results(found), on_loss=self._on_loss)
 
     async def save_messages(
@@ -69,15 +78,17 @@ class AgentFrameworkHistory(HistoryProvider):
         state: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Append messages, in atomic batches of 500. As in the framework's own providers, those at the start that
-        repeat the newest stored ones are left out. Without a session id, nothing is stored."""
+        """Append messages, in atomic changes of up to 500 messages and 4 MB. As in the framework's own providers, those
+        at the start that repeat the newest stored ones are left out. Without a session id, nothing is stored."""
         if session_id is None or not messages:
             return
-        newest = await self._store.get(checked_id(session_id), limit=len(messages) + 1)
-        new = from_agent_framework(_new(to_agent_framework(newest), messages))
-        new = await self._live.settle(session_id, new)
-        for batch in batches(new):
-            await self._store.append_many(session_id, batch)
+        given = [message.to_dict() for message in messages]
+        new = self._turns.unfinished(session_id, given)
+        if new is None:
+            before = await newest(self._store, checked_id(session_id), len(messages) + 1)
+            new = from_agent_framework(_new(to_agent_framework(before), messages))
+            new = await self._live.settle(session_id, new)
+        await self._turns.append(self._store, session_id, new, given)
 
     async def live(
         self, session_id: str, updates: AsyncIterable[AgentResponseUpdate]

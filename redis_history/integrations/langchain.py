@@ -89,6 +89,7 @@ class LangChainHistory(BaseChatMessageHistory):
         self._store = store
         self._async_store = async_store
         self._on_loss = on_loss
+        self._turns = _extras.Turns("langchain", on_loss, whole=True)
 
     @property
     def messages(self) -> list[BaseMessage]:  # an attribute in the base class
@@ -97,11 +98,12 @@ class LangChainHistory(BaseChatMessageHistory):
 
     @messages.setter
     def messages(self, messages: Sequence[BaseMessage]) -> None:
-        run_at_once(_restore(self._sync(), self.session_id, messages))
+        run_at_once(_restore(self._sync(), self.session_id, messages, self._turns))
 
     def add_messages(self, messages: Sequence[BaseMessage]) -> None:
-        """Append messages in this order, in atomic batches of 500; see the class for messages with an id."""
-        run_at_once(_write(self._sync(), self.session_id, messages))
+        """Append messages in this order, in atomic changes of up to 500 messages and 4 MB; see the class for messages
+        with an id."""
+        run_at_once(_write(self._sync(), self.session_id, messages, self._turns))
 
     def clear(self) -> None:
         """Remove all messages, but keep the conversation."""
@@ -117,7 +119,7 @@ class LangChainHistory(BaseChatMessageHistory):
         if self._async_store is None:
             await super().aadd_messages(messages)
         else:
-            await _write(self._async_store, self.session_id, messages)
+            await _write(self._async_store, self.session_id, messages, self._turns)
 
     async def aclear(self) -> None:
         if self._async_store is None:
@@ -237,7 +239,7 @@ def _changes(messages: Sequence[BaseMessage]) -> Iterator[list[BaseMessage] | di
     removed: dict[str, None] = {}
     for index, message in enumerate(messages):
         removes = isinstance(message, RemoveMessage)
-        if added and (removes or len(added) == _extras.BATCH):
+        if added and removes:
             yield list(added.values())
             added = {}
         if removed and not removes:
@@ -254,22 +256,22 @@ def _changes(messages: Sequence[BaseMessage]) -> Iterator[list[BaseMessage] | di
         yield list(added.values()) or removed
 
 
-async def _write(store: Any, key: str, messages: Sequence[BaseMessage]) -> None:
+async def _write(store: Any, key: str, messages: Sequence[BaseMessage], turns: _extras.Turns) -> None:
     """Make the changes that these messages mean. A call that removes all messages and adds others is one change."""
     removes_all = False
     for change in _changes(messages):
         if isinstance(change, list):
-            await (_restore if removes_all else _add)(store, key, change)
+            await (_restore if removes_all else _add)(store, key, change, turns)
             removes_all = False
         elif change is None:
             removes_all = True
         elif not removes_all:
-            await _replace(store, key, change)
+            await _replace(store, key, change, turns)
     if removes_all:
         await answer_of(store.clear(key))
 
 
-async def _restore(store: Any, key: str, messages: Sequence[BaseMessage]) -> None:
+async def _restore(store: Any, key: str, messages: Sequence[BaseMessage], turns: _extras.Turns) -> None:
     """Replace all messages. Stored messages keep what LangChain does not know."""
 
     def merge(before: list[Message]) -> list[Message]:
@@ -284,21 +286,24 @@ async def _restore(store: Any, key: str, messages: Sequence[BaseMessage]) -> Non
                 new.append(old if found == [given] else _extras.with_content(old, _to_message(given)))
         return new
 
-    await _extras.replace_all(store, key, merge)
+    await _extras.replace_all(store, key, merge, turns)
 
 
-async def _add(store: Any, key: str, messages: list[BaseMessage]) -> None:
+async def _add(store: Any, key: str, messages: list[BaseMessage], turns: _extras.Turns) -> None:
+    if (again := turns.unfinished(key, messages)) is not None:
+        await turns.append(store, key, again, messages)
+        return
     if _is_new(messages):
         with suppress(MessageConflictError):
-            await answer_of(store.append_many(key, _from_langchain(messages)))
+            await turns.append(store, key, _from_langchain(messages), messages)
             return
     changed, new = _difference(messages, await answer_of(store.get(key, include_archived=True)))
     if changed:
-        await _replace(store, key, changed)
-    await answer_of(store.append_many(key, new))
+        await _replace(store, key, changed, turns)
+    await turns.append(store, key, new, messages)
 
 
-async def _replace(store: Any, key: str, changes: Mapping[str, BaseMessage | None]) -> None:
+async def _replace(store: Any, key: str, changes: Mapping[str, BaseMessage | None], turns: _extras.Turns) -> None:
     """Replace the messages with these ids, or remove them (None). If a stored message is several messages here,
     only their parts change."""
     while (record := await answer_of(store.get_conversation(key))) is not None:
@@ -311,12 +316,13 @@ async def _replace(store: Any, key: str, changes: Mapping[str, BaseMessage | Non
                     gone.append(message.id)
                 elif kept != message:
                     with suppress(MessageNotFoundError):  # an archived message stays as it is
+                        kept = turns.fitted_one(kept)
                         await answer_of(store.update_message(key, kept, expected_revision=revision))
                         revision += 1
         except RevisionConflictError:
             continue  # another writer was faster: read again
-        for batch in _extras.batches(gone):
-            await answer_of(store.delete_messages(key, batch))
+        for at in range(0, len(gone), _extras.BATCH):
+            await answer_of(store.delete_messages(key, gone[at : at + _extras.BATCH]))
         return
 
 

@@ -70,28 +70,30 @@ class LlamaIndexChatStore(BaseChatStore):
 
     _store: HistoryStore = PrivateAttr()
     _on_loss: OnLoss | None = PrivateAttr()
+    _turns: _extras.Turns = PrivateAttr()
 
     def __init__(self, store: HistoryStore, *, on_loss: OnLoss | None = None) -> None:
         super().__init__()
         _extras.check_store(store, type(self).__name__, HistoryStore)
         self._store = store
         self._on_loss = on_loss
+        self._turns = _extras.Turns(_FORM, on_loss)
 
     @classmethod
     def class_name(cls) -> str:
         return "LlamaIndexChatStore"
 
     def set_messages(self, key: str, messages: list[ChatMessage]) -> None:
-        """Replace all messages. Up to 1,000 messages are one atomic change. Stored messages keep what a
+        """Replace all messages. Up to 1,000 messages and 4 MB are one atomic change. Stored messages keep what a
         ChatMessage does not have: id, time, author, pin and other metadata."""
-        _set(self._store, key, messages, MessageStatus.ACTIVE)
+        _set(self._store, key, messages, MessageStatus.ACTIVE, self._turns)
 
     def get_messages(self, key: str) -> list[ChatMessage]:
         """All messages, oldest first, without live replies that are being written."""
         return _all(_extras.ended(self._store.get(key)), self._on_loss)
 
     def add_message(self, key: str, message: ChatMessage) -> None:
-        self._store.append(key, from_llama_index(message))
+        run_at_once(self._turns.append(self._store, key, [from_llama_index(message)]))
 
     def delete_messages(self, key: str) -> list[ChatMessage] | None:
         found = self.get_messages(key)
@@ -118,14 +120,16 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
 
     _store: HistoryStore = PrivateAttr()
     _on_loss: OnLoss | None = PrivateAttr()
+    _turns: _extras.Turns = PrivateAttr()
     _live: LiveReplies = PrivateAttr()
 
     def __init__(self, store: HistoryStore, *, on_loss: OnLoss | None = None) -> None:
         super().__init__()
         _extras.check_store(store, type(self).__name__, HistoryStore)
         self._store = store
-        self._live = LiveReplies(store)
         self._on_loss = on_loss
+        self._turns = _extras.Turns(_FORM, on_loss)
+        self._live = LiveReplies(store, self._turns)
 
     @classmethod
     def class_name(cls) -> str:
@@ -153,10 +157,12 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
     async def add_messages(
         self, key: str, messages: list[ChatMessage], status: MessageStatus = MessageStatus.ACTIVE
     ) -> None:
-        """Append messages in this order, in atomic batches of 500."""
-        converted = await self._live.settle(key, _with_status(messages, status))
-        for batch in _extras.batches(converted):
-            await asyncio.to_thread(self._store.append_many, key, batch)
+        """Append messages in this order, in atomic changes of up to 500 messages and 4 MB."""
+        given = [status, *messages]
+        converted = self._turns.unfinished(key, given)
+        if converted is None:
+            converted = await self._live.settle(key, _with_status(messages, status))
+        await self._turns.append(_extras.asynchronous(self._store, type(self).__name__), key, converted, given)
 
     async def live(self, key: str, events: AsyncIterator[Event]) -> AsyncIterator[Event]:
         """Yields the events of an agent's `handler.stream_events()`, and stores what the model writes as it comes, with
@@ -172,9 +178,9 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
     async def set_messages(
         self, key: str, messages: list[ChatMessage], status: MessageStatus = MessageStatus.ACTIVE
     ) -> None:
-        """Replace all messages. Up to 1,000 messages are one atomic change. Stored messages keep what a
+        """Replace all messages. Up to 1,000 messages and 4 MB are one atomic change. Stored messages keep what a
         ChatMessage does not have: id, time, author, pin and other metadata."""
-        await asyncio.to_thread(_set, self._store, key, messages, status)
+        await asyncio.to_thread(_set, self._store, key, messages, status, self._turns)
 
     async def delete_message(self, key: str, idx: int) -> ChatMessage | None:
         """Remove and return the message at index `idx` of all messages, from 0; None if there is no such message."""
@@ -248,7 +254,9 @@ def search_tool(
     )
 
 
-def _set(store: HistoryStore, key: str, messages: Sequence[ChatMessage], status: MessageStatus) -> None:
+def _set(
+    store: HistoryStore, key: str, messages: Sequence[ChatMessage], status: MessageStatus, turns: _extras.Turns
+) -> None:
     given = [message.model_dump_json() for message in messages]
 
     def merge(stored: list[Message]) -> list[Message]:
@@ -260,7 +268,7 @@ def _set(store: HistoryStore, key: str, messages: Sequence[ChatMessage], status:
             new[at : at + size] = [one for one, _ in known[old : old + size]]
         return new
 
-    run_at_once(_extras.replace_all(store, key, merge))
+    run_at_once(_extras.replace_all(store, key, merge, turns))
 
 
 def _delete(

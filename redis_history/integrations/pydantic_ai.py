@@ -26,6 +26,7 @@ from redis_history import (
     ToolUsePart,
     UnknownPart,
 )
+from redis_history._faces import run_at_once
 from redis_history.errors import InvalidMessageError
 from redis_history.formats import OnLoss
 from redis_history.formats._content import parsed, split_data_url
@@ -86,17 +87,18 @@ class PydanticAIHistory:
         self._any = _extras.asynchronous(store, type(self).__name__)
         self.conversation_id = _extras.checked_id(conversation_id)
         self._store = store
-        self._live = LiveReplies(store)
         self._on_loss = on_loss
+        self._turns = _extras.Turns(_FORM, on_loss)
+        self._live = LiveReplies(store, self._turns)
 
     async def load(self, *, limit: int | None = None) -> list[ModelMessage]:
         """The messages for `message_history`, without a live reply that is being written. `limit`: read only that
         number of the newest stored messages, without tool results whose call is not among them."""
-        return self._converted(await self._any.get(self.conversation_id, limit=limit), limit)
+        return self._converted(await _extras.newest(self._any, self.conversation_id, limit), limit)
 
     async def append(self, messages: Iterable[ModelMessage]) -> None:
-        """Append the result of `result.new_messages()`, in atomic batches of 500 stored messages."""
-        await self._append(from_pydantic_ai(messages))
+        """Append the result of `result.new_messages()`, in atomic changes of up to 500 stored messages and 4 MB."""
+        await self._append(self._any, list(messages))
 
     async def live(self, run: StreamedRunResult[Any, Any]) -> AsyncIterator[str]:
         """Yields the text of a run of `agent.run_stream`, and stores it as it comes, with `store.stream`; also all
@@ -109,21 +111,21 @@ class PydanticAIHistory:
                 yield text
             stream.end()
             new = from_pydantic_ai(run.new_messages()[len(before) :])
-            await self._append(await self._live.settle(self.conversation_id, new))
+            new = await self._live.settle(self.conversation_id, new)
+            await self._turns.append(self._any, self.conversation_id, new)
 
-    async def _append(self, messages: list[Message]) -> None:
-        for batch in _extras.batches(messages):
-            await self._any.append_many(self.conversation_id, batch)
+    async def _append(self, store: Any, given: list[ModelMessage]) -> None:
+        messages = self._turns.unfinished(self.conversation_id, given)
+        messages = from_pydantic_ai(given) if messages is None else messages
+        await self._turns.append(store, self.conversation_id, messages, given)
 
     def load_sync(self, *, limit: int | None = None) -> list[ModelMessage]:
         """Like `load`, for synchronous code with a HistoryStore. Raises StoreTypeError for an AsyncHistoryStore."""
-        return self._converted(self._sync().get(self.conversation_id, limit=limit), limit)
+        return self._converted(run_at_once(_extras.newest(self._sync(), self.conversation_id, limit)), limit)
 
     def append_sync(self, messages: Iterable[ModelMessage]) -> None:
         """Like `append`, for synchronous code with a HistoryStore. Raises StoreTypeError for an AsyncHistoryStore."""
-        store = self._sync()
-        for batch in _extras.batches(from_pydantic_ai(messages)):
-            store.append_many(self.conversation_id, batch)
+        run_at_once(self._append(self._sync(), list(messages)))
 
     def _sync(self) -> HistoryStore:
         _extras.check_store(self._store, "this method of PydanticAIHistory", HistoryStore)
