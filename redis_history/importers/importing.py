@@ -218,7 +218,7 @@ class _Import:
             elif isinstance(error, errors.MessageTooLargeError):
                 kept, lacks = large.fitted(messages[0])
                 for _, reason in lacks:
-                    self._problem(f"message {messages[0].id[:80]!r} of {id_[:80]!r} is stored without a {reason}")
+                    self._problem(f"message {messages[0].id[:80]!r} of {id_[:80]!r} is stored without its {reason}")
                 for piece in kept:
                     await self._append(id_, (piece,))
             else:

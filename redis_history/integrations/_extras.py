@@ -45,6 +45,8 @@ _logger = logging.getLogger("redis_history")
 #: Messages in one atomic change, and items of one read.
 BATCH = 500
 _PAGE = 1000
+#: Turns that are remembered because they could not be stored completely.
+_MOST_UNFINISHED = 16
 
 
 def missing(extra: str, error: ImportError) -> MissingExtraError:
@@ -106,7 +108,8 @@ class Turns:
             with suppress(BatchTooLargeError, MessageTooLargeError):  # nothing was sent
                 return cast("list[Appended]", await answer_of(store.append_many(key, messages, **conditions)))
         # All are checked before the first is stored.
-        changes = list(batches(self.fitted(messages), BATCH))
+        kept, lacks = self.fit(messages)
+        changes = list(batches(kept, BATCH))
         done: list[Appended] = []
         for batch in changes:
             try:
@@ -114,26 +117,29 @@ class Turns:
             except BaseException as error:
                 if given is not None and not isinstance(error, MessageConflictError):
                     self._unfinished[key] = given, messages
+                    for oldest in [*self._unfinished][:-_MOST_UNFINISHED]:  # they may be large, and never repeated
+                        del self._unfinished[oldest]
                 if done or before:
                     _say_how_many(error, before + len(done), before + sum(map(len, changes)))
                 raise
+        self.report(lacks)
         return done
 
-    def fitted(self, messages: Iterable[Message]) -> list[Message]:
-        """The messages as they can be stored. What is left out is reported."""
+    def fit(self, messages: Iterable[Message]) -> tuple[list[Message], list[Loss]]:
+        """The messages as they can be stored, and what is left out, to report when they are stored."""
         found: list[Message] = []
+        losses: list[Loss] = []
         for message in messages:
             kept, lacks = large.fitted(message, whole=self._whole)
             found += kept
-            for part, reason in lacks:
-                _logger.warning("%s: message %r is stored without a %s", self._form, message.id[:80], reason)
-                if self._on_loss is not None:
-                    self._on_loss(Loss(message.id, part, reason))
-        return found
+            losses += [Loss(message.id, part, reason) for part, reason in lacks]
+        return found, losses
 
-    def fitted_one(self, message: Message) -> Message:
-        """A message that replaces another as it can be stored: as one."""
-        return Turns(self._form, self._on_loss, whole=True).fitted([message])[0]
+    def report(self, losses: Iterable[Loss]) -> None:
+        for loss in losses:
+            _logger.warning("%s: message %r is stored without its %s", self._form, loss.message_id[:80], loss.reason)
+            if self._on_loss is not None:
+                self._on_loss(loss)
 
 
 def _say_how_many(error: BaseException, done: int, total: int) -> None:
@@ -205,11 +211,13 @@ async def replace_all(store: Any, key: str, merge: Callable[[list[Message]], Seq
         for message in reversed(merge(await answer_of(store.get(key)))):
             times = [one.timestamp for one in (message, *new[-1:]) if one.timestamp is not None]
             new.append(replace(message, timestamp=min(times, default=None)))
-        first, *rest = list(batches(turns.fitted(new[::-1]))) or [[]]
+        kept, losses = turns.fit(new[::-1])
+        first, *rest = list(batches(kept)) or [[]]
         with suppress(RevisionConflictError):  # another writer was faster: read again
             await answer_of(store.restore(key, first, expected_revision=0 if record is None else record.revision))
             others = [message for batch in rest for message in batch]
             await turns.append(store, key, others, before=len(first))
+            turns.report(losses)
             return
 
 

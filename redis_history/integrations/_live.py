@@ -53,7 +53,9 @@ class LiveReplies:
             return list(messages)
         others: list[Message] = []
         waiting: list[Message] = []
-        for message in self._turns.fitted(messages):
+        kept, losses = self._turns.fit(messages)
+        self._turns.report(losses)
+        for message in kept:
             place = None
             for stream in streams if message.role == "assistant" and message.text else ():
                 place = place or await stream.take(message)

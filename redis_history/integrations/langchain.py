@@ -316,8 +316,9 @@ async def _replace(store: Any, key: str, changes: Mapping[str, BaseMessage | Non
                     gone.append(message.id)
                 elif kept != message:
                     with suppress(MessageNotFoundError):  # an archived message stays as it is
-                        kept = turns.fitted_one(kept)
+                        [kept], losses = turns.fit([kept])
                         await answer_of(store.update_message(key, kept, expected_revision=revision))
+                        turns.report(losses)
                         revision += 1
         except RevisionConflictError:
             continue  # another writer was faster: read again

@@ -110,6 +110,17 @@ def texts_in(value: Any) -> Iterator[str]:
             yield from texts_in(item)
 
 
+def kind_of_base64(word: str) -> Media | None:
+    """What a long word has if it is base64; None for a word of another kind."""
+    start = word[:MIN_BASE64]
+    letters = set(start)
+    if len(letters) < _LETTERS or _ONLY_BASE64.fullmatch(start) is None:
+        return None
+    if not all(any(first <= letter <= last for letter in letters) for first, last in ("AZ", "az", "09")):
+        return None
+    return next((kind for beginning, kind in _BEGINNINGS if word.startswith(beginning)), "data")
+
+
 class _Reader:
     def __init__(self) -> None:
         self.media: list[Media] = []
@@ -136,9 +147,8 @@ class _Reader:
     def _replaced(self, found: re.Match[str]) -> str:
         if found[1] is not None:
             return self._marker(_of_mime(found[1]))
-        if not _is_base64(found[0]):
-            return found[0]
-        return self._marker(next((kind for start, kind in _BEGINNINGS if found[0].startswith(start)), "data"))
+        kind = kind_of_base64(found[0])
+        return found[0] if kind is None else self._marker(kind)
 
     def _marker(self, kind: Media) -> str:
         self.media.append(kind)
@@ -225,14 +235,4 @@ def _may_have_base64(text: str) -> bool:
     return any(
         text.find(" ", at, at + _WINDOW) < 0 and _ONLY_BASE64.fullmatch(text, at, at + _WINDOW) is not None
         for at in range(0, len(text) - _WINDOW + 1, _WINDOW)
-    )
-
-
-def _is_base64(word: str) -> bool:
-    letters = set(word[:MIN_BASE64])
-    return (
-        len(letters) >= _LETTERS
-        and any("A" <= letter <= "Z" for letter in letters)
-        and any("a" <= letter <= "z" for letter in letters)
-        and any("0" <= letter <= "9" for letter in letters)
     )

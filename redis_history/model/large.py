@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from redis_history.errors import MessageTooLargeError
 from redis_history.model._caps import MAX_MESSAGE_BYTES
+from redis_history.model.contents import kind_of_base64
 from redis_history.model.ids import MAX_ID_BYTES
 from redis_history.model.message import Message
 from redis_history.model.parts import AttachmentPart, Part, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
@@ -28,9 +29,6 @@ _MOST_AROUND: Final = MAX_MESSAGE_BYTES // 2
 _SMALL: Final = 4_000
 #: An image that providers accept, of one transparent pixel.
 _PIXEL: Final = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
-
-_BASE64: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_=")
-_IMAGES: Final = ("iVBORw0KGgo", "/9j/", "_9j_", "R0lGOD", "UklGR")
 
 
 class NotStored(NamedTuple):
@@ -208,7 +206,7 @@ def _sized(part: Part) -> str:
 
 
 def _reason(part: Part) -> str:
-    return f"{_sized(part)} is too large to store: a message has at most {MAX_MESSAGE_BYTES:,} bytes"
+    return f"{_sized(part)}, which is too large to store: a message has at most {MAX_MESSAGE_BYTES:,} bytes"
 
 
 def _note_for(part: Part) -> Part:
@@ -253,9 +251,10 @@ def _instead_of(value: str | bytes) -> str:
         return note
     if value.startswith("data:"):
         return f"data:image/png;base64,{_PIXEL}" if value.startswith("data:image/") else f"data:,{note}"
-    if not set(value[:1_000]) <= _BASE64:
+    kind = kind_of_base64(value)
+    if kind is None:
         return note
-    return _PIXEL if value.startswith(_IMAGES) else base64.b64encode(note.encode()).decode()
+    return _PIXEL if kind == "image" else base64.b64encode(note.encode()).decode()
 
 
 def _bytes_of(value: Any) -> int:
