@@ -83,7 +83,7 @@ class InvalidTimestampError(InvalidMessageError):
 
 class MessageTooLargeError(InvalidMessageError):
     """A message has more than 4,000,000 bytes, 100 levels or 100,000 values. Store large content elsewhere, and refer
-    to it by an attachment."""
+    to it by an attachment. Adapters of frameworks store the rest of such a message."""
 
 
 class BatchTooLargeError(InvalidInputError):

@@ -45,6 +45,8 @@ try:
     from pydantic_ai.messages import (
         BaseToolCallPart,
         BaseToolReturnPart,
+        BinaryContent,
+        BinaryImage,
         ModelMessage,
         ModelMessagesTypeAdapter,
         ModelRequest,
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
 __all__ = ["PydanticAIHistory", "from_pydantic_ai", "search_tool", "to_pydantic_ai"]
 
 _FORM = "pydantic_ai"
+_PLAIN = "plain"  # a key of items: the image was a BinaryContent
 #: From Pydantic AI's provider names to the format whose provider signed the thinking.
 _SIGNED_BY = {"anthropic": "anthropic", "openai": "openai_responses", "mistral": "mistral", "google": "gemini"}
 _MODEL_PARTS = ("text", "thinking", "tool-call")
@@ -161,6 +164,10 @@ def from_pydantic_ai(messages: Iterable[ModelMessage]) -> list[Message]:
                 raw["args"] = _extras.plain_or(part.args, raw["args"])
             elif isinstance(part, BaseToolReturnPart):
                 raw["content"] = _extras.plain_or(part.content, raw["content"])
+            elif isinstance(part, UserPromptPart) and not isinstance(part.content, str):
+                for item, dumped in zip(part.content, raw["content"], strict=True):
+                    if type(item) is BinaryContent and item.is_image:
+                        dumped[_PLAIN] = True
     return [message for dump in dumps for message in _from_dump(dump)]
 
 
@@ -186,9 +193,26 @@ def to_pydantic_ai(messages: Iterable[Message], *, on_loss: OnLoss | None = None
                 if parts or not message.parts:
                     found.append({**note.get("around", {"kind": kind}), "parts": parts})
     try:
-        return ModelMessagesTypeAdapter.validate_python(found)
+        messages = ModelMessagesTypeAdapter.validate_python(found)
     except ValueError as error:
         raise InvalidMessageError(f"this version of Pydantic AI cannot read a stored message: {error}") from error
+    for message, raw in zip(messages, found, strict=True):
+        for part, dump in zip(message.parts, raw["parts"], strict=True) if isinstance(raw, dict) else ():
+            if isinstance(part, UserPromptPart) and isinstance(dump, dict) and isinstance(dump["content"], list):
+                part.content = list(map(_as_given, part.content, dump["content"]))
+    return messages
+
+
+def _as_given(item: Any, dump: Any) -> Any:
+    """An item of a user's message in its class: validation makes every image a BinaryImage, which equals no other."""
+    if isinstance(item, BinaryImage) and isinstance(dump, dict) and dump.get(_PLAIN):
+        return BinaryContent(
+            item.data,
+            media_type=item.media_type,
+            identifier=dump.get("identifier"),
+            vendor_metadata=item.vendor_metadata,
+        )
+    return item
 
 
 def _from_dump(dump: dict[str, Any]) -> Iterator[Message]:
