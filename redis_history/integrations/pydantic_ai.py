@@ -193,14 +193,14 @@ def to_pydantic_ai(messages: Iterable[Message], *, on_loss: OnLoss | None = None
                 if parts or not message.parts:
                     found.append({**note.get("around", {"kind": kind}), "parts": parts})
     try:
-        messages = ModelMessagesTypeAdapter.validate_python(found)
+        restored = ModelMessagesTypeAdapter.validate_python(found)
     except ValueError as error:
         raise InvalidMessageError(f"this version of Pydantic AI cannot read a stored message: {error}") from error
-    for message, raw in zip(messages, found, strict=True):
-        for part, dump in zip(message.parts, raw["parts"], strict=True) if isinstance(raw, dict) else ():
-            if isinstance(part, UserPromptPart) and isinstance(dump, dict) and isinstance(dump["content"], list):
-                part.content = list(map(_as_given, part.content, dump["content"]))
-    return messages
+    for own, raw in zip(restored, found, strict=True):
+        for piece, dump in zip(own.parts, raw["parts"], strict=True) if isinstance(raw, dict) else ():
+            if isinstance(piece, UserPromptPart) and isinstance(dump, dict) and isinstance(dump["content"], list):
+                piece.content = list(map(_as_given, piece.content, dump["content"]))
+    return restored
 
 
 def _as_given(item: Any, dump: Any) -> Any:

@@ -14,7 +14,16 @@ from google.adk.events import Event
 from google.genai import types
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, ToolMessage
 from llama_index.core.base.llms.types import ChatMessage, ImageBlock, TextBlock
-from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, ToolCallPart, ToolReturnPart, UserPromptPart
+from pydantic_ai.messages import (
+    BinaryContent,
+    BinaryImage,
+    ModelRequest,
+    ModelResponse,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
 
 from redis_history import HistoryStore, Message
 from redis_history.errors import BackendUnavailableError
@@ -365,5 +374,15 @@ def test_text_of_a_model_is_one_part() -> None:
         said = [
             ModelResponse(parts=[TextPart("a" * MUCH), TextPart("b" * MUCH), TextPart("c" * 2 * MUCH), TextPart("d")])
         ]
+        history.append_sync(said)
+        assert history.load_sync() == said
+
+
+def test_images_of_pydantic_ai_are_read_in_their_class() -> None:
+    raw = os.urandom(1_200_000)
+    plain, image = (kind(data=raw, media_type="image/png") for kind in (BinaryContent, BinaryImage))
+    said = [ModelRequest(parts=[UserPromptPart(content=["Look", one])]) for one in (plain, plain, image, plain)]
+    with HistoryStore("memory://", search="off") as store:
+        history = PydanticAIHistory("s", store)
         history.append_sync(said)
         assert history.load_sync() == said
