@@ -125,6 +125,8 @@ def _size(message: Message) -> _Size:
             add(part.input)
         elif isinstance(part, ToolResultPart):
             add(part.content)
+            if part.provider_meta:  # the images of a FunctionResponse of Gemini stand beside its content
+                media += [kind for kind in readable(part.provider_meta)[1] if kind != "data"]
         elif isinstance(part, AttachmentPart):
             texts.append(part.name or "")
             media += [_MODALITIES.get(part.modality, "file")] if part.reference is not None else []

@@ -187,6 +187,13 @@ def test_texts_of_all_items_count_and_are_summarized(name: str, messages: list[M
     assert "was paid in Porto" in extractive_summarizer()(messages)
 
 
+def test_images_beside_a_result_of_gemini_count() -> None:
+    blob = {"inlineData": {"mimeType": "image/png", "data": STANDARD}}
+    response = {"id": "1", "name": "shot", "response": {"ok": True}, "parts": [blob, blob]}
+    [message] = from_gemini([{"role": "user", "parts": [{"functionResponse": response}]}])
+    assert 2 * MEDIA_TOKENS["image"] <= message_tokens(message) <= 2 * MEDIA_TOKENS["image"] + 100
+
+
 def test_a_size_has_a_bound() -> None:
     images = [{"type": "image", "data": SMALL, "mimeType": "image/png"}] * 20_000
     assert count_characters(user(tool_result("c", images))) == MAX_CHARACTERS
