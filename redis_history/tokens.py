@@ -15,7 +15,7 @@ import orjson
 
 from redis_history.errors import ConfigurationError
 from redis_history.model import AttachmentPart, Message, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
-from redis_history.model.contents import MIN_BASE64, Media, readable, readable_text
+from redis_history.model.contents import MIN_BASE64, Media, is_plain, readable, readable_text
 
 __all__ = [
     "CHARACTERS_PER_TOKEN", "MAX_CHARACTERS", "MEDIA_TOKENS", "TokenCounter", "count_characters", "estimate_tokens",
@@ -43,6 +43,7 @@ MEDIA_TOKENS: Final[Mapping[Media, int]] = MappingProxyType(
 #: The most characters that a message counts, because its stored form has three bytes for them.
 MAX_CHARACTERS: Final = 2**24 - 1
 
+_TEXTS: Final = (TextPart, ReasoningPart)
 _MODALITIES: Final[Mapping[str | None, Media]] = {"image": "image", "audio": "audio", "video": "video"}
 
 
@@ -113,12 +114,23 @@ def _size(message: Message) -> _Size:
     media: list[Media] = []
 
     def add(value: Any) -> None:
-        found, more = readable_text(value) if isinstance(value, str) else readable(value)
+        if isinstance(value, str):
+            if len(value) < MIN_BASE64 and value[:5] != "data:":  # most texts
+                texts.append(value)
+                return
+            found, more = readable_text(value)
+        elif not value:
+            return
+        elif is_plain(dumped := _dumped(value)):  # most inputs
+            texts.append(dumped.decode())
+            return
+        else:
+            found, more = readable(value)
         texts.append(as_text(found) if found else "")
         media.extend(more)
 
     for part in message.parts:
-        if isinstance(part, TextPart | ReasoningPart):
+        if isinstance(part, _TEXTS):
             add(part.text)
         elif isinstance(part, ToolUsePart):
             texts.append(part.name)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from operator import is_
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeGuard
 
 from redis_history.model._caps import MAX_DEPTH
 
@@ -37,6 +37,10 @@ _BEGINNINGS: Final[tuple[tuple[str, Media], ...]] = (
     ("iVBORw0KGgo", "image"), ("/9j/", "image"), ("_9j_", "image"), ("R0lGOD", "image"), ("UklGR", "image"),
     ("JVBERi0", "file"),
 )  # fmt: skip
+
+# Tuples, because a union would be made anew by each check; dict first, because it is quick to tell.
+_NUMBERS, _LISTS, _MAPPINGS = (int, float), (list, tuple), (dict, Mapping)
+_BINARY = (bytes, bytearray, memoryview)
 
 _KINDS: Final = ("type", "block_type", "kind")
 _MIMES: Final = ("mime_type", "mimeType", "media_type", "mediaType")
@@ -74,7 +78,15 @@ _ENCRYPTED: Final = frozenset(("redacted_thinking", "reasoning.encrypted"))
 _INLINE: Final = frozenset(("inlineData", "inline_data", "fileData", "file_data"))
 #: Keys of content next to the type of a file.
 _BYTES: Final = ("data", "blob", "bytes", "base64")
-_SIGNATURES: Final = frozenset(("signature", "thoughtSignature", "thought_signature"))
+_SIGNATURES: Final = frozenset(
+    (
+        "signature", "thoughtSignature", "thought_signature", "encrypted_content", "encryptedContent",
+        "reasoningEncryptedContent", "encrypted_index", "encrypted_stdout", "encrypted_data",
+    )
+)  # fmt: skip
+#: A mapping without these keys is none of the above.
+_SPECIAL: Final = frozenset((*_KINDS, *_MIMES, *_INLINE, *_SIGNATURES))
+_MAY_BE_SPECIAL: Final = re.compile("|".join((*(f'"{key}"' for key in _SPECIAL), '"data:')).encode()).search
 #: Keys whose texts are for programs: they are left out of `texts_in`.
 _TECHNICAL: Final = frozenset(
     (*_KINDS, *_MIMES, "id", "status", "role", "object", "index", "phase", "format", "caller")
@@ -86,6 +98,11 @@ def readable(value: Any) -> tuple[Any, list[Media]]:
     encrypted content; and the kinds of what was replaced. A value without these is returned itself."""
     reader = _Reader()
     return reader.read(value, 0), reader.media
+
+
+def is_plain(dumped: str | bytes) -> TypeGuard[bytes]:
+    """Whether a short value, dumped as JSON, is readable as it is. Takes a fraction of the time of reading it."""
+    return isinstance(dumped, bytes) and len(dumped) < MIN_BASE64 and _MAY_BE_SPECIAL(dumped) is None
 
 
 def readable_text(text: str) -> tuple[str, list[Media]]:
@@ -128,14 +145,14 @@ class _Reader:
     def read(self, value: Any, depth: int) -> Any:
         if isinstance(value, str):
             return value if len(value) < MIN_BASE64 and value[:5] != "data:" else self.text(value)
-        if value is None or isinstance(value, int | float) or depth > MAX_DEPTH:
+        if value is None or isinstance(value, _NUMBERS) or depth > MAX_DEPTH:
             return value
-        if isinstance(value, Mapping):
+        if isinstance(value, _MAPPINGS):
             return self._mapping(value, depth + 1)
-        if isinstance(value, list | tuple):
+        if isinstance(value, _LISTS):
             items = [self.read(item, depth + 1) for item in value]
             return value if all(map(is_, items, value)) else items
-        return self._marker("data") if isinstance(value, bytes | bytearray | memoryview) else value
+        return self._marker("data") if isinstance(value, _BINARY) else value
 
     def text(self, text: str) -> str:
         if text.startswith("data:") and (url := _DATA_URL.match(text)) is not None and " " not in text[:MIN_BASE64]:
@@ -155,6 +172,9 @@ class _Reader:
         return f"[{kind}]"
 
     def _mapping(self, value: Mapping[Any, Any], depth: int) -> Mapping[Any, Any]:
+        if _SPECIAL.isdisjoint(value):
+            items = [self.read(item, depth) for item in value.values()]
+            return value if all(map(is_, items, value.values())) else dict(zip(value, items, strict=True))
         kind, keys = _content_of(value)
         if _kind_of(value) in _ENCRYPTED and _is_opaque(value.get("data")):
             return {key: item for key, item in value.items() if key != "data"}
@@ -166,7 +186,7 @@ class _Reader:
                     out[key] = self._marker(kind or "file")
             elif key in _INLINE and isinstance(item, Mapping):
                 out[key] = self._marker(_of_mime(_mime_of(item)))
-            elif (key in _SIGNATURES or (isinstance(key, str) and key[:9] == "encrypted")) and _is_opaque(item):
+            elif key in _SIGNATURES and _is_opaque(item):
                 changed = True
                 continue
             else:
@@ -212,14 +232,14 @@ def _content_of(value: Mapping[Any, Any]) -> tuple[Media | None, tuple[str, ...]
 def _is_encoded(content: Any) -> bool:
     if isinstance(content, str):
         return bool(content) and _ONLY_BASE64.fullmatch(content, 0, 256) is not None
-    return isinstance(content, bytes | bytearray | memoryview)
+    return isinstance(content, _BINARY)
 
 
 def _names_content(content: Any) -> bool:
     """Whether this is the content of a file, its URL or its id. A document of Anthropic can also have text."""
     if isinstance(content, Mapping):
         return content.get("type") not in ("text", "content")
-    return bool(content) and isinstance(content, str | bytes | bytearray | memoryview)
+    return bool(content) and isinstance(content, (str, *_BINARY))
 
 
 def _is_opaque(item: Any) -> bool:
@@ -232,7 +252,10 @@ def _may_have_base64(text: str) -> bool:
     one there costs next to nothing in usual text."""
     if ";base64," in text:
         return True
-    return any(
-        text.find(" ", at, at + _WINDOW) < 0 and _ONLY_BASE64.fullmatch(text, at, at + _WINDOW) is not None
-        for at in range(0, len(text) - _WINDOW + 1, _WINDOW)
-    )
+    find, end = text.find, len(text) - _WINDOW
+    at = 0
+    while at <= end:
+        if find(" ", at, at + _WINDOW) < 0 and _ONLY_BASE64.fullmatch(text, at, at + _WINDOW) is not None:
+            return True
+        at += _WINDOW
+    return False
