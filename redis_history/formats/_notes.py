@@ -13,12 +13,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, Literal
 
 import msgspec
 
 from redis_history.errors import InvalidMessageError
+from redis_history.formats._sdk_objects import plain
 from redis_history.model import AttachmentPart, Message, Part, TextPart, UnknownPart
 
 Json = dict[str, Any]
@@ -173,8 +175,11 @@ def kept_value(value: Any, note: Json) -> Any:
 
 
 def value_of(stored: Any, note: Mapping[str, Any]) -> Any:
-    """The value that `kept_value` stored."""
-    return json.loads(stored) if note.get("parsed") and isinstance(stored, str) else stored
+    """The value that `kept_value` stored, or what an edit has put in its place."""
+    if note.get("parsed") and isinstance(stored, str):
+        with suppress(ValueError, RecursionError):
+            return json.loads(stored)
+    return stored
 
 
 # Notes of messages and parts
@@ -307,15 +312,15 @@ def content_of(blocks: list[Any], form: str, null: Any = None) -> Any:
 
 
 def as_mappings(items: Iterable[Any], *, role: bool = True) -> Iterable[tuple[int, Mapping[str, Any]]]:
-    """The items as dicts, with their index, and with a role if `role`. SDK objects (pydantic models) are converted.
+    """The items as dicts, with their index, and with a role if `role`. SDK objects (pydantic models) are converted, also
+    those inside the items.
 
     Raises InvalidMessageError for anything else.
     """
     for index, item in enumerate(items):
         if isinstance(item, Message):
             raise InvalidMessageError(f"message {index} must be a dict of the provider, not a Message")
-        if not isinstance(item, Mapping) and hasattr(item, "model_dump"):
-            item = item.model_dump(exclude_unset=True)
+        item = plain(item)
         if not isinstance(item, Mapping):
             raise InvalidMessageError(f"message {index} must be a dict, not {type(item).__name__}")
         if role and not isinstance(item.get("role"), str):

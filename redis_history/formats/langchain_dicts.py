@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from redis_history.errors import InvalidMessageError
 from redis_history.formats import _content, _notes
+from redis_history.formats._blocks import converted, from_template, templated
 from redis_history.formats._format import Format
 from redis_history.formats._losses import Losses, OnLoss
 from redis_history.model import (
@@ -141,7 +142,7 @@ class _LangChain(Format):
         note = self.note(part)
         content, lost = _notes.value_of(part.content, note), None
         if not isinstance(content, str) and not note.get("content"):
-            content, lost = _content.converted(content, (), lambda inner: self.render(inner, "original")[0])
+            content, lost = converted(content, (), lambda inner: self.render(inner, "original")[0])
         named = {} if part.name is None else {"name": part.name}
         status = "error" if part.is_error else "success"
         return {"content": content, **named, "tool_call_id": part.tool_use_id, "status": status}, lost

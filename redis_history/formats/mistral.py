@@ -98,13 +98,16 @@ class _Mistral(ChatFormat):
                 return AttachmentPart(modality="audio", reference=url)
         return None
 
-    def block(self, part: Part, role: Role, shape: Shape) -> Rendered:
-        block, lost = super().block(part, role, shape)
+    def own_block(self, part: Part, role: Role, shape: Shape) -> Rendered:
+        block, lost = super().own_block(part, role, shape)
         if block is None or role != "system" or shape == "original":
             return block, lost
         if not (isinstance(block, Mapping) and block.get("type") in ("text", "thinking")):
             return None, "content other than text in a system message"
         return block, lost
+
+    def is_empty(self, item: Json) -> bool:
+        return item["role"] == "assistant" and not item.get("content") and not item.get("tool_calls")
 
     def reasoning(self, part: ReasoningPart, shape: Shape) -> Rendered:
         chunks = self.note(part).get("chunks")

@@ -59,6 +59,11 @@ class _OpenAI(ChatFormat):
         *("role", "content", "tool_call_id", "name", "tool_calls", "function_call", "refusal", "audio"),
         *("reasoning_details", *reasoning_keys),  # OpenRouter requires its reasoning_details in the next request
     )
+    #: The API knows the audio of a reply by its id.
+    sdk_keys: ClassVar[Mapping[str, Collection[str]]] = {
+        **ChatFormat.sdk_keys,
+        "audio": ("data", "expires_at", "transcript"),
+    }
     in_results = in_own_results = ("text",)
     result_keys = ("role", "tool_call_id", "name", "content")
     null_roles = ("assistant",)
@@ -86,8 +91,8 @@ class _OpenAI(ChatFormat):
                     return AttachmentPart(name=name, modality="document", reference=reference, provider_meta=meta)
         return None
 
-    def block(self, part: Part, role: Role, shape: Shape) -> Rendered:
-        block, lost = super().block(part, role, shape)
+    def own_block(self, part: Part, role: Role, shape: Shape) -> Rendered:
+        block, lost = super().own_block(part, role, shape)
         if shape == "original" or not isinstance(block, Mapping) or isinstance(part, UnknownPart):
             return block, lost
         if block["type"] == "refusal" and role != "assistant":

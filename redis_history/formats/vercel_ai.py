@@ -24,13 +24,14 @@ from redis_history import model
 from redis_history.errors import InvalidMessageError
 from redis_history.formats._format import Format
 from redis_history.formats._losses import Losses, OnLoss
+from redis_history.formats._sdk_objects import plain
 from redis_history.formats._notes import Json, Rendered, Shape, noted, opaque, read_block, stored_value
 
 
 def from_vercel_ai(messages: Iterable[Mapping[str, Any]]) -> list[model.Message]:
     """Messages for UI messages. Raises InvalidMessageError for dicts that are not UI messages."""
     format_ = _VercelAI()
-    return [message for index, raw in enumerate(messages) for message in format_.read_ui_message(raw, index)]
+    return [message for index, raw in enumerate(messages) for message in format_.read_ui_message(plain(raw), index)]
 
 
 def to_vercel_ai(messages: Iterable[model.Message], *, on_loss: OnLoss | None = None) -> list[Json]:
