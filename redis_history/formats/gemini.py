@@ -225,6 +225,8 @@ class _Gemini(Format):
                 single = next(iter(response)) if list(response) in (["output"], ["error"]) else ""
                 id_, note = _call_id(result, calls["function_response", name])
                 content = response[single] if single else response
+                if single and isinstance(content, dict):
+                    note["wrapped"] = True
                 if isinstance(files := result.get("parts"), list) and files:
                     content, note = _with_files(content, files, note)
                 return self.tool_result(id_, content, note, name=name, is_error=single == "error")
@@ -273,6 +275,7 @@ class _Gemini(Format):
             content = [{"type": "text", "text": text} for text in texts]
             lost = "files in a tool result"
         wrapped = part.is_error or not isinstance(content, dict) or list(content) in (["output"], ["error"])
+        wrapped = wrapped or bool(note.get("wrapped"))
         response = {"error" if part.is_error else "output": content} if wrapped else content
         id_: _notes.Json = {} if note.get("no_id") else {"id": part.tool_use_id}
         held = {"parts": files} if files else {}

@@ -150,8 +150,14 @@ def search_tool(
 
 
 def from_pydantic_ai(messages: Iterable[ModelMessage]) -> list[Message]:
-    """Convert to messages. A request with parts of the system, the user and a tool becomes one message for each."""
-    messages = list(messages)
+    """Convert to messages. A request with parts of the system, the user and a tool becomes one message for each. The
+    JSON form of a message, as `ModelMessagesTypeAdapter` dumps it, is accepted, too.
+
+    Raises InvalidMessageError for other values.
+    """
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
+        raise InvalidMessageError(f"messages must be a list of messages, not {type(messages).__name__}")
+    messages = [_as_message(given, index) for index, given in enumerate(messages)]
     dumps = ModelMessagesTypeAdapter.dump_python(messages, mode="json")
     for message, dump in zip(messages, dumps, strict=True):
         for part, raw in zip(message.parts, dump["parts"], strict=True):
@@ -187,6 +193,20 @@ def to_pydantic_ai(messages: Iterable[Message], *, on_loss: OnLoss | None = None
         return ModelMessagesTypeAdapter.validate_python(found)
     except ValueError as error:
         raise InvalidMessageError(f"this version of Pydantic AI cannot read a stored message: {error}") from error
+
+
+def _as_message(given: Any, index: int) -> ModelMessage:
+    if isinstance(given, ModelRequest | ModelResponse):
+        return given
+    error: ValueError | None = None
+    if isinstance(given, Mapping):
+        try:
+            return ModelMessagesTypeAdapter.validate_python([given])[0]
+        except ValueError as reason:
+            error = reason
+    raise InvalidMessageError(
+        f"messages[{index}] must be a ModelMessage of Pydantic AI or its JSON form, not {str(given)[:80]!r}"
+    ) from error
 
 
 def _from_dump(dump: dict[str, Any]) -> Iterator[Message]:
