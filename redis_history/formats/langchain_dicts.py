@@ -6,6 +6,7 @@
 | `chat` | its `role` if that is `user`, `assistant` or `system`; else `user` |
 | `tool_calls`; `invalid_tool_calls` | tool_use parts; `provider_meta["langchain"]` |
 | `status` of a tool message | `is_error` of the tool_result part |
+| files in any form that LangChain takes, such as `source_type`, OpenAI's `image_url`, Anthropic's `source` | attachments |
 | `id`, `name`, `response_metadata`, unknown keys and blocks | `provider_meta["langchain"]`; opaque parts |
 """
 
@@ -180,7 +181,7 @@ class _LangChain(Format):
                 return AttachmentPart(
                     modality=_MODALITIES[kind], reference=_content.data_url(mime, data), mime_type=mime
                 )
-        return None
+        return templated(self.form, block)
 
     def reasoning(self, part: ReasoningPart, shape: _notes.Shape) -> _notes.Rendered:
         if self.note(part).get("type") == "thinking":
@@ -191,6 +192,8 @@ class _LangChain(Format):
 
     def file(self, part: AttachmentPart, shape: _notes.Shape) -> _notes.Rendered:
         url = part.reference
+        if (block := from_template(self.form, part)) is not None:
+            return block, None
         if self.note(part).get("type") == "image_url":
             return {"type": "image_url", "image_url": {"url": url}}, None
         if url is None:
