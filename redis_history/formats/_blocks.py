@@ -125,11 +125,13 @@ def _named(block: Mapping[str, Any], *names: tuple[str, ...]) -> tuple[str, ...]
 
 
 def _place(block: Any) -> _Place | None:
-    """Where a block has its file, in the order: LangChain, Anthropic, OpenAI and Mistral, MCP, Gemini, Agent Framework,
-    LlamaIndex."""
+    """Where a block has its file, in the order: LangChain, Anthropic, OpenAI and Mistral, MCP, Agent Framework, Pydantic
+    AI, LlamaIndex, Gemini."""
     if not isinstance(block, Mapping):
         return None
-    mime = next((block[key] for key in ("mime_type", "mimeType", "media_type") if isinstance(block.get(key), str)), None)
+    mime = next(
+        (block[key] for key in ("mime_type", "mimeType", "media_type") if isinstance(block.get(key), str)), None
+    )
     match block:
         case {"type": str(kind), "source_type": "base64", "data": str()}:
             return _Place("base64", ("data",), _of(mime, kind), mime, _named(block, ("filename",), ("name",)))
@@ -179,6 +181,10 @@ def _place(block: Any) -> _Place | None:
             return _Place("base64", ("resource", "blob"), _of(found), found)
         case {"type": "data" | "uri", "uri": str()}:
             return _Place("url", ("uri",), _of(mime), mime)
+        case {"kind": "binary", "data": str()}:
+            return _Place("base64", ("data",), _of(mime), mime)
+        case {"kind": "image-url" | "audio-url" | "video-url" | "document-url" as kind, "url": str()}:
+            return _Place("url", ("url",), _of(mime, kind.removesuffix("-url")), mime)
         case {"block_type": str(kind)}:
             return _of_llama_index(block, kind)
     return _of_gemini(block)

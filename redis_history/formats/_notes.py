@@ -22,6 +22,7 @@ import msgspec
 from redis_history.errors import InvalidMessageError
 from redis_history.formats._sdk_objects import plain
 from redis_history.model import AttachmentPart, Message, Part, TextPart, UnknownPart
+from redis_history.model.notes import QUOTES, digest_of, is_current
 
 Json = dict[str, Any]
 
@@ -42,6 +43,8 @@ _CONTENT |= {"id", "tool_calls", "tool_call_id", "tool_use_id", "is_error", "dat
 _CONTENT |= {"args", "response", "output", "parts", "summary", "encrypted_content"}
 _ASSUMED = frozenset(("detail", "status"))  # required by a provider's types, but missing in some originals
 _WHOLE = _ENVELOPE | {"input", "arguments", "args", "response"}  # compared as one value, never field by field
+#: Keys of blocks that quote their text, or places in it.
+_QUOTING = frozenset(("logprobs", "annotations", "citations", "rawInput", "items"))
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _FILE_NAMES = ("title", "filename", "document_name", "display_name")
 _MAX_DEPTH = 90  # the message model allows 100, and the message itself needs some of them
@@ -70,7 +73,7 @@ def remember(original: Mapping[str, Any], ours: Mapping[str, Any]) -> Json:
                 extra[key] = value
     note: Json = {"set": extra, "null": null, "without": [key for key in ours if key not in original], "in": nested}
     note = {key: value for key, value in note.items() if value}
-    if list(rebuild(ours, note)) != list(original):
+    if list(rebuild(ours, note)) != list(original) or any(map(extra.get, _QUOTING)):
         note["keys"] = list(original)
     return note
 
@@ -186,28 +189,60 @@ def value_of(stored: Any, note: Mapping[str, Any]) -> Any:
 
 
 def note_of(holder: Any, form: str) -> Mapping[str, Any]:
-    """The note of a message or part for `form`; {} if there is none."""
+    """The note of a message or part for `form`, without what quotes former content; {} if there is none."""
+    note = _kept_note(holder, form)
+    if QUOTES not in note:
+        return note
+    rest = {key: value for key, value in note.items() if key != QUOTES}
+    quotes = note[QUOTES]
+    if not is_current(quotes, holder):
+        return rest
+    found = {key: value for key, value in _unpacked(quotes).items() if key not in ("of", "json")}
+    if "set" in found:
+        found["set"] = {**rest.get("set", {}), **found["set"]}
+    return {**rest, **found}
+
+
+def _kept_note(holder: Any, form: str) -> Mapping[str, Any]:
     meta = getattr(holder, "provider_meta", None)
     note = meta.get(form) if meta else None
-    if not note or not isinstance(note, Mapping):
-        return _NOTHING
+    return _unpacked(note) if note and isinstance(note, Mapping) else _NOTHING
+
+
+def _unpacked(note: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**note, **json.loads(note["json"])} if isinstance(note.get("json"), str) else note
 
 
-def with_note(form: str, note: Json) -> Json | None:
+def with_note(form: str, note: Mapping[str, Any]) -> Json | None:
     """The `provider_meta` for a part with this note; None for an empty note."""
     if not note:
         return None
-    kept, is_text = stored_value(note)
-    return {form: {"json": kept} if is_text else kept}
+    own = {key: value for key, value in note.items() if key != QUOTES} if QUOTES in note else note
+    kept, is_text = stored_value(own)
+    found = {"json": kept} if is_text else kept
+    return {form: {**found, QUOTES: note[QUOTES]} if QUOTES in note else found}
 
 
 def noted(part: Any, form: str, note: Json) -> Part:
-    """`part` with `note` merged into its note for `form`."""
+    """`part` with `note` merged into its note for `form`. Of a block, what quotes its text counts for this text only."""
     if not note:
         return part  # type: ignore[no-any-return]
-    kept: Part = msgspec.structs.replace(part, provider_meta=with_note(form, {**note_of(part, form), **note}))
-    return kept
+    extra = note.get("set", {})
+    quoting = {key: extra[key] for key in _QUOTING if extra.get(key)}
+    if quoting:
+        note = {**note, "set": {key: value for key, value in extra.items() if key not in quoting}}
+    note = {key: value for key, value in note.items() if value or key != "set"}
+    kept: Part = msgspec.structs.replace(part, provider_meta=with_note(form, {**_kept_note(part, form), **note}))
+    return quoted(kept, form, {"set": quoting}) if quoting else kept
+
+
+def quoted(holder: Any, form: str, note: Json) -> Any:
+    """A part or message with a further note for `form` that holds only as long as its content is the present one."""
+    kept, is_text = stored_value(note)
+    before = _kept_note(holder, form)
+    quotes = {**before.get(QUOTES, {}), "of": digest_of(holder), **({"json": kept} if is_text else kept)}
+    meta = {**(holder.provider_meta or {}), **(with_note(form, {**before, QUOTES: quotes}) or {})}
+    return msgspec.structs.replace(holder, provider_meta=meta)
 
 
 def noted_message(

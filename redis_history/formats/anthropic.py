@@ -103,7 +103,18 @@ class _Anthropic(Format):
         "content": ("index", "provider_specific_fields"),
         "content.citations": ("file_id",),
     }
-    metadata = ("file_id", "index", "id", "type", "model", "usage", "stop_reason", "stop_sequence", "stop_details", "container")
+    metadata = (
+        "file_id",
+        "index",
+        "id",
+        "type",
+        "model",
+        "usage",
+        "stop_reason",
+        "stop_sequence",
+        "stop_details",
+        "container",
+    )
     not_null: ClassVar[Mapping[type | str, tuple[str, ...]]] = {ToolResultPart: ("content", "is_error")}
 
     def __init__(self) -> None:

@@ -296,8 +296,8 @@ class _Responses(Format):
                 given, signature, text = raw.get("id"), raw.get("encrypted_content"), _text_of(raw.get(key))
                 if text is None or not isinstance(given, str | None) or not isinstance(signature, str | None):
                     return None
-                meta = self.meta({"id": given, key: raw.get(key)})
-                return ReasoningPart(text=text, signature=signature, provider_meta=meta)
+                part = ReasoningPart(text=text, signature=signature, provider_meta=self.meta({"id": given}))
+                return _notes.quoted(part, self.form, {key: raw.get(key)})  # type: ignore[no-any-return]
         return None
 
     def _item(self, part: Part, message: Message, index: int, shape: _notes.Shape) -> _notes.Rendered:

@@ -78,7 +78,9 @@ def denial(block: Mapping[str, Any]) -> str | None:
     if not refused and block.get("state") != "output-denied":
         return None
     reason = response.get("reason")
-    return f"The user denied this call: {reason}" if isinstance(reason, str) and reason else "The user denied this call."
+    return (
+        f"The user denied this call: {reason}" if isinstance(reason, str) and reason else "The user denied this call."
+    )
 
 
 def _denied(call: model.ToolUsePart, reason: str) -> model.ToolResultPart:

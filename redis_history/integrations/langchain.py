@@ -383,7 +383,9 @@ def _as_message(given: Any, index: int) -> BaseMessage:
     if isinstance(given, Mapping):
         try:
             is_dump = "role" not in given and ("data" in given or "lc" in given)
-            found = messages_from_dict(to_langchain(from_langchain([given]))) if is_dump else convert_to_messages([given])
+            found = (
+                messages_from_dict(to_langchain(from_langchain([given]))) if is_dump else convert_to_messages([given])
+            )
         except (InvalidMessageError, ValueError, TypeError, KeyError, NotImplementedError) as reason:
             error = reason
         else:

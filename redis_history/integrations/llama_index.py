@@ -28,7 +28,7 @@ from redis_history.formats import OnLoss
 from redis_history.formats._blocks import from_template, templated
 from redis_history.formats._content import parsed, split_data_url
 from redis_history.formats._losses import Losses
-from redis_history.formats._notes import foreign_block, note_of, opaque, plain_text, stored_value, with_note
+from redis_history.formats._notes import foreign_block, note_of, opaque, plain_text, quoted, stored_value
 from redis_history.formats._pairing import pieces_of
 from redis_history.integrations import _extras
 from redis_history.integrations._live import LiveReplies
@@ -324,7 +324,7 @@ def from_llama_index(given: ChatMessage) -> Message:
     with Losses(_FORM, lambda loss: None) as losses:
         if [again.model_dump(mode="json") for again in _built(message, losses)] == [dump]:
             return message
-    return replace(message, provider_meta=with_note(_FORM, dump) or {})
+    return quoted(message, _FORM, dump)  # type: ignore[no-any-return]
 
 
 def _all(messages: Iterable[Message], on_loss: OnLoss | None) -> list[ChatMessage]:
@@ -336,7 +336,7 @@ def _to_llama_index(message: Message, on_loss: OnLoss | None) -> Sequence[ChatMe
     if role is not None and (text := plain_text(message, _FORM)) is not None:
         return [ChatMessage(role=role, blocks=[TextBlock(text=text)])]
     dump = dict(note_of(message, _FORM))
-    if dump and tuple(_parts(dump)) == message.parts:
+    if "blocks" in dump:
         return [ChatMessage.model_validate(dump)]
     with Losses(_FORM, on_loss) as losses:
         pieces = pieces_of(message, every=True)  # from another framework, or edited
