@@ -125,8 +125,8 @@ def _named(block: Mapping[str, Any], *names: tuple[str, ...]) -> tuple[str, ...]
 
 
 def _place(block: Any) -> _Place | None:
-    """Where a block has its file, in the order: LangChain, Anthropic, OpenAI and Mistral, MCP, Agent Framework, Pydantic
-    AI, LlamaIndex, Gemini."""
+    """Where a block has its file, in the order: LangChain, Anthropic, OpenAI and Mistral, MCP, Agent Framework,
+    Pydantic AI, LlamaIndex, Gemini."""
     if not isinstance(block, Mapping):
         return None
     mime = next(

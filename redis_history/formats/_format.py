@@ -113,11 +113,8 @@ class Format:
 
     def tool_use(self, id_: str, name: str, value: Any, note: _notes.Json) -> model.ToolUsePart:
         value = _notes.kept_value(value, note)
-        original = note.get("arguments", {}).get("raw")
-        if original is not None:
-            del note["arguments"]
-        part = model.ToolUsePart(id=id_, name=name, input=value, provider_meta=self.meta(note))
-        return part if original is None else _notes.quoted(part, self.form, {"arguments": {"raw": original}})  # type: ignore[no-any-return]
+        part: model.ToolUsePart = _notes.noted(model.ToolUsePart(id=id_, name=name, input=value), self.form, note)
+        return part
 
     def tool_result(
         self, id_: Any, content: Any, note: _notes.Json, *, name: Any = None, is_error: bool = False

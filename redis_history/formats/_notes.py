@@ -223,17 +223,19 @@ def with_note(form: str, note: Mapping[str, Any]) -> Json | None:
     return {form: {**found, QUOTES: note[QUOTES]} if QUOTES in note else found}
 
 
-def noted(part: Any, form: str, note: Json) -> Part:
-    """`part` with `note` merged into its note for `form`. Of a block, what quotes its text counts for this text only."""
+def noted(part: Any, form: str, note: Json) -> Any:
+    """`part` with `note` merged into its note for `form`. What in it quotes the content counts for this content only."""
     if not note:
-        return part  # type: ignore[no-any-return]
-    extra = note.get("set", {})
-    quoting = {key: extra[key] for key in _QUOTING if extra.get(key)}
-    if quoting:
-        note = {**note, "set": {key: value for key, value in extra.items() if key not in quoting}}
-    note = {key: value for key, value in note.items() if value or key != "set"}
-    kept: Part = msgspec.structs.replace(part, provider_meta=with_note(form, {**_kept_note(part, form), **note}))
-    return quoted(kept, form, {"set": quoting}) if quoting else kept
+        return part
+    note, extra, quotes = dict(note), note.get("set", {}), {}
+    if quoting := {key: extra[key] for key in _QUOTING if extra.get(key)}:
+        quotes["set"] = quoting
+        note["set"] = {key: value for key, value in extra.items() if key not in quoting}
+    if "raw" in note.get("arguments", ()):
+        quotes["arguments"] = note.pop("arguments")
+    meta = {**(part.provider_meta or {}), **(with_note(form, {**_kept_note(part, form), **note}) or {})}
+    part = msgspec.structs.replace(part, provider_meta=meta or None)
+    return quoted(part, form, quotes) if quotes else part
 
 
 def quoted(holder: Any, form: str, note: Json) -> Any:
@@ -347,8 +349,8 @@ def content_of(blocks: list[Any], form: str, null: Any = None) -> Any:
 
 
 def as_mappings(items: Iterable[Any], *, role: bool = True) -> Iterable[tuple[int, Mapping[str, Any]]]:
-    """The items as dicts, with their index, and with a role if `role`. SDK objects (pydantic models) are converted, also
-    those inside the items.
+    """The items as dicts, with their index, and with a role if `role`. SDK objects (pydantic models) are converted,
+    also those inside the items.
 
     Raises InvalidMessageError for anything else.
     """

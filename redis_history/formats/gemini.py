@@ -13,8 +13,8 @@
 | `inline_data`; `file_data` | attachments: a data URL in standard base64. The URI |
 | `executable_code`, `video_metadata`, unknown keys | an opaque part; `provider_meta["gemini"]` |
 
-Keys in camel case (`functionCall`), bytes and URL-safe base64 are accepted and restored. New output has keys in snake case and base64
-text for bytes; both the SDK and the REST API accept these.
+Keys in camel case (`functionCall`), bytes and URL-safe base64 are accepted and restored. New output has keys in snake
+case and base64 text for bytes; both the SDK and the REST API accept these.
 """
 
 from __future__ import annotations
@@ -362,7 +362,7 @@ def _on_bytes(item: _notes.Json, kind: type, convert: Callable[[Any], Any]) -> _
     out = dict(item)
     result = out.get("function_response")
     if isinstance(result, Mapping) and isinstance(result.get("parts"), list):
-        files = [_on_bytes(one, kind, convert) if isinstance(one, Mapping) else one for one in result["parts"]]
+        files = [_on_bytes(one, kind, convert) if isinstance(one, dict) else one for one in result["parts"]]
         out["function_response"] = {**result, "parts": files}
     if isinstance(out.get("thought_signature"), kind):
         out["thought_signature"] = convert(out["thought_signature"])

@@ -6,7 +6,7 @@
 | `chat` | its `role` if that is `user`, `assistant` or `system`; else `user` |
 | `tool_calls`; `invalid_tool_calls` | tool_use parts; `provider_meta["langchain"]` |
 | `status` of a tool message | `is_error` of the tool_result part |
-| files in any form that LangChain takes, such as `source_type`, OpenAI's `image_url`, Anthropic's `source` | attachments |
+| files in any form: `source_type`, OpenAI's `image_url`, Anthropic's `source` … | attachments |
 | `id`, `name`, `response_metadata`, unknown keys and blocks | `provider_meta["langchain"]`; opaque parts |
 """
 

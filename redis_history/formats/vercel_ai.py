@@ -26,8 +26,8 @@ from redis_history.errors import InvalidMessageError
 from redis_history.formats._content import parsed
 from redis_history.formats._format import Format
 from redis_history.formats._losses import Losses, OnLoss
-from redis_history.formats._sdk_objects import plain
 from redis_history.formats._notes import Json, Rendered, Shape, noted, opaque, read_block, stored_value
+from redis_history.formats._sdk_objects import plain
 
 
 def from_vercel_ai(messages: Iterable[Mapping[str, Any]]) -> list[model.Message]:

@@ -17,7 +17,13 @@ from redis_history.model.pairs import without_lone_results
 from redis_history.tools import SearchOptions
 
 try:
-    from agent_framework import AgentResponseUpdate, FunctionInvocationContext, FunctionTool, HistoryProvider
+    from agent_framework import (
+        AgentResponseUpdate,
+        FunctionInvocationContext,
+        FunctionTool,
+        HistoryProvider,
+        SessionContext,
+    )
     from agent_framework import Message as FrameworkMessage
 except ImportError as error:
     raise missing("agent-framework", error) from error
@@ -79,6 +85,14 @@ class AgentFrameworkHistory(HistoryProvider):
         new = await self._live.settle(session_id, new)
         for batch in batches(new):
             await self._store.append_many(session_id, batch)
+
+    async def after_run(self, *, agent: Any, context: SessionContext, **more: Any) -> None:
+        """Save the messages of a run, with the name of the agent: when each call of a model is saved alone, the
+        framework itself names the author only after that."""
+        response = context.response
+        for message in () if response is None else response.messages:
+            message.author_name = message.author_name or agent.name
+        await super().after_run(agent=agent, context=context, **more)
 
     async def live(
         self, session_id: str, updates: AsyncIterable[AgentResponseUpdate]

@@ -384,7 +384,9 @@ def _as_message(given: Any, index: int) -> BaseMessage:
         try:
             is_dump = "role" not in given and ("data" in given or "lc" in given)
             found = (
-                messages_from_dict(to_langchain(from_langchain([given]))) if is_dump else convert_to_messages([given])
+                messages_from_dict(to_langchain(from_langchain([given])))
+                if is_dump
+                else convert_to_messages([dict(given)])
             )
         except (InvalidMessageError, ValueError, TypeError, KeyError, NotImplementedError) as reason:
             error = reason

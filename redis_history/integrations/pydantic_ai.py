@@ -239,7 +239,7 @@ def _parts(raw: dict[str, Any]) -> Iterator[Part]:
         yield TextPart(text=content, provider_meta=with_note(_FORM, rest))
     elif kind == "user-prompt":
         for index, item in enumerate(content or [""]):
-            yield noted(_item(item), _FORM, {"inside": True} if index else {**rest, "list": len(content)})
+            yield noted(_item(item), _FORM, {"inside": True} if index else {**rest, "list": len(content or ())})
     elif kind == "thinking" and isinstance(content, str):
         signature = raw.get("signature")
         owner = _SIGNED_BY.get(str(raw.get("provider_name")).partition("-")[0])
@@ -258,8 +258,8 @@ def _parts(raw: dict[str, Any]) -> Iterator[Part]:
             original = None if json.dumps(value) == args else {"args": {"text": args}}
         elif args is None or is_text:
             rest["args"] = "none" if args is None else "parsed"
-        meta = with_note(_FORM, rest)
-        call = ToolUsePart(id=raw["tool_call_id"], name=raw["tool_name"], input=value, provider_meta=meta)
+        own = with_note(_FORM, rest)
+        call = ToolUsePart(id=raw["tool_call_id"], name=raw["tool_name"], input=value, provider_meta=own)
         yield call if original is None else quoted(call, _FORM, original)
     elif kind == "tool-return" or (kind == "retry-prompt" and raw.get("tool_name")):
         value, is_text = stored_value(content)

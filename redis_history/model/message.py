@@ -152,8 +152,8 @@ class Message(OpenStruct, frozen=True, kw_only=True, metaclass=_Checked):
       `thread_id`, `platform_message_id`, `mentions` (a list of participant ids), `is_summary`, and `pinned`: True keeps
       the message from compaction, caps and plugins; see `store.pin`.
     - `trace_id`: text. `provider_meta`: a dict, opaque and preserved.
-    - `status`: "complete", "streaming" while `store.stream` writes it, "interrupted" if that did not come to its end, or
-      "stopped" if its run was stopped.
+    - `status`: "complete", "streaming" while `store.stream` writes it, "interrupted" if that did not come to its end,
+      or "stopped" if its run was stopped.
     - `sequence`: the arrival number within the conversation, from 1. The store sets it.
     - `extra`: the fields that a newer version stored, by name; kept unchanged.
 
