@@ -224,7 +224,7 @@ def with_note(form: str, note: Mapping[str, Any]) -> Json | None:
 
 
 def noted(part: Any, form: str, note: Json) -> Any:
-    """`part` with `note` merged into its note for `form`. What in it quotes the content counts for this content only."""
+    """`part` with `note` merged into its note for `form`. What quotes the content counts for it only."""
     if not note:
         return part
     note, extra, quotes = dict(note), note.get("set", {}), {}
