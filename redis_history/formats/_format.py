@@ -113,8 +113,7 @@ class Format:
 
     def tool_use(self, id_: str, name: str, value: Any, note: _notes.Json) -> model.ToolUsePart:
         value = _notes.kept_value(value, note)
-        part: model.ToolUsePart = _notes.noted(model.ToolUsePart(id=id_, name=name, input=value), self.form, note)
-        return part
+        return _notes.noted(model.ToolUsePart(id=id_, name=name, input=value), self.form, note)
 
     def tool_result(
         self, id_: Any, content: Any, note: _notes.Json, *, name: Any = None, is_error: bool = False

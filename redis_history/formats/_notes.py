@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -25,6 +25,7 @@ from redis_history.model import AttachmentPart, Message, Part, TextPart, Unknown
 from redis_history.model.notes import QUOTES, digest_of, is_current
 
 Json = dict[str, Any]
+_Holder = TypeVar("_Holder", bound=msgspec.Struct)  # a part or message
 
 #: How closely the output follows the original. "valid": the original, corrected where the provider's own types reject
 #: it; "original": the exact original; "request": like "valid", without keys that only replies have.
@@ -203,9 +204,12 @@ def note_of(holder: Any, form: str) -> Mapping[str, Any]:
     return {**rest, **found}
 
 
+def _meta_of(holder: Any) -> Mapping[str, Any]:
+    return getattr(holder, "provider_meta", None) or _NOTHING
+
+
 def _kept_note(holder: Any, form: str) -> Mapping[str, Any]:
-    meta = getattr(holder, "provider_meta", None)
-    note = meta.get(form) if meta else None
+    note = _meta_of(holder).get(form)
     return _unpacked(note) if note and isinstance(note, Mapping) else _NOTHING
 
 
@@ -223,7 +227,7 @@ def with_note(form: str, note: Mapping[str, Any]) -> Json | None:
     return {form: {**found, QUOTES: note[QUOTES]} if QUOTES in note else found}
 
 
-def noted(part: Any, form: str, note: Json) -> Any:
+def noted(part: _Holder, form: str, note: Json) -> _Holder:
     """`part` with `note` merged into its note for `form`. What quotes the content counts for it only."""
     if not note:
         return part
@@ -233,17 +237,17 @@ def noted(part: Any, form: str, note: Json) -> Any:
         note["set"] = {key: value for key, value in extra.items() if key not in quoting}
     if "raw" in note.get("arguments", ()):
         quotes["arguments"] = note.pop("arguments")
-    meta = {**(part.provider_meta or {}), **(with_note(form, {**_kept_note(part, form), **note}) or {})}
+    meta = {**_meta_of(part), **(with_note(form, {**_kept_note(part, form), **note}) or {})}
     part = msgspec.structs.replace(part, provider_meta=meta or None)
     return quoted(part, form, quotes) if quotes else part
 
 
-def quoted(holder: Any, form: str, note: Json) -> Any:
+def quoted(holder: _Holder, form: str, note: Json) -> _Holder:
     """A part or message with a further note for `form` that holds only as long as its content is the present one."""
     kept, is_text = stored_value(note)
     before = _kept_note(holder, form)
     quotes = {**before.get(QUOTES, {}), "of": digest_of(holder), **({"json": kept} if is_text else kept)}
-    meta = {**(holder.provider_meta or {}), **(with_note(form, {**before, QUOTES: quotes}) or {})}
+    meta = {**_meta_of(holder), **(with_note(form, {**before, QUOTES: quotes}) or {})}
     return msgspec.structs.replace(holder, provider_meta=meta)
 
 

@@ -83,7 +83,7 @@ class _Mistral(ChatFormat):
                 part = ReasoningPart(text=text, signature=signature, provider_meta=self.meta({"type": "thinking"}))
                 if chunks == [{"type": "text", "text": text}]:
                     return part
-                return quoted(part, self.form, {"chunks": chunks})  # type: ignore[no-any-return]
+                return quoted(part, self.form, {"chunks": chunks})
             case {"type": "image_url", "image_url": str(url)}:
                 return attachment(self.form, "image", url)
             case {"type": "image_url", "image_url": {"url": str(url)}}:

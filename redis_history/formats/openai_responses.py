@@ -297,7 +297,7 @@ class _Responses(Format):
                 if text is None or not isinstance(given, str | None) or not isinstance(signature, str | None):
                     return None
                 part = ReasoningPart(text=text, signature=signature, provider_meta=self.meta({"id": given}))
-                return _notes.quoted(part, self.form, {key: raw.get(key)})  # type: ignore[no-any-return]
+                return _notes.quoted(part, self.form, {key: raw.get(key)})
         return None
 
     def _item(self, part: Part, message: Message, index: int, shape: _notes.Shape) -> _notes.Rendered:

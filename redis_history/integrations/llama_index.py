@@ -324,7 +324,7 @@ def from_llama_index(given: ChatMessage) -> Message:
     with Losses(_FORM, lambda loss: None) as losses:
         if [again.model_dump(mode="json") for again in _built(message, losses)] == [dump]:
             return message
-    return quoted(message, _FORM, dump)  # type: ignore[no-any-return]
+    return quoted(message, _FORM, dump)
 
 
 def _all(messages: Iterable[Message], on_loss: OnLoss | None) -> list[ChatMessage]:
