@@ -12,7 +12,7 @@ from redis_history.formats._blocks import converted
 from redis_history.formats._content import dump_arguments, parse_arguments, text_or_none
 from redis_history.formats._format import Format
 from redis_history.formats._losses import Losses
-from redis_history.formats._sdk_objects import PARSED
+from redis_history.formats._sdk_objects import ADDED, PARSED, Places
 from redis_history.model import Message, Part, Participant, ReasoningPart, Role, ToolResultPart, ToolUsePart
 
 Kind = Literal["user", "agent", "system"]
@@ -22,12 +22,12 @@ class ChatFormat(Format):
     """Converts chat messages. Subclasses say what differs between the providers."""
 
     metadata = ("index", "finish_reason", "parsed", "annotations")
-    sdk_keys: ClassVar[Mapping[str, Collection[str]]] = {"": PARSED, "tool_calls.function": PARSED}
-    reply_keys: ClassVar[Mapping[str, Collection[str]]] = {"content": ("index", "provider_specific_fields")}
-    inside: ClassVar[Mapping[str, Collection[str]]] = {
+    sdk_keys: ClassVar[Places] = {"": PARSED, "tool_calls.function": PARSED}
+    reply_keys: ClassVar[Places] = {"content": ADDED}
+    inside: ClassVar[Places] = {
         # Gemini's compatible API requires its extra_content, with the signatures of calls, in the next request.
-        "tool_calls": ("id", "type", "function", "custom", "extra_content"),
-        "tool_calls.function": ("name", "arguments"),
+        "tool_calls": frozenset(("id", "type", "function", "custom", "extra_content")),
+        "tool_calls.function": frozenset(("name", "arguments")),
     }
     results_apart = True
     #: The types of blocks that a tool message may contain, those that it may contain if this provider wrote it, and
@@ -50,7 +50,8 @@ class ChatFormat(Format):
         """The block for a part of a message of this role; (None, None) for a part that another key carries."""
         if self._reasoning_key(part):
             return None, None
-        return self.hinted(part, self.own_block(part, role, shape), shape)
+        block, lost = self.own_block(part, role, shape)
+        return (block, lost) if block is not None else self.hinted(part, (block, lost), shape)
 
     def own_block(self, part: Part, role: Role, shape: _notes.Shape) -> _notes.Rendered:
         """The block that this provider has for a part in a message of this role."""

@@ -12,7 +12,7 @@ from redis_history.formats import _notes
 from redis_history.formats._content import file_id, split_data_url, text_or_none
 from redis_history.formats._losses import Losses, OnLoss
 from redis_history.formats._pairing import pieces_of
-from redis_history.formats._sdk_objects import without
+from redis_history.formats._sdk_objects import Places, without
 from redis_history.model.quoting import file_hint
 
 
@@ -28,12 +28,12 @@ class Format:
     #: Keys of a request (if the API rejects others), also inside a message, by their places: see `without`. And keys of
     #: a reply that are not content.
     request: ClassVar[Collection[str]] = ()
-    inside: ClassVar[Mapping[str, Collection[str]]] = {}
+    inside: ClassVar[Places] = {}
     metadata: ClassVar[Collection[str]] = ()
     #: Keys by their places that only SDK objects have, which only the original shape restores; and those that only
     #: replies have, which a request leaves out.
-    sdk_keys: ClassVar[Mapping[str, Collection[str]]] = {}
-    reply_keys: ClassVar[Mapping[str, Collection[str]]] = {}
+    sdk_keys: ClassVar[Places] = {}
+    reply_keys: ClassVar[Places] = {}
     #: Keys that the provider's types do not accept as null, and keys that the original decides in every shape, by the
     #: type of the part or the role of the message: see `rebuild`.
     not_null: ClassVar[Mapping[type | str, Collection[str]]] = {}
@@ -97,7 +97,7 @@ class Format:
         item = without(item, self.reply_keys, dropped=dropped)
         if not self.request:
             return item
-        item = without(item, {"": self.request, **self.inside}, only=True, dropped=dropped)
+        item = without(item, {"": frozenset(self.request), **self.inside}, only=True, dropped=dropped)
         return {key: value for key, value in item.items() if value is not None or key == "content"}
 
     def is_empty(self, item: _notes.Json) -> bool:

@@ -191,6 +191,8 @@ def value_of(stored: Any, note: Mapping[str, Any]) -> Any:
 
 def note_of(holder: Any, form: str) -> Mapping[str, Any]:
     """The note of a message or part for `form`, without what quotes former content; {} if there is none."""
+    if not getattr(holder, "provider_meta", None):
+        return _NOTHING
     note = _kept_note(holder, form)
     if QUOTES not in note:
         return note

@@ -5,11 +5,15 @@ SDKs are recognized by what their objects can do (pydantic models), so that none
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 #: What SDKs parse for the caller: a second form of content that is in the message, too.
 PARSED: Final = frozenset(("parsed", "parsed_arguments", "parsed_output"))
+#: What streams and litellm add to blocks and calls.
+ADDED: Final = frozenset(("index", "provider_specific_fields"))
+_VALUES: Final = frozenset((str, int, float, bool, bytes, type(None)))
+Dropped = Callable[[str, Any], None]
 #: Classes of values that mean that a field was not given.
 _NOT_GIVEN: Final = ("Unset", "NotGiven", "Omit")
 
@@ -17,9 +21,17 @@ _NOT_GIVEN: Final = ("Unset", "NotGiven", "Omit")
 def plain(value: Any) -> Any:
     """`value` with dicts in the place of SDK objects, at any depth. Other values stay the same."""
     try:
-        return _plain(value)
+        return value if _has_only_values(value) else _plain(value)
     except RecursionError:  # the message model reports it
         return value
+
+
+def _has_only_values(value: Any) -> bool:
+    """Whether there is nothing to convert, as usual: much faster than building it again."""
+    items = value.values() if type(value) is dict else value if type(value) is list else None
+    if items is None:
+        return type(value) in _VALUES
+    return all(type(item) in _VALUES or _has_only_values(item) for item in items)
 
 
 def _plain(value: Any) -> Any:
@@ -48,31 +60,39 @@ def _dumped(item: Any) -> Any:
     return found
 
 
-def without(
-    item: Any,
-    places: Mapping[str, Collection[str]],
-    *,
-    only: bool = False,
-    dropped: Callable[[str, Any], None] | None = None,
-) -> Any:
-    """`item` without these keys in these places, such as "tool_calls.function" ("" is the item itself); `only`: with no
-    other keys. A place may hold a list. What is changed is copied. `dropped` is called with each key and its value."""
+#: Keys by the places that have them, such as "tool_calls.function" ("" is the message itself).
+Places = Mapping[str, frozenset[str]]
+
+
+def without(item: Any, places: Places, *, only: bool = False, dropped: Dropped | None = None) -> Any:
+    """`item` without these keys in these places; `only`: with no other keys there. A place may hold a list. What is
+    changed is copied. `dropped` is called with each key and its value."""
     for place, keys in places.items():
-        item = _pruned(item, place.split(".") if place else (), keys, only, dropped)
+        if not place:
+            item = _pruned(item, (), keys, only, dropped)
+        elif place in item or place.partition(".")[0] in item:
+            item = _pruned(item, place.split("."), keys, only, dropped)
     return item
 
 
-def _pruned(value: Any, path: Sequence[str], keys: Collection[str], only: bool, dropped: Any) -> Any:
+def _pruned(value: Any, path: Sequence[str], keys: frozenset[str], only: bool, dropped: Dropped | None) -> Any:
     if isinstance(value, list):
-        items = [_pruned(item, path, keys, only, dropped) for item in value]
-        return items if any(new is not old for new, old in zip(items, value, strict=True)) else value
+        items = value
+        for at, item in enumerate(value):
+            found = _pruned(item, path, keys, only, dropped)
+            if found is not item:
+                items = [*items] if items is value else items
+                items[at] = found
+        return items
     if not isinstance(value, dict):
         return value
     if path:
         inner = value.get(path[0])
-        found = _pruned(inner, path[1:], keys, only, dropped)
+        found = inner if isinstance(inner, str | None) else _pruned(inner, path[1:], keys, only, dropped)
         return value if found is inner else {**value, path[0]: found}
+    if value.keys() <= keys if only else keys.isdisjoint(value):
+        return value
     gone = [key for key in value if (key in keys) != only]
     for key in gone if dropped is not None else ():
-        dropped(key, value[key])
-    return {key: item for key, item in value.items() if key not in gone} if gone else value
+        dropped(key, value[key])  # type: ignore[misc] # it is not None here
+    return {key: item for key, item in value.items() if key not in gone}

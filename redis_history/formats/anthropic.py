@@ -18,7 +18,7 @@ import base64
 import binascii
 import itertools
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from msgspec.structs import replace
@@ -35,7 +35,7 @@ from redis_history.formats._content import (
 from redis_history.formats._format import Format
 from redis_history.formats._losses import Losses, OnLoss
 from redis_history.formats._notes import FORMS, Json, Rendered, Shape, content_of, parts_of_content, value_of
-from redis_history.formats._sdk_objects import PARSED, plain
+from redis_history.formats._sdk_objects import ADDED, PARSED, Places, plain
 from redis_history.model import (
     AttachmentPart,
     Message,
@@ -98,11 +98,8 @@ class _Anthropic(Format):
     form = "anthropic"
     roles: ClassVar[Mapping[str, Role]] = {"user": "user", "assistant": "assistant", "system": "system"}
     request: ClassVar[tuple[str, ...]] = ("role", "content")
-    sdk_keys: ClassVar[Mapping[str, Collection[str]]] = {"content": PARSED}
-    reply_keys: ClassVar[Mapping[str, Collection[str]]] = {
-        "content": ("index", "provider_specific_fields"),
-        "content.citations": ("file_id",),
-    }
+    sdk_keys: ClassVar[Places] = {"content": PARSED}
+    reply_keys: ClassVar[Places] = {"content": ADDED, "content.citations": frozenset(("file_id",))}
     metadata = (
         "file_id",
         "index",
@@ -183,7 +180,8 @@ class _Anthropic(Format):
                 own = in_list and isinstance(part, UnknownPart)  # such as tool_addition
                 if not own and not (isinstance(block, Mapping) and block.get("type") == "text"):
                     block, lost = None, "content other than text in a system message"
-            block, lost = self.hinted(part, (block, lost), shape)
+            if block is None:
+                block, lost = self.hinted(part, (block, lost), shape)
             if block is not None and not (_is_blank(block) and self._rejects_blank(part, shape)):
                 out.append(block)
             if losses is not None:
@@ -300,7 +298,7 @@ class _AnthropicSystem(_Anthropic):
 
 def _is_blank(block: Any) -> bool:
     """Whether this is a text without content, which the API rejects."""
-    return isinstance(block, Mapping) and block.get("type") == "text" and not str(block.get("text")).strip()
+    return isinstance(block, dict) and block.get("type") == "text" and not str(block.get("text")).strip()
 
 
 def _is_content_of(kind: str, content: Any) -> bool:

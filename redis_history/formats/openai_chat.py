@@ -18,6 +18,7 @@ from redis_history.formats._chat import ChatFormat, Kind
 from redis_history.formats._content import attachment, data_url, is_image, reference_note, split_data_url
 from redis_history.formats._losses import OnLoss
 from redis_history.formats._notes import Json, Rendered, Shape
+from redis_history.formats._sdk_objects import Places
 from redis_history.model import AttachmentPart, Message, Part, Role, TextPart, UnknownPart
 
 #: The block types that a message of each role may contain.
@@ -60,9 +61,9 @@ class _OpenAI(ChatFormat):
         *("reasoning_details", *reasoning_keys),  # OpenRouter requires its reasoning_details in the next request
     )
     #: The API knows the audio of a reply by its id.
-    sdk_keys: ClassVar[Mapping[str, Collection[str]]] = {
+    sdk_keys: ClassVar[Places] = {
         **ChatFormat.sdk_keys,
-        "audio": ("data", "expires_at", "transcript"),
+        "audio": frozenset(("data", "expires_at", "transcript")),
     }
     in_results = in_own_results = ("text",)
     result_keys = ("role", "tool_call_id", "name", "content")

@@ -16,7 +16,7 @@ So parallel calls stay in one message, as other providers require.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from redis_history.errors import InvalidMessageError
@@ -24,7 +24,7 @@ from redis_history.formats import _content, _notes
 from redis_history.formats._blocks import converted
 from redis_history.formats._format import Format
 from redis_history.formats._losses import Losses, OnLoss
-from redis_history.formats._sdk_objects import PARSED, without
+from redis_history.formats._sdk_objects import ADDED, PARSED, Places, without
 from redis_history.model import (
     AttachmentPart,
     Message,
@@ -41,7 +41,7 @@ from redis_history.model.quoting import file_hint
 _PHASES = ("commentary", "final_answer")
 _IN_RESULTS = ("input_text", "input_image", "input_file")
 #: Keys of items that the API rejects when it gets its items back, and that litellm adds.
-_OF_REPLIES = ("created_by", "provider_specific_fields")
+_OF_REPLIES = frozenset(("created_by", "provider_specific_fields"))
 
 
 def from_openai_responses(items: Iterable[Mapping[str, Any]]) -> list[Message]:
@@ -64,12 +64,8 @@ class _Responses(Format):
     form = "openai_responses"
     roles: ClassVar[Mapping[str, Role]] = {"user": "user", "system": "system", "developer": "system"}
     metadata = ("created_by", "status", "index")
-    sdk_keys: ClassVar[Mapping[str, Collection[str]]] = {"": PARSED, "content": PARSED}
-    reply_keys: ClassVar[Mapping[str, Collection[str]]] = {
-        "": _OF_REPLIES,
-        "content": ("index", "provider_specific_fields"),
-        "output": _OF_REPLIES,
-    }
+    sdk_keys: ClassVar[Places] = {"": PARSED, "content": PARSED}
+    reply_keys: ClassVar[Places] = {"": _OF_REPLIES, "content": ADDED, "output": _OF_REPLIES}
     not_null: ClassVar[Mapping[type | str, tuple[str, ...]]] = {
         ReasoningPart: ("content", "status"),
         ToolUsePart: ("id", "status", "namespace"),
@@ -110,7 +106,7 @@ class _Responses(Format):
     def for_request(self, item: _notes.Json, message_id: str, losses: Losses) -> _notes.Json:
         item = super().for_request(item, message_id, losses)
         if item.get("type") == "custom_tool_call_output":  # the only output whose input type lacks it
-            item = without(item, {"": ("status",)})
+            item = without(item, {"": frozenset(("status",))})
         return item
 
     # Messages

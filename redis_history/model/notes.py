@@ -43,6 +43,8 @@ def is_current(quotes: Any, holder: Any) -> bool:
 
 def without_stale_notes(message: Message) -> Message:
     """The message without notes that quote former content."""
+    if not message.provider_meta and not any(getattr(part, "provider_meta", None) for part in message.parts):
+        return message
     parts = tuple(map(_cleaned, message.parts))
     if any(new is not old for new, old in zip(parts, message.parts, strict=True)):
         message = replace(message, parts=parts)
