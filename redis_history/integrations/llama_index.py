@@ -25,9 +25,10 @@ from redis_history import (
 from redis_history._faces import run_at_once
 from redis_history.errors import MessageNotFoundError, RevisionConflictError
 from redis_history.formats import OnLoss
-from redis_history.formats._content import parsed
+from redis_history.formats._blocks import from_template, templated
+from redis_history.formats._content import parsed, split_data_url
 from redis_history.formats._losses import Losses
-from redis_history.formats._notes import foreign_block, note_of, opaque, plain_text, stored_value, with_note
+from redis_history.formats._notes import foreign_block, note_of, opaque, plain_text, quoted, stored_value
 from redis_history.formats._pairing import pieces_of
 from redis_history.integrations import _extras
 from redis_history.integrations._live import LiveReplies
@@ -331,7 +332,7 @@ def from_llama_index(given: ChatMessage) -> Message:
     with Losses(_FORM, lambda loss: None) as losses:
         if [again.model_dump(mode="json") for again in _built(message, losses)] == [dump]:
             return message
-    return replace(message, provider_meta=with_note(_FORM, dump) or {})
+    return quoted(message, _FORM, dump)
 
 
 def _all(messages: Iterable[Message], on_loss: OnLoss | None) -> list[ChatMessage]:
@@ -343,7 +344,7 @@ def _to_llama_index(message: Message, on_loss: OnLoss | None) -> Sequence[ChatMe
     if role is not None and (text := plain_text(message, _FORM)) is not None:
         return [ChatMessage(role=role, blocks=[TextBlock(text=text)])]
     dump = dict(note_of(message, _FORM))
-    if dump and tuple(_parts(dump)) == message.parts:
+    if "blocks" in dump:
         return [ChatMessage.model_validate(dump)]
     with Losses(_FORM, on_loss) as losses:
         pieces = pieces_of(message, every=True)  # from another framework, or edited
@@ -380,14 +381,7 @@ def _part(block: dict[str, Any]) -> Part:
             return ToolUsePart(
                 id=str(block.get("tool_call_id") or ""), name=name, input=_arguments(block.get("tool_kwargs"))
             )
-        case {"block_type": "image" | "audio" | "video" as kind, "url": str(url)}:
-            mime: Any = block.get(_FILES[kind])
-            mime = mime if isinstance(mime, str) and "/" in mime else None
-            return AttachmentPart(modality=kind, reference=url, mime_type=mime)
-        case {"block_type": "document", "url": str(url)}:
-            mime = block.get("document_mimetype")
-            return AttachmentPart(modality="document", reference=url, name=block.get("title"), mime_type=mime)
-    return opaque(_FORM, block, str(block.get("block_type")))
+    return templated(_FORM, block) or opaque(_FORM, block, str(block.get("block_type")))
 
 
 def _arguments(value: Any) -> Any:
@@ -430,9 +424,15 @@ def _block(part: Part) -> dict[str, Any] | None:
             return {"block_type": "tool_call", "tool_call_id": part.id, "tool_name": part.name, "tool_kwargs": kwargs}
         case UnknownPart():
             return foreign_block(_FORM, part)  # type: ignore[no-any-return]
-        case AttachmentPart(modality=kind, reference=str(url)) if "://" in url:
-            if kind in _FILES:
-                return {"block_type": kind, "url": url}
-            named = {"title": part.name, "document_mimetype": part.mime_type}
-            return {"block_type": "document", "url": url, **named}
+        case AttachmentPart(reference=str(url)):
+            mime, data = split_data_url(url)
+            if (block := from_template(_FORM, part)) is not None:
+                return block  # type: ignore[no-any-return]
+            if data is None and "://" not in url:
+                return None
+            kind = part.modality if part.modality in _FILES else "document"
+            held = {"url": url} if data is None else {"data" if kind == "document" else kind: data}
+            if kind == "document":
+                return {"block_type": kind, **held, "title": part.name, "document_mimetype": part.mime_type or mime}
+            return {"block_type": kind, **held, **({} if data is None else {_FILES[kind]: mime})}
     return None

@@ -29,9 +29,10 @@ from redis_history import (
 from redis_history._faces import run_at_once
 from redis_history.errors import InvalidMessageError
 from redis_history.formats import OnLoss
+from redis_history.formats._blocks import from_template, templated
 from redis_history.formats._content import parsed, split_data_url
 from redis_history.formats._losses import Losses
-from redis_history.formats._notes import foreign_block, note_of, opaque, stored_value, with_note
+from redis_history.formats._notes import foreign_block, note_of, noted, opaque, quoted, stored_value, with_note
 from redis_history.formats._pairing import pieces_of
 from redis_history.integrations import _extras
 from redis_history.integrations._live import LiveReplies
@@ -155,8 +156,14 @@ def search_tool(
 
 
 def from_pydantic_ai(messages: Iterable[ModelMessage]) -> list[Message]:
-    """Convert to messages. A request with parts of the system, the user and a tool becomes one message for each."""
-    messages = list(messages)
+    """Convert to messages. A request with parts of the system, the user and a tool becomes one message for each. The
+    JSON form of a message, as `ModelMessagesTypeAdapter` dumps it, is accepted, too.
+
+    Raises InvalidMessageError for other values.
+    """
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
+        raise InvalidMessageError(f"messages must be a list of messages, not {type(messages).__name__}")
+    messages = [_as_message(given, index) for index, given in enumerate(messages)]
     dumps = ModelMessagesTypeAdapter.dump_python(messages, mode="json")
     for message, dump in zip(messages, dumps, strict=True):
         for part, raw in zip(message.parts, dump["parts"], strict=True):
@@ -215,6 +222,20 @@ def _as_given(item: Any, dump: Any) -> Any:
     return item
 
 
+def _as_message(given: Any, index: int) -> ModelMessage:
+    if isinstance(given, ModelRequest | ModelResponse):
+        return given
+    error: ValueError | None = None
+    if isinstance(given, Mapping):
+        try:
+            return ModelMessagesTypeAdapter.validate_python([given])[0]
+        except ValueError as reason:
+            error = reason
+    raise InvalidMessageError(
+        f"messages[{index}] must be a ModelMessage of Pydantic AI or its JSON form, not {str(given)[:80]!r}"
+    ) from error
+
+
 def _from_dump(dump: dict[str, Any]) -> Iterator[Message]:
     around = {key: value for key, value in dump.items() if key != "parts" and value is not None}
     if around.get("state") == "complete":  # the default
@@ -243,9 +264,8 @@ def _parts(raw: dict[str, Any]) -> Iterator[Part]:
     if kind in ("system-prompt", "text", "user-prompt") and isinstance(content, str):
         yield TextPart(text=content, provider_meta=with_note(_FORM, rest))
     elif kind == "user-prompt":
-        meta = with_note(_FORM, {**rest, "content": content})
         for index, item in enumerate(content or [""]):
-            yield _item(item, meta if index == 0 else {_FORM: {"inside": True}})
+            yield noted(_item(item), _FORM, {"inside": True} if index else {**rest, "list": len(content or ())})
     elif kind == "thinking" and isinstance(content, str):
         signature = raw.get("signature")
         owner = _SIGNED_BY.get(str(raw.get("provider_name")).partition("-")[0])
@@ -256,14 +276,17 @@ def _parts(raw: dict[str, Any]) -> Iterator[Part]:
     elif kind == "tool-call":
         args = raw.get("args")
         value, is_text = stored_value({} if args is None else parsed(args))
+        original: Any = None
         if isinstance(args, str) and (is_text or isinstance(value, str)):
             value, rest["args"] = args, "text"
         elif isinstance(args, str):
-            rest["args"] = "text" if json.dumps(value) == args else {"text": args}
+            rest["args"] = "text"
+            original = None if json.dumps(value) == args else {"args": {"text": args}}
         elif args is None or is_text:
             rest["args"] = "none" if args is None else "parsed"
-        meta = with_note(_FORM, rest)
-        yield ToolUsePart(id=raw["tool_call_id"], name=raw["tool_name"], input=value, provider_meta=meta)
+        own = with_note(_FORM, rest)
+        call = ToolUsePart(id=raw["tool_call_id"], name=raw["tool_name"], input=value, provider_meta=own)
+        yield call if original is None else quoted(call, _FORM, original)
     elif kind == "tool-return" or (kind == "retry-prompt" and raw.get("tool_name")):
         value, is_text = stored_value(content)
         rest |= {"parsed": True} if is_text else {}
@@ -278,25 +301,14 @@ def _parts(raw: dict[str, Any]) -> Iterator[Part]:
         yield opaque(_FORM, raw, kind)
 
 
-def _item(item: Any, meta: dict[str, Any] | None) -> Part:
+def _item(item: Any) -> Part:
+    """The part for an item of a user's prompt. Its note has what else the item has."""
     match item:
         case str():
-            return TextPart(text=item, provider_meta=meta)
-        case {"kind": "image-url" | "audio-url" | "video-url" | "document-url" as kind, "url": str(url)}:
-            modality: Any = kind.removesuffix("-url")
-            return AttachmentPart(
-                modality=modality, reference=url, mime_type=item.get("media_type"), provider_meta=meta
-            )
-        case {"kind": "binary", "data": str(data), "media_type": str(mime)}:
-            plain = data.replace("-", "+").replace("_", "/")
-            found: Any = mime.partition("/")[0]
-            return AttachmentPart(
-                modality=found if found in ("image", "audio", "video") else "document",
-                reference=f"data:{mime};base64,{plain}",
-                mime_type=mime,
-                provider_meta=meta,
-            )
-    return TextPart(text="", provider_meta=meta)  # the first part keeps the original
+            return TextPart(text=item)
+        case {"kind": "text-content", "content": str(text)}:
+            return TextPart(text=text, provider_meta=with_note(_FORM, {"item": {**item, "content": ""}}))
+    return templated(_FORM, item) or TextPart(text="", provider_meta=with_note(_FORM, {"item": item}))
 
 
 def _built(message: Message) -> ModelMessage | None:
@@ -343,9 +355,10 @@ def _to_parts(message: Message, names: Mapping[str, str], losses: Losses) -> Ite
             found, lost = foreign_block(_FORM, part), None
         elif note and not note.get("inside"):
             found, lost = _restored(part, note), None
-            if found is not None and isinstance(items := note.get("content"), list) and items:
+            if found is not None and "list" in note:
                 own = [part, *takewhile(lambda one: note_of(one, _FORM).get("inside"), message.parts[index + 1 :])]
-                found["content"], done = [*_present(items, own)], index + len(own)
+                items = [item for item in map(_present, own) if item is not None]
+                found["content"], done = items if note["list"] or items != [""] else [], index + len(own)
         else:
             found, lost = _converted(part, message.role, names)
         if found is not None and (isinstance(part, UnknownPart) or (found["part_kind"] in _MODEL_PARTS) == from_model):
@@ -355,25 +368,21 @@ def _to_parts(message: Message, names: Mapping[str, str], losses: Losses) -> Ite
         losses.add(message.id, index, lost)
 
 
-def _present(items: list[Any], parts: list[Part]) -> Iterator[Any]:
-    """The items of a user prompt for its parts, which may have been edited or removed since."""
-    left = [*items]
-    for part in parts:
-        meta = getattr(part, "provider_meta", None)
-        at = next((at for at, item in enumerate(left) if _item(item, meta) == part), None)
-        if at is not None:
-            yield left.pop(at)
-        elif isinstance(part, TextPart):
-            yield part.text
-        elif isinstance(part, AttachmentPart) and (item := _file(part)) is not None:
-            yield item
+def _present(part: Part) -> Any:
+    """The item of a user's prompt for its part; None for one that Pydantic AI cannot have."""
+    if isinstance(part, AttachmentPart):
+        return from_template(_FORM, part) or _file(part)
+    item = note_of(part, _FORM).get("item")
+    if not isinstance(part, TextPart) or item is None:
+        return part.text if isinstance(part, TextPart) else None
+    return {**item, "content": part.text} if "content" in item else part.text or item
 
 
 def _restored(part: Part, note: Mapping[str, Any]) -> dict[str, Any] | None:
     """The original part of Pydantic AI, with the current content of `part`."""
-    rest = {key: value for key, value in note.items() if key not in ("args", "parsed")}
+    rest = {key: value for key, value in note.items() if key not in ("args", "parsed", "list", "item", "template")}
     match part:
-        case TextPart() if "content" not in note:
+        case TextPart() if "list" not in note:
             return {**rest, "content": part.text}
         case TextPart() | AttachmentPart():
             return rest

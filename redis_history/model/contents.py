@@ -70,6 +70,7 @@ _BLOCKS: Final[Mapping[str, tuple[Media, tuple[str, ...]]]] = {
     "file-id": ("file", ("fileId",)),
     "media": ("file", ("data", "url")),
     "binary": ("file", ("data", "url", "id")),
+    "uri": ("file", ("uri",)),
     "container_upload": ("file", ("file_id",)),
 }
 #: Blocks that only their provider can read.

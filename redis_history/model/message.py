@@ -124,6 +124,7 @@ class Metadata(TypedDict, total=False):
     platform_message_id: str
     mentions: list[str]
     is_summary: bool
+    pinned: bool
 
 
 class _Checked(msgspec.StructMeta):
@@ -148,10 +149,11 @@ class Message(OpenStruct, frozen=True, kw_only=True, metaclass=_Checked):
     - `timestamp`: a datetime (naive means UTC), an ISO 8601 string or seconds since 1970, from 1684 to 2255, to the
       microsecond. None: the server stamps the message when it is appended.
     - `metadata`: a dict of JSON values. These keys have a meaning: `channel_type`, `channel_name`, `channel_id`,
-      `thread_id`, `platform_message_id`, `mentions` (a list of participant ids), `is_summary`.
+      `thread_id`, `platform_message_id`, `mentions` (a list of participant ids), `is_summary`, and `pinned`: True keeps
+      the message from compaction, caps and plugins; see `store.pin`.
     - `trace_id`: text. `provider_meta`: a dict, opaque and preserved.
-    - `status`: "complete", "streaming" while `store.stream` writes it, or "interrupted" if that did not come to its
-      end.
+    - `status`: "complete", "streaming" while `store.stream` writes it, "interrupted" if that did not come to its end,
+      or "stopped" if its run was stopped.
     - `sequence`: the arrival number within the conversation, from 1. The store sets it.
     - `extra`: the fields that a newer version stored, by name; kept unchanged.
 
