@@ -33,6 +33,7 @@ from redis_history.web._events import frame
 from redis_history.web._http import HEADERS, ApiRequest, EndSignals, EventStream, Refused, answer, bad_input, failure
 from redis_history.web._hub import Hub
 from redis_history.web._openapi import document
+from redis_history.web._rights import ReadRights
 from redis_history.web.access import Action, Authorize, Guarded, SignedIn, allow_all, holder
 
 _logger = logging.getLogger("redis_history")
@@ -42,8 +43,6 @@ STATIC: Final = Path(__file__).parent / "static"
 _OPENING: Final = b"retry: 2000\n: open\n\n"
 #: Seconds after SIGINT or SIGTERM without new streams: browsers reconnect immediately, which would delay the shutdown.
 _ENDING: Final = 5.0
-#: Read rights of one client that are cached.
-_MAX_CACHED: Final = 10_000
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -124,22 +123,11 @@ class LiveView(Guarded):
         self._closed = True
         await self._hub.aclose()
 
-    def read_rights(self, request: Request) -> Callable[[str], Awaitable[bool]]:
-        """A function that returns whether the client may read a conversation, and caches its answers for a while."""
-        cache: dict[str, tuple[bool, float]] = {}  # with the time when the answer expires
-
-        async def may_read(conversation_id: str) -> bool:
-            if self.open_to_all:
-                return True
-            allowed, expires = cache.get(conversation_id, (False, 0.0))
-            if expires <= time.monotonic():
-                while len(cache) >= _MAX_CACHED:
-                    del cache[next(iter(cache))]
-                allowed = await self.allows(request, conversation_id, "read")
-                cache[conversation_id] = allowed, time.monotonic() + self.limits.reauthorize
-            return allowed
-
-        return may_read
+    def read_rights(self, request: Request) -> ReadRights:
+        """What the client may read. Answers are cached for a while."""
+        if self.open_to_all:
+            return ReadRights(self.store, None)
+        return ReadRights(self.store, lambda name: self.allows(request, name, "read"), self.limits.reauthorize)
 
     async def _serve_api(self, scope: Scope, receive: Receive, send: Send) -> None:
         http = Request(scope, receive)
@@ -192,7 +180,7 @@ class LiveView(Guarded):
         else:
             cursor, reset = await self._first_cursor(request, name)
             opening += reset
-            chunks = self._hub.follow(name, cursor)
+            chunks = self._hub.follow(name, cursor, self.read_rights(http))
         if self._closed or time.monotonic() - self._signaled < _ENDING:
             raise Refused(503, "ending", "the live view is ending", {"Retry-After": "5"})
         client = http.client.host if http.client else ""

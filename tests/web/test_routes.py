@@ -71,9 +71,10 @@ async def test_authorize_is_asked_for_every_conversation(store: Any, kind: str) 
     authorize: Any = {"plain": rights, "async": slowly, "object": Later()}[kind]
     async with client_of(store, authorize=authorize, read_only=False) as web:
         listed = (await web.get("v1/conversations", params={"limit": 1})).json()
-        assert ([one["id"] for one in listed["conversations"]], listed["next"]) == (["mine too"], "1")
-        listed = (await web.get("v1/conversations", params={"limit": 1, "cursor": "1"})).json()
-        assert ([one["id"] for one in listed["conversations"]], listed["total"]) == (["mine"], None)
+        assert [one["id"] for one in listed["conversations"]] == ["mine too"]
+        listed = (await web.get("v1/conversations", params={"limit": 1, "cursor": listed["next"]})).json()
+        assert [one["id"] for one in listed["conversations"]] == ["mine"]
+        assert (listed["next"], listed["total"]) == (None, None)
         hits = (await web.get("v1/search", params={"q": "suitcase", "limit": 2})).json()["hits"]
         assert {hit["conversation"] for hit in hits} == {"mine", "mine too"}
         for path in (*(at("yours", *what) for what in READS), "v1/search?conversation=yours&q=x", at("nobody")):
