@@ -8,6 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final, Literal, TypeVar
+from urllib.parse import unquote
 from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
@@ -123,7 +124,7 @@ class ChatEndpoints(Guarded):
         """A route for Starlette or FastAPI at this path, such as "/api/chat". Unlike `Mount`, it answers `POST` at the
         path itself, without a redirect."""
         check_text(path, "path")
-        return _Route(self, "/" + path.strip("/"))
+        return _Route(self, f"/{path.strip('/')}".rstrip("/"))
 
     async def aclose(self) -> None:
         """End streams immediately, so that clients reconnect to another process, and answers within 5 seconds."""
@@ -429,8 +430,8 @@ class _Route(BaseRoute):
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         root = scope.get("root_path", "")
-        path = scope["path"].removeprefix(root) if scope["type"] == "http" else ""
-        if path != self.path and not path.startswith(f"{self.path}/"):
+        path = unquote(path_of(scope).decode("ascii", "replace")) if scope["type"] == "http" else ""
+        if not f"{path}/".startswith(f"{self.path}/"):
             return Match.NONE, {}
         return Match.FULL, {"root_path": root + self.path, "app_root_path": scope.get("app_root_path", root)}
 

@@ -13,7 +13,7 @@ from contextlib import aclosing, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Final, NamedTuple
-from urllib.parse import quote, unquote_to_bytes
+from urllib.parse import quote, unquote, unquote_to_bytes
 
 from msgspec import Struct
 from starlette.exceptions import HTTPException
@@ -111,6 +111,9 @@ class LiveView(Guarded):
         if scope["type"] == "http" and (path_of(scope) + b"/").startswith(b"/v1/"):
             await self._serve_api(scope, receive, _http.with_headers(send, HEADERS))
         else:  # a browser revalidates its copy each time
+            if scope["type"] == "http":  # in the form in which routers of Starlette find what is below a mount point
+                path = unquote(path_of(scope).decode("ascii", "replace"))
+                scope = {**scope, "path": scope.get("root_path", "") + path}
             await self._pages(scope, receive, _http.with_headers(send, HEADERS | {"cache-control": "no-cache"}))
 
     @cached_property
@@ -308,26 +311,34 @@ _PATTERNS: Final = {
 
 
 def path_of(scope: Scope) -> bytes:
-    """The path below the mount point, still percent-encoded: an id may contain a slash."""
-    path = bytes(scope.get("raw_path") or quote(scope["path"]).encode()).partition(b"?")[0]
-    mount = scope.get("root_path", "").strip("/")
-    return b"/" + b"/".join(path.split(b"/")[mount.count("/") + 2 if mount else 1 :])
+    """The path below the mount point, still percent-encoded: an id may contain a slash.
+
+    A proxy may pass the path with the `root_path` of the application (as ASGI says, and `uvicorn --root-path` sends it)
+    or without it (as `FastAPI(root_path=…)` expects it). Below a mount, both have the path of the mount.
+    """
+    path, root = scope["path"], scope.get("root_path", "")
+    raw = bytes(scope.get("raw_path") or quote(path).encode()).partition(b"?")[0]
+    whole = unquote(raw.decode("ascii", "replace"))
+    segments = raw.split(b"/")
+    if whole != path and whole.endswith(path):  # a middleware has taken something off the path alone
+        segments = segments[whole.removesuffix(path).count("/") :]
+    mounted = root.removeprefix(scope.get("app_root_path", root))
+    below = next((one for one in (root, mounted) if one and f"{path}/".startswith(f"{one}/")), "")
+    return b"/" + b"/".join(segments[below.count("/") + 1 :])
 
 
 def path_id(segment: bytes) -> str:
-    """An id of a path: percent-encoded, or "~" and the id in base64url, for ids that the tools on the way change, such
-    as ".."."""
-    if not segment:
+    """An id of a path: percent-encoded, or "=" and the id in base64url, for ids that the tools on the way change, such
+    as "..". Unlike "~", a "=" in an id is percent-encoded by every client, and decoded by no proxy."""
+    if not segment.removeprefix(b"=").rstrip(b"="):
         raise bad_input("an id in the path is empty")
     try:
-        if segment.startswith(b"~"):
+        if segment.startswith(b"="):
             data = segment[1:].rstrip(b"=")
-            if not data:
-                raise bad_input("an id in the path is empty")
             return base64.b64decode(data + b"=" * (-len(data) % 4), b"-_", validate=True).decode()
         return unquote_to_bytes(segment).decode()
     except ValueError as error:
-        raise bad_input('an id in the path must be percent-encoded UTF-8, or "~" and base64url') from error
+        raise bad_input('an id in the path must be percent-encoded UTF-8, or "=" and base64url') from error
 
 
 async def _index(request: Request) -> Response:
