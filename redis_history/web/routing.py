@@ -8,7 +8,7 @@ import logging
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing, suppress
 from functools import cached_property
 from pathlib import Path
@@ -21,16 +21,16 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route, Router
 from starlette.staticfiles import StaticFiles
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._validation import check_integer, check_seconds
 from redis_history.errors import InvalidCursorError, RedisHistoryError
 from redis_history.events import Cursor
 from redis_history.integrations._extras import check_store
-from redis_history.web import _endpoints, _http
+from redis_history.web import _endpoints
 from redis_history.web._events import frame
-from redis_history.web._http import HEADERS, ApiRequest, EndSignals, EventStream, Refused, answer, bad_input, failure
+from redis_history.web._http import ApiRequest, EndSignals, EventStream, Refused, answer, bad_input
 from redis_history.web._hub import Hub
 from redis_history.web._openapi import document
 from redis_history.web._rights import ReadRights
@@ -75,7 +75,9 @@ class LiveView(Guarded):
     `Action`. It is called for every request, for every conversation in a list, and regularly during a stream.
     `allow_all` allows everything. `read_only=False` enables changes of conversations. `participant(request)` returns
     the signed-in user, the author of appended messages. `page=False` serves no page and no static files. `address`:
-    the address of the store to show on the page. `limits`: see `Limits`.
+    the address of the store to show on the page. `limits`: see `Limits`. `origins`: the origins of pages elsewhere that
+    may use the HTTP interface, such as "https://app.example.com". `hosts`: the host names of the application. Requests
+    that name others are rejected; without `hosts`, none are, unless `allow_all` lets everyone in.
 
     Streams end with `aclose`, and when the process gets SIGINT or SIGTERM. Pass `lifespan` to the application, or use
     `async with` in its lifespan; otherwise open streams delay servers that stop without a signal.
@@ -83,6 +85,8 @@ class LiveView(Guarded):
     The caller closes the store. Raises ConfigurationError for a HistoryStore, which would block the event loop, for
     any other store than an AsyncHistoryStore, and for an `authorize` or `participant` that is not callable.
     """
+
+    place = "the live view"
 
     def __init__(
         self,
@@ -94,9 +98,11 @@ class LiveView(Guarded):
         page: bool = True,
         address: str | None = None,
         limits: Limits | None = None,
+        origins: Iterable[str] = (),
+        hosts: Iterable[str] = (),
     ) -> None:
         check_store(store, "LiveView", AsyncHistoryStore)
-        super().__init__(authorize, participant)
+        super().__init__(authorize, participant, origins, hosts)
         self.store, self.read_only, self.address = store, read_only, address
         self.limits = limits or Limits()
         #: Whether the answer of `authorize` does not depend on the conversation.
@@ -108,13 +114,22 @@ class LiveView(Guarded):
         self._page = page
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and (path_of(scope) + b"/").startswith(b"/v1/"):
-            await self._serve_api(scope, receive, _http.with_headers(send, HEADERS))
-        else:  # a browser revalidates its copy each time
-            if scope["type"] == "http":  # in the form in which routers of Starlette find what is below a mount point
-                path = unquote(path_of(scope).decode("ascii", "replace"))
-                scope = {**scope, "path": scope.get("root_path", "") + path}
-            await self._pages(scope, receive, _http.with_headers(send, HEADERS | {"cache-control": "no-cache"}))
+        if scope["type"] != "http":
+            await self._pages(scope, receive, send)
+            return
+        http = Request(scope, receive)
+        if (path_of(scope) + b"/").startswith(b"/v1/"):
+            await self._serve_api(http, self.protected(http, send))
+            return
+        # A browser revalidates its copy of a page each time.
+        send = self.protected(http, send, **{"cache-control": "no-cache"})
+        try:
+            response: ASGIApp = self.preflight(http) or self._pages
+        except Refused as refused:
+            response = refused.response
+        # In the form in which routers of Starlette find what is below a mount point.
+        path = unquote(path_of(scope).decode("ascii", "replace"))
+        await response({**scope, "path": scope.get("root_path", "") + path}, receive, send)
 
     @cached_property
     def _pages(self) -> Router:
@@ -132,17 +147,16 @@ class LiveView(Guarded):
             return ReadRights(self.store, None)
         return ReadRights(self.store, lambda name: self.allows(request, name, "read"), self.limits.reauthorize)
 
-    async def _serve_api(self, scope: Scope, receive: Receive, send: Send) -> None:
-        http = Request(scope, receive)
+    async def _serve_api(self, http: Request, send: Send) -> None:
         try:
-            response = await self._answer(http)
+            response = self.preflight(http) or await self._answer(http)
         except ClientDisconnect:
             raise
         except Exception as error:
-            if isinstance(error, HTTPException) and "app" in scope:
-                raise  # of `authorize`: the application answers it
-            response = failure(error)
-        await response(scope, receive, send)
+            if isinstance(error, HTTPException) and "app" in http.scope and not self._callers.is_named(http):
+                raise  # of `authorize`: the application answers it, but without headers for pages elsewhere
+            response = self.failure(error)
+        await response(http.scope, http.receive, send)
 
     async def _answer(self, http: Request) -> Response:
         path = path_of(http.scope)

@@ -89,7 +89,7 @@ DEPLOYMENTS: dict[str, tuple[Any, dict[str, Any], str]] = {
 
 @pytest.mark.filterwarnings("ignore:The `root_path` parameter")  # it is still in use
 @pytest.mark.parametrize("deployment", DEPLOYMENTS)
-@pytest.mark.parametrize("protocol", ["ai-sdk", "ag-ui"])
+@pytest.mark.parametrize("protocol", ["ai-sdk", pytest.param("ag-ui", marks=pytest.mark.full)])
 async def test_chat_and_view_behind_a_proxy(store: AsyncHistoryStore, deployment: str, protocol: Any) -> None:
     make, options, before = DEPLOYMENTS[deployment]
     chat = ChatEndpoints(store, speaker(store), authorize=allow_all, protocol=protocol)
