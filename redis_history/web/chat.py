@@ -74,8 +74,7 @@ class ChatEndpoints(Guarded):
     the messages, whose id becomes the owner (`user_id`) of a new chat. `agent_name`: of the runs. `busy`: what happens
     to a message while an answer is being written: "queue" answers it afterwards, if that ends within `wait` seconds;
     "refuse" rejects it with status 409. `origins`: the origins of front ends that are served elsewhere, such as
-    "https://app.example.com". `hosts`: the host names of the application. Requests that name others are rejected;
-    without `hosts`, none are, unless `allow_all` lets everyone in.
+    "https://app.example.com". `hosts`: the host names of the application, as for `LiveView`.
 
     When the application stops, its streams are cut immediately, so that clients reconnect to another process. Answers
     that it writes have 5 seconds to end; then they are interrupted, and can be asked for again. Pass `lifespan` to the

@@ -18,13 +18,13 @@ from urllib.parse import quote, unquote, unquote_to_bytes
 from msgspec import Struct
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route, Router
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from redis_history._async.store import AsyncHistoryStore
-from redis_history._validation import check_integer, check_seconds
+from redis_history._validation import check_integer, check_seconds, check_text
 from redis_history.errors import InvalidCursorError, RedisHistoryError
 from redis_history.events import Cursor
 from redis_history.integrations._extras import check_store
@@ -75,9 +75,13 @@ class LiveView(Guarded):
     `Action`. It is called for every request, for every conversation in a list, and regularly during a stream.
     `allow_all` allows everything. `read_only=False` enables changes of conversations. `participant(request)` returns
     the signed-in user, the author of appended messages. `page=False` serves no page and no static files. `address`:
-    the address of the store to show on the page. `limits`: see `Limits`. `origins`: the origins of pages elsewhere that
-    may use the HTTP interface, such as "https://app.example.com". `hosts`: the host names of the application. Requests
-    that name others are rejected; without `hosts`, none are, unless `allow_all` lets everyone in.
+    the address of the store to show on the page. `limits`: see `Limits`. `sign_in`: the address to which visitors are
+    sent who open the page without the right "list".
+
+    `origins`: the origins of pages elsewhere that may use the HTTP interface, such as "https://app.example.com".
+    `hosts`: the host names of the application, such as "history.example.com" or "*.example.com". Requests that name
+    others are rejected. localhost and IP addresses are always accepted; without `hosts`, all names are, or with
+    `allow_all`, those without a dot, which nobody outside can own.
 
     Streams end with `aclose`, and when the process gets SIGINT or SIGTERM. Pass `lifespan` to the application, or use
     `async with` in its lifespan; otherwise open streams delay servers that stop without a signal.
@@ -100,8 +104,10 @@ class LiveView(Guarded):
         limits: Limits | None = None,
         origins: Iterable[str] = (),
         hosts: Iterable[str] = (),
+        sign_in: str | None = None,
     ) -> None:
         check_store(store, "LiveView", AsyncHistoryStore)
+        check_text(sign_in, "sign_in", optional=True)
         super().__init__(authorize, participant, origins, hosts)
         self.store, self.read_only, self.address = store, read_only, address
         self.limits = limits or Limits()
@@ -111,7 +117,7 @@ class LiveView(Guarded):
         self._streams: Counter[str] = Counter()  # the number of open streams of each client address
         self._signaled = -_ENDING  # the time of the last SIGINT or SIGTERM
         self._signals = EndSignals(self._end_streams)
-        self._page = page
+        self._page, self._sign_in = page, sign_in
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -133,8 +139,13 @@ class LiveView(Guarded):
 
     @cached_property
     def _pages(self) -> Router:
-        routes = [Route("/", _index, methods=["GET"]), Mount("/static", StaticFiles(directory=STATIC))]
+        routes = [Route("/", self._index, methods=["GET"]), Mount("/static", StaticFiles(directory=STATIC))]
         return Router(routes if self._page else [], lifespan=self.lifespan)
+
+    async def _index(self, request: Request) -> Response:
+        if self._sign_in is not None and not await self.allows(request, None, "list"):
+            return RedirectResponse(self._sign_in, 303)
+        return FileResponse(STATIC / "index.html", media_type="text/html")
 
     async def aclose(self) -> None:
         """End all streams, and reject new ones. Other requests are still answered."""
@@ -353,7 +364,3 @@ def path_id(segment: bytes) -> str:
         return unquote_to_bytes(segment).decode()
     except ValueError as error:
         raise bad_input('an id in the path must be percent-encoded UTF-8, or "=" and base64url') from error
-
-
-async def _index(request: Request) -> Response:
-    return FileResponse(STATIC / "index.html", media_type="text/html")
