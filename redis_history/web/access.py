@@ -89,13 +89,16 @@ class Guarded(ABC):
         """Whether `authorize` allows the action."""
         return await call(self._authorize, request, conversation_id, action) is True
 
-    async def check(self, request: Request, conversation_id: str | None, action: Action) -> None:
-        """Raises Refused for an action that is not allowed, or that a page of another origin asks for."""
+    async def check(self, request: Request, conversation_id: str | None, *actions: Action) -> None:
+        """Raises Refused unless one of the actions is allowed, and for a change that a page of another origin asks
+        for."""
         if conversation_id is not None:
             check_conversation_id(conversation_id)
         self._callers.check_origin(request)
-        if not await self.allows(request, conversation_id, action):
-            raise Refused(403, "forbidden", f"this request needs the right {action!r}")
+        for action in actions:
+            if await self.allows(request, conversation_id, action):
+                return
+        raise Refused(403, "forbidden", f"this request needs the right {' or '.join(map(repr, actions))}")
 
     async def signed_in(self, request: Request) -> Participant | None:
         """The signed-in user, as the author of messages that this request appends."""

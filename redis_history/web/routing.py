@@ -183,20 +183,22 @@ class LiveView(Guarded):
         raise Refused(404, "not_found", "there is no such path; see v1 in the documentation of the HTTP interface")
 
     async def _check(self, endpoint: Endpoint, http: Request, path: dict[str, str]) -> ApiRequest:
-        """The parsed and authorized request to an endpoint. Raises Refused."""
+        """The parsed and authorized request to an endpoint. Rights are asked before the body is read. Raises
+        Refused."""
         request = ApiRequest(http, path)
-        right = endpoint.right
-        if endpoint.fields is not None:
-            if self.read_only:
-                raise Refused(403, "read_only", "this view is read-only")
-            if http.method != "DELETE" or "content-type" in http.headers:
-                await request.read_body()
-            if request.body.keys() & set(endpoint.as_fields):
-                right = "append_as"
-        request.check_names(endpoint.parameters, (*(endpoint.fields or ()), *endpoint.as_fields))
-        if right == "list" and request.conversation_id is not None:
+        if endpoint.fields is not None and self.read_only:
+            raise Refused(403, "read_only", "this view is read-only")
+        name, right = request.conversation_id, endpoint.right
+        if right == "list" and name is not None:
             right = "read"
-        await self.check(http, request.conversation_id, right)
+        # Which of two rights is needed depends on the body. It is read for somebody who has one of them.
+        await self.check(http, name, right, *(("append_as",) if endpoint.as_fields else ()))
+        if endpoint.fields is not None and (http.method != "DELETE" or "content-type" in http.headers):
+            await request.read_body()
+        request.check_names(endpoint.parameters, (*(endpoint.fields or ()), *endpoint.as_fields))
+        if endpoint.as_fields:
+            as_another = bool(request.body.keys() & set(endpoint.as_fields))
+            await self.check(http, name, "append_as" if as_another else right)
         return request
 
     async def events(self, request: ApiRequest) -> Response:

@@ -182,3 +182,20 @@ async def test_the_matrix_of_a_chat(protocol: Any, requests: list[Asked], count:
         return ChatEndpoints(store, speaker(store), authorize=authorize, protocol=protocol)
 
     assert await tried(requests, make) == count
+
+
+@pytest.mark.proves("bounded-requests")
+@pytest.mark.parametrize("path", [f"{C}/messages", f"{C}/stop", f"{C}/fork"])
+async def test_no_body_is_read_for_somebody_without_a_right(path: str) -> None:
+    async def body() -> AsyncIterator[bytes]:
+        pytest.fail("the body was read")
+        yield b""
+
+    async with (
+        filled_store() as store,
+        LiveView(store, authorize=lambda *_: False, read_only=False) as view,
+        client(view, headers={}) as web,
+    ):
+        headers = {"Content-Type": "application/json"}
+        refused = await web.post(path.format(c="own"), content=body(), headers=headers)
+        assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
