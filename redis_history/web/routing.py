@@ -179,7 +179,13 @@ class LiveView(Guarded):
                 allowed = sorted({*endpoints, *(["HEAD"] if "GET" in endpoints else [])})
                 raise Refused(405, "method_not_allowed", "not a method of this path", {"Allow": ", ".join(allowed)})
             ids = {name: path_id(segment) for name, segment in found.groupdict().items()}
-            return await endpoint.run(self, await self._check(endpoint, http, ids))
+            request = await self._check(endpoint, http, ids)
+            response = await endpoint.run(self, request)
+            reads = endpoint.fields is None and not isinstance(response, EventStream)
+            if reads and request.conversation_id is not None and not self.open_to_all:
+                # Between the first question and the read, another user may have created the conversation.
+                await self.check(http, request.conversation_id, "read")
+            return response
         raise Refused(404, "not_found", "there is no such path; see v1 in the documentation of the HTTP interface")
 
     async def _check(self, endpoint: Endpoint, http: Request, path: dict[str, str]) -> ApiRequest:

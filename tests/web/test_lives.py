@@ -147,6 +147,28 @@ async def test_what_was_read_before_a_question_is_not_shown_for_its_answer(store
 
 
 @pytest.mark.proves("authorize")
+@pytest.mark.parametrize("what", ["", "/messages", "/messages/m", "/run", "search"])
+async def test_a_conversation_that_another_user_creates_after_a_question_is_not_shown(store: Any, what: str) -> None:
+    path = "v1/search?q=secret&conversation=c" if what == "search" else f"v1/conversations/c{what}"
+    rights = Owners(store)
+
+    async def authorize(request: Request, conversation_id: str | None, action: Action) -> bool:
+        allowed = await rights(request, conversation_id, action)
+        if await store.get_conversation("c") is None:
+            await store.create_conversation(Conversation("c", user_id="ann", title="ann's secret"))
+            await store.append("c", user("ann's secret", id="m"))
+        return allowed
+
+    async with client(
+        mounted(store, authorize=authorize), headers={"x-user": "bob"}, base_url="http://localhost/history/"
+    ) as web:
+        answered = await web.get(path)
+        assert (answered.status_code, answered.json()["code"]) == (403, "forbidden")
+        shown = await web.get(path, headers={"x-user": "ann"})
+        assert shown.status_code == 200
+
+
+@pytest.mark.proves("authorize")
 async def test_pages_of_the_list_tell_nothing_of_hidden_conversations(store: Any) -> None:
     async def read(params: Any) -> Any:
         return (await web.get("v1/conversations", params=params)).json()
