@@ -24,7 +24,7 @@
     ├── RunStopped                              somebody asked this run to stop
     ├── SummaryError                            a summarizer returned no usable text
     ├── CapabilityError                         this server or backend cannot do it
-    ├── EventLoopError (also a RuntimeError)    an asynchronous store is used in a second event loop
+    ├── EventLoopError (also a RuntimeError)    an asynchronous store is used in a second loop, or under trio
     ├── MissingExtraError (also an ImportError) a required package is not installed
     └── BackendError                            the backend failed
         ├── BackendUnavailableError             no answer within the deadline
@@ -187,8 +187,9 @@ class CapabilityError(RedisHistoryError):
 
 
 class EventLoopError(RedisHistoryError, RuntimeError):
-    """An asynchronous store or subscription is used in a second event loop. It belongs to the loop that used it first.
-    Create a store for each loop, or share a HistoryStore between threads."""
+    """An asynchronous store or subscription is used in a second event loop, or without one of asyncio, such as under
+    trio. It belongs to the loop that used it first. Create a store for each loop, or share a HistoryStore between
+    threads."""
 
 
 class MissingExtraError(RedisHistoryError, ImportError):

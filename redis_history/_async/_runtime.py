@@ -22,7 +22,6 @@ Work = Callable[[], Coroutine[Any, Any, None]]
 
 Lock = asyncio.Lock
 sleep = asyncio.sleep
-in_thread = asyncio.to_thread
 
 #: Seconds to wait for a cancelled summarizer.
 _CANCEL_SECONDS: Final = 1.0
@@ -30,6 +29,22 @@ _CANCEL_SECONDS: Final = 1.0
 
 #: Concurrent calls to one server; more wait, because the server runs one at a time.
 _MAX_CONCURRENT_CALLS: Final = 64
+
+
+def _running_loop() -> asyncio.AbstractEventLoop:
+    """Raises EventLoopError without one, instead of a RuntimeError that names nothing of this package."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError as error:
+        raise EventLoopError(
+            "an AsyncHistoryStore needs a running event loop of asyncio or uvloop, and there is none, as under trio: "
+            "there, use a HistoryStore in a thread, such as trio.to_thread.run_sync(store.get, conversation_id)"
+        ) from error
+
+
+async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
+    _running_loop()
+    return await asyncio.to_thread(function, *arguments)
 
 
 def turns() -> asyncio.Semaphore:
@@ -88,7 +103,7 @@ class Owner:
 
     def check(self) -> None:
         """Raises EventLoopError in another event loop, and StoreClosedError in a forked child."""
-        loop, process = asyncio.get_running_loop(), os.getpid()
+        loop, process = _running_loop(), os.getpid()
         if loop is self._loop and process == self._process:
             return
         if self._loop is None:
@@ -317,7 +332,7 @@ async def completed(work: Work) -> None:
 
 async def wait_for_unfinished(unfinished: set[Any]) -> None:
     """Return when all tasks of this loop in `unfinished` have ended."""
-    loop = asyncio.get_running_loop()
+    loop = _running_loop()
     while tasks := [task for task in list(unfinished) if task.get_loop() is loop]:
         await asyncio.wait(tasks)
 

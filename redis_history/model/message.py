@@ -236,10 +236,28 @@ def _check(message: Message) -> None:
         force_setattr(message, "parts", _parts(parts))
     if message.timestamp is not None:
         force_setattr(message, "timestamp", from_microseconds(to_microseconds(cast(Instant, message.timestamp))))
-    if type(message.sources) is not tuple:
-        if not isinstance(message.sources, Iterable):
-            _refuse(message.sources, "sources", "a list of Source")
-        force_setattr(message, "sources", tuple(message.sources))
+    if message.sources != ():
+        _check_sources(message)
+    if message.participant is not None and not isinstance(message.participant, Participant):
+        _refuse(message.participant, "participant", 'None or a Participant, such as Participant("user", "ann")')
+    if not isinstance(message.metadata, dict):
+        _refuse(message.metadata, "metadata", "a dict")
+    if not isinstance(message.provider_meta, dict):
+        _refuse(message.provider_meta, "provider_meta", "a dict")
+    if message.trace_id is not None and not isinstance(message.trace_id, str):
+        _refuse(message.trace_id, "trace_id", "None or a str")
+    if message.extra is not None and not isinstance(message.extra, dict):
+        _refuse(message.extra, "extra", "None or a dict")
+
+
+def _check_sources(message: Message) -> None:
+    if isinstance(message.sources, str | Mapping) or not isinstance(message.sources, Iterable):
+        _refuse(message.sources, "sources", "a list of Source")
+    sources = tuple(message.sources)
+    for one in sources:
+        if not isinstance(one, Source):
+            _refuse(one, "sources", "a list of Source, each")
+    force_setattr(message, "sources", sources)
 
 
 def _refuse(value: object, name: str, rule: str) -> NoReturn:
