@@ -24,7 +24,7 @@
     ├── RunStopped                              somebody asked this run to stop
     ├── SummaryError                            a summarizer returned no usable text
     ├── CapabilityError                         this server or backend cannot do it
-    ├── EventLoopError (also a RuntimeError)    an asynchronous store is used in a second event loop
+    ├── EventLoopError (also a RuntimeError)    an asynchronous store is used in a second loop, or under trio
     ├── MissingExtraError (also an ImportError) a required package is not installed
     └── BackendError                            the backend failed
         ├── BackendUnavailableError             no answer within the deadline
@@ -83,7 +83,7 @@ class InvalidTimestampError(InvalidMessageError):
 
 class MessageTooLargeError(InvalidMessageError):
     """A message has more than 4,000,000 bytes, 100 levels or 100,000 values. Store large content elsewhere, and refer
-    to it by an attachment."""
+    to it by an attachment. Adapters of frameworks store the rest of such a message."""
 
 
 class BatchTooLargeError(InvalidInputError):
@@ -187,8 +187,9 @@ class CapabilityError(RedisHistoryError):
 
 
 class EventLoopError(RedisHistoryError, RuntimeError):
-    """An asynchronous store or subscription is used in a second event loop. It belongs to the loop that used it first.
-    Create a store for each loop, or share a HistoryStore between threads."""
+    """An asynchronous store or subscription is used in a second event loop, or without one of asyncio, such as under
+    trio. It belongs to the loop that used it first. Create a store for each loop, or share a HistoryStore between
+    threads."""
 
 
 class MissingExtraError(RedisHistoryError, ImportError):

@@ -21,10 +21,11 @@ from redis_history.operations.options import Embedder
 from redis_history.prompt import Addressed, AddressedReason, AssembledPrompt, LeftOut, LeftOutReason, PromptReport
 from redis_history.retry import RetryDetails
 from redis_history.search.hits import Highlight, Reindexed, SearchHits
-from redis_history.tokens import tiktoken_counter
+from redis_history.tokens import MEDIA_TOKENS, tiktoken_counter
 from redis_history.tools import AsyncConversationSearchTool, ConversationSearchTool
 
 __all__ = [
+    "MEDIA_TOKENS",
     "Addressed",
     "AddressedReason",
     "Appended",

@@ -9,18 +9,18 @@ import os
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from redis_history._validation import check_function, check_process, is_coroutine_function
 from redis_history.compaction.summaries import is_interrupt, summary_error, try_in_thread
 from redis_history.errors import EventLoopError
 from redis_history.operations.lanes import take
 
+T = TypeVar("T")
 Work = Callable[[], Coroutine[Any, Any, None]]
 
 Lock = asyncio.Lock
 sleep = asyncio.sleep
-in_thread = asyncio.to_thread
 
 #: Seconds to wait for a cancelled summarizer, or for exchanges whose connections are closed.
 _CANCEL_SECONDS: Final = 1.0
@@ -34,6 +34,22 @@ time_limit = asyncio.timeout
 def socket_timeout(seconds: float | None) -> float | None:
     """The option `socket_timeout` of connections whose exchanges have a `time_limit`."""
     return None
+
+
+def _running_loop() -> asyncio.AbstractEventLoop:
+    """Raises EventLoopError without one, instead of a RuntimeError that names nothing of this package."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError as error:
+        raise EventLoopError(
+            "an AsyncHistoryStore needs a running event loop of asyncio or uvloop, and there is none, as under trio: "
+            "there, use a HistoryStore in a thread, such as trio.to_thread.run_sync(store.get, conversation_id)"
+        ) from error
+
+
+async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
+    _running_loop()
+    return await asyncio.to_thread(function, *arguments)
 
 
 async def drop_client(client: Any) -> None:
@@ -166,7 +182,7 @@ class Owner:
 
     def check(self) -> None:
         """Raises EventLoopError in another event loop, and StoreClosedError in a forked child."""
-        loop, process = asyncio.get_running_loop(), os.getpid()
+        loop, process = _running_loop(), os.getpid()
         if loop is self._loop and process == self._process:
             return
         if self._loop is None:
@@ -395,7 +411,7 @@ async def completed(work: Work) -> None:
 
 async def wait_for_unfinished(unfinished: set[Any]) -> None:
     """Return when all tasks of this loop in `unfinished` have ended."""
-    loop = asyncio.get_running_loop()
+    loop = _running_loop()
     while tasks := [task for task in list(unfinished) if task.get_loop() is loop]:
         await asyncio.wait(tasks)
 

@@ -15,8 +15,9 @@ from redis_history._sync.replies import Reply
 from redis_history.capturing.mapping import answering, read_chunk
 from redis_history.capturing.settings import Settings
 from redis_history.capturing.wrapping import F, wrap
-from redis_history.errors import BackendUnavailableError, RedisHistoryError
-from redis_history.model import Message, assistant
+from redis_history.errors import BackendUnavailableError, BatchTooLargeError, MessageTooLargeError, RedisHistoryError
+from redis_history.model import Message, assistant, large
+from redis_history.operations.append import batches
 
 if TYPE_CHECKING:
     from redis_history._sync.store import HistoryStore
@@ -74,7 +75,8 @@ class Capture:
             return Turn(self, None, [], error)
 
     def _record(self, conversation_id: str, messages: list[Message]) -> None:
-        """Write messages as one change, after all earlier messages of this conversation. Never raises."""
+        """Write messages, as one change unless they are too large for that, after all earlier messages of this
+        conversation. Never raises."""
         if not messages:
             return
         try:
@@ -108,10 +110,10 @@ class Capture:
             turnstile.waiting += 1
         try:
             with turnstile.lock:
-                if len(messages) == 1:
-                    self._store.append(conversation_id, messages[0])
-                else:
+                try:
                     self._store.append_many(conversation_id, messages)
+                except (BatchTooLargeError, MessageTooLargeError):
+                    self._append_large(conversation_id, messages)
         except Exception as error:  # noqa: BLE001 -- an error of the store must not reach the agent
             self._report(error, conversation_id, messages)
         else:
@@ -122,6 +124,18 @@ class Capture:
                 turnstile.waiting -= 1
                 if not turnstile.waiting:
                     self._turnstiles.pop(conversation_id, None)
+
+    def _append_large(self, conversation_id: str, messages: list[Message]) -> None:
+        """Write messages that one change cannot hold, without what is too large for a message, which is reported."""
+        kept: list[Message] = []
+        for message in messages:
+            pieces, lacks = large.fitted(message)
+            kept += pieces
+            for _, reason in lacks:
+                error = MessageTooLargeError(f"message {message.id[:64]!r} is recorded without its {reason}")
+                self._report(error, conversation_id, [message])
+        for batch in batches(kept):
+            self._store.append_many(conversation_id, batch)
 
 
 class Turn:

@@ -53,6 +53,10 @@ _HINTS = {
     "permission": "`redis-history doctor` says which rights are missing, and how to grant them",
 }
 
+_WRONG_CREDENTIALS = (
+    "The user name or the password in the URL is wrong, or the server's administrator has disabled the user"
+)
+
 #: Shows the number of items that are done, their total if known, and a text.
 Update = Callable[[int, int | None, str], None]
 
@@ -138,7 +142,11 @@ def hint(error: RedisHistoryError) -> str | None:
     """How to fix an error; None if unknown."""
     if isinstance(error, BackendUnavailableError):
         return _NO_ANSWER
-    return _HINTS.get(error.reason or "") if isinstance(error, BackendRefusedError) else None
+    if not isinstance(error, BackendRefusedError):
+        return None
+    if error.reason == "credentials" and "Authentication required" not in str(error):
+        return _WRONG_CREDENTIALS
+    return _HINTS.get(error.reason or "")
 
 
 class _ToStderr(logging.Handler):

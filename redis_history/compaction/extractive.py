@@ -19,11 +19,10 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from redis_history._validation import check_integer
-from redis_history.compaction.rendering import call_lines, clipped, said, speaker
+from redis_history.compaction.rendering import call_lines, clipped, said, speaker, text_to_summarize
 from redis_history.compaction.summaries import MAX_SUMMARY_TOKENS, Summarizer, summary_text
 from redis_history.errors import SummaryError
-from redis_history.model import Message, TextPart, ToolResultPart
-from redis_history.model.message import content_text
+from redis_history.model import Message, TextPart
 from redis_history.search.query import stop_words
 from redis_history.search.words import check_language, load_stemmer, words
 from redis_history.tokens import CHARACTERS_PER_TOKEN, message_tokens
@@ -199,14 +198,13 @@ def _newest_sentences(messages: Sequence[Message]) -> Iterator[tuple[str, str, i
         who, wish = speaker(message), with_agent and message.role == "user"
         for part in reversed(message.parts):
             factor = _WISH if wish else 1.0
+            text = text_to_summarize(part)
             if isinstance(part, TextPart):
-                text = clipped(part.text, _LONGEST_TEXT)
-            elif isinstance(part, ToolResultPart):
-                text, factor = content_text(part.content)[:_RESULT], _TOOL
+                text = clipped(text, _LONGEST_TEXT)
+            else:
+                text, factor = text[:_RESULT], _TOOL
                 if text.lstrip()[:1] in ("{", "["):  # JSON, not sentences
                     continue
-            else:
-                continue
             for sentence in map(str.strip, reversed(_ENDS.split(text))):
                 if sentence and _LETTER.search(sentence):
                     yield who, sentence, number, factor * _prose(sentence, asks=wish)

@@ -1,11 +1,16 @@
-"""Render messages and tool calls as text for summarizers. Pure."""
+"""Render messages and tool calls as text for summarizers. Pure.
+
+Summarizers see the texts of all parts but reasoning, also of those that are kept opaque for one provider. Base64 is
+replaced by a marker such as "[image]".
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from redis_history.model import AttachmentPart, Message, Part, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
+from redis_history.model import AttachmentPart, Message, Part, TextPart, ToolResultPart, ToolUsePart, UnknownPart
+from redis_history.model.contents import readable, readable_text, texts_in
 from redis_history.model.message import content_text
 from redis_history.model.pairs import OpenCalls, agent_of
 from redis_history.model.quoting import as_data, plain_name
@@ -13,6 +18,8 @@ from redis_history.tokens import as_text
 
 #: Maximum characters of a tool call or result. The agent usually states the findings of a long one afterwards.
 _TOOL_CHARACTERS: Final = 4_000
+#: Opaque parts with reasoning, which is not part of the conversation.
+_REASONING: Final = frozenset(("reasoning", "thinking", "redacted_thinking"))
 
 
 def render(message: Message, most: int) -> str:
@@ -81,18 +88,32 @@ def clipped(text: str, most: int) -> str:
     return text[:head] + mark + text[len(text) - (room - head) :] if room else text[:most]
 
 
+def text_to_summarize(part: Part) -> str:
+    """The text of a text part, of a tool result, or of a part that is kept opaque; "" for other parts."""
+    if isinstance(part, TextPart):
+        return readable_text(part.text)[0]
+    if isinstance(part, ToolResultPart):
+        content, _ = readable(part.content)
+        # Of data, only what people may have written.
+        return content_text(content) or "\n".join(text for text in texts_in(content) if " " in text)
+    if isinstance(part, UnknownPart) and part.type not in _REASONING:
+        return "\n".join(texts_in(readable(part.data)[0]))
+    return ""
+
+
 def _record(part: Part, most: int) -> dict[str, str]:
     limit = min(most, _TOOL_CHARACTERS)
     if isinstance(part, ToolUsePart):
-        return {"calls": part.name[:limit], "with": clipped(as_text(part.input or ""), limit)}
-    if isinstance(part, ToolResultPart):
-        outcome = content_text(part.content) or as_text(part.content)
-        return {"tool": (part.name or "")[:limit], "error" if part.is_error else "result": clipped(outcome, limit)}
+        return {"calls": part.name[:limit], "with": clipped(as_text(readable(part.input)[0] or ""), limit)}
     if isinstance(part, AttachmentPart):
-        return {"file": (part.name or part.reference or part.id or "unnamed")[:limit]}
-    if isinstance(part, ReasoningPart):
-        return {}
-    text = part.text if isinstance(part, TextPart) else str(part.data.get("text") or "")
+        return {"file": readable_text(part.name or part.reference or part.id or "unnamed")[0][:limit]}
+    if isinstance(part, ToolResultPart):
+        content, _ = readable(part.content)
+        outcome = content_text(content) or as_text(content)
+        return {"tool": (part.name or "")[:limit], "error" if part.is_error else "result": clipped(outcome, limit)}
+    text = text_to_summarize(part)
+    if isinstance(part, UnknownPart) and not isinstance(part.data.get("text"), str):
+        return {"item": part.type[:limit], "content": clipped(text, limit)} if text else {}
     text = clipped(text, most).strip()
     return {"text": text} if text else {}
 
@@ -138,7 +159,7 @@ def call_lines(messages: Iterable[Message], room: int) -> list[str]:
                 key = speaker(message), " ".join(part.name.split())
                 calls = found.setdefault(key, _Calls(*key))
                 calls.count += 1
-                if given := _brief(part.input):
+                if given := _brief(readable(part.input)[0]):
                     calls.inputs.pop(given, None)  # move it to the end, because it is the newest
                     calls.inputs[given] = None
                 waiting.call(part.id, agent_of(message), calls)

@@ -35,6 +35,17 @@ _PURPOSES: Final[dict[str, tuple[State, str]]] = {
 _WRITES: Final = {"hset", "zadd", "rpush", "unlink"}
 #: A worker compacts without these.
 _REPLIES: Final = {"append", "strlen", "exists", "zpopmin"}
+#: For each series of versions, the first one in which a Lua script cannot leave the sandbox (CVE-2025-49844 and
+#: CVE-2025-46817 to 46819), by the release notes of 2025-10-03 of both servers; None: no release of the series has the
+#: fix. Newer series, and series of managed servers, have no entry. Every user of a store may run scripts.
+_SAFE_SINCE: Final[dict[str, dict[tuple[int, int], tuple[int, int, int] | None]]] = {
+    "redis": {
+        (6, 2): (6, 2, 20), (7, 0): None, (7, 2): (7, 2, 11), (7, 4): (7, 4, 6), (8, 0): (8, 0, 4), (8, 2): (8, 2, 2),
+    },
+    "valkey": {(7, 2): (7, 2, 11), (8, 0): (8, 0, 6), (8, 1): (8, 1, 4)},
+}  # fmt: skip
+#: Fields of INFO of other servers that report a version of Redis.
+_OTHERS: Final = ("dragonfly_version", "garnet_version", "kvrocks_version")
 _CLIENT_SEARCH: Final = "searches read and rank the newest messages in the client"
 
 
@@ -68,7 +79,7 @@ class Answers(Struct, frozen=True):
 class Where(NamedTuple):
     """`call`: the beginning of a command of redis-cli or valkey-cli that reaches the server, without secrets.
     `private`: a private server. `several`: a cluster, whose nodes are configured one by one. `user`: the user in the
-    URL; `password`: whether the URL has one."""
+    URL; `password`: whether the URL has one. `lacks`: commands of administrators that the server does not have."""
 
     address: str
     call: tuple[str, ...]
@@ -77,9 +88,14 @@ class Where(NamedTuple):
     several: bool = False
     user: str | None = None
     password: bool = False
+    lacks: frozenset[str] = frozenset()
 
     def redis_cli(self, *words: str, admin: bool = False) -> str:
-        """The command to type. `admin`: run it as an administrator, if the URL names a user or a password."""
+        """The command to type. `admin`: run it as an administrator, if the URL names a user or a password. Where the
+        server does not have the command, as many managed ones, what to change there instead."""
+        if words[0] in self.lacks:
+            what = " = ".join(words[2:]) if words[0] == "CONFIG" else f"the user {' '.join(words[2:])}"
+            return f"in the settings of the service that runs this server, which does not take {words[0]}: {what}"
         login: tuple[str, ...] = ()
         if self.password or self.user:  # --askpass asks for the password
             login = ("--user", "AN-ADMIN" if admin else self.user or "default", "--askpass")
@@ -124,7 +140,7 @@ _Result = tuple[State, str, str | None]
 
 def check_server(server: Capabilities, answers: Answers, where: Where) -> Iterator[Finding]:
     """Findings about everything but search."""
-    yield Finding("version", *_version(server))
+    yield Finding("version", *_version(server, answers, where))
     yield Finding("servers", *_role(server, answers))
     yield Finding("memory", *_memory(server, answers, where))
     statuses = ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status")
@@ -136,10 +152,19 @@ def check_server(server: Capabilities, answers: Answers, where: Where) -> Iterat
     yield Finding("notifications", *_notifications(server, answers, where))
 
 
-def _version(server: Capabilities) -> _Result:
+def _version(server: Capabilities, answers: Answers, where: Where) -> _Result:
     if server.version is None:
         return "limited", f"{server.backend}, version unknown", "allow this user INFO: `+info`"
-    return "ok", f"{server.backend.capitalize()} {server.version}", None
+    text = f"{server.backend.capitalize()} {server.version}"
+    if where.private or any(name in info for info in answers.info for name in _OTHERS):
+        return "ok", text, None  # nobody else can reach a private server
+    numbers = tuple(map(int, server.version.split(".")))
+    safe = _SAFE_SINCE.get(server.backend, {}).get((numbers[0], numbers[1]), (0, 0, 0))
+    if safe is not None and numbers >= safe:
+        return "ok", text, None
+    text += ": a user that may run scripts can leave their sandbox, and take over the server (CVE-2025-49844)"
+    fix = f"upgrade to {'.'.join(map(str, safe))} or newer" if safe else "upgrade: this series got no fix"
+    return "limited", text, f"{fix}, unless the packager of this server has added the fix"
 
 
 def _role(server: Capabilities, answers: Answers) -> _Result:
@@ -223,7 +248,8 @@ def _notifications(server: Capabilities, answers: Answers, where: Where) -> _Res
     text = "off, and this user may not turn them on: subscribers see changes within some seconds"
     if server.notifications is None:
         text = "unknown, as this user may not read the setting; if off, subscribers see changes within some seconds"
-    return "limited", text, f"ask an administrator to run: {where.config(*setting, admin=True)}"
+    fix = where.config(*setting, admin=True)
+    return "limited", text, fix if "CONFIG" in where.lacks else f"ask an administrator to run: {fix}"
 
 
 def check_search(server: Capabilities, answers: Answers, where: Where, *, stored: bool) -> Finding:

@@ -62,10 +62,23 @@ def examine(store: HistoryStore, url: str) -> Iterator[Finding]:
             *([b"FT.INFO", name] for name in _index_names(keyspace, where.several)),
         ]
     )
+    where = where._replace(lacks=lacking_commands(replies))
     answers = read_answers(keyspace, where.database, replies, cluster=where.several)
     yield Finding("server", "ok", f"answers at {where.address}")
     yield from check_server(server, answers, where)
     yield check_search(server, answers, where, stored=stored)
+
+
+def lacking_commands(nodes: Sequence[Sequence[Any]]) -> frozenset[str]:
+    """Those of the administrators' commands that a fix may need, and that a node does not have, or takes only in
+    part."""
+    words = ("unknown command", "unsupported")
+    refused = {name: [replies[at] for replies in nodes] for at, name in ((1, "CONFIG"), (2, "ACL"))}
+    return frozenset(
+        name
+        for name, replies in refused.items()
+        if any(isinstance(one, Exception) and any(word in str(one).lower() for word in words) for one in replies)
+    )
 
 
 def read_answers(keyspace: Keyspace, database: int, nodes: Sequence[Sequence[Any]], *, cluster: bool) -> Answers:

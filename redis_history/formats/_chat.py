@@ -8,9 +8,11 @@ from typing import Any, ClassVar, Literal
 from msgspec.structs import replace
 
 from redis_history.formats import _notes
-from redis_history.formats._content import converted, dump_arguments, parse_arguments, text_or_none
+from redis_history.formats._blocks import converted
+from redis_history.formats._content import dump_arguments, parse_arguments, text_or_none
 from redis_history.formats._format import Format
 from redis_history.formats._losses import Losses
+from redis_history.formats._sdk_objects import ADDED, PARSED, Places
 from redis_history.model import Message, Part, Participant, ReasoningPart, Role, ToolResultPart, ToolUsePart
 
 Kind = Literal["user", "agent", "system"]
@@ -19,7 +21,14 @@ Kind = Literal["user", "agent", "system"]
 class ChatFormat(Format):
     """Converts chat messages. Subclasses say what differs between the providers."""
 
-    metadata = ("index", "finish_reason")
+    metadata = ("index", "finish_reason", "parsed", "annotations")
+    sdk_keys: ClassVar[Places] = {"": PARSED, "tool_calls.function": PARSED}
+    reply_keys: ClassVar[Places] = {"content": ADDED}
+    inside: ClassVar[Places] = {
+        # Gemini's compatible API requires its extra_content, with the signatures of calls, in the next request.
+        "tool_calls": frozenset(("id", "type", "function", "custom", "extra_content")),
+        "tool_calls.function": frozenset(("name", "arguments")),
+    }
     results_apart = True
     #: The types of blocks that a tool message may contain, those that it may contain if this provider wrote it, and
     #: the default order of its keys.
@@ -39,7 +48,14 @@ class ChatFormat(Format):
 
     def block(self, part: Part, role: Role, shape: _notes.Shape) -> _notes.Rendered:
         """The block for a part of a message of this role; (None, None) for a part that another key carries."""
-        return (None, None) if self._reasoning_key(part) else self.write(part, shape)
+        if self._reasoning_key(part):
+            return None, None
+        block, lost = self.own_block(part, role, shape)
+        return (block, lost) if block is not None else self.hinted(part, (block, lost), shape)
+
+    def own_block(self, part: Part, role: Role, shape: _notes.Shape) -> _notes.Rendered:
+        """The block that this provider has for a part in a message of this role."""
+        return self.write(part, shape)
 
     def read_message(self, raw: Mapping[str, Any], index: int) -> Message:
         where = f"message {index}"

@@ -1,4 +1,4 @@
-"""The content of parts: references to files, arguments of tool calls, and content of tool results.
+"""The content of parts: references to files, and arguments of tool calls.
 
 A reference with a scheme is a URI. A reference of only letters, digits, "-" and "_" is the id of a file that was
 uploaded to a provider. Providers cannot use any other reference, such as an object key or a path.
@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from redis_history.formats._notes import FORMS, Json, Rendered, note_of, storable, stored_value, with_note
-from redis_history.model import AttachmentPart, Modality, Part, TextPart
+from redis_history.model import AttachmentPart, Modality
 
 NOT_USABLE = "a file that is not inline, not a URL and not uploaded to this provider"
+
+#: The type of a data URL for inline content without a type.
+UNKNOWN_TYPE = "application/octet-stream"
 
 _FILE_ID = re.compile(r"[A-Za-z0-9_-]{1,256}")
 #: Both formats belong to OpenAI and share its uploaded files.
@@ -30,6 +33,24 @@ _STYLES = {
 def data_url(mime_type: str, base64: str) -> str:
     """A URL such as `data:image/png;base64,…`. The base64 text is not decoded."""
     return f"data:{mime_type};base64,{base64}"
+
+
+def standard_base64(text: str) -> str:
+    """Base64 text in the standard alphabet and with padding. Pydantic writes the URL-safe one, which most APIs reject;
+    browsers leave out the padding."""
+    plain = text.replace("-", "+").replace("_", "/") if "-" in text or "_" in text else text
+    return plain + "=" * (-len(plain) % 4)
+
+
+def base64_style(text: str) -> str:
+    """How `text` differs from its standard form, for `styled_base64`."""
+    return ("safe " if "-" in text or "_" in text else "") + ("bare" if len(text) % 4 else "")
+
+
+def styled_base64(text: str, style: str) -> str:
+    """Base64 text as it was before `standard_base64`."""
+    text = text.rstrip("=") if "bare" in style else text
+    return text.replace("+", "-").replace("/", "_") if "safe" in style else text
 
 
 def split_data_url(url: str | None) -> tuple[str | None, str | None]:
@@ -177,62 +198,3 @@ def _dump(value: Any, style: str = "compact") -> str:
 
 def _refuse(constant: str) -> Any:
     raise ValueError(f"{constant} is not JSON")
-
-
-# Content of tool results
-
-
-def parts_of(content: Any) -> list[Part] | None:
-    """The texts and files in a list of content blocks of any provider; None if it is not such a list."""
-    if not isinstance(content, list) or not content:
-        return None
-    found = [_part(block) for block in content]
-    return None if None in found else found  # type: ignore[return-value]
-
-
-def converted(content: Any, native: Collection[str], block_of: Callable[[Part], Any]) -> Rendered:
-    """The content as text, or as blocks of the types in `native`."""
-    if isinstance(content, str):
-        return content, None
-    if isinstance(content, list) and content:
-        if all(isinstance(block, Mapping) and block.get("type") in native for block in content):
-            return content, None
-        if (parts := parts_of(content)) is not None:
-            blocks = [block for block in map(block_of, parts) if block is not None]
-            lost = len(parts) - len(blocks)
-            reason = f"{lost} of {len(parts)} blocks of a tool result: files that a result cannot contain"
-            return blocks, reason if lost else None
-    return json.dumps(content, ensure_ascii=False, default=str), None
-
-
-def _part(block: Any) -> Part | None:
-    match block:
-        case {"type": "text" | "input_text" | "output_text", "text": str(text)} | {
-            "type": "image" | "document",
-            "source": {"type": "text", "data": str(text)},
-        }:
-            return TextPart(text=text)
-        case {"type": "image" | "document" as kind, "source": Mapping() as source}:
-            return anthropic_file(kind, source)
-        case {"type": "image_url", "image_url": {"url": str(url)} | str(url)} | {
-            "type": "input_image",
-            "image_url": str(url),
-        }:
-            return _file("image", url)
-        case {"type": "input_image", "file_id": str(id_)}:
-            return attachment("openai_responses", "image", id_, uploaded=True)
-        case {"type": "input_file", "file_id": str(id_)}:
-            return attachment("openai_responses", "document", id_, uploaded=True)
-        case (
-            {"type": "input_file", "file_data": str(url)}
-            | {"type": "input_file", "file_url": str(url)}
-            | {"type": "document_url", "document_url": str(url)}
-        ):
-            return _file("document", url)
-        case {"type": "image" | "audio" as kind, "data": str(data), "mimeType": str(mime)}:  # MCP's block type
-            return _file(kind, data_url(mime, data))
-    return None
-
-
-def _file(modality: Modality, url: str) -> AttachmentPart:
-    return AttachmentPart(modality=modality, reference=url, mime_type=split_data_url(url)[0])

@@ -12,6 +12,8 @@ from redis_history.formats import _notes
 from redis_history.formats._content import file_id, split_data_url, text_or_none
 from redis_history.formats._losses import Losses, OnLoss
 from redis_history.formats._pairing import pieces_of
+from redis_history.formats._sdk_objects import Places, without
+from redis_history.model.quoting import file_hint
 
 
 class Format:
@@ -23,9 +25,15 @@ class Format:
     roles: ClassVar[Mapping[str, model.Role]]
     #: Whether a result is always a separate message.
     results_apart: ClassVar[bool] = False
-    #: Keys of a request (if the API rejects others), and keys of a reply that are not content.
+    #: Keys of a request (if the API rejects others), also inside a message, by their places: see `without`. And keys of
+    #: a reply that are not content.
     request: ClassVar[Collection[str]] = ()
+    inside: ClassVar[Places] = {}
     metadata: ClassVar[Collection[str]] = ()
+    #: Keys by their places that only SDK objects have, which only the original shape restores; and those that only
+    #: replies have, which a request leaves out.
+    sdk_keys: ClassVar[Places] = {}
+    reply_keys: ClassVar[Places] = {}
     #: Keys that the provider's types do not accept as null, and keys that the original decides in every shape, by the
     #: type of the part or the role of the message: see `rebuild`.
     not_null: ClassVar[Mapping[type | str, Collection[str]]] = {}
@@ -71,16 +79,30 @@ class Format:
             for message in messages:
                 for piece, losses.offset in pieces_of(message, every=True) if self.results_apart else ((message, 0),):
                     items = self.write_message(piece, shape, losses)
-                    if shape == "request" and self.request:
-                        items = [self._for_request(item, message.id, losses) for item in items]
+                    if shape != "original" and self.sdk_keys:
+                        items = [item if _is_plain(item) else without(item, self.sdk_keys) for item in items]
+                    if shape == "request":
+                        items = [self.for_request(item, message.id, losses) for item in items]
+                        items = [item for item in items if not self.is_empty(item)]
                     out += items
         return out
 
-    def _for_request(self, item: _notes.Json, message_id: str, losses: Losses) -> _notes.Json:
-        for key, value in item.items():
-            if key not in self.request and key not in self.metadata and value not in (None, "", [], {}):
+    def for_request(self, item: _notes.Json, message_id: str, losses: Losses) -> _notes.Json:
+        """A message without what only replies have."""
+
+        def dropped(key: str, value: Any) -> None:
+            if key not in self.metadata and value not in (None, "", [], {}):
                 losses.add(message_id, None, f"the key {key!r}, which a request does not have")
-        return {key: value for key, value in item.items() if key in self.request}
+
+        item = without(item, self.reply_keys, dropped=dropped)
+        if not self.request:
+            return item
+        item = without(item, {"": frozenset(self.request), **self.inside}, only=True, dropped=dropped)
+        return {key: value for key, value in item.items() if value is not None or key == "content"}
+
+    def is_empty(self, item: _notes.Json) -> bool:
+        """Whether the API rejects a message because it has no content."""
+        return False
 
     def note(self, holder: model.Message | model.Part) -> Mapping[str, Any]:
         return _notes.note_of(holder, self.form)
@@ -91,7 +113,7 @@ class Format:
 
     def tool_use(self, id_: str, name: str, value: Any, note: _notes.Json) -> model.ToolUsePart:
         value = _notes.kept_value(value, note)
-        return model.ToolUsePart(id=id_, name=name, input=value, provider_meta=self.meta(note))
+        return _notes.noted(model.ToolUsePart(id=id_, name=name, input=value), self.form, note)
 
     def tool_result(
         self, id_: Any, content: Any, note: _notes.Json, *, name: Any = None, is_error: bool = False
@@ -129,6 +151,13 @@ class Format:
         kind = type(part)
         not_null, free = self.not_null.get(kind, ()), self.free.get(kind, ())
         return _notes.write_block(self.form, part, self.render, shape, not_null, free)
+
+    def hinted(self, part: model.Part, rendered: _notes.Rendered, shape: _notes.Shape) -> _notes.Rendered:
+        """What was rendered for a part, or a text in the place of a file that cannot be sent."""
+        block, lost = rendered
+        if block is None and shape != "original" and isinstance(part, model.AttachmentPart):
+            block = self.text(model.TextPart(file_hint(part)), shape)[0]
+        return block, lost
 
     def render(self, part: model.Part, shape: _notes.Shape) -> _notes.Rendered:
         match part:
@@ -170,6 +199,11 @@ class Format:
             note["content"] = written
             ours = self.body(message, note, "original")
         return _notes.noted_message(message, self.form, note, raw, ours, where)
+
+
+def _is_plain(item: _notes.Json) -> bool:
+    """Whether a message has only a role and a text, as most."""
+    return len(item) == 2 and type(item.get("content")) is str
 
 
 def _kind(content: Any) -> str:

@@ -13,15 +13,19 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from redis_history.errors import InvalidMessageError
+from redis_history.formats._sdk_objects import plain
 from redis_history.model import AttachmentPart, Message, Part, TextPart, UnknownPart
+from redis_history.model.notes import QUOTES, digest_of, is_current
 
 Json = dict[str, Any]
+_Holder = TypeVar("_Holder", bound=msgspec.Struct)  # a part or message
 
 #: How closely the output follows the original. "valid": the original, corrected where the provider's own types reject
 #: it; "original": the exact original; "request": like "valid", without keys that only replies have.
@@ -40,6 +44,8 @@ _CONTENT |= {"id", "tool_calls", "tool_call_id", "tool_use_id", "is_error", "dat
 _CONTENT |= {"args", "response", "output", "parts", "summary", "encrypted_content"}
 _ASSUMED = frozenset(("detail", "status"))  # required by a provider's types, but missing in some originals
 _WHOLE = _ENVELOPE | {"input", "arguments", "args", "response"}  # compared as one value, never field by field
+#: Keys of blocks that quote their text, or places in it.
+_QUOTING = frozenset(("logprobs", "annotations", "citations", "rawInput", "items"))
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _FILE_NAMES = ("title", "filename", "document_name", "display_name")
 _MAX_DEPTH = 90  # the message model allows 100, and the message itself needs some of them
@@ -68,7 +74,7 @@ def remember(original: Mapping[str, Any], ours: Mapping[str, Any]) -> Json:
                 extra[key] = value
     note: Json = {"set": extra, "null": null, "without": [key for key in ours if key not in original], "in": nested}
     note = {key: value for key, value in note.items() if value}
-    if list(rebuild(ours, note)) != list(original):
+    if list(rebuild(ours, note)) != list(original) or any(map(extra.get, _QUOTING)):
         note["keys"] = list(original)
     return note
 
@@ -173,36 +179,78 @@ def kept_value(value: Any, note: Json) -> Any:
 
 
 def value_of(stored: Any, note: Mapping[str, Any]) -> Any:
-    """The value that `kept_value` stored."""
-    return json.loads(stored) if note.get("parsed") and isinstance(stored, str) else stored
+    """The value that `kept_value` stored, or what an edit has put in its place."""
+    if note.get("parsed") and isinstance(stored, str):
+        with suppress(ValueError, RecursionError):
+            return json.loads(stored)
+    return stored
 
 
 # Notes of messages and parts
 
 
 def note_of(holder: Any, form: str) -> Mapping[str, Any]:
-    """The note of a message or part for `form`; {} if there is none."""
-    meta = getattr(holder, "provider_meta", None)
-    note = meta.get(form) if meta else None
-    if not note or not isinstance(note, Mapping):
+    """The note of a message or part for `form`, without what quotes former content; {} if there is none."""
+    if not getattr(holder, "provider_meta", None):
         return _NOTHING
+    note = _kept_note(holder, form)
+    if QUOTES not in note:
+        return note
+    rest = {key: value for key, value in note.items() if key != QUOTES}
+    quotes = note[QUOTES]
+    if not is_current(quotes, holder):
+        return rest
+    found = {key: value for key, value in _unpacked(quotes).items() if key not in ("of", "json")}
+    if "set" in found:
+        found["set"] = {**rest.get("set", {}), **found["set"]}
+    return {**rest, **found}
+
+
+def _meta_of(holder: Any) -> Mapping[str, Any]:
+    return getattr(holder, "provider_meta", None) or _NOTHING
+
+
+def _kept_note(holder: Any, form: str) -> Mapping[str, Any]:
+    note = _meta_of(holder).get(form)
+    return _unpacked(note) if note and isinstance(note, Mapping) else _NOTHING
+
+
+def _unpacked(note: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**note, **json.loads(note["json"])} if isinstance(note.get("json"), str) else note
 
 
-def with_note(form: str, note: Json) -> Json | None:
+def with_note(form: str, note: Mapping[str, Any]) -> Json | None:
     """The `provider_meta` for a part with this note; None for an empty note."""
     if not note:
         return None
-    kept, is_text = stored_value(note)
-    return {form: {"json": kept} if is_text else kept}
+    own = {key: value for key, value in note.items() if key != QUOTES} if QUOTES in note else note
+    kept, is_text = stored_value(own)
+    found = {"json": kept} if is_text else kept
+    return {form: {**found, QUOTES: note[QUOTES]} if QUOTES in note else found}
 
 
-def noted(part: Any, form: str, note: Json) -> Part:
-    """`part` with `note` merged into its note for `form`."""
+def noted(part: _Holder, form: str, note: Json) -> _Holder:
+    """`part` with `note` merged into its note for `form`. What quotes the content counts for it only."""
     if not note:
-        return part  # type: ignore[no-any-return]
-    kept: Part = msgspec.structs.replace(part, provider_meta=with_note(form, {**note_of(part, form), **note}))
-    return kept
+        return part
+    note, extra, quotes = dict(note), note.get("set", {}), {}
+    if quoting := {key: extra[key] for key in _QUOTING if extra.get(key)}:
+        quotes["set"] = quoting
+        note["set"] = {key: value for key, value in extra.items() if key not in quoting}
+    if "raw" in note.get("arguments", ()):
+        quotes["arguments"] = note.pop("arguments")
+    meta = {**_meta_of(part), **(with_note(form, {**_kept_note(part, form), **note}) or {})}
+    part = msgspec.structs.replace(part, provider_meta=meta or None)
+    return quoted(part, form, quotes) if quotes else part
+
+
+def quoted(holder: _Holder, form: str, note: Json) -> _Holder:
+    """A part or message with a further note for `form` that holds only as long as its content is the present one."""
+    kept, is_text = stored_value(note)
+    before = _kept_note(holder, form)
+    quotes = {**before.get(QUOTES, {}), "of": digest_of(holder), **({"json": kept} if is_text else kept)}
+    meta = {**_meta_of(holder), **(with_note(form, {**before, QUOTES: quotes}) or {})}
+    return msgspec.structs.replace(holder, provider_meta=meta)
 
 
 def noted_message(
@@ -307,15 +355,15 @@ def content_of(blocks: list[Any], form: str, null: Any = None) -> Any:
 
 
 def as_mappings(items: Iterable[Any], *, role: bool = True) -> Iterable[tuple[int, Mapping[str, Any]]]:
-    """The items as dicts, with their index, and with a role if `role`. SDK objects (pydantic models) are converted.
+    """The items as dicts, with their index, and with a role if `role`. SDK objects (pydantic models) are converted,
+    also those inside the items.
 
     Raises InvalidMessageError for anything else.
     """
     for index, item in enumerate(items):
         if isinstance(item, Message):
             raise InvalidMessageError(f"message {index} must be a dict of the provider, not a Message")
-        if not isinstance(item, Mapping) and hasattr(item, "model_dump"):
-            item = item.model_dump(exclude_unset=True)
+        item = plain(item)
         if not isinstance(item, Mapping):
             raise InvalidMessageError(f"message {index} must be a dict, not {type(item).__name__}")
         if role and not isinstance(item.get("role"), str):

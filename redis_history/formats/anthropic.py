@@ -23,18 +23,19 @@ from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
+from redis_history.formats._blocks import converted
 from redis_history.formats._content import (
     NOT_USABLE,
     anthropic_file,
     as_object,
-    converted,
     is_image,
     split_data_url,
     text_or_none,
 )
 from redis_history.formats._format import Format
 from redis_history.formats._losses import Losses, OnLoss
-from redis_history.formats._notes import Json, Rendered, Shape, content_of, parts_of_content, value_of
+from redis_history.formats._notes import FORMS, Json, Rendered, Shape, content_of, parts_of_content, value_of
+from redis_history.formats._sdk_objects import ADDED, PARSED, Places, plain
 from redis_history.model import (
     AttachmentPart,
     Message,
@@ -63,7 +64,7 @@ def from_anthropic(messages: Iterable[Mapping[str, Any]], *, system: str | list[
     out = format_.from_(messages)
     if system is None:
         return out
-    first = format_.read_message({"role": "system", "content": system}, 0)
+    first = format_.read_message({"role": "system", "content": plain(system)}, 0)
     note = {key: value for key, value in format_.note(first).items() if key != "in_list"}
     return [replace(first, provider_meta=format_.meta(note) or {}), *out]
 
@@ -97,7 +98,20 @@ class _Anthropic(Format):
     form = "anthropic"
     roles: ClassVar[Mapping[str, Role]] = {"user": "user", "assistant": "assistant", "system": "system"}
     request: ClassVar[tuple[str, ...]] = ("role", "content")
-    metadata = ("id", "type", "model", "usage", "stop_reason", "stop_sequence", "stop_details", "container")
+    sdk_keys: ClassVar[Places] = {"content": PARSED}
+    reply_keys: ClassVar[Places] = {"content": ADDED, "content.citations": frozenset(("file_id",))}
+    metadata = (
+        "file_id",
+        "index",
+        "id",
+        "type",
+        "model",
+        "usage",
+        "stop_reason",
+        "stop_sequence",
+        "stop_details",
+        "container",
+    )
     not_null: ClassVar[Mapping[type | str, tuple[str, ...]]] = {ToolResultPart: ("content", "is_error")}
 
     def __init__(self) -> None:
@@ -166,12 +180,24 @@ class _Anthropic(Format):
                 own = in_list and isinstance(part, UnknownPart)  # such as tool_addition
                 if not own and not (isinstance(block, Mapping) and block.get("type") == "text"):
                     block, lost = None, "content other than text in a system message"
-            if block is not None:
+            if block is None:
+                block, lost = self.hinted(part, (block, lost), shape)
+            if block is not None and not (_is_blank(block) and self._rejects_blank(part, shape)):
                 out.append(block)
             if losses is not None:
                 lost = lost or ("the id of a tool call, which the API rejects" if index in self._renamed else None)
                 losses.add(message.id, index, lost)
         return out
+
+    def _rejects_blank(self, part: Part, shape: Shape) -> bool:
+        """Whether a text without content is left out: in a request, and if another provider wrote it."""
+        meta = getattr(part, "provider_meta", None) or {}
+        others = self.form not in meta and any(name in meta for name in FORMS)
+        return shape == "request" or (shape == "valid" and others)
+
+    def is_empty(self, item: Json) -> bool:
+        content = item["content"]
+        return not (content.strip() if isinstance(content, str) else content)
 
     def known(self, block: Any) -> Part | None:
         match block:
@@ -222,6 +248,11 @@ class _Anthropic(Format):
         as_it_was = note.get("content") and (shape == "original" or content == [])
         if kind == "tool_result" and content is not None and not as_it_was:
             content, lost = converted(content, _IN_RESULTS, lambda inner: self.render(inner, shape)[0])
+            if shape == "request" and isinstance(content, list):
+                content = [block for block in content if not _is_blank(block)]
+        elif kind != "tool_result" and shape != "original" and not _is_content_of(kind, content):
+            content = {"type": f"{kind}_error", "error_code": "unavailable"}
+            lost = f"the edited content of a {kind} (the API gets an error, because it accepts only its own content)"
         out: Json = {"type": kind, "tool_use_id": part.tool_use_id}
         if content is not None:
             out["content"] = content
@@ -263,6 +294,21 @@ class _AnthropicSystem(_Anthropic):
         if message.role != "system" or note.get("in_list"):
             return []
         return [self._item(message, note, shape, self.blocks(message, shape, losses))]
+
+
+def _is_blank(block: Any) -> bool:
+    """Whether this is a text without content, which the API rejects."""
+    return isinstance(block, dict) and block.get("type") == "text" and not str(block.get("text")).strip()
+
+
+def _is_content_of(kind: str, content: Any) -> bool:
+    """Whether a result of one of the provider's own tools can have this content: objects of its own types, such as
+    web_search_result in a web_search_tool_result."""
+    if kind == "mcp_tool_result" and isinstance(content, str):
+        return True
+    of = "" if kind == "mcp_tool_result" else kind.removesuffix("_tool_result")
+    items = content if isinstance(content, list) else [content]
+    return all(isinstance(item, Mapping) and of in str(item.get("type")) for item in items)
 
 
 def _decoded(data: Any) -> str | None:

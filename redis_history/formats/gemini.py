@@ -9,17 +9,19 @@
 | `thought_signature` on another part | `provider_meta["gemini"]` of that part |
 | `function_call`, `function_response` | tool_use and tool_result parts. A missing id is made of name and number |
 | a response `{"output": …}` or `{"error": …}` | the value is the content; `error` sets `is_error` |
-| `inline_data`; `file_data` | attachments: a data URL. The URI |
+| the `parts` of a function response (images) | blocks of the content, behind a text block with the response |
+| `inline_data`; `file_data` | attachments: a data URL in standard base64. The URI |
 | `executable_code`, `video_metadata`, unknown keys | an opaque part; `provider_meta["gemini"]` |
 
-Keys in camel case (`functionCall`) and bytes are accepted and restored. New output has keys in snake case and base64
-text for bytes; both the SDK and the REST API accept these.
+Keys in camel case (`functionCall`), bytes and URL-safe base64 are accepted and restored. New output has keys in snake
+case and base64 text for bytes; both the SDK and the REST API accept these.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import json
 import mimetypes
 import re
 from collections import Counter
@@ -28,7 +30,19 @@ from typing import Any, ClassVar
 
 from redis_history.errors import InvalidMessageError
 from redis_history.formats import _notes
-from redis_history.formats._content import NOT_USABLE, as_object, data_url, parts_of, split_data_url, text_or_none
+from redis_history.formats._blocks import file_of, parts_of
+from redis_history.formats._content import (
+    NOT_USABLE,
+    UNKNOWN_TYPE,
+    as_object,
+    base64_style,
+    data_url,
+    parsed,
+    split_data_url,
+    standard_base64,
+    styled_base64,
+    text_or_none,
+)
 from redis_history.formats._format import Format
 from redis_history.formats._losses import Losses, OnLoss
 from redis_history.model import (
@@ -42,10 +56,10 @@ from redis_history.model import (
     ToolResultPart,
     ToolUsePart,
 )
+from redis_history.model.quoting import file_hint
 
 _NAMES: dict[str, str] = {"user": "user", "assistant": "model", "tool": "user", "system": "system"}
 _MODALITIES: dict[str, Modality] = {"image": "image", "audio": "audio", "video": "video"}
-_UNKNOWN_TYPE = "application/octet-stream"
 
 # The keys of a part, and of the value of such a key. Values of other keys belong to the caller.
 _PART_KEYS = (
@@ -82,13 +96,15 @@ def to_gemini_system(messages: Iterable[Message], *, on_loss: OnLoss | None = No
     format_ = _Gemini()
     found = [m for m in messages if m.role == "system" and not format_.note(m).get("in_list")]
     with Losses(format_.form, on_loss) as losses:
-        parts = [item for message in found for item in format_.write_parts(message, losses)]
+        parts = [item for message in found for item in format_.write_parts(message, "valid", losses)]
     note = format_.note(found[0]) if len(found) == 1 else {}
     return _notes.rebuild({"parts": parts}, note) if found else None
 
 
 class _Gemini(Format):
     form = "gemini"
+    request = ("role", "parts")
+    metadata = ("finish_reason", "token_count", "index")
     roles: ClassVar[Mapping[str, Role]] = {"user": "user", "model": "assistant", "system": "system", "function": "tool"}
 
     def __init__(self) -> None:
@@ -135,7 +151,7 @@ class _Gemini(Format):
         note = self.note(message)
         if message.role == "system" and not note.get("in_list"):
             return []
-        parts = self.write_parts(message, losses)
+        parts = self.write_parts(message, shape, losses)
         if message.parts and not parts:
             return []  # all of its content was lost, and reported
         results, self._results = self._results, None
@@ -151,12 +167,16 @@ class _Gemini(Format):
         role = note["role"] if "role" in note and lost is None else _NAMES[message.role]
         return [_notes.rebuild({"role": role, "parts": parts}, note)]
 
-    def write_parts(self, message: Message, losses: Losses) -> list[Any]:
+    def is_empty(self, item: _notes.Json) -> bool:
+        return not item["parts"]
+
+    def write_parts(self, message: Message, shape: _notes.Shape, losses: Losses) -> list[Any]:
         out = []
         for index, part in enumerate(message.parts):
             item, lost = self.write(part, "original")
             note = self.note(part)
-            if item is not None:
+            item = self.hinted(part, (item, lost), shape)[0]
+            if item is not None and not (shape == "request" and item == {"text": ""}):
                 item = _on_bytes(item, str, _decoded) if note.get("bytes") else item
                 out.append(_renamed(item, *_TO_CAMEL) if note.get("camel") else item)
             losses.add(message.id, index, lost)
@@ -166,8 +186,6 @@ class _Gemini(Format):
 
     def _read_part(self, item: Any, calls: Counter[tuple[str, str]]) -> Part:
         """`calls` counts the calls, and the results, of each tool in this content."""
-        if not isinstance(item, Mapping) and hasattr(item, "model_dump"):
-            item = item.model_dump(exclude_unset=True)
         if not isinstance(item, Mapping):
             return _notes.opaque(self.form, item)
         snake = _renamed(item, *_TO_SNAKE)
@@ -207,10 +225,15 @@ class _Gemini(Format):
                 single = next(iter(response)) if list(response) in (["output"], ["error"]) else ""
                 id_, note = _call_id(result, calls["function_response", name])
                 content = response[single] if single else response
+                if single and isinstance(content, dict):
+                    note["wrapped"] = True
+                if isinstance(files := result.get("parts"), list) and files:
+                    content, note = _with_files(content, files, note)
                 return self.tool_result(id_, content, note, name=name, is_error=single == "error")
             case {"inline_data": {"data": str(data)} as blob}:
                 mime = text_or_none(blob.get("mime_type"))
-                return _attachment(data_url(mime or _UNKNOWN_TYPE, data), mime, blob)
+                meta = _notes.with_note(self.form, {"base64": style} if (style := base64_style(data)) else {})
+                return _attachment(data_url(mime or UNKNOWN_TYPE, standard_base64(data)), mime, blob, meta)
             case {"file_data": {"file_uri": str(uri)} as file}:
                 return _attachment(uri, text_or_none(file.get("mime_type")), file, {self.form: {"file": True}})
         return None
@@ -243,14 +266,20 @@ class _Gemini(Format):
         name = part.name if part.name is not None else self._tools.get(part.tool_use_id)
         if name is None:
             name, lost = part.tool_use_id, "the name of the tool (its call is missing; the id is used instead)"
-        found = parts_of(content)
-        if found is not None and any(isinstance(inner, AttachmentPart) for inner in found):
-            content = [{"type": "text", "text": inner.text} for inner in found if isinstance(inner, TextPart)]
+        files: list[Any] = []
+        if isinstance(content, list) and any(map(_is_file, content)):
+            files = [block for block in content if _is_file(block)]
+            content = _response(content, as_json=note.get("json", False))
+        elif (found := parts_of(content)) is not None and any(isinstance(one, AttachmentPart) for one in found):
+            texts = (file_hint(one) if isinstance(one, AttachmentPart) else one.text for one in found)  # type: ignore[union-attr]
+            content = [{"type": "text", "text": text} for text in texts]
             lost = "files in a tool result"
         wrapped = part.is_error or not isinstance(content, dict) or list(content) in (["output"], ["error"])
+        wrapped = wrapped or bool(note.get("wrapped"))
         response = {"error" if part.is_error else "output": content} if wrapped else content
         id_: _notes.Json = {} if note.get("no_id") else {"id": part.tool_use_id}
-        return {"function_response": {**id_, "name": name, "response": response}}, lost
+        held = {"parts": files} if files else {}
+        return {"function_response": {**id_, "name": name, "response": response, **held}}, lost
 
     def file(self, part: AttachmentPart, shape: _notes.Shape) -> _notes.Rendered:
         url, own = part.reference, self.is_own(part)
@@ -259,7 +288,8 @@ class _Gemini(Format):
         if data is not None and not self.note(part).get("file"):
             if not own and not _is_base64(data):
                 return None, "inline content that is not base64"
-            kind = part.mime_type if mime == _UNKNOWN_TYPE else mime
+            data = styled_base64(data, self.note(part).get("base64", ""))
+            kind = part.mime_type if mime == UNKNOWN_TYPE else mime
             return {"inline_data": {**({} if kind is None else {"mime_type": kind}), "data": data}}, None
         if url is None or not (own or re.match(r"(https?|gs)://", url)):
             return None, NOT_USABLE
@@ -280,6 +310,29 @@ def _call_id(call: Mapping[str, Any], count: int) -> tuple[str, _notes.Json]:
     return plain if count == 1 else f"{plain}-{count}", {"no_id": True}
 
 
+def _is_file(block: Any) -> bool:
+    """Whether this is a file in Gemini's own form, as its function responses have them."""
+    return isinstance(block, Mapping) and "type" not in block and file_of(block) is not None
+
+
+def _with_files(content: Any, files: list[Any], note: _notes.Json) -> tuple[list[Any], _notes.Json]:
+    """The content of a result with files: a text block with the response, and the files."""
+    if not content and isinstance(content, dict):
+        return files, note
+    is_text = isinstance(content, str)
+    text = content if is_text else json.dumps(content, ensure_ascii=False, separators=(",", ":"), default=str)
+    return [{"type": "text", "text": text}, *files], note if is_text else {**note, "json": True}
+
+
+def _response(content: list[Any], *, as_json: bool) -> Any:
+    """The response of a result with files, which `_with_files` made its content of."""
+    found = parts_of([block for block in content if not _is_file(block)])
+    if found is None:
+        return {}
+    text = "\n".join(one.text for one in found if isinstance(one, TextPart))
+    return parsed(text) if as_json else text
+
+
 def _attachment(url: str, mime: str | None, raw: Mapping[str, Any], meta: _notes.Json | None = None) -> AttachmentPart:
     name = text_or_none(raw.get("display_name"))
     return AttachmentPart(modality=_modality(mime), name=name, mime_type=mime, reference=url, provider_meta=meta)
@@ -293,7 +346,7 @@ def _modality(mime: str | None) -> Modality:
 
 
 def _decoded(text: str) -> bytes:
-    return base64.b64decode(text.replace("-", "+").replace("_", "/"), validate=True)
+    return base64.b64decode(standard_base64(text), validate=True)
 
 
 def _is_base64(text: str) -> bool:
@@ -305,8 +358,12 @@ def _is_base64(text: str) -> bool:
 
 
 def _on_bytes(item: _notes.Json, kind: type, convert: Callable[[Any], Any]) -> _notes.Json:
-    """`item` with the two values that can be bytes converted, where they are of this kind."""
+    """`item` with the values that can be bytes converted, where they are of this kind."""
     out = dict(item)
+    result = out.get("function_response")
+    if isinstance(result, Mapping) and isinstance(result.get("parts"), list):
+        files = [_on_bytes(one, kind, convert) if isinstance(one, dict) else one for one in result["parts"]]
+        out["function_response"] = {**result, "parts": files}
     if isinstance(out.get("thought_signature"), kind):
         out["thought_signature"] = convert(out["thought_signature"])
     blob = out.get("inline_data")

@@ -6,6 +6,7 @@
 | `chat` | its `role` if that is `user`, `assistant` or `system`; else `user` |
 | `tool_calls`; `invalid_tool_calls` | tool_use parts; `provider_meta["langchain"]` |
 | `status` of a tool message | `is_error` of the tool_result part |
+| files in any form: `source_type`, OpenAI's `image_url`, Anthropic's `source` … | attachments |
 | `id`, `name`, `response_metadata`, unknown keys and blocks | `provider_meta["langchain"]`; opaque parts |
 """
 
@@ -18,6 +19,7 @@ from msgspec.structs import replace
 
 from redis_history.errors import InvalidMessageError
 from redis_history.formats import _content, _notes
+from redis_history.formats._blocks import converted, from_template, templated
 from redis_history.formats._format import Format
 from redis_history.formats._losses import Losses, OnLoss
 from redis_history.model import (
@@ -141,7 +143,7 @@ class _LangChain(Format):
         note = self.note(part)
         content, lost = _notes.value_of(part.content, note), None
         if not isinstance(content, str) and not note.get("content"):
-            content, lost = _content.converted(content, (), lambda inner: self.render(inner, "original")[0])
+            content, lost = converted(content, (), lambda inner: self.render(inner, "original")[0])
         named = {} if part.name is None else {"name": part.name}
         status = "error" if part.is_error else "success"
         return {"content": content, **named, "tool_call_id": part.tool_use_id, "status": status}, lost
@@ -179,7 +181,7 @@ class _LangChain(Format):
                 return AttachmentPart(
                     modality=_MODALITIES[kind], reference=_content.data_url(mime, data), mime_type=mime
                 )
-        return None
+        return templated(self.form, block)
 
     def reasoning(self, part: ReasoningPart, shape: _notes.Shape) -> _notes.Rendered:
         if self.note(part).get("type") == "thinking":
@@ -190,6 +192,8 @@ class _LangChain(Format):
 
     def file(self, part: AttachmentPart, shape: _notes.Shape) -> _notes.Rendered:
         url = part.reference
+        if (block := from_template(self.form, part)) is not None:
+            return block, None
         if self.note(part).get("type") == "image_url":
             return {"type": "image_url", "image_url": {"url": url}}, None
         if url is None:

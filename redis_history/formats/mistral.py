@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from redis_history.formats._chat import ChatFormat
 from redis_history.formats._content import NOT_USABLE, attachment, data_url, is_image, split_data_url, text_or_none
 from redis_history.formats._losses import OnLoss
-from redis_history.formats._notes import Json, Rendered, Shape
+from redis_history.formats._notes import Json, Rendered, Shape, quoted
 from redis_history.model import (
     AttachmentPart,
     Message,
@@ -80,10 +80,10 @@ class _Mistral(ChatFormat):
                 return TextPart(text=text)
             case {"type": "thinking", "thinking": list(chunks)}:
                 text, signature = _text_of(chunks), text_or_none(block.get("signature"))
-                note: Json = {"type": "thinking"}
-                if chunks != [{"type": "text", "text": text}]:
-                    note["chunks"] = chunks
-                return ReasoningPart(text=text, signature=signature, provider_meta=self.meta(note))
+                part = ReasoningPart(text=text, signature=signature, provider_meta=self.meta({"type": "thinking"}))
+                if chunks == [{"type": "text", "text": text}]:
+                    return part
+                return quoted(part, self.form, {"chunks": chunks})
             case {"type": "image_url", "image_url": str(url)}:
                 return attachment(self.form, "image", url)
             case {"type": "image_url", "image_url": {"url": str(url)}}:
@@ -98,13 +98,16 @@ class _Mistral(ChatFormat):
                 return AttachmentPart(modality="audio", reference=url)
         return None
 
-    def block(self, part: Part, role: Role, shape: Shape) -> Rendered:
-        block, lost = super().block(part, role, shape)
+    def own_block(self, part: Part, role: Role, shape: Shape) -> Rendered:
+        block, lost = super().own_block(part, role, shape)
         if block is None or role != "system" or shape == "original":
             return block, lost
         if not (isinstance(block, Mapping) and block.get("type") in ("text", "thinking")):
             return None, "content other than text in a system message"
         return block, lost
+
+    def is_empty(self, item: Json) -> bool:
+        return item["role"] == "assistant" and not item.get("content") and not item.get("tool_calls")
 
     def reasoning(self, part: ReasoningPart, shape: Shape) -> Rendered:
         chunks = self.note(part).get("chunks")

@@ -18,6 +18,7 @@ from redis_history.formats._chat import ChatFormat, Kind
 from redis_history.formats._content import attachment, data_url, is_image, reference_note, split_data_url
 from redis_history.formats._losses import OnLoss
 from redis_history.formats._notes import Json, Rendered, Shape
+from redis_history.formats._sdk_objects import Places
 from redis_history.model import AttachmentPart, Message, Part, Role, TextPart, UnknownPart
 
 #: The block types that a message of each role may contain.
@@ -59,6 +60,11 @@ class _OpenAI(ChatFormat):
         *("role", "content", "tool_call_id", "name", "tool_calls", "function_call", "refusal", "audio"),
         *("reasoning_details", *reasoning_keys),  # OpenRouter requires its reasoning_details in the next request
     )
+    #: The API knows the audio of a reply by its id.
+    sdk_keys: ClassVar[Places] = {
+        **ChatFormat.sdk_keys,
+        "audio": frozenset(("data", "expires_at", "transcript")),
+    }
     in_results = in_own_results = ("text",)
     result_keys = ("role", "tool_call_id", "name", "content")
     null_roles = ("assistant",)
@@ -86,8 +92,8 @@ class _OpenAI(ChatFormat):
                     return AttachmentPart(name=name, modality="document", reference=reference, provider_meta=meta)
         return None
 
-    def block(self, part: Part, role: Role, shape: Shape) -> Rendered:
-        block, lost = super().block(part, role, shape)
+    def own_block(self, part: Part, role: Role, shape: Shape) -> Rendered:
+        block, lost = super().own_block(part, role, shape)
         if shape == "original" or not isinstance(block, Mapping) or isinstance(part, UnknownPart):
             return block, lost
         if block["type"] == "refusal" and role != "assistant":

@@ -21,8 +21,10 @@ from typing import Any, ClassVar
 
 from redis_history.errors import InvalidMessageError
 from redis_history.formats import _content, _notes
+from redis_history.formats._blocks import converted
 from redis_history.formats._format import Format
 from redis_history.formats._losses import Losses, OnLoss
+from redis_history.formats._sdk_objects import ADDED, PARSED, Places, without
 from redis_history.model import (
     AttachmentPart,
     Message,
@@ -34,9 +36,12 @@ from redis_history.model import (
     ToolUsePart,
     UnknownPart,
 )
+from redis_history.model.quoting import file_hint
 
 _PHASES = ("commentary", "final_answer")
 _IN_RESULTS = ("input_text", "input_image", "input_file")
+#: Keys of items that the API rejects when it gets its items back, and that litellm adds.
+_OF_REPLIES = frozenset(("created_by", "provider_specific_fields"))
 
 
 def from_openai_responses(items: Iterable[Mapping[str, Any]]) -> list[Message]:
@@ -58,6 +63,9 @@ def to_openai_responses(
 class _Responses(Format):
     form = "openai_responses"
     roles: ClassVar[Mapping[str, Role]] = {"user": "user", "system": "system", "developer": "system"}
+    metadata = ("created_by", "status", "index")
+    sdk_keys: ClassVar[Places] = {"": PARSED, "content": PARSED}
+    reply_keys: ClassVar[Places] = {"": _OF_REPLIES, "content": ADDED, "output": _OF_REPLIES}
     not_null: ClassVar[Mapping[type | str, tuple[str, ...]]] = {
         ReasoningPart: ("content", "status"),
         ToolUsePart: ("id", "status", "namespace"),
@@ -94,6 +102,12 @@ class _Responses(Format):
                 out.append(self.read_message(raw, index))
         end()
         return out
+
+    def for_request(self, item: _notes.Json, message_id: str, losses: Losses) -> _notes.Json:
+        item = super().for_request(item, message_id, losses)
+        if item.get("type") == "custom_tool_call_output":  # the only output whose input type lacks it
+            item = without(item, {"": frozenset(("status",))})
+        return item
 
     # Messages
 
@@ -146,6 +160,8 @@ class _Responses(Format):
             else:
                 blocks = None
                 item, lost = self._item(part, message, index, shape)
+                if item is None and shape != "original" and isinstance(part, AttachmentPart):
+                    item = {"role": "assistant", "content": file_hint(part)}
             out += [] if item is None else [item]
             losses.add(message.id, index, lost)
         return out or ([] if message.parts else [{"role": "assistant", "content": ""}])
@@ -181,7 +197,7 @@ class _Responses(Format):
                 item, lost = self._item(part, message, index, shape)
                 before += [] if item is None else [item]
             else:
-                block, lost = _notes.write_block(self.form, part, self._input_block, shape)
+                block, lost = self._block_of_input(part, shape)
                 has_content = has_content or block is not None
             losses.add(message.id, index, lost)
         body = self.body(message, self.note(message), shape)
@@ -189,7 +205,7 @@ class _Responses(Format):
 
     def body(self, message: Message, note: Mapping[str, Any], shape: _notes.Shape) -> _notes.Json:
         inside = [p for p in message.parts if not isinstance(p, ToolUsePart) and not _is_item(p, message.role)]
-        written = (_notes.write_block(self.form, part, self._input_block, shape)[0] for part in inside)
+        written = (self._block_of_input(part, shape)[0] for part in inside)
         blocks = [block for block in written if block is not None]
         role = note.get("role", message.role)
         if shape != "original" and self.roles.get(role) != message.role:
@@ -232,6 +248,13 @@ class _Responses(Format):
     def file(self, part: AttachmentPart, shape: _notes.Shape) -> _notes.Rendered:
         return None, "a file in an assistant message"
 
+    def _block_of_input(self, part: Part, shape: _notes.Shape) -> _notes.Rendered:
+        """The block of an input for a part, with its note, or a hint at a file that cannot be sent."""
+        block, lost = _notes.write_block(self.form, part, self._input_block, shape)
+        if block is None and shape != "original" and isinstance(part, AttachmentPart):
+            block = self._input_block(TextPart(file_hint(part)), shape)[0]
+        return block, lost
+
     def _input_block(self, part: Part, shape: _notes.Shape) -> _notes.Rendered:
         if isinstance(part, TextPart):
             return {"type": "input_text", "text": part.text}, None
@@ -269,8 +292,8 @@ class _Responses(Format):
                 given, signature, text = raw.get("id"), raw.get("encrypted_content"), _text_of(raw.get(key))
                 if text is None or not isinstance(given, str | None) or not isinstance(signature, str | None):
                     return None
-                meta = self.meta({"id": given, key: raw.get(key)})
-                return ReasoningPart(text=text, signature=signature, provider_meta=meta)
+                part = ReasoningPart(text=text, signature=signature, provider_meta=self.meta({"id": given}))
+                return _notes.quoted(part, self.form, {key: raw.get(key)})
         return None
 
     def _item(self, part: Part, message: Message, index: int, shape: _notes.Shape) -> _notes.Rendered:
@@ -307,7 +330,7 @@ class _Responses(Format):
         output, lost = _notes.value_of(part.content, note), None
         if not (note.get("content") and (shape == "original" or output == [])):
             output = "" if output is None else output
-            output, lost = _content.converted(output, _IN_RESULTS, lambda inner: self._input_block(inner, shape)[0])
+            output, lost = converted(output, _IN_RESULTS, lambda inner: self._input_block(inner, shape)[0])
         if part.is_error:
             lost = "is_error of a tool result" if lost is None else f"is_error, and {lost}"
         return {"type": note.get("type", "function_call_output"), "call_id": part.tool_use_id, "output": output}, lost

@@ -4,6 +4,7 @@
 |---|---|
 | an `assistant` message | for each step (`step-start`): one message, and one of role `tool` for its results |
 | `tool-NAME`, `dynamic-tool` | a tool_use part; with an output, also a tool_result part |
+| a call that the user denied | a tool_use part, and a tool_result part with `is_error` that says so, with the reason |
 | `source-url`, `data-NAME`, unknown parts | an opaque part |
 | `metadata`, other keys | `provider_meta["vercel_ai"]` |
 
@@ -22,15 +23,17 @@ from msgspec.structs import replace
 
 from redis_history import model
 from redis_history.errors import InvalidMessageError
+from redis_history.formats._content import parsed
 from redis_history.formats._format import Format
 from redis_history.formats._losses import Losses, OnLoss
 from redis_history.formats._notes import Json, Rendered, Shape, noted, opaque, read_block, stored_value
+from redis_history.formats._sdk_objects import plain
 
 
 def from_vercel_ai(messages: Iterable[Mapping[str, Any]]) -> list[model.Message]:
     """Messages for UI messages. Raises InvalidMessageError for dicts that are not UI messages."""
     format_ = _VercelAI()
-    return [message for index, raw in enumerate(messages) for message in format_.read_ui_message(raw, index)]
+    return [message for index, raw in enumerate(messages) for message in format_.read_ui_message(plain(raw), index)]
 
 
 def to_vercel_ai(messages: Iterable[model.Message], *, on_loss: OnLoss | None = None) -> list[Json]:
@@ -49,8 +52,9 @@ def ui_message_of(messages: list[model.Message]) -> Json:
 
 
 def with_responses(message: model.Message, responses: Mapping[str, Json]) -> model.Message | None:
-    """A message with responses of the user to its requests for approval, by their ids. None: it has none of these."""
-    parts, found = list(message.parts), False
+    """A message with responses of the user to its requests for approval, by their ids. None: it has none of these. A
+    denied call also gets its result, which says so."""
+    parts, denied, found = list(message.parts), list[model.Part](), False
     for at, part in enumerate(parts):
         note = _VercelAI().note(part)
         approval = note.get("set", {}).get("approval")
@@ -61,7 +65,26 @@ def with_responses(message: model.Message, responses: Mapping[str, Json]) -> mod
             responded = note["set"] | {"approval": approval | responses[approval["id"]]}
             note = {**note, "set": responded, "state": "approval-responded"}
             parts[at] = replace(part, provider_meta={**(part.provider_meta or {}), _VercelAI.form: note})
-    return replace(message, parts=tuple(parts)) if found else None
+            if (reason := denial({"state": note["state"], **responded})) is not None:
+                denied.append(_denied(part, reason))
+    return replace(message, parts=(*parts, *denied)) if found else None
+
+
+def denial(block: Mapping[str, Any]) -> str | None:
+    """What the model reads about a call that the user denied; None for other parts of a UI message."""
+    approval = block.get("approval")
+    response: Mapping[str, Any] = approval if isinstance(approval, Mapping) else {}
+    refused = block.get("state") == "approval-responded" and response.get("approved") is False
+    if not refused and block.get("state") != "output-denied":
+        return None
+    reason = response.get("reason")
+    return (
+        f"The user denied this call: {reason}" if isinstance(reason, str) and reason else "The user denied this call."
+    )
+
+
+def _denied(call: model.ToolUsePart, reason: str) -> model.ToolResultPart:
+    return model.ToolResultPart(tool_use_id=call.id, content=reason, is_error=True, name=call.name)
 
 
 class _VercelAI(Format):
@@ -106,6 +129,8 @@ class _VercelAI(Format):
         if not isinstance(part, model.ToolUsePart):  # its input cannot be stored
             return opaque(self.form, dict(block)), None
         state = block.get("state")
+        if (reason := denial(block)) is not None:
+            return noted(part, self.form, {"state": state}), _denied(part, reason)
         if state not in ("output-available", "output-error"):
             return (part if state == "input-available" else noted(part, self.form, {"state": state})), None
         value, is_text = stored_value(block.get("output" if state == "output-available" else "errorText"))
@@ -185,7 +210,9 @@ class _VercelAI(Format):
             name = {"toolName": part.name or "unknown", "toolCallId": part.tool_use_id}
             block = {"type": "dynamic-tool", **name, "input": None}
             blocks.append(block)
-        value = json.loads(part.content) if self.note(part).get("text") else part.content
+        if part.is_error and part.content == denial(block):
+            return  # the call says it
+        value = parsed(part.content) if self.note(part).get("text") else part.content
         if part.is_error:
             block |= {"state": "output-error", "errorText": value if isinstance(value, str) else str(value)}
         else:

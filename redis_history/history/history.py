@@ -228,7 +228,7 @@ class History(Selectors):
 
     @property
     def size(self) -> int:
-        """Characters of all entries: text, reasoning, tool names, inputs and results, attachment names."""
+        """Characters of all entries, as in the totals of a conversation."""
         return sum(map(count_characters, self.get_snapshot()))
 
     @property

@@ -65,7 +65,7 @@ class Selectors:
 
     def recent_text(self, count: int) -> str:
         """The `count` newest messages as lines: `User: …`, `File: report.pdf`, `Assistant: …`, `Tool: …`,
-        `System: …`."""
+        `System: …`. An inline file without a name is shown by its kind, such as `Image`."""
         check_integer(count, "count", error=InvalidInputError)
         entries = self.get_entries()
         lines: list[str] = []
@@ -76,5 +76,14 @@ class Selectors:
                 elif isinstance(part, ToolResultPart):
                     lines.append(f"Tool: {content_text(part.content)}")
                 elif isinstance(part, AttachmentPart):
-                    lines.append(f"File: {part.name or part.id or part.reference or 'unnamed'}")
+                    lines.append(_file_line(part))
         return "\n".join(lines)
+
+
+def _file_line(part: AttachmentPart) -> str:
+    is_inline = (part.reference or "").startswith("data:")
+    name = part.name or part.id or (None if is_inline else part.reference or "unnamed")
+    if name is not None:
+        return f"File: {name}"
+    kind = part.modality or (part.mime_type or (part.reference or "")[5:]).partition("/")[0]
+    return kind.capitalize() if kind in ("image", "audio", "video") else "File"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 import shutil
@@ -51,7 +52,8 @@ def export_messages(
     gzipped. With `resume`, an interrupted export to the path leaves `<path>.partial`, which is not gzipped, and the
     next one continues it, without the conversations that it has.
 
-    Raises InvalidInputError for an unknown conversation id, and for `resume` without the path of a file.
+    Raises InvalidInputError for an unknown conversation id, for `resume` without the path of a file, and if
+    `<path>.partial` is a link or another user's.
     """
     with _opened(target, resume) as (stream, known):
         return run_at_once(_export(store, next, stream, conversation_ids, include_archived, on_progress, known))
@@ -151,29 +153,54 @@ def _packing(opened: AbstractContextManager[IO[bytes]], path: Path) -> Iterator[
 def _continuing(path: Path, mode: int) -> Iterator[tuple[IO[bytes], Container[str]]]:
     """A stream to `<path>.partial`, which becomes `path` at the end, and the ids of its complete conversations."""
     part = path.with_name(f"{path.name}.partial")
-    known = _recovered(part)
-    with open(part, "ab", opener=lambda name, flags: os.open(name, flags, mode)) as stream:
-        yield stream, known
-    if path.suffix == ".gz":
-        with part.open("rb") as plain, _packing(replacing(path, mode), path) as packed:
-            shutil.copyfileobj(plain, packed)
-        part.unlink()
-    else:
-        part.replace(path)
+    with _own_file(part, mode) as stream:
+        yield stream, _recovered(stream)
+        if path.suffix == ".gz":
+            stream.seek(0)
+            with _packing(replacing(path, mode), path) as packed:
+                shutil.copyfileobj(stream, packed)
+            part.unlink()
+            return
+    part.replace(path)
 
 
-def _recovered(part: Path) -> Container[str]:
+def _own_file(path: Path, mode: int) -> IO[bytes]:
+    """A new file, or this user's. The name can be guessed, so that others who may write to the folder can make a link
+    to a file that this user may overwrite, or a file that they may read, before the export. Raises InvalidInputError.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe would wait for its reader
+    try:
+        number = os.open(path, flags, mode)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            raise
+        raise _foreign(path) from error
+    found = os.fstat(number)
+    # Another name of the file would be a link, too.
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
+        os.close(number)
+        raise _foreign(path)
+    return os.fdopen(number, "r+b")
+
+
+def _foreign(path: Path) -> InvalidInputError:
+    return InvalidInputError(
+        f"resume continues only a file of this user, and {str(path)!r} is a link, or another user's, or no file: "
+        "remove it, or choose another target"
+    )
+
+
+def _recovered(file: IO[bytes]) -> Container[str]:
     """The ids of the complete conversations of an interrupted export. Cuts off the last one, which may lack
     messages."""
     ids: list[str] = []
     start = end = 0
-    if part.exists():
-        with part.open("r+b") as file:
-            for line in file:
-                if line.startswith(RECORD_START):
-                    with suppress(ValueError, LookupError, TypeError):  # it breaks off
-                        ids.append(orjson.loads(line)["conversation"]["conversation_id"])
-                        end = start
-                start += len(line)
-            file.truncate(end)
+    for line in file:
+        if line.startswith(RECORD_START):
+            with suppress(ValueError, LookupError, TypeError):  # it breaks off
+                ids.append(orjson.loads(line)["conversation"]["conversation_id"])
+                end = start
+        start += len(line)
+    file.seek(end)
+    file.truncate()
     return set(ids[:-1])

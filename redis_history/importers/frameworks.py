@@ -20,7 +20,7 @@ from redis_history.errors import InvalidInputError
 from redis_history.formats import from_langchain, from_openai_responses, to_openai_responses
 from redis_history.importers.source import report
 from redis_history.importers.transcript import ImportProblem, OnError, Transcript, title_of, unique_id
-from redis_history.integrations._extras import BATCH, batches
+from redis_history.integrations._extras import BATCH
 from redis_history.model import Message, Position
 from redis_history.model.ids import MAX_ID_BYTES, check_conversation_id
 from redis_history.model.times import to_microseconds
@@ -113,7 +113,7 @@ class FrameworkSource:
             items = _items(store, keys[0].encode(), newest_first=layout.newest_first)
             raws = [(keys[0], number, raw) for number, raw in enumerate(items, 1)]
         else:
-            pages = ((page, _ask(store, [[b"JSON.GET", key.encode()] for key in page])) for page in batches(keys))
+            pages = ((page, _ask(store, [[b"JSON.GET", key.encode()] for key in page])) for page in _pages(keys))
             raws = [(key, 1, raw) for page, replies in pages for key, raw in zip(page, replies, strict=True)]
         found = []
         for key, number, raw in raws:
@@ -224,7 +224,7 @@ def _scan(store: HistoryStore, prefix: str, layout: _Layout) -> Iterator[bytes]:
             if "unknown type name" in str(error):  # Valkey 9 without a JSON module, so without such keys
                 return
             raise
-        for page in batches(keys):
+        for page in _pages(keys):
             firsts = _ask(store, [[b"LINDEX", key, b"0"] for key in page]) if layout.matches else page
             for key, first in zip(page, firsts, strict=True):
                 if layout.matches is None or layout.matches(_value(first)):
@@ -245,6 +245,10 @@ def _items(store: HistoryStore, key: bytes, *, newest_first: bool) -> Iterator[b
         first, last = (-at - BATCH, -at - 1) if newest_first else (at, at + BATCH - 1)
         [page] = _ask(store, [[b"LRANGE", key, b"%d" % first, b"%d" % last]])
         yield from reversed(page) if newest_first else page
+
+
+def _pages(keys: list[Any]) -> Iterator[list[Any]]:
+    return (keys[at : at + BATCH] for at in range(0, len(keys), BATCH))
 
 
 def _ask(store: HistoryStore, commands: list[list[bytes]]) -> list[Any]:

@@ -18,7 +18,7 @@ from redis_history.importers.frameworks import STATE, renewed_state
 from redis_history.importers.reader import read_transcripts
 from redis_history.importers.source import ImportLimits, report
 from redis_history.importers.transcript import ImportProblem, OnError, Original, Transcript
-from redis_history.model import Conversation, Message
+from redis_history.model import Conversation, Message, large
 from redis_history.model.ids import check_conversation_id
 from redis_history.model.message import RECORD_FIELDS
 from redis_history.operations import Appended
@@ -215,6 +215,12 @@ class _Import:
                 half = len(messages) // 2
                 await self._append(id_, messages[:half])
                 await self._append(id_, messages[half:])
+            elif isinstance(error, errors.MessageTooLargeError):
+                kept, lacks = large.fitted(messages[0])
+                for _, reason in lacks:
+                    self._problem(f"message {messages[0].id[:80]!r} of {id_[:80]!r} is stored without its {reason}")
+                for piece in kept:
+                    await self._append(id_, (piece,))
             else:
                 self._count(messages=1)
                 self._problem(f"message {messages[0].id[:80]!r} of {id_[:80]!r} is left out: {error}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import partial
@@ -16,11 +17,21 @@ from msgspec.structs import replace
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._faces import answer_of
 from redis_history._sync.store import HistoryStore
-from redis_history.errors import MissingExtraError, RevisionConflictError, StoreTypeError
+from redis_history.errors import (
+    BatchTooLargeError,
+    MessageConflictError,
+    MessageTooLargeError,
+    MissingExtraError,
+    RedisHistoryError,
+    RevisionConflictError,
+    StoreTypeError,
+)
+from redis_history.formats._losses import Loss, OnLoss
 from redis_history.formats._pairing import pieces_of
-from redis_history.model import Conversation, Message, Part, ToolResultPart
+from redis_history.model import Conversation, Message, Part, ToolResultPart, large
 from redis_history.model.ids import check_conversation_id
-from redis_history.operations import Preview
+from redis_history.operations import Appended, Preview
+from redis_history.operations.append import batches
 from redis_history.tools import (
     AsyncConversationSearchTool,
     ConversationSearchTool,
@@ -29,10 +40,13 @@ from redis_history.tools import (
 )
 
 T = TypeVar("T")
+_logger = logging.getLogger("redis_history")
 
 #: Messages in one atomic change, and items of one read.
 BATCH = 500
 _PAGE = 1000
+#: Turns that are remembered because they could not be stored completely.
+_MOST_UNFINISHED = 16
 
 
 def missing(extra: str, error: ImportError) -> MissingExtraError:
@@ -66,14 +80,90 @@ def note_of_record(record: Conversation, key: str) -> dict[str, Any]:
     return json.loads(note) if isinstance(note, str) else {}
 
 
-def batches(items: list[T]) -> Iterator[list[T]]:
-    """The items in lists of at most BATCH."""
-    return (items[at : at + BATCH] for at in range(0, len(items), BATCH))
+class Turns:
+    """Stores turns: what a framework hands over in one call, of any size.
+
+    A turn is one change if it has at most BATCH messages and MAX_BATCH_BYTES, else several. A message above the cap is
+    stored as `model.large.fitted` says; `on_loss` and a log line name what is left out. `whole`: as one message.
+
+    If a call fails after the first change, its error says how many messages are stored. The messages of many frameworks
+    have no ids, so the rest is remembered: a repetition of the call stores what is missing.
+    """
+
+    def __init__(self, form: str, on_loss: OnLoss | None, *, whole: bool = False) -> None:
+        self._form, self._on_loss, self._whole = form, on_loss, whole
+        self._unfinished: dict[str, tuple[Any, list[Message]]] = {}
+
+    def unfinished(self, key: str, given: Any) -> list[Message] | None:
+        """The messages of a turn that is given again because it could not be stored completely; None for others."""
+        before = self._unfinished.pop(key, None)
+        return before[1] if before is not None and before[0] == given else None
+
+    async def append(
+        self, store: Any, key: str, messages: list[Message], given: Any = None, *, before: int = 0, **conditions: Any
+    ) -> list[Appended]:
+        """Append messages, in order. Raises as `append_many`. `given`: what they were before their conversion.
+        `before`: how many messages of the turn are stored already."""
+        if len(messages) <= BATCH:
+            with suppress(BatchTooLargeError, MessageTooLargeError):  # nothing was sent
+                return cast("list[Appended]", await answer_of(store.append_many(key, messages, **conditions)))
+        # All are checked before the first is stored.
+        kept, lacks = self.fit(messages)
+        changes = list(batches(kept, BATCH))
+        done: list[Appended] = []
+        for batch in changes:
+            try:
+                done += await answer_of(store.append_many(key, batch, **conditions))
+            except BaseException as error:
+                if given is not None and not isinstance(error, MessageConflictError):
+                    self._unfinished[key] = given, messages
+                    for oldest in [*self._unfinished][:-_MOST_UNFINISHED]:  # they may be large, and never repeated
+                        del self._unfinished[oldest]
+                if done or before:
+                    _say_how_many(error, before + len(done), before + sum(map(len, changes)))
+                raise
+        self.report(lacks)
+        return done
+
+    def fit(self, messages: Iterable[Message]) -> tuple[list[Message], list[Loss]]:
+        """The messages as they can be stored, and what is left out, to report when they are stored."""
+        found: list[Message] = []
+        losses: list[Loss] = []
+        for message in messages:
+            kept, lacks = large.fitted(message, whole=self._whole)
+            found += kept
+            losses += [Loss(message.id, part, reason) for part, reason in lacks]
+        return found, losses
+
+    def report(self, losses: Iterable[Loss]) -> None:
+        for loss in losses:
+            _logger.warning("%s: message %r is stored without its %s", self._form, loss.message_id[:80], loss.reason)
+            if self._on_loss is not None:
+                self._on_loss(loss)
+
+
+def _say_how_many(error: BaseException, done: int, total: int) -> None:
+    said = f"{done:,} of {total:,} messages of this call are stored, and the same call again stores the others"
+    if isinstance(error, RedisHistoryError) and error.args:
+        error.args = (f"{error.args[0]} ({said})", *error.args[1:])
+    else:
+        error.add_note(said)
 
 
 def ended(messages: Iterable[Message]) -> list[Message]:
     """Without live replies that are being written: a model must not read the beginning of an answer."""
     return [message for message in messages if message.status != "streaming"]
+
+
+async def newest(store: Any, key: str, limit: int | None) -> list[Message]:
+    """The newest messages, as `Turns` got them: those that were too large are whole again. A few more than `limit` if
+    some of them are stored as several."""
+    asked = limit
+    while True:
+        found: list[Message] = await answer_of(store.get(key, limit=asked))
+        if asked is None or len(found) < asked or not large.continues(found[0]):
+            return large.joined(found)
+        asked *= 4
 
 
 def with_shares(
@@ -110,17 +200,24 @@ def with_content(stored: Message, new: Message) -> Message:
     )
 
 
-async def replace_all(store: Any, key: str, merge: Callable[[list[Message]], Sequence[Message]]) -> None:
+async def replace_all(store: Any, key: str, merge: Callable[[list[Message]], Sequence[Message]], turns: Turns) -> None:
     """Replace all messages by what `merge` makes of the stored ones, in this order. Messages that were stored keep
-    their times, unless a later one has an earlier time. A new one gets the time of the next one, if there is one."""
+    their times, unless a later one has an earlier time. A new one gets the time of the next one, if there is one.
+
+    What one change cannot hold is appended after it."""
     while True:
         record = await answer_of(store.get_conversation(key))
         new: list[Message] = []
         for message in reversed(merge(await answer_of(store.get(key)))):
             times = [one.timestamp for one in (message, *new[-1:]) if one.timestamp is not None]
             new.append(replace(message, timestamp=min(times, default=None)))
+        kept, losses = turns.fit(new[::-1])
+        first, *rest = list(batches(kept)) or [[]]
         with suppress(RevisionConflictError):  # another writer was faster: read again
-            await answer_of(store.restore(key, new[::-1], expected_revision=0 if record is None else record.revision))
+            await answer_of(store.restore(key, first, expected_revision=0 if record is None else record.revision))
+            others = [message for batch in rest for message in batch]
+            await turns.append(store, key, others, before=len(first))
+            turns.report(losses)
             return
 
 

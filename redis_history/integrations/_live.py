@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._sync.store import HistoryStore
 from redis_history.errors import ConflictError, NotFoundError, RedisHistoryError
+from redis_history.integrations._extras import Turns
 from redis_history.model import Message
 
 _logger = logging.getLogger("redis_history")
@@ -27,8 +28,9 @@ _MOMENT: Final = timedelta(microseconds=1)
 class LiveReplies:
     """The live replies of an adapter."""
 
-    def __init__(self, store: AsyncHistoryStore | HistoryStore) -> None:
+    def __init__(self, store: AsyncHistoryStore | HistoryStore, turns: Turns) -> None:
         self._store: Any = store
+        self._turns = turns
         self._streams: list[LiveStream] = []
 
     @asynccontextmanager
@@ -51,7 +53,9 @@ class LiveReplies:
             return list(messages)
         others: list[Message] = []
         waiting: list[Message] = []
-        for message in messages:
+        kept, losses = self._turns.fit(messages)
+        self._turns.report(losses)
+        for message in kept:
             place = None
             for stream in streams if message.role == "assistant" and message.text else ():
                 place = place or await stream.take(message)

@@ -7,16 +7,31 @@ from typing import Any, Unpack
 
 from redis_history import AsyncHistoryStore, HistoryStore, Message, model
 from redis_history.formats import _notes
-from redis_history.formats._content import dump_arguments, parse_arguments
+from redis_history.formats._blocks import file_of, from_template, parts_of, templated
+from redis_history.formats._content import dump_arguments, parse_arguments, split_data_url
 from redis_history.formats._losses import Losses, OnLoss
-from redis_history.integrations._extras import asynchronous, batches, checked_id, ended, missing, search_runner
+from redis_history.integrations._extras import (
+    Turns,
+    asynchronous,
+    checked_id,
+    ended,
+    missing,
+    newest,
+    search_runner,
+)
 from redis_history.integrations._live import LiveReplies
 from redis_history.model.message import content_text
 from redis_history.model.pairs import without_lone_results
 from redis_history.tools import SearchOptions
 
 try:
-    from agent_framework import AgentResponseUpdate, FunctionInvocationContext, FunctionTool, HistoryProvider
+    from agent_framework import (
+        AgentResponseUpdate,
+        FunctionInvocationContext,
+        FunctionTool,
+        HistoryProvider,
+        SessionContext,
+    )
     from agent_framework import Message as FrameworkMessage
 except ImportError as error:
     raise missing("agent-framework", error) from error
@@ -47,7 +62,8 @@ class AgentFrameworkHistory(HistoryProvider):
     ) -> None:
         self._store = asynchronous(store, type(self).__name__)
         super().__init__(source_id, **flags)
-        self._live = LiveReplies(store)
+        self._turns = Turns(_FORM, on_loss)
+        self._live = LiveReplies(store, self._turns)
         self._limit = limit
         self._on_loss = on_loss
 
@@ -58,7 +74,7 @@ class AgentFrameworkHistory(HistoryProvider):
         none."""
         if session_id is None:
             return []
-        found = ended(await self._store.get(checked_id(session_id), limit=self._limit))
+        found = ended(await newest(self._store, checked_id(session_id), self._limit))
         return to_agent_framework(found if self._limit is None else without_lone_results(found), on_loss=self._on_loss)
 
     async def save_messages(
@@ -69,15 +85,25 @@ class AgentFrameworkHistory(HistoryProvider):
         state: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Append messages, in atomic batches of 500. As in the framework's own providers, those at the start that
-        repeat the newest stored ones are left out. Without a session id, nothing is stored."""
+        """Append messages, in atomic changes of up to 500 messages and 4 MB. As in the framework's own providers, those
+        at the start that repeat the newest stored ones are left out. Without a session id, nothing is stored."""
         if session_id is None or not messages:
             return
-        newest = await self._store.get(checked_id(session_id), limit=len(messages) + 1)
-        new = from_agent_framework(_new(to_agent_framework(newest), messages))
-        new = await self._live.settle(session_id, new)
-        for batch in batches(new):
-            await self._store.append_many(session_id, batch)
+        given = [message.to_dict() for message in messages]
+        new = self._turns.unfinished(session_id, given)
+        if new is None:
+            before = await newest(self._store, checked_id(session_id), len(messages) + 1)
+            new = from_agent_framework(_new(to_agent_framework(before), messages))
+            new = await self._live.settle(session_id, new)
+        await self._turns.append(self._store, session_id, new, given)
+
+    async def after_run(self, *, agent: Any, context: SessionContext, **more: Any) -> None:
+        """Save the messages of a run, with the name of the agent: when each call of a model is saved alone, the
+        framework itself names the author only after that."""
+        response = context.response
+        for message in () if response is None else response.messages:
+            message.author_name = message.author_name or agent.name
+        await super().after_run(agent=agent, context=context, **more)
 
     async def live(
         self, session_id: str, updates: AsyncIterable[AgentResponseUpdate]
@@ -192,9 +218,12 @@ def _part(block: Mapping[str, Any]) -> model.Part | None:
         call = model.ToolUsePart(id=call_id, name=block["name"], input=arguments)
         return _notes.noted(call, _FORM, {"arguments": style} if style else {})
     if kind == "function_result" and isinstance(call_id, str) and isinstance(block.get("result"), str):
+        items = block.get("items")
+        if _has_files(items) and _is_whole(block):
+            return model.ToolResultPart(tool_use_id=call_id, content=items)
         result = model.ToolResultPart(tool_use_id=call_id, content=block["result"])
         return _notes.noted(result, _FORM, {} if _is_whole(block) else {"loose": True})
-    return None
+    return templated(_FORM, block) if kind in ("data", "uri") else None
 
 
 def _write(part: model.Part, shape: _notes.Shape) -> tuple[Any, str | None]:
@@ -211,17 +240,42 @@ def _write(part: model.Part, shape: _notes.Shape) -> tuple[Any, str | None]:
         return {**call, "hosted": False, **rest}, None
     if isinstance(part, model.ToolResultPart):
         text = content_text(part.content)
-        lost = None if text == part.content else "what is not text in the tool result"
-        return {
-            "type": "function_result",
-            "call_id": part.tool_use_id,
-            "result": text,
-            "items": _items(text),
-            **rest,
-        }, lost
-    if isinstance(part, model.AttachmentPart) and part.reference and "://" in part.reference and part.mime_type:
-        return {"type": "uri", "uri": part.reference, "media_type": part.mime_type, **rest}, None
-    return None, "an attachment without a URI and media type"
+        items, lost = _result_items(part.content, text)
+        result = {"type": "function_result", "call_id": part.tool_use_id, "result": text, "items": items}
+        return {**result, **rest}, lost
+    if isinstance(part, model.AttachmentPart):
+        block = from_template(_FORM, part) or _file(part)
+        return block, None if block is not None else "an attachment without a URI and media type"
+    return None, "a part of an unknown kind"
+
+
+def _file(part: model.AttachmentPart) -> dict[str, Any] | None:
+    mime, data = split_data_url(part.reference)
+    mime = part.mime_type or mime
+    if not mime or not (data or "://" in (part.reference or "")):
+        return None
+    kind = "uri" if data is None else "data"
+    return {"type": kind, "uri": part.reference, "media_type": mime, "additional_properties": {}}
+
+
+def _has_files(items: Any) -> bool:
+    return isinstance(items, list) and any(file_of(item) is not None for item in items)
+
+
+def _result_items(content: Any, text: str) -> tuple[list[Any], str | None]:
+    """The items of a function's result, and what was lost: those of Agent Framework as they are, and files of others
+    as its data."""
+    if text == content:
+        return _items(text), None
+    found = parts_of(content)
+    if found is None:
+        return _items(text), "what is not text in the tool result"
+    items: list[Any] = []
+    for block, part in zip(content, found, strict=True):
+        item = _items(part.text)[0] if isinstance(part, model.TextPart) else _file(part)  # type: ignore[arg-type]
+        own = block if "additional_properties" in block else item
+        items += [] if own is None else [own]
+    return items, None if len(items) == len(content) else "files in the tool result"
 
 
 def _items(text: str) -> list[Any]:

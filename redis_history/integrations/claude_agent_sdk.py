@@ -15,9 +15,10 @@ from msgspec.structs import replace
 
 from redis_history import AsyncHistoryStore, Conversation, HistoryStore, Message, errors
 from redis_history._validation import check_owner
-from redis_history.formats import from_anthropic, to_anthropic
+from redis_history.formats import OnLoss, from_anthropic, to_anthropic
 from redis_history.formats._notes import foreign_block, opaque, stored_value
 from redis_history.integrations import _extras
+from redis_history.model import large
 from redis_history.model.ids import check_message_id, new_id
 from redis_history.model.times import from_microseconds, to_microseconds
 
@@ -42,17 +43,26 @@ class ClaudeSessionStore(SessionStore):
 
     What users, assistants and tools say becomes messages like those of other frameworks, which can be searched, shown
     and compacted; the title of a session is that of its conversation. Other entries are kept as opaque parts. `load`
-    returns what was appended, also after a compaction. Its conversations have the project as `agent_name`, those of
+    returns what was appended, also after a compaction. `on_loss` is called with each `Loss`: content that is too large
+    to store, which is also logged. Its conversations have the project as `agent_name`, those of
     subagents the project and the session, and `user_id` as their owner.
     """
 
-    def __init__(self, store: AsyncHistoryStore | HistoryStore, *, user_id: int | str | None = None) -> None:
+    def __init__(
+        self,
+        store: AsyncHistoryStore | HistoryStore,
+        *,
+        user_id: int | str | None = None,
+        on_loss: OnLoss | None = None,
+    ) -> None:
         self._store = _extras.asynchronous(store, type(self).__name__)
         check_owner(user_id, "user_id")
         self._user_id = user_id
+        self._turns = _extras.Turns(_FORM, on_loss)
 
     async def append(self, key: SessionKey, entries: list[SessionStoreEntry]) -> None:
-        """Append entries, each `uuid` once. Up to 500 entries and 4 MB are one change."""
+        """Append entries, each `uuid` once. Up to 500 entries and 4 MB are one change. Of an entry that is larger than
+        a message may be, only what is too large is left out."""
         record = self._record(key)
         messages: dict[str, Message] = {}
         time: Any = None
@@ -61,8 +71,7 @@ class ClaudeSessionStore(SessionStore):
             # Entries without a time stay behind those before them.
             time = message.timestamp or time
             messages.setdefault(message.id, replace(message, timestamp=time))
-        for batch in _extras.batches(list(messages.values())):
-            await self._append(record, batch)
+        await self._append(record, list(messages.values()))
         if entries and "subpath" not in key:
             await self._summarize(record, key, entries)
 
@@ -70,7 +79,7 @@ class ClaudeSessionStore(SessionStore):
         """All entries in the order in which they were appended; None if there are none."""
         found = await self._store.get(_id(key), include_archived=True)
         ordered = sorted(found, key=lambda message: message.sequence or 0)
-        return [entry for message in ordered if (entry := _entry(message)) is not None] or None
+        return [entry for message in large.joined(ordered) if (entry := _entry(message)) is not None] or None
 
     async def list_sessions(self, project_key: str) -> list[SessionStoreListEntry]:
         """The sessions of a project with the times of their last change."""
@@ -117,18 +126,12 @@ class ClaudeSessionStore(SessionStore):
     async def _append(self, record: Conversation, messages: list[Message]) -> None:
         while messages:
             try:
-                await self._store.append_many(record.conversation_id, messages, must_exist=True)
+                await self._turns.append(self._store, record.conversation_id, messages, must_exist=True)
             except errors.ConversationNotFoundError:
                 with suppress(errors.ConversationExistsError):
                     await self._store.create_conversation(record)
             except errors.MessageConflictError as conflict:  # the SDK's rule: the first entry of a uuid stays
                 messages = [message for message in messages if message.id != conflict.message_id]
-            except errors.BatchTooLargeError:
-                if len(messages) == 1:
-                    raise
-                half = len(messages) // 2
-                await self._append(record, messages[:half])
-                messages = messages[half:]
             else:
                 return
 
@@ -189,5 +192,5 @@ def _entry(message: Message) -> Any:
     meta = message.provider_meta.get(_FORM)
     if not isinstance(meta, Mapping):
         return foreign_block(_FORM, message.parts[0]) if len(message.parts) == 1 else None
-    rest = json.loads(meta["text"]) if "text" in meta else meta["entry"]
+    rest = json.loads(meta["text"]) if "text" in meta else meta.get("entry", {})
     return {**rest, "message": to_anthropic([message], shape="original")[0]}

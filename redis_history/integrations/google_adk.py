@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from msgspec.structs import replace
 
 from redis_history import AsyncHistoryStore, Conversation, HistoryStore, Message, Participant, Position, errors
-from redis_history.formats import from_gemini, to_gemini
+from redis_history.formats import OnLoss, from_gemini, to_gemini
 from redis_history.formats._notes import plain_text, stored_value
 from redis_history.integrations import _extras
 from redis_history.integrations._live import LiveReplies, LiveStream
@@ -48,12 +48,14 @@ class AdkSessionService(BaseSessionService):
     state of the session up to a certain event; the changes by later events are applied when the session is read. So an
     event and its change of state are stored together. State shared by an application (`app:`) or a user (`user:`) is
     in the metadata of another conversation, without messages. Concurrent changes of state are merged key by key.
+    `on_loss` is called with each `Loss`: content that is too large to store, which is also logged.
     """
 
-    def __init__(self, store: AsyncHistoryStore | HistoryStore) -> None:
+    def __init__(self, store: AsyncHistoryStore | HistoryStore, *, on_loss: OnLoss | None = None) -> None:
         self._store = _extras.asynchronous(store, type(self).__name__)
         self._shared_store = _extras.asynchronous(_extras.without_runs(store), type(self).__name__)
-        self._live = LiveReplies(store)
+        self._turns = _extras.Turns(_KEY, on_loss)
+        self._live = LiveReplies(store, self._turns)
 
     async def create_session(
         self, *, app_name: str, user_id: str, state: dict[str, Any] | None = None, session_id: str | None = None
@@ -82,7 +84,7 @@ class AdkSessionService(BaseSessionService):
         recent = config.num_recent_events if config is not None else None
         found, messages = await asyncio.gather(
             self._store.get_conversation(conversation_id),
-            self._store.get(conversation_id, limit=None if recent is None else max(recent, 1)),
+            _extras.newest(self._store, conversation_id, None if recent is None else max(recent, 1)),
         )
         if found is None or _KEY not in found.metadata:
             return None
@@ -127,12 +129,13 @@ class AdkSessionService(BaseSessionService):
         conversation_id = _id(session.app_name, session.user_id, session.id)
         is_new = True
         try:
-            for message in await self._live.settle(conversation_id, [_message(event)], (event.author, event.branch)):
-                try:
-                    done = await self._store.append(conversation_id, message, must_exist=True)
-                except errors.MessageConflictError:  # another event has the same id
-                    done = await self._store.append(conversation_id, _message(event, with_id=False), must_exist=True)
-                is_new = not done.duplicate
+            messages = await self._live.settle(conversation_id, [_message(event)], (event.author, event.branch))
+            try:
+                done = await self._turns.append(self._store, conversation_id, messages, must_exist=True)
+            except errors.MessageConflictError:  # another event has the same id
+                messages = [_message(event, with_id=False)]
+                done = await self._turns.append(self._store, conversation_id, messages, must_exist=True)
+            is_new = not done or not all(one.duplicate for one in done)
         except errors.ConversationNotFoundError as error:
             raise SessionNotFoundError(f"Session {session.id} not found.") from error
         if event.actions and event.actions.state_delta:

@@ -5,8 +5,9 @@ Use it with `RunnableWithMessageHistory` and everything else that accepts a `Bas
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from functools import cache
 from typing import Any, Unpack
 
@@ -16,12 +17,14 @@ from redis_history import AsyncHistoryStore, HistoryStore, Message, TextPart
 from redis_history._faces import answer_of, run_at_once
 from redis_history.errors import (
     ConfigurationError,
+    InvalidMessageError,
     MessageConflictError,
     MessageNotFoundError,
     RedisHistoryError,
     RevisionConflictError,
 )
 from redis_history.formats import OnLoss, from_langchain, to_langchain
+from redis_history.formats._losses import Losses
 from redis_history.formats._notes import plain_text
 from redis_history.integrations import _extras
 from redis_history.model.ids import MAX_ID_BYTES
@@ -38,10 +41,12 @@ try:
         HumanMessage,
         RemoveMessage,
         SystemMessage,
+        convert_to_messages,
         message_to_dict,
         messages_from_dict,
     )
     from langchain_core.tools import StructuredTool
+    from pydantic_core import to_jsonable_python
 except ImportError as error:
     raise _extras.missing("langchain", error) from error
 
@@ -53,6 +58,9 @@ _CLASSES = {role: kind for kind, role in _ROLES.items()}
 _KEPT = ("content", "tool_calls", "status", "id")  # fields to store also if they have their default
 _FIRST = ("content", "name", "tool_calls", "tool_call_id", "status")  # the order that needs no note
 _PART = "#part-"  # in ids of messages that are parts of one stored message
+#: Fields that may hold any object.
+_FREE = ("content", "artifact", "additional_kwargs", "response_metadata", "tool_calls")
+_GONE: Any = object()
 _IDS = "langchain_ids"  # key of provider_meta: the ids of such messages, when others of them were removed
 
 
@@ -62,7 +70,9 @@ class LangChainHistory(BaseChatMessageHistory):
     Synchronous methods use `store`. Asynchronous methods use `async_store`; without it they use `store` in a thread.
     `limit` returns only that number of the newest messages, without tool results whose call is not among them, because
     models reject these. `on_loss` is called with each `Loss`: content of other frameworks that LangChain's messages
-    cannot represent; without it a warning is logged.
+    cannot represent, and objects in a message, such as its `artifact`, that have no JSON form, so that they cannot be
+    stored; without it a warning is logged. Messages may also be given as dicts, such as `{"role": …, "content": …}` or
+    the dumps of LangChain. Raises InvalidMessageError for other values.
 
     The id of a LangChain message is its id in the store, as in the state of a LangGraph graph: a message that is added
     again is stored once, one with other content replaces the message of its id, and a `RemoveMessage` removes it. So
@@ -89,6 +99,7 @@ class LangChainHistory(BaseChatMessageHistory):
         self._store = store
         self._async_store = async_store
         self._on_loss = on_loss
+        self._turns = _extras.Turns("langchain", on_loss, whole=True)
 
     @property
     def messages(self) -> list[BaseMessage]:  # an attribute in the base class
@@ -97,11 +108,12 @@ class LangChainHistory(BaseChatMessageHistory):
 
     @messages.setter
     def messages(self, messages: Sequence[BaseMessage]) -> None:
-        run_at_once(_restore(self._sync(), self.session_id, messages))
+        run_at_once(_restore(self._sync(), self.session_id, self._storable(messages), self._turns))
 
     def add_messages(self, messages: Sequence[BaseMessage]) -> None:
-        """Append messages in this order, in atomic batches of 500; see the class for messages with an id."""
-        run_at_once(_write(self._sync(), self.session_id, messages))
+        """Append messages in this order, in atomic changes of up to 500 messages and 4 MB; see the class for messages
+        with an id."""
+        run_at_once(_write(self._sync(), self.session_id, self._storable(messages), self._turns))
 
     def clear(self) -> None:
         """Remove all messages, but keep the conversation."""
@@ -117,7 +129,7 @@ class LangChainHistory(BaseChatMessageHistory):
         if self._async_store is None:
             await super().aadd_messages(messages)
         else:
-            await _write(self._async_store, self.session_id, messages)
+            await _write(self._async_store, self.session_id, self._storable(messages), self._turns)
 
     async def aclear(self) -> None:
         if self._async_store is None:
@@ -128,6 +140,12 @@ class LangChainHistory(BaseChatMessageHistory):
     def _converted(self, messages: list[Message]) -> list[BaseMessage]:
         kept = _extras.ended(messages) if self.limit is None else without_lone_results(_extras.ended(messages))
         return [converted for message in kept for converted in _to_langchain(message, self._on_loss)]
+
+    def _storable(self, messages: Sequence[Any]) -> list[BaseMessage]:
+        if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
+            raise InvalidMessageError(f"messages must be a list of messages, not {type(messages).__name__}")
+        with Losses("a stored message", self._on_loss) as losses:
+            return [_with_json(_as_message(given, index), losses) for index, given in enumerate(messages)]
 
     def _sync(self) -> HistoryStore:
         if self._store is None:
@@ -237,7 +255,7 @@ def _changes(messages: Sequence[BaseMessage]) -> Iterator[list[BaseMessage] | di
     removed: dict[str, None] = {}
     for index, message in enumerate(messages):
         removes = isinstance(message, RemoveMessage)
-        if added and (removes or len(added) == _extras.BATCH):
+        if added and removes:
             yield list(added.values())
             added = {}
         if removed and not removes:
@@ -254,22 +272,22 @@ def _changes(messages: Sequence[BaseMessage]) -> Iterator[list[BaseMessage] | di
         yield list(added.values()) or removed
 
 
-async def _write(store: Any, key: str, messages: Sequence[BaseMessage]) -> None:
+async def _write(store: Any, key: str, messages: Sequence[BaseMessage], turns: _extras.Turns) -> None:
     """Make the changes that these messages mean. A call that removes all messages and adds others is one change."""
     removes_all = False
     for change in _changes(messages):
         if isinstance(change, list):
-            await (_restore if removes_all else _add)(store, key, change)
+            await (_restore if removes_all else _add)(store, key, change, turns)
             removes_all = False
         elif change is None:
             removes_all = True
         elif not removes_all:
-            await _replace(store, key, change)
+            await _replace(store, key, change, turns)
     if removes_all:
         await answer_of(store.clear(key))
 
 
-async def _restore(store: Any, key: str, messages: Sequence[BaseMessage]) -> None:
+async def _restore(store: Any, key: str, messages: Sequence[BaseMessage], turns: _extras.Turns) -> None:
     """Replace all messages. Stored messages keep what LangChain does not know."""
 
     def merge(before: list[Message]) -> list[Message]:
@@ -284,21 +302,24 @@ async def _restore(store: Any, key: str, messages: Sequence[BaseMessage]) -> Non
                 new.append(old if found == [given] else _extras.with_content(old, _to_message(given)))
         return new
 
-    await _extras.replace_all(store, key, merge)
+    await _extras.replace_all(store, key, merge, turns)
 
 
-async def _add(store: Any, key: str, messages: list[BaseMessage]) -> None:
+async def _add(store: Any, key: str, messages: list[BaseMessage], turns: _extras.Turns) -> None:
+    if (again := turns.unfinished(key, messages)) is not None:
+        await turns.append(store, key, again, messages)
+        return
     if _is_new(messages):
         with suppress(MessageConflictError):
-            await answer_of(store.append_many(key, _from_langchain(messages)))
+            await turns.append(store, key, _from_langchain(messages), messages)
             return
     changed, new = _difference(messages, await answer_of(store.get(key, include_archived=True)))
     if changed:
-        await _replace(store, key, changed)
-    await answer_of(store.append_many(key, new))
+        await _replace(store, key, changed, turns)
+    await turns.append(store, key, new, messages)
 
 
-async def _replace(store: Any, key: str, changes: Mapping[str, BaseMessage | None]) -> None:
+async def _replace(store: Any, key: str, changes: Mapping[str, BaseMessage | None], turns: _extras.Turns) -> None:
     """Replace the messages with these ids, or remove them (None). If a stored message is several messages here,
     only their parts change."""
     while (record := await answer_of(store.get_conversation(key))) is not None:
@@ -311,12 +332,14 @@ async def _replace(store: Any, key: str, changes: Mapping[str, BaseMessage | Non
                     gone.append(message.id)
                 elif kept != message:
                     with suppress(MessageNotFoundError):  # an archived message stays as it is
+                        [kept], losses = turns.fit([kept])
                         await answer_of(store.update_message(key, kept, expected_revision=revision))
+                        turns.report(losses)
                         revision += 1
         except RevisionConflictError:
             continue  # another writer was faster: read again
-        for batch in _extras.batches(gone):
-            await answer_of(store.delete_messages(key, batch))
+        for at in range(0, len(gone), _extras.BATCH):
+            await answer_of(store.delete_messages(key, gone[at : at + _extras.BATCH]))
         return
 
 
@@ -357,6 +380,61 @@ def _difference(
     }
     new = [one for one in messages if one.id not in known and one.id not in ids]
     return changed, _from_langchain(new)
+
+
+def _as_message(given: Any, index: int) -> BaseMessage:
+    """The message of a dict, in any form that LangChain reads. Raises InvalidMessageError."""
+    if isinstance(given, BaseMessage):
+        return given
+    error: Exception | None = None
+    if isinstance(given, Mapping):
+        try:
+            is_dump = "role" not in given and ("data" in given or "lc" in given)
+            found = (
+                messages_from_dict(to_langchain(from_langchain([given])))
+                if is_dump
+                else convert_to_messages([dict(given)])
+            )
+        except (InvalidMessageError, ValueError, TypeError, KeyError, NotImplementedError) as reason:
+            error = reason
+        else:
+            return found[0]
+    raise InvalidMessageError(
+        f"messages[{index}] must be a message of LangChain or its dict, not {str(given)[:80]!r}"
+    ) from error
+
+
+def _with_json(message: BaseMessage, losses: Losses) -> BaseMessage:
+    """The message with JSON in the place of objects, such as dates, that tools and models add to it. An object without
+    a JSON form is left out and reported."""
+    changed = {}
+    for name in (*_FREE, *(message.model_extra or ())):
+        if (value := getattr(message, name, None)) and type(value) is not str:
+            found = _json_of(value, name, message.id or "", losses)
+            if found is not value:
+                changed[name] = None if found is _GONE else found
+    return message.model_copy(update=changed) if changed else message
+
+
+def _json_of(value: Any, name: str, message_id: str, losses: Losses) -> Any:
+    """`value` itself if a message can hold it, else its JSON form; _GONE if it has none."""
+    if type(value) in (str, int, float, bool, bytes, type(None)) or (type(value) is datetime and value.tzinfo):
+        return value
+    try:
+        if isinstance(value, dict):
+            found = {key: _json_of(item, f"{name}.{key}", message_id, losses) for key, item in value.items()}
+            if all(type(key) is str and found[key] is value[key] for key in value):
+                return value
+            return {str(key): item for key, item in found.items() if item is not _GONE}
+        if isinstance(value, list | tuple):
+            items = [_json_of(item, name, message_id, losses) for item in value]
+            if all(new is old for new, old in zip(items, value, strict=True)):
+                return value
+            return [None if item is _GONE else item for item in items]
+        return to_jsonable_python(value)
+    except (ValueError, TypeError, RecursionError):
+        losses.add(message_id, None, f"a {type(value).__name__} in {name}, which has no JSON form")
+        return _GONE
 
 
 def _from_langchain(messages: Sequence[BaseMessage]) -> list[Message]:

@@ -25,9 +25,10 @@ from redis_history import (
 from redis_history._faces import run_at_once
 from redis_history.errors import MessageNotFoundError, RevisionConflictError
 from redis_history.formats import OnLoss
-from redis_history.formats._content import parsed
+from redis_history.formats._blocks import from_template, templated
+from redis_history.formats._content import parsed, split_data_url
 from redis_history.formats._losses import Losses
-from redis_history.formats._notes import foreign_block, note_of, opaque, plain_text, stored_value, with_note
+from redis_history.formats._notes import foreign_block, note_of, opaque, plain_text, quoted, stored_value
 from redis_history.formats._pairing import pieces_of
 from redis_history.integrations import _extras
 from redis_history.integrations._live import LiveReplies
@@ -70,28 +71,30 @@ class LlamaIndexChatStore(BaseChatStore):
 
     _store: HistoryStore = PrivateAttr()
     _on_loss: OnLoss | None = PrivateAttr()
+    _turns: _extras.Turns = PrivateAttr()
 
     def __init__(self, store: HistoryStore, *, on_loss: OnLoss | None = None) -> None:
         super().__init__()
         _extras.check_store(store, type(self).__name__, HistoryStore)
         self._store = store
         self._on_loss = on_loss
+        self._turns = _extras.Turns(_FORM, on_loss)
 
     @classmethod
     def class_name(cls) -> str:
         return "LlamaIndexChatStore"
 
     def set_messages(self, key: str, messages: list[ChatMessage]) -> None:
-        """Replace all messages. Up to 1,000 messages are one atomic change. Stored messages keep what a
+        """Replace all messages. Up to 1,000 messages and 4 MB are one atomic change. Stored messages keep what a
         ChatMessage does not have: id, time, author, pin and other metadata."""
-        _set(self._store, key, messages, MessageStatus.ACTIVE)
+        _set(self._store, key, messages, MessageStatus.ACTIVE, self._turns)
 
     def get_messages(self, key: str) -> list[ChatMessage]:
         """All messages, oldest first, without live replies that are being written."""
         return _all(_extras.ended(self._store.get(key)), self._on_loss)
 
     def add_message(self, key: str, message: ChatMessage) -> None:
-        self._store.append(key, from_llama_index(message))
+        run_at_once(self._turns.append(self._store, key, [from_llama_index(message)]))
 
     def delete_messages(self, key: str) -> list[ChatMessage] | None:
         found = self.get_messages(key)
@@ -118,14 +121,16 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
 
     _store: HistoryStore = PrivateAttr()
     _on_loss: OnLoss | None = PrivateAttr()
+    _turns: _extras.Turns = PrivateAttr()
     _live: LiveReplies = PrivateAttr()
 
     def __init__(self, store: HistoryStore, *, on_loss: OnLoss | None = None) -> None:
         super().__init__()
         _extras.check_store(store, type(self).__name__, HistoryStore)
         self._store = store
-        self._live = LiveReplies(store)
         self._on_loss = on_loss
+        self._turns = _extras.Turns(_FORM, on_loss)
+        self._live = LiveReplies(store, self._turns)
 
     @classmethod
     def class_name(cls) -> str:
@@ -153,10 +158,12 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
     async def add_messages(
         self, key: str, messages: list[ChatMessage], status: MessageStatus = MessageStatus.ACTIVE
     ) -> None:
-        """Append messages in this order, in atomic batches of 500."""
-        converted = await self._live.settle(key, _with_status(messages, status))
-        for batch in _extras.batches(converted):
-            await asyncio.to_thread(self._store.append_many, key, batch)
+        """Append messages in this order, in atomic changes of up to 500 messages and 4 MB."""
+        given = [status, *messages]
+        converted = self._turns.unfinished(key, given)
+        if converted is None:
+            converted = await self._live.settle(key, _with_status(messages, status))
+        await self._turns.append(_extras.asynchronous(self._store, type(self).__name__), key, converted, given)
 
     async def live(self, key: str, events: AsyncIterator[Event]) -> AsyncIterator[Event]:
         """Yields the events of an agent's `handler.stream_events()`, and stores what the model writes as it comes, with
@@ -172,9 +179,9 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
     async def set_messages(
         self, key: str, messages: list[ChatMessage], status: MessageStatus = MessageStatus.ACTIVE
     ) -> None:
-        """Replace all messages. Up to 1,000 messages are one atomic change. Stored messages keep what a
+        """Replace all messages. Up to 1,000 messages and 4 MB are one atomic change. Stored messages keep what a
         ChatMessage does not have: id, time, author, pin and other metadata."""
-        await asyncio.to_thread(_set, self._store, key, messages, status)
+        await asyncio.to_thread(_set, self._store, key, messages, status, self._turns)
 
     async def delete_message(self, key: str, idx: int) -> ChatMessage | None:
         """Remove and return the message at index `idx` of all messages, from 0; None if there is no such message."""
@@ -248,7 +255,9 @@ def search_tool(
     )
 
 
-def _set(store: HistoryStore, key: str, messages: Sequence[ChatMessage], status: MessageStatus) -> None:
+def _set(
+    store: HistoryStore, key: str, messages: Sequence[ChatMessage], status: MessageStatus, turns: _extras.Turns
+) -> None:
     given = [message.model_dump_json() for message in messages]
 
     def merge(stored: list[Message]) -> list[Message]:
@@ -260,7 +269,7 @@ def _set(store: HistoryStore, key: str, messages: Sequence[ChatMessage], status:
             new[at : at + size] = [one for one, _ in known[old : old + size]]
         return new
 
-    run_at_once(_extras.replace_all(store, key, merge))
+    run_at_once(_extras.replace_all(store, key, merge, turns))
 
 
 def _delete(
@@ -323,7 +332,7 @@ def from_llama_index(given: ChatMessage) -> Message:
     with Losses(_FORM, lambda loss: None) as losses:
         if [again.model_dump(mode="json") for again in _built(message, losses)] == [dump]:
             return message
-    return replace(message, provider_meta=with_note(_FORM, dump) or {})
+    return quoted(message, _FORM, dump)
 
 
 def _all(messages: Iterable[Message], on_loss: OnLoss | None) -> list[ChatMessage]:
@@ -335,7 +344,7 @@ def _to_llama_index(message: Message, on_loss: OnLoss | None) -> Sequence[ChatMe
     if role is not None and (text := plain_text(message, _FORM)) is not None:
         return [ChatMessage(role=role, blocks=[TextBlock(text=text)])]
     dump = dict(note_of(message, _FORM))
-    if dump and tuple(_parts(dump)) == message.parts:
+    if "blocks" in dump:
         return [ChatMessage.model_validate(dump)]
     with Losses(_FORM, on_loss) as losses:
         pieces = pieces_of(message, every=True)  # from another framework, or edited
@@ -372,14 +381,7 @@ def _part(block: dict[str, Any]) -> Part:
             return ToolUsePart(
                 id=str(block.get("tool_call_id") or ""), name=name, input=_arguments(block.get("tool_kwargs"))
             )
-        case {"block_type": "image" | "audio" | "video" as kind, "url": str(url)}:
-            mime: Any = block.get(_FILES[kind])
-            mime = mime if isinstance(mime, str) and "/" in mime else None
-            return AttachmentPart(modality=kind, reference=url, mime_type=mime)
-        case {"block_type": "document", "url": str(url)}:
-            mime = block.get("document_mimetype")
-            return AttachmentPart(modality="document", reference=url, name=block.get("title"), mime_type=mime)
-    return opaque(_FORM, block, str(block.get("block_type")))
+    return templated(_FORM, block) or opaque(_FORM, block, str(block.get("block_type")))
 
 
 def _arguments(value: Any) -> Any:
@@ -422,9 +424,15 @@ def _block(part: Part) -> dict[str, Any] | None:
             return {"block_type": "tool_call", "tool_call_id": part.id, "tool_name": part.name, "tool_kwargs": kwargs}
         case UnknownPart():
             return foreign_block(_FORM, part)  # type: ignore[no-any-return]
-        case AttachmentPart(modality=kind, reference=str(url)) if "://" in url:
-            if kind in _FILES:
-                return {"block_type": kind, "url": url}
-            named = {"title": part.name, "document_mimetype": part.mime_type}
-            return {"block_type": "document", "url": url, **named}
+        case AttachmentPart(reference=str(url)):
+            mime, data = split_data_url(url)
+            if (block := from_template(_FORM, part)) is not None:
+                return block  # type: ignore[no-any-return]
+            if data is None and "://" not in url:
+                return None
+            kind = part.modality if part.modality in _FILES else "document"
+            held = {"url": url} if data is None else {"data" if kind == "document" else kind: data}
+            if kind == "document":
+                return {"block_type": kind, **held, "title": part.name, "document_mimetype": part.mime_type or mime}
+            return {"block_type": kind, **held, **({} if data is None else {_FILES[kind]: mime})}
     return None

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Unpack
 
 from msgspec.structs import replace
 
 from redis_history import AsyncHistoryStore, HistoryStore, Message
 from redis_history._validation import refuse
-from redis_history.errors import BatchTooLargeError, RevisionConflictError
+from redis_history.errors import BatchTooLargeError, MessageTooLargeError, RevisionConflictError
 from redis_history.formats import OnLoss, from_openai_responses, to_openai_responses
-from redis_history.integrations._extras import asynchronous, batches, checked_id, ended, missing, search_runner
+from redis_history.integrations._extras import Turns, asynchronous, checked_id, ended, missing, search_runner
 from redis_history.integrations._live import LiveReplies
 from redis_history.model.pairs import OpenCalls
 from redis_history.tools import SearchOptions
@@ -38,8 +39,9 @@ class AgentsSession(Session):
 
     An AsyncHistoryStore belongs to one event loop. A HistoryStore is used in threads, and so in any number of loops.
 
-    All items of a reply are stored as one message. Messages of other frameworks are converted to items; `on_loss` is
-    called with each `Loss`, content that items cannot represent. Without it a warning is logged.
+    All items of a reply are stored as one message, or as several if that is too large. Messages of other frameworks are
+    converted to items; `on_loss` is called with each `Loss`, content that items cannot represent. Without it a warning
+    is logged.
 
     `session_settings` has the default limit of `get_items`. Items without type and role, such as those of the SDK's
     `EncryptedSession`, are stored and returned unchanged. A subclass can use the context of a run: the methods get it
@@ -60,7 +62,8 @@ class AgentsSession(Session):
             refuse(session_settings, "session_settings", "None or a SessionSettings")
         self.session_settings = session_settings or SessionSettings()
         self._on_loss = on_loss
-        self._live = LiveReplies(store)
+        self._turns = Turns("openai_responses", on_loss)
+        self._live = LiveReplies(store, self._turns)
 
     async def get_items(
         self, limit: int | None = None, *, wrapper: RunContextWrapper[Any] | None = None
@@ -88,11 +91,12 @@ class AgentsSession(Session):
     async def add_items(
         self, items: list[TResponseInputItem], *, wrapper: RunContextWrapper[Any] | None = None
     ) -> None:
-        """Append items in this order, in atomic batches of 500 messages."""
-        messages = from_openai_responses([dict(item) for item in items])
-        messages = await self._live.settle(self.session_id, messages)
-        for batch in batches(messages):
-            await self._store.append_many(self.session_id, batch)
+        """Append items in this order, in atomic changes of up to 500 messages and 4 MB."""
+        given = [dict(item) for item in items]
+        messages = self._turns.unfinished(self.session_id, given)
+        if messages is None:
+            messages = await self._live.settle(self.session_id, from_openai_responses(given))
+        await self._turns.append(self._store, self.session_id, messages, given)
 
     async def pop_item(self, *, wrapper: RunContextWrapper[Any] | None = None) -> TResponseInputItem | None:
         """Remove and return the newest item; None if there is none. Concurrent calls each return a different item."""
@@ -145,8 +149,10 @@ class AgentsSession(Session):
         messages = from_openai_responses([dict(item) for item in items])
         if type(self) is not AgentsSession or len(messages) > _MOST_REPLACED:
             return False
-        await self._store.restore(self.session_id, messages)
-        return True
+        with suppress(BatchTooLargeError, MessageTooLargeError):  # then the SDK clears the session, and adds them
+            await self._store.restore(self.session_id, messages)
+            return True
+        return False
 
     async def _get_compaction_snapshot(self, limit: int, *, prune_prefix: object = None) -> Any:
         """The newest items, and a function that replaces those from an index on unless there was another write."""
@@ -171,7 +177,7 @@ class AgentsSession(Session):
             new = from_openai_responses([dict(item) for item in output])
             try:
                 await self._store.restore(self.session_id, [*kept, *new], expected_revision=record.revision)
-            except (RevisionConflictError, BatchTooLargeError):
+            except (RevisionConflictError, BatchTooLargeError, MessageTooLargeError):
                 return False
             return True
 

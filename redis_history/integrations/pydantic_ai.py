@@ -26,11 +26,13 @@ from redis_history import (
     ToolUsePart,
     UnknownPart,
 )
+from redis_history._faces import run_at_once
 from redis_history.errors import InvalidMessageError
 from redis_history.formats import OnLoss
+from redis_history.formats._blocks import from_template, templated
 from redis_history.formats._content import parsed, split_data_url
 from redis_history.formats._losses import Losses
-from redis_history.formats._notes import foreign_block, note_of, opaque, stored_value, with_note
+from redis_history.formats._notes import foreign_block, note_of, noted, opaque, quoted, stored_value, with_note
 from redis_history.formats._pairing import pieces_of
 from redis_history.integrations import _extras
 from redis_history.integrations._live import LiveReplies
@@ -44,6 +46,8 @@ try:
     from pydantic_ai.messages import (
         BaseToolCallPart,
         BaseToolReturnPart,
+        BinaryContent,
+        BinaryImage,
         ModelMessage,
         ModelMessagesTypeAdapter,
         ModelRequest,
@@ -61,6 +65,7 @@ if TYPE_CHECKING:
 __all__ = ["PydanticAIHistory", "from_pydantic_ai", "search_tool", "to_pydantic_ai"]
 
 _FORM = "pydantic_ai"
+_PLAIN = "plain"  # a key of items: the image was a BinaryContent
 #: From Pydantic AI's provider names to the format whose provider signed the thinking.
 _SIGNED_BY = {"anthropic": "anthropic", "openai": "openai_responses", "mistral": "mistral", "google": "gemini"}
 _MODEL_PARTS = ("text", "thinking", "tool-call")
@@ -86,17 +91,18 @@ class PydanticAIHistory:
         self._any = _extras.asynchronous(store, type(self).__name__)
         self.conversation_id = _extras.checked_id(conversation_id)
         self._store = store
-        self._live = LiveReplies(store)
         self._on_loss = on_loss
+        self._turns = _extras.Turns(_FORM, on_loss)
+        self._live = LiveReplies(store, self._turns)
 
     async def load(self, *, limit: int | None = None) -> list[ModelMessage]:
         """The messages for `message_history`, without a live reply that is being written. `limit`: read only that
         number of the newest stored messages, without tool results whose call is not among them."""
-        return self._converted(await self._any.get(self.conversation_id, limit=limit), limit)
+        return self._converted(await _extras.newest(self._any, self.conversation_id, limit), limit)
 
     async def append(self, messages: Iterable[ModelMessage]) -> None:
-        """Append the result of `result.new_messages()`, in atomic batches of 500 stored messages."""
-        await self._append(from_pydantic_ai(messages))
+        """Append the result of `result.new_messages()`, in atomic changes of up to 500 stored messages and 4 MB."""
+        await self._append(self._any, list(messages))
 
     async def live(self, run: StreamedRunResult[Any, Any]) -> AsyncIterator[str]:
         """Yields the text of a run of `agent.run_stream`, and stores it as it comes, with `store.stream`; also all
@@ -109,21 +115,21 @@ class PydanticAIHistory:
                 yield text
             stream.end()
             new = from_pydantic_ai(run.new_messages()[len(before) :])
-            await self._append(await self._live.settle(self.conversation_id, new))
+            new = await self._live.settle(self.conversation_id, new)
+            await self._turns.append(self._any, self.conversation_id, new)
 
-    async def _append(self, messages: list[Message]) -> None:
-        for batch in _extras.batches(messages):
-            await self._any.append_many(self.conversation_id, batch)
+    async def _append(self, store: Any, given: list[ModelMessage]) -> None:
+        messages = self._turns.unfinished(self.conversation_id, given)
+        messages = from_pydantic_ai(given) if messages is None else messages
+        await self._turns.append(store, self.conversation_id, messages, given)
 
     def load_sync(self, *, limit: int | None = None) -> list[ModelMessage]:
         """Like `load`, for synchronous code with a HistoryStore. Raises StoreTypeError for an AsyncHistoryStore."""
-        return self._converted(self._sync().get(self.conversation_id, limit=limit), limit)
+        return self._converted(run_at_once(_extras.newest(self._sync(), self.conversation_id, limit)), limit)
 
     def append_sync(self, messages: Iterable[ModelMessage]) -> None:
         """Like `append`, for synchronous code with a HistoryStore. Raises StoreTypeError for an AsyncHistoryStore."""
-        store = self._sync()
-        for batch in _extras.batches(from_pydantic_ai(messages)):
-            store.append_many(self.conversation_id, batch)
+        run_at_once(self._append(self._sync(), list(messages)))
 
     def _sync(self) -> HistoryStore:
         _extras.check_store(self._store, "this method of PydanticAIHistory", HistoryStore)
@@ -150,8 +156,14 @@ def search_tool(
 
 
 def from_pydantic_ai(messages: Iterable[ModelMessage]) -> list[Message]:
-    """Convert to messages. A request with parts of the system, the user and a tool becomes one message for each."""
-    messages = list(messages)
+    """Convert to messages. A request with parts of the system, the user and a tool becomes one message for each. The
+    JSON form of a message, as `ModelMessagesTypeAdapter` dumps it, is accepted, too.
+
+    Raises InvalidMessageError for other values.
+    """
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
+        raise InvalidMessageError(f"messages must be a list of messages, not {type(messages).__name__}")
+    messages = [_as_message(given, index) for index, given in enumerate(messages)]
     dumps = ModelMessagesTypeAdapter.dump_python(messages, mode="json")
     for message, dump in zip(messages, dumps, strict=True):
         for part, raw in zip(message.parts, dump["parts"], strict=True):
@@ -159,6 +171,10 @@ def from_pydantic_ai(messages: Iterable[ModelMessage]) -> list[Message]:
                 raw["args"] = _extras.plain_or(part.args, raw["args"])
             elif isinstance(part, BaseToolReturnPart):
                 raw["content"] = _extras.plain_or(part.content, raw["content"])
+            elif isinstance(part, UserPromptPart) and not isinstance(part.content, str):
+                for item, dumped in zip(part.content, raw["content"], strict=True):
+                    if type(item) is BinaryContent and item.is_image:
+                        dumped[_PLAIN] = True
     return [message for dump in dumps for message in _from_dump(dump)]
 
 
@@ -184,9 +200,40 @@ def to_pydantic_ai(messages: Iterable[Message], *, on_loss: OnLoss | None = None
                 if parts or not message.parts:
                     found.append({**note.get("around", {"kind": kind}), "parts": parts})
     try:
-        return ModelMessagesTypeAdapter.validate_python(found)
+        restored = ModelMessagesTypeAdapter.validate_python(found)
     except ValueError as error:
         raise InvalidMessageError(f"this version of Pydantic AI cannot read a stored message: {error}") from error
+    for own, raw in zip(restored, found, strict=True):
+        for piece, dump in zip(own.parts, raw["parts"], strict=True) if isinstance(raw, dict) else ():
+            if isinstance(piece, UserPromptPart) and isinstance(dump, dict) and isinstance(dump["content"], list):
+                piece.content = list(map(_as_given, piece.content, dump["content"]))
+    return restored
+
+
+def _as_given(item: Any, dump: Any) -> Any:
+    """An item of a user's message in its class: validation makes every image a BinaryImage, which equals no other."""
+    if isinstance(item, BinaryImage) and isinstance(dump, dict) and dump.get(_PLAIN):
+        return BinaryContent(
+            item.data,
+            media_type=item.media_type,
+            identifier=dump.get("identifier"),
+            vendor_metadata=item.vendor_metadata,
+        )
+    return item
+
+
+def _as_message(given: Any, index: int) -> ModelMessage:
+    if isinstance(given, ModelRequest | ModelResponse):
+        return given
+    error: ValueError | None = None
+    if isinstance(given, Mapping):
+        try:
+            return ModelMessagesTypeAdapter.validate_python([given])[0]
+        except ValueError as reason:
+            error = reason
+    raise InvalidMessageError(
+        f"messages[{index}] must be a ModelMessage of Pydantic AI or its JSON form, not {str(given)[:80]!r}"
+    ) from error
 
 
 def _from_dump(dump: dict[str, Any]) -> Iterator[Message]:
@@ -217,9 +264,8 @@ def _parts(raw: dict[str, Any]) -> Iterator[Part]:
     if kind in ("system-prompt", "text", "user-prompt") and isinstance(content, str):
         yield TextPart(text=content, provider_meta=with_note(_FORM, rest))
     elif kind == "user-prompt":
-        meta = with_note(_FORM, {**rest, "content": content})
         for index, item in enumerate(content or [""]):
-            yield _item(item, meta if index == 0 else {_FORM: {"inside": True}})
+            yield noted(_item(item), _FORM, {"inside": True} if index else {**rest, "list": len(content or ())})
     elif kind == "thinking" and isinstance(content, str):
         signature = raw.get("signature")
         owner = _SIGNED_BY.get(str(raw.get("provider_name")).partition("-")[0])
@@ -230,14 +276,17 @@ def _parts(raw: dict[str, Any]) -> Iterator[Part]:
     elif kind == "tool-call":
         args = raw.get("args")
         value, is_text = stored_value({} if args is None else parsed(args))
+        original: Any = None
         if isinstance(args, str) and (is_text or isinstance(value, str)):
             value, rest["args"] = args, "text"
         elif isinstance(args, str):
-            rest["args"] = "text" if json.dumps(value) == args else {"text": args}
+            rest["args"] = "text"
+            original = None if json.dumps(value) == args else {"args": {"text": args}}
         elif args is None or is_text:
             rest["args"] = "none" if args is None else "parsed"
-        meta = with_note(_FORM, rest)
-        yield ToolUsePart(id=raw["tool_call_id"], name=raw["tool_name"], input=value, provider_meta=meta)
+        own = with_note(_FORM, rest)
+        call = ToolUsePart(id=raw["tool_call_id"], name=raw["tool_name"], input=value, provider_meta=own)
+        yield call if original is None else quoted(call, _FORM, original)
     elif kind == "tool-return" or (kind == "retry-prompt" and raw.get("tool_name")):
         value, is_text = stored_value(content)
         rest |= {"parsed": True} if is_text else {}
@@ -252,25 +301,14 @@ def _parts(raw: dict[str, Any]) -> Iterator[Part]:
         yield opaque(_FORM, raw, kind)
 
 
-def _item(item: Any, meta: dict[str, Any] | None) -> Part:
+def _item(item: Any) -> Part:
+    """The part for an item of a user's prompt. Its note has what else the item has."""
     match item:
         case str():
-            return TextPart(text=item, provider_meta=meta)
-        case {"kind": "image-url" | "audio-url" | "video-url" | "document-url" as kind, "url": str(url)}:
-            modality: Any = kind.removesuffix("-url")
-            return AttachmentPart(
-                modality=modality, reference=url, mime_type=item.get("media_type"), provider_meta=meta
-            )
-        case {"kind": "binary", "data": str(data), "media_type": str(mime)}:
-            plain = data.replace("-", "+").replace("_", "/")
-            found: Any = mime.partition("/")[0]
-            return AttachmentPart(
-                modality=found if found in ("image", "audio", "video") else "document",
-                reference=f"data:{mime};base64,{plain}",
-                mime_type=mime,
-                provider_meta=meta,
-            )
-    return TextPart(text="", provider_meta=meta)  # the first part keeps the original
+            return TextPart(text=item)
+        case {"kind": "text-content", "content": str(text)}:
+            return TextPart(text=text, provider_meta=with_note(_FORM, {"item": {**item, "content": ""}}))
+    return templated(_FORM, item) or TextPart(text="", provider_meta=with_note(_FORM, {"item": item}))
 
 
 def _built(message: Message) -> ModelMessage | None:
@@ -317,9 +355,10 @@ def _to_parts(message: Message, names: Mapping[str, str], losses: Losses) -> Ite
             found, lost = foreign_block(_FORM, part), None
         elif note and not note.get("inside"):
             found, lost = _restored(part, note), None
-            if found is not None and isinstance(items := note.get("content"), list) and items:
+            if found is not None and "list" in note:
                 own = [part, *takewhile(lambda one: note_of(one, _FORM).get("inside"), message.parts[index + 1 :])]
-                found["content"], done = [*_present(items, own)], index + len(own)
+                items = [item for item in map(_present, own) if item is not None]
+                found["content"], done = items if note["list"] or items != [""] else [], index + len(own)
         else:
             found, lost = _converted(part, message.role, names)
         if found is not None and (isinstance(part, UnknownPart) or (found["part_kind"] in _MODEL_PARTS) == from_model):
@@ -329,25 +368,21 @@ def _to_parts(message: Message, names: Mapping[str, str], losses: Losses) -> Ite
         losses.add(message.id, index, lost)
 
 
-def _present(items: list[Any], parts: list[Part]) -> Iterator[Any]:
-    """The items of a user prompt for its parts, which may have been edited or removed since."""
-    left = [*items]
-    for part in parts:
-        meta = getattr(part, "provider_meta", None)
-        at = next((at for at, item in enumerate(left) if _item(item, meta) == part), None)
-        if at is not None:
-            yield left.pop(at)
-        elif isinstance(part, TextPart):
-            yield part.text
-        elif isinstance(part, AttachmentPart) and (item := _file(part)) is not None:
-            yield item
+def _present(part: Part) -> Any:
+    """The item of a user's prompt for its part; None for one that Pydantic AI cannot have."""
+    if isinstance(part, AttachmentPart):
+        return from_template(_FORM, part) or _file(part)
+    item = note_of(part, _FORM).get("item")
+    if not isinstance(part, TextPart) or item is None:
+        return part.text if isinstance(part, TextPart) else None
+    return {**item, "content": part.text} if "content" in item else part.text or item
 
 
 def _restored(part: Part, note: Mapping[str, Any]) -> dict[str, Any] | None:
     """The original part of Pydantic AI, with the current content of `part`."""
-    rest = {key: value for key, value in note.items() if key not in ("args", "parsed")}
+    rest = {key: value for key, value in note.items() if key not in ("args", "parsed", "list", "item", "template")}
     match part:
-        case TextPart() if "content" not in note:
+        case TextPart() if "list" not in note:
             return {**rest, "content": part.text}
         case TextPart() | AttachmentPart():
             return rest

@@ -35,21 +35,34 @@ def compress(data: bytes) -> bytes:
 
 
 def decompress(frame: bytes, most: int) -> bytes:
-    """Raises CorruptDataError for anything but one frame that says that it holds at most `most` bytes, and
-    MissingExtraError."""
+    """Raises CorruptDataError for anything but one frame that says that it holds at most `most` bytes, and does, and
+    MissingExtraError.
+
+    Whoever writes into the namespace chooses the frame, and a few bytes of it can stand for gigabytes. So the size that
+    it says bounds the output, and not only a check of the output afterwards.
+    """
     library = _library()
     try:
         if library.__name__ == "zstandard":
             size = library.frame_content_size(frame)
-            reader = library.ZstdDecompressor().decompressobj()
+            _check_size(size, most)
+            # Allocates the size that the frame says, and fails if its blocks hold more.
+            data: bytes = library.ZstdDecompressor().decompress(frame, allow_extra_data=False)
+            is_whole = True
         else:
             size = library.get_frame_info(frame).decompressed_size
+            _check_size(size, most)
             reader = library.ZstdDecompressor()
-        if size is None or not 0 <= size <= most:
-            raise CorruptDataError(f"a compressed message has {size} bytes, the cap is {most:,}")
-        data: bytes = reader.decompress(frame)
+            data = reader.decompress(frame, max_length=size + 1)  # one more shows that there is more
+            is_whole = reader.eof and not reader.unused_data
     except (library.ZstdError, ValueError) as error:
         raise CorruptDataError(f"a compressed message cannot be read: {error}") from error
-    if not reader.eof or reader.unused_data or len(data) != size:
+    if not is_whole or len(data) != size:
         raise CorruptDataError("a compressed message is not one whole frame")
     return data
+
+
+def _check_size(size: int | None, most: int) -> None:
+    # zstandard returns an empty frame without a look at what follows it. No message is empty.
+    if size is None or not 0 < size <= most:
+        raise CorruptDataError(f"a compressed message has {size} bytes, the cap is {most:,}")

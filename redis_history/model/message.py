@@ -124,6 +124,7 @@ class Metadata(TypedDict, total=False):
     platform_message_id: str
     mentions: list[str]
     is_summary: bool
+    pinned: bool
 
 
 class _Checked(msgspec.StructMeta):
@@ -148,10 +149,11 @@ class Message(OpenStruct, frozen=True, kw_only=True, metaclass=_Checked):
     - `timestamp`: a datetime (naive means UTC), an ISO 8601 string or seconds since 1970, from 1684 to 2255, to the
       microsecond. None: the server stamps the message when it is appended.
     - `metadata`: a dict of JSON values. These keys have a meaning: `channel_type`, `channel_name`, `channel_id`,
-      `thread_id`, `platform_message_id`, `mentions` (a list of participant ids), `is_summary`.
+      `thread_id`, `platform_message_id`, `mentions` (a list of participant ids), `is_summary`, and `pinned`: True keeps
+      the message from compaction, caps and plugins; see `store.pin`.
     - `trace_id`: text. `provider_meta`: a dict, opaque and preserved.
-    - `status`: "complete", "streaming" while `store.stream` writes it, or "interrupted" if that did not come to its
-      end.
+    - `status`: "complete", "streaming" while `store.stream` writes it, "interrupted" if that did not come to its end,
+      or "stopped" if its run was stopped.
     - `sequence`: the arrival number within the conversation, from 1. The store sets it.
     - `extra`: the fields that a newer version stored, by name; kept unchanged.
 
@@ -234,10 +236,28 @@ def _check(message: Message) -> None:
         force_setattr(message, "parts", _parts(parts))
     if message.timestamp is not None:
         force_setattr(message, "timestamp", from_microseconds(to_microseconds(cast(Instant, message.timestamp))))
-    if type(message.sources) is not tuple:
-        if not isinstance(message.sources, Iterable):
-            _refuse(message.sources, "sources", "a list of Source")
-        force_setattr(message, "sources", tuple(message.sources))
+    if message.sources != ():
+        _check_sources(message)
+    if message.participant is not None and not isinstance(message.participant, Participant):
+        _refuse(message.participant, "participant", 'None or a Participant, such as Participant("user", "ann")')
+    if not isinstance(message.metadata, dict):
+        _refuse(message.metadata, "metadata", "a dict")
+    if not isinstance(message.provider_meta, dict):
+        _refuse(message.provider_meta, "provider_meta", "a dict")
+    if message.trace_id is not None and not isinstance(message.trace_id, str):
+        _refuse(message.trace_id, "trace_id", "None or a str")
+    if message.extra is not None and not isinstance(message.extra, dict):
+        _refuse(message.extra, "extra", "None or a dict")
+
+
+def _check_sources(message: Message) -> None:
+    if isinstance(message.sources, str | Mapping) or not isinstance(message.sources, Iterable):
+        _refuse(message.sources, "sources", "a list of Source")
+    sources = tuple(message.sources)
+    for one in sources:
+        if not isinstance(one, Source):
+            _refuse(one, "sources", "a list of Source, each")
+    force_setattr(message, "sources", sources)
 
 
 def _refuse(value: object, name: str, rule: str) -> NoReturn:

@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import orjson
 
+from redis_history.model.parts import AttachmentPart
+
 #: Characters of a name that are shown, before each message.
 MAX_NAME: Final = 80
 #: Escaped in data: controls, line breaks that JSON allows, invisible characters and changes of direction, and the
@@ -51,6 +53,11 @@ def plain_name(name: str) -> str:
     is left."""
     shown = (letter if _is_in_names(letter) else " " for letter in _HIDDEN.sub(" ", normalized(name[: 4 * MAX_NAME])))
     return " ".join("".join(shown).split())[:MAX_NAME].rstrip()
+
+
+def file_hint(file: AttachmentPart) -> str:
+    """The text in the place of a file that a model does not get. File names come from users."""
+    return f"File: {plain_name(file.name or '') or file.modality or 'unnamed'}"
 
 
 def _is_in_names(letter: str) -> bool:

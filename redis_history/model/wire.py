@@ -22,6 +22,7 @@ from redis_history.model import _zstd
 from redis_history.model._caps import MAX_DEPTH, MAX_ITEMS, MAX_MESSAGE_BYTES, check_caps, check_values
 from redis_history.model.ids import MAX_ID_BYTES
 from redis_history.model.message import Message, Participant, Role
+from redis_history.model.notes import without_stale_notes
 from redis_history.model.parts import TextPart
 from redis_history.model.rows import NAMES, known_fields, map_of, name_fields, row_of
 from redis_history.model.times import from_microseconds as from_microseconds  # for custom backends
@@ -107,6 +108,7 @@ def encode(message: Message) -> tuple[bytes, int]:
 def _checked_body(message: Message) -> tuple[bytes, int]:
     if type(message.parts) is not tuple or type(message.sources) is not tuple:
         raise TypeError("parts and sources are tuples; msgspec.structs.replace converts nothing: parts=(text('x'),)")
+    message = without_stale_notes(message)
     flags = _free_form(message) | (STREAMING if message.status == "streaming" else 0)
     if flags or len(message.id) > _SHORT_ID:
         if len(message.id.encode()) > MAX_ID_BYTES:

@@ -25,7 +25,7 @@ from redis_history.operations.listing import (
     Selection,
 )
 from redis_history.operations.page import FindMessage, Page, ReadPage
-from redis_history.operations.record import ReadConversation, WriteRecord
+from redis_history.operations.record import ReadConversation, ReadLife, WriteRecord
 from redis_history.operations.run import EndRun, KeepRuns, LeaveRun, ReadRun, RunOutcome, StopRun, TakeRun
 from redis_history.operations.stream import GrowReply
 from redis_history.operations.update import ReplyEnd, UpdateMessage
@@ -35,7 +35,7 @@ __all__ = [
     "DeleteConversation", "DeleteMessages", "DropDraft", "EndRun", "Entry", "EraseMessages", "Expand", "Expanded",
     "FindMessage", "GrowReply", "Head", "Held", "KeepRuns", "Layout", "LeaseKind", "LeaveRun", "ListConversations",
     "ListPreviews", "Op", "Page", "Precondition", "Preview", "Publish", "ReadChanges", "ReadConversation", "ReadHead",
-    "ReadLayout", "ReadLog", "ReadPage", "ReadRun", "ReadTogether", "ReplyEnd", "Restore", "RunFence", "RunOutcome",
-    "ScanConversations", "Scanned", "Selection", "Snapshot", "StopRun", "TakeRun", "UpdateMessage", "Write",
-    "WriteDraft", "WriteRecord",
+    "ReadLayout", "ReadLife", "ReadLog", "ReadPage", "ReadRun", "ReadTogether", "ReplyEnd", "Restore", "RunFence",
+    "RunOutcome", "ScanConversations", "Scanned", "Selection", "Snapshot", "StopRun", "TakeRun", "UpdateMessage",
+    "Write", "WriteDraft", "WriteRecord",
 ]  # fmt: skip

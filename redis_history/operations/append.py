@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
@@ -16,7 +16,7 @@ from redis_history.errors import BatchTooLargeError, InvalidInputError, InvalidM
 from redis_history.model import Message, Role
 from redis_history.model.helpers import MessageFields
 from redis_history.model.ids import check_conversation_id, new_token
-from redis_history.model.wire import STREAMING, placed
+from redis_history.model.wire import STREAMING, encode_body, placed
 from redis_history.operations import refusals
 from redis_history.operations.base import ANY, Entry, Precondition, Steps, T, Write, field_of
 from redis_history.operations.changelog import Kind
@@ -253,6 +253,22 @@ class Restore(_Adding[int], frozen=True):
         references = [(entry.message.id, conversation.add(entry, self.token, clock).sequence) for entry in self.entries]
         gone = space.trimmed(self.conversation_id, conversation)
         return space.write(self, conversation, Kind.RESTORED, references=references, ids=gone)
+
+
+def batches(messages: Iterable[Message], most: int = MAX_BATCH_MESSAGES) -> Iterator[list[Message]]:
+    """The messages in batches that one atomic change holds: at most `most` messages, and MAX_BATCH_BYTES. Raises
+    InvalidMessageError."""
+    batch: list[Message] = []
+    left = MAX_BATCH_BYTES
+    for message in messages:
+        size = len(encode_body(message))
+        if batch and (size > left or len(batch) == most):
+            yield batch
+            batch, left = [], MAX_BATCH_BYTES
+        batch.append(message)
+        left -= size
+    if batch:
+        yield batch
 
 
 def _entries_of(messages: Iterable[Message]) -> tuple[tuple[Entry, ...], list[int]]:

@@ -11,6 +11,7 @@ from msgspec import UNSET, Struct
 
 from redis_history._validation import check_name, check_owner
 from redis_history.errors import CorruptDataError, InvalidInputError
+from redis_history.events import BEGINNING
 from redis_history.model import Conversation
 from redis_history.model.ids import check_conversation_id
 from redis_history.model.times import from_microseconds
@@ -80,6 +81,24 @@ class WriteRecord(Revised, frozen=True):
         conversation = space.find_or_create(self.conversation_id, self.token)
         conversation.record.update(msgspec.msgpack.decode(msgspec.msgpack.encode(self.fields)))
         return space.write(self, conversation, Kind.RECORD, fields=self.fields)
+
+
+class ReadLife(Struct, Read[str], frozen=True):
+    """The generation of a conversation: another `epoch` each time it is created, and one for all that do not exist."""
+
+    conversation_id: str
+
+    def call(self, settings: Settings) -> Call:
+        state = settings.keyspace.conversation(self.conversation_id).state
+        return plain(b"HGET", state, b"e", decode=_decode_epoch)
+
+    def apply(self, space: Space) -> str:
+        conversation = space.find(self.conversation_id)
+        return BEGINNING.epoch if conversation is None else conversation.epoch
+
+
+def _decode_epoch(reply: bytes | None) -> str:
+    return BEGINNING.epoch if reply is None else reply.decode()
 
 
 class ReadConversation(Struct, Read[Conversation | None], frozen=True):

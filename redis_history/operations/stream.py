@@ -19,7 +19,7 @@ from redis_history.errors import (
     OutcomeUnknownError,
     RedisHistoryError,
 )
-from redis_history.model import Message, Part, Position
+from redis_history.model import Message, Part, Position, TextPart
 from redis_history.model._caps import MAX_MESSAGE_BYTES
 from redis_history.model.ids import new_token
 from redis_history.model.replies import LEASE_SECONDS, counts_as_alive, grown, read_records
@@ -124,11 +124,18 @@ def part_of(part: Any) -> Part:
 def check_size(part: Part, before: int) -> int:
     """The size of a reply of `before` bytes with this part. Raises InvalidMessageError, MessageTooLargeError."""
     size = before + len(encode_body(Message(id="-", role="assistant", parts=(part,))))
-    if size > MAX_MESSAGE_BYTES:
+    if type(part) is TextPart and part.provider_meta is None and part.extra is None:
+        size -= _AROUND_TEXT  # it is joined with the text before it
+    if size > MAX_MESSAGE_BYTES - _RESERVE:
         raise MessageTooLargeError(
             f"the reply would have more than {MAX_MESSAGE_BYTES:,} bytes; end it, and go on in another message"
         )
     return size
+
+
+#: Bytes of a message besides its text; and room for what joined text and another status take.
+_AROUND_TEXT: Final = len(encode_body(Message(id="-", role="assistant", parts=(TextPart(text=""),))))
+_RESERVE: Final = 1_000
 
 
 class Current(NamedTuple):

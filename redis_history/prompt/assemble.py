@@ -30,7 +30,7 @@ from redis_history.prompt.options import (
     prompt_options,
 )
 from redis_history.prompt.projection import Names, Turn, Voice, as_summary, project_turn, turns_of
-from redis_history.tokens import TokenCounter, message_tokens, texts
+from redis_history.tokens import TokenCounter, message_tokens
 
 if TYPE_CHECKING:
     from redis_history._async.store import AsyncHistoryStore
@@ -187,7 +187,7 @@ class Assembly:
         instructions += [message for turn in self._leading for message in self._project(turn)]
         summaries, turns = self._summarized(summary)
         counter = options.token_counter
-        count = message_tokens if counter is None else partial(_count, counter)
+        count = message_tokens if counter is None else partial(message_tokens, counter=_checked_counter(counter))
         system_tokens = sum(map(count, instructions))
         summary_tokens = sum(map(count, summaries))
         tokens = system_tokens + summary_tokens
@@ -271,11 +271,13 @@ class Assembly:
         return shown
 
 
-def _count(counter: TokenCounter, message: Message) -> int:
-    """Tokens of the whole text of a message."""
-    tokens = counter("\n".join(filter(None, texts(message))))
-    check_integer(tokens, "the result of token_counter", error=InvalidInputError)
-    return tokens
+def _checked_counter(counter: TokenCounter) -> TokenCounter:
+    def count(text: str) -> int:
+        tokens = counter(text)
+        check_integer(tokens, "the result of token_counter", error=InvalidInputError)
+        return tokens
+
+    return count
 
 
 def _split(turns: list[Turn], threshold: int | None) -> tuple[list[Turn], list[Turn]]:

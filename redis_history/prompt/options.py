@@ -30,7 +30,8 @@ class PromptOptions(Struct, frozen=True, kw_only=True):
     - `max_turns_to_load`: number of messages to read from the store, 1 to 100,000.
     - `agent_aliases`: other names and ids of the agent.
     - `system_prompt`: the first message of the prompt; it is not stored.
-    - `token_counter`: returns the tokens of a text; None estimates a quarter of the characters.
+    - `token_counter`: returns the tokens of a text; None estimates a quarter of the characters. Images and files count
+      as `MEDIA_TOKENS`.
     - `also_addressed`: a function that says which other messages count as addressed.
     - `now`: the end of the time window: a datetime, an ISO 8601 string or seconds since 1970; None: this moment.
 

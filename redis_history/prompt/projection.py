@@ -30,7 +30,7 @@ from redis_history import model
 from redis_history.compaction.summaries import SUMMARY_START, summary_text
 from redis_history.formats._pairing import has_own_results, paired
 from redis_history.model.pairs import Pairs, has_tools, pairs_of
-from redis_history.model.quoting import plain_name
+from redis_history.model.quoting import file_hint, plain_name
 from redis_history.prompt.options import LeftOut, LeftOutReason
 
 #: Names of roles. A participant with such a name is always shown with its id.
@@ -203,15 +203,17 @@ def _with_hints(message: model.Message) -> model.Message:
 
 
 def _is_blank(part: model.Part) -> bool:
-    """Whether this is a text without content or data of the provider, such as Gemini's signatures."""
-    return type(part) is model.TextPart and not (part.text.strip() or part.provider_meta or part.extra)
+    """Whether this is a text without content or data of the provider, such as Gemini's signatures. Anthropic rejects
+    a blank text with its own data, too."""
+    if type(part) is not model.TextPart or part.text.strip() or part.extra:
+        return False
+    return (part.provider_meta or {}).keys() <= {"anthropic"}
 
 
 def _hinted(part: model.Part) -> model.Part:
     if type(part) is not model.AttachmentPart or part.reference is not None:
         return part
-    # File names come from users.
-    return model.TextPart(f"File: {plain_name(part.name or '') or part.modality or 'unnamed'}")
+    return model.TextPart(file_hint(part))
 
 
 def _changed(message: model.Message, parts: tuple[model.Part, ...], role: model.Role | None = None) -> model.Message:

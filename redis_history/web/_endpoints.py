@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec import UNSET
 from msgspec.structs import replace
 from starlette.responses import Response
 
+from redis_history._async.store import AsyncHistoryStore
 from redis_history._version import __version__
 from redis_history.compaction.summaries import summary_text
 from redis_history.errors import ConversationNotFoundError, MessageNotFoundError
 from redis_history.formats.json_form import message_of
-from redis_history.model import Message, Position
+from redis_history.model import Conversation, Message, Position
 from redis_history.model.ids import owner_of
-from redis_history.operations import Preview
+from redis_history.model.times import to_microseconds
+from redis_history.operations import Preview, ReadConversation, ReadPage, ReadTogether
 from redis_history.operations.listing import FIRST_MESSAGES
 from redis_history.search.hits import SearchHits
 from redis_history.web._http import MOST, ApiRequest, answer, bad_input
@@ -27,8 +29,10 @@ if TYPE_CHECKING:
 _MOST_HITS: Final = 100
 #: How many conversations one response examines, if `authorize` may exclude some.
 _EXAMINED: Final = 500
-#: The largest offset: each response reads all records up to its end.
+#: Conversations that a list can reach: each response reads all records up to its end.
 _LIST_END: Final = 10_000
+#: Conversations whose titles and newest messages are read together.
+_PREVIEWED: Final = 500
 #: Messages read together, and bytes after which a response is full and says that there are more.
 _PAGE: Final = 200
 _FULL: Final = 8_000_000
@@ -52,30 +56,90 @@ async def status(view: LiveView, request: ApiRequest) -> Response:
 
 
 async def conversations(view: LiveView, request: ApiRequest) -> Response:
-    limit, offset = request.number("limit", 50, 1, MOST), request.number("cursor", 0, 0, _LIST_END)
+    limit, place = request.number("limit", 50, 1, MOST), _Place.parse(request.text("cursor"))
     user_id, agent = request.text("user_id"), request.text("agent_name")
     owner, origin = None if user_id is None else owner_of(user_id), request.text("forked_from")
-    count = limit if view.open_to_all else _EXAMINED
-    found = await view.store.list_conversations(
-        user_id=owner, agent_name=agent, forked_from=origin, limit=count + 1, offset=offset, preview=True
-    )
-    kept: list[Preview] = []
-    end = offset
-    for one in found[:count]:
-        if len(kept) == limit:
-            break
-        end += 1
-        if await view.allows(request.http, one.conversation.conversation_id, "read"):
-            kept.append(one)
-    shapes = [conversation_shape(one.conversation) | {"label": one.title} for one in kept]
-    if request.flag("last"):
-        for shape, one in zip(shapes, kept, strict=True):
-            shape["last"] = message_preview(one.last_message)
-    more = end < offset + len(found) and end <= _LIST_END
+    rights = view.read_rights(request.http)
+    examined = limit + 1 if rights.is_open else _EXAMINED
+    found = await _following(view.store, place, examined + 1, user_id=owner, agent_name=agent, forked_from=origin)
+    # One more than the limit: whether a next page has any that this user may read, and not how many others may.
+    lives = await rights.readable([one.conversation_id for one in found[:examined]], limit + 1)
+    names = list(lives)[:limit]
+    previews = await _previews(view.store, names)
+    kept = await rights.unchanged(lives)
+    shapes = []
+    for one in previews:
+        if one.conversation.conversation_id in kept:
+            shape = conversation_shape(one.conversation) | {"label": one.title}
+            shapes.append(shape | {"last": message_preview(one.last_message)} if request.flag("last") else shape)
+    last = next((one for one in found if names and one.conversation_id == names[-1]), None)
+    more = len(lives) > limit or len(found) > examined
     total = None  # unknown with both filters, which would take a read of all records
     if view.open_to_all and origin is None and None in (owner, agent):
         total = await view.store.count_conversations(user_id=owner, agent_name=agent)
-    return answer({"conversations": shapes, "next": str(end) if more else None, "total": total})
+    following = str(_Place.of(last)) if last is not None and more else None
+    return answer({"conversations": shapes, "next": following, "total": total})
+
+
+class _Place(NamedTuple):
+    """A place in the list: behind a conversation. It tells a client no more than this conversation does, in particular
+    not how many others there are before it."""
+
+    changed: int
+    conversation_id: str
+
+    @classmethod
+    def of(cls, conversation: Conversation) -> _Place:
+        changed = conversation.updated_at
+        return cls(0 if changed is None else to_microseconds(changed), conversation.conversation_id)
+
+    @classmethod
+    def parse(cls, text: str | None) -> _Place | None:
+        """Raises Refused."""
+        if text is None:
+            return None
+        changed, _, conversation_id = text.partition(".")
+        if not changed.isascii() or not changed.isdigit() or len(changed) > 16 or not conversation_id:
+            raise bad_input(f"cursor must be `next` of a page, not {text[:20]!r}")
+        return cls(int(changed), conversation_id)
+
+    def __str__(self) -> str:
+        return f"{self.changed}.{self.conversation_id}"
+
+    def index_after(self, found: Sequence[Conversation]) -> int:
+        """The index of the first conversation behind it."""
+        places = list(map(_Place.of, found))
+        if self in places:
+            return places.index(self) + 1
+        # It has changed, and so moved to the front, or is gone.
+        return next((at for at, one in enumerate(places) if one.changed <= self.changed), len(places))
+
+
+async def _following(
+    store: AsyncHistoryStore, place: _Place | None, count: int, **selection: Any
+) -> list[Conversation]:
+    """The next `count` conversations behind a place."""
+    size = count if place is None else max(2 * count, _EXAMINED)
+    while True:
+        found: list[Conversation] = await store.list_conversations(limit=min(size, _LIST_END), **selection)
+        start = 0 if place is None else place.index_after(found)
+        if len(found) < size or start + count <= size:  # its end, or that of what can be reached
+            return found[start : start + count]
+        size *= 2
+
+
+async def _previews(store: AsyncHistoryStore, conversation_ids: Sequence[str]) -> list[Preview]:
+    """How a list shows these conversations, without those that are gone."""
+    previews = []
+    for at in range(0, len(conversation_ids), _PREVIEWED):
+        reads: list[Any] = []
+        for one in conversation_ids[at : at + _PREVIEWED]:
+            reads += ReadConversation(one), ReadPage(one, FIRST_MESSAGES, newest=False), ReadPage(one, 1, newest=True)
+        records = await store.backend.execute(ReadTogether(tuple(reads)))
+        for record, first, newest in zip(records[::3], records[1::3], records[2::3], strict=True):
+            if record is not None:
+                previews.append(Preview.of(record, first.messages, newest.messages))
+    return previews
 
 
 async def conversation(view: LiveView, request: ApiRequest) -> Response:
@@ -107,12 +171,15 @@ async def search(view: LiveView, request: ApiRequest) -> Response:
         hits = await view.store.search_all(query, limit=limit, highlight=True, **options)
     else:
         # Within what the user may read, so that messages of others neither hide hits nor show that they exist.
-        may_read = view.read_rights(request.http)
+        rights = view.read_rights(request.http)
         newest = await view.store.list_conversations(limit=_EXAMINED)
-        readable = [one.conversation_id for one in newest if await may_read(one.conversation_id)]
+        lives = await rights.readable(one.conversation_id for one in newest)
         hits = SearchHits([], 0)
-        if readable:
-            hits = await view.store.search_all(query, limit=limit, highlight=True, conversation_ids=readable, **options)
+        if lives:
+            hits = await view.store.search_all(query, limit=limit, highlight=True, conversation_ids=[*lives], **options)
+            kept = await rights.unchanged({hit.conversation_id: lives[hit.conversation_id] for hit in hits})
+            left = [hit for hit in hits if hit.conversation_id in kept]
+            hits = SearchHits(left, hits.total - len(hits) + len(left))
     return answer({"hits": list(map(hit_shape, hits[:limit])), "total": hits.total})
 
 

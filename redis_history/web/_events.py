@@ -9,6 +9,7 @@ from redis_history import events
 from redis_history._async.store import AsyncHistoryStore
 from redis_history.model import Message, TextPart
 from redis_history.model.replies import merged
+from redis_history.operations.changelog import is_gone
 from redis_history.web._shape import conversation_shape, dumps, message_shape, parts_shape, run_shape
 
 #: A heartbeat, which keeps the connection open in proxies.
@@ -39,11 +40,13 @@ KINDS: Final[dict[type, str]] = {
 
 
 class Entry(NamedTuple):
-    """An encoded event, the cursor after it, and its conversation."""
+    """An encoded event, the cursor after it, its conversation, and the life of the conversation of which it tells; ""
+    if it tells only that the conversation does not exist."""
 
     cursor: str
     conversation_id: str
     data: bytes
+    life: str = ""
 
 
 def frame(kind: str, data: dict[str, Any], cursor: str | None = None) -> bytes:
@@ -54,7 +57,7 @@ def frame(kind: str, data: dict[str, Any], cursor: str | None = None) -> bytes:
 
 async def encoded(store: AsyncHistoryStore, event: events.Event) -> Entry:
     """Encodes an event of one conversation. Reads the conversation's record if it has changed."""
-    cursor = str(event.cursor)
+    cursor, life = str(event.cursor), event.cursor.epoch
     head = {"conversation": event.conversation_id, "cursor": cursor, "revision": event.revision}
     kind, fields = KINDS[type(event)], dict[str, Any]()
     match event:
@@ -78,10 +81,12 @@ async def encoded(store: AsyncHistoryStore, event: events.Event) -> Entry:
             fields = {"record": None if record is None else conversation_shape(record)}
         case events.Reset():
             fields = {"reason": event.reason}
+    if isinstance(event, events.ConversationDeleted) or is_gone(event.cursor):
+        life = ""
     data = frame(kind, {**head, **fields}, cursor)
     if len(data) > _LARGEST:
         data = frame("reset", {**head, "reason": "change_too_large"}, cursor)
-    return Entry(cursor, event.conversation_id, data)
+    return Entry(cursor, event.conversation_id, data, life)
 
 
 def run_frame(event: events.RunChanged) -> bytes:

@@ -12,7 +12,7 @@ from functools import partial
 from http import HTTPStatus
 from types import FrameType
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 import orjson
 from starlette.datastructures import MutableHeaders
@@ -78,8 +78,8 @@ def bad_input(detail: str) -> Refused:
     return Refused(400, "bad_input", detail)
 
 
-def failure(error: Exception) -> Response:
-    """The response to a request that failed with an exception.
+def failure(error: Exception, place: str) -> Response:
+    """The response to a request that failed with an exception. `place`: what the log names.
 
     Errors of the store's server are logged and not sent, because they may name hosts.
     """
@@ -91,12 +91,15 @@ def failure(error: Exception) -> Response:
     for kind, status, code in _STATUS:
         if isinstance(error, kind):
             return problem(status, code, str(error))
+    if isinstance(error, errors.EventLoopError):
+        _logger.error("%s runs in another event loop than its store: %s", place, error)
+        return problem(500, "wrong_event_loop", str(error))
     if isinstance(error, errors.BackendError):
-        _logger.warning("the live view cannot reach the store: %s", error)
+        _logger.warning("%s cannot reach its store: %s", place, error)
         detail = "the store cannot be reached, or refuses; see the log of the application"
         return problem(503, "no_server", detail, {"Retry-After": "2"})
     if not isinstance(error, errors.RedisHistoryError):
-        _logger.error("the live view failed", exc_info=error)
+        _logger.error("%s failed", place, exc_info=error)
     return problem(500, "failed", "an internal error; see the log of the application")
 
 
@@ -175,19 +178,6 @@ async def json_body(http: Request, most: int, empty: bytes = b"") -> Any:
         return orjson.loads(received or empty)
     except (orjson.JSONDecodeError, RecursionError) as error:
         raise bad_input("the body is not JSON") from error
-
-
-def is_same_origin(request: Request) -> bool:
-    """Whether no page of another origin sent this request, according to two headers of the browser."""
-    origin = request.headers.get("origin")
-    if origin is not None:
-        try:
-            scheme, host, *_ = urlsplit(origin.lower())
-        except ValueError:
-            return False
-        if scheme not in ("http", "https") or not host or host != request.headers.get("host", "").lower():
-            return False
-    return request.headers.get("sec-fetch-site", "none") in ("none", "same-origin")
 
 
 class EventStream(StreamingResponse):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 from random import sample
@@ -14,9 +14,9 @@ from typing import Any, Final
 from redis_history import events
 from redis_history._async.store import AsyncHistoryStore
 from redis_history.errors import BackendUnavailableError, RedisHistoryError
-from redis_history.model import Message
-from redis_history.operations import ReadPage, ReadTogether
+from redis_history.events import BEGINNING
 from redis_history.web._events import KINDS, PING, Entry, Growth, Ring, encoded, frame, run_frame
+from redis_history.web._rights import ReadRights
 from redis_history.web._shape import conversation_shape, message_preview
 
 _logger = logging.getLogger("redis_history")
@@ -35,6 +35,8 @@ _KEPT: Final = 262_144
 _PACE: Final = 0.25
 #: How many conversations of the list are read together.
 _AT_ONCE: Final = 20
+#: Conversations whose rights a reader of the list asks for at its beginning, in order to be told of their end.
+_LEARNED: Final = 50
 
 
 class _Watch:
@@ -120,9 +122,9 @@ class ConversationWatch(_Watch):
         known.update((growth, growth.end) for growth in growing)
         return b"".join(frames)
 
-    async def follow(self, cursor: str) -> AsyncGenerator[bytes, None]:
+    async def follow(self, cursor: str, rights: ReadRights) -> AsyncGenerator[bytes, None]:
         """Encoded events after a cursor for one reader, heartbeats, and notices that the store is away or back; until
-        the watch ends.
+        the watch ends, or the conversation is created again and is not the reader's.
 
         A reader whose cursor is older than the ring reads the change log until it reaches the ring. Even a slow reader
         holds only the data that is being sent.
@@ -130,6 +132,7 @@ class ConversationWatch(_Watch):
         index, away = self.ring.index_after(cursor), False
         known: dict[Growth, int] = {}
         run_state = b""
+        life = None if rights.is_open else await rights.readable_life(self._conversation_id)
         while not self.ring.closed:
             if self.away != away:
                 away = self.away
@@ -142,17 +145,31 @@ class ConversationWatch(_Watch):
                 index += len(entries)
             if entries:
                 cursor = entries[-1].cursor
-                yield b"".join(entry.data for entry in entries)
+                if any(entry.life not in ("", life) for entry in entries) and not rights.is_open:
+                    life = await rights.readable_life(self._conversation_id)
+                if life is None and not rights.is_open:
+                    return  # the client reconnects, and gets the error response
+                # Former lives are left out: whose they were cannot be asked any more. A `reset` follows them.
+                if sent := b"".join(entry.data for entry in entries if rights.is_open or entry.life in ("", life)):
+                    yield sent
+                if not entries[-1].life and not rights.is_open:
+                    life = BEGINNING.epoch
+            elif life == BEGINNING.epoch and index == self.ring.end:  # a run before the conversation is nobody's yet
+                if not await self._changed():
+                    yield PING
             elif index == self.ring.end and run_state != self._run_state:
                 run_state = self._run_state
                 yield run_state or PING
             elif index == self.ring.end and (growth := self._read_growth(known)):
                 yield growth
-            elif index is None or index == self.ring.end:
-                before = self.ring.end, self._grown, self.away
-                await self.ring.wait()
-                if before == (self.ring.end, self._grown, self.away) and not self.ring.closed:
-                    yield PING
+            elif (index is None or index == self.ring.end) and not await self._changed():
+                yield PING
+
+    async def _changed(self) -> bool:
+        """Wait for the next `wake` of the ring; returns whether there is anything new."""
+        before = self.ring.end, self._grown, self.away, self.ring.closed
+        await self.ring.wait()
+        return before != (self.ring.end, self._grown, self.away, self.ring.closed)
 
     async def _catch_up(self, cursor: str) -> list[Entry]:
         """Events after a cursor from the change log: up to the first event of the ring, the size limit, or the end."""
@@ -192,12 +209,15 @@ class ListWatch(_Watch):
                 elif event is None:
                     self.ring.wake()
 
-    async def follow(self, may_read: Callable[[str], Awaitable[bool]]) -> AsyncGenerator[bytes, None]:
-        """Future events of the conversations that this reader may read, and heartbeats."""
+    async def follow(self, rights: ReadRights) -> AsyncGenerator[bytes, None]:
+        """Future events of the conversations that this reader may read, the end of those that it could read, and
+        heartbeats."""
         ring = self.ring
         while not self._open and not ring.closed:
             await ring.wait()
         index, sent, away = ring.end, time.monotonic(), False
+        if not rights.is_open:
+            await rights.learn(one.conversation_id for one in await self._store.list_conversations(limit=_LEARNED))
         chunk = frame("hello", {})
         while not ring.closed:
             if chunk or time.monotonic() - sent >= self._heartbeat:
@@ -210,10 +230,16 @@ class ListWatch(_Watch):
             elif index < ring.start:  # too slow: the reader has to read the list again
                 chunk, index = frame("reset", {"reason": "too_slow"}), ring.end
             elif entries := ring.read(index):
-                chunk = b"".join([one.data for one in entries if await may_read(one.conversation_id)])
+                chunk = b"".join([await self._seen(one, rights) for one in entries])
                 index += len(entries)
             else:
                 await ring.wait()
+
+    async def _seen(self, entry: Entry, rights: ReadRights) -> bytes:
+        """What a reader gets of an event."""
+        if entry.life and await rights.allow(entry.conversation_id, entry.life):
+            return entry.data
+        return _gone(entry.conversation_id) if rights.lost(entry.conversation_id) else b""
 
     async def _add_states(self, changed: dict[str, events.Event]) -> None:
         """Add the current state of changed conversations to the ring, and remove them from `changed`."""
@@ -221,31 +247,34 @@ class ListWatch(_Watch):
         for first in range(0, len(names), _AT_ONCE):
             some = names[first : first + _AT_ONCE]
             try:
-                messages = await _newest_messages(self._store, some)
+                # The record first, and then the newest message with the life: if that is the life of the event, which
+                # was there before both, the record is of this life, too.
                 records = await asyncio.gather(*map(self._store.get_conversation, some))
+                snapshots = await asyncio.gather(*(self._store.snapshot(one, limit=1) for one in some))
             except BackendUnavailableError as error:
                 _logger.warning("the live list of conversations waits for the server: %s", error)
                 return
-            for name, message, record in zip(some, messages, records, strict=True):
+            for name, record, snapshot in zip(some, records, snapshots, strict=True):
                 event = changed.pop(name)
-                kind, fields = "gone", dict[str, Any]()
                 if record is None and isinstance(event, events.RunChanged):
                     continue  # a run may begin before the conversation does
+                data, life = _gone(name), ""
                 if record is not None and not isinstance(event, events.ConversationDeleted):
-                    kind, fields = "changed", conversation_shape(record)
+                    life = event.cursor.epoch
+                    if life != snapshot.cursor.epoch:
+                        continue  # it was deleted and created again meanwhile, and the event of this comes
+                    fields = conversation_shape(record)
                     for left_out in ("id", "metadata", "metadata_cut"):
                         fields.pop(left_out, None)
-                    fields |= {"kind": KINDS[type(event)], "last": message_preview(message)}
-                data = frame(kind, {"conversation": name, **fields})
-                self.ring.add(Entry(str(self.ring.end + 1), name, data))
+                    newest = snapshot.messages[-1] if snapshot.messages else None
+                    fields |= {"kind": KINDS[type(event)], "last": message_preview(newest)}
+                    data = frame("changed", {"conversation": name, **fields})
+                self.ring.add(Entry(str(self.ring.end + 1), name, data, life))
             self.ring.wake()
 
 
-async def _newest_messages(store: AsyncHistoryStore, conversation_ids: Sequence[str]) -> list[Message | None]:
-    """The newest message of each conversation, or None for an empty one."""
-    reads = tuple(ReadPage(conversation_id, 1, newest=True) for conversation_id in conversation_ids)
-    pages = await store.backend.execute(ReadTogether(reads))
-    return [page.messages[-1] if page.messages else None for page in pages]
+def _gone(conversation_id: str) -> bytes:
+    return frame("gone", {"conversation": conversation_id})
 
 
 class Hub:
@@ -256,15 +285,15 @@ class Hub:
         self._watches: dict[str | None, Any] = {}  # by the conversation; None: the list of all
         self._checks: asyncio.Task[None] | None = None
 
-    def follow(self, conversation_id: str, cursor: str) -> AsyncGenerator[bytes, None]:
-        """The stream of a conversation after a cursor."""
+    def follow(self, conversation_id: str, cursor: str, rights: ReadRights) -> AsyncGenerator[bytes, None]:
+        """The stream of a conversation after a cursor, while this reader may read it."""
         new = partial(ConversationWatch, self._store, self._heartbeat, conversation_id, cursor)
-        return self._read(conversation_id, new, lambda watch: watch.follow(cursor))
+        return self._read(conversation_id, new, lambda watch: watch.follow(cursor, rights))
 
-    def follow_all(self, may_read: Callable[[str], Awaitable[bool]]) -> AsyncGenerator[bytes, None]:
+    def follow_all(self, rights: ReadRights) -> AsyncGenerator[bytes, None]:
         """The stream of the list, of the conversations that this reader may read."""
         new = partial(ListWatch, self._store, self._heartbeat)
-        return self._read(None, new, lambda watch: watch.follow(may_read))
+        return self._read(None, new, lambda watch: watch.follow(rights))
 
     async def _read(
         self, name: str | None, new: Callable[[], Any], follow: Callable[[Any], AsyncGenerator[bytes, None]]

@@ -6,16 +6,19 @@ import asyncio
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import Any, Final, Literal, Self
+from typing import Any, ClassVar, Final, Literal, Self
 
 from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Send
 
 from redis_history._validation import check_function, is_coroutine_function
 from redis_history.model import Participant
 from redis_history.model.ids import check_conversation_id
-from redis_history.web._http import Refused, is_same_origin
+from redis_history.web._http import HEADERS, Refused, failure, with_headers
+from redis_history.web._origins import Callers
 
 #: "list": list conversations, or search in all of them; each result also needs "read". "read": read a conversation
 #: and its future changes. "append": append to it as the signed-in user. "append_as": append with any role and
@@ -55,25 +58,47 @@ async def call(function: Callable[..., Any], *arguments: Any) -> Any:
 class Guarded(ABC):
     """Asks its application who may do what, and ends with it."""
 
-    def __init__(self, authorize: Authorize, participant: SignedIn | None) -> None:
+    #: What the log calls it.
+    place: ClassVar[str]
+
+    def __init__(
+        self, authorize: Authorize, participant: SignedIn | None, origins: Iterable[str], hosts: Iterable[str]
+    ) -> None:
         kind = "a function of (request, conversation_id, action), such as redis_history.web.allow_all"
         check_function(authorize, "authorize", kind, optional=False)
         check_function(participant, "participant", "a function of (request)")
         self._authorize, self._participant = authorize, participant
+        self._callers = Callers(origins, hosts, is_open=authorize is allow_all)
         self._closed = False
+
+    def protected(self, request: Request, send: Send, **headers: str) -> Send:
+        """A `send` that adds the headers of each response; `headers`: others instead of `HEADERS`."""
+        return with_headers(send, {**HEADERS, **headers, **self._callers.headers(request)})
+
+    def preflight(self, request: Request) -> Response | None:
+        """The answer to a browser that asks whether a page may send a request. Call this first: raises Refused for a
+        request that names another host."""
+        self._callers.check_host(request)
+        return self._callers.preflight(request)
+
+    def failure(self, error: Exception) -> Response:
+        """The response to a request that failed with an exception."""
+        return failure(error, self.place)
 
     async def allows(self, request: Request, conversation_id: str | None, action: Action) -> bool:
         """Whether `authorize` allows the action."""
         return await call(self._authorize, request, conversation_id, action) is True
 
-    async def check(self, request: Request, conversation_id: str | None, action: Action) -> None:
-        """Raises Refused for an action that is not allowed, or that a page of another origin asks for."""
+    async def check(self, request: Request, conversation_id: str | None, *actions: Action) -> None:
+        """Raises Refused unless one of the actions is allowed, and for a change that a page of another origin asks
+        for."""
         if conversation_id is not None:
             check_conversation_id(conversation_id)
-        if request.method not in ("GET", "HEAD") and not is_same_origin(request):
-            raise Refused(403, "wrong_origin", "a page of another origin sent this request")
-        if not await self.allows(request, conversation_id, action):
-            raise Refused(403, "forbidden", f"this request needs the right {action!r}")
+        self._callers.check_origin(request)
+        for action in actions:
+            if await self.allows(request, conversation_id, action):
+                return
+        raise Refused(403, "forbidden", f"this request needs the right {' or '.join(map(repr, actions))}")
 
     async def signed_in(self, request: Request) -> Participant | None:
         """The signed-in user, as the author of messages that this request appends."""

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
 import re
 import secrets
 import time
 from collections.abc import Iterable
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -19,15 +17,14 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from redis_history.errors import ConfigurationError
-from redis_history.web._http import HEADERS, failure, is_same_origin, problem, with_headers
+from redis_history.web._http import HEADERS, failure, problem, with_headers
+from redis_history.web._origins import is_known_host, is_same_origin
 from redis_history.web.access import SIGNED_IN_UNTIL
 from redis_history.web.routing import LiveView
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~-]{16,256}")
 #: Seconds after which a cookie expires, is renewed, and is no longer renewed; and after which an invitation expires.
 _EXPIRES: Final = 12 * 3600
-#: A name or an address, in brackets if it is one of IPv6, and a port: nothing before, between or behind them.
-_HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s\[\]:/@?#\\]+)(:[0-9]{1,5})?")
 _RENEW_AFTER: Final = 3600
 _SIGN_IN_AGAIN: Final = 7 * 24 * 3600
 _INVITED: Final = 60
@@ -70,15 +67,14 @@ def application(view: LiveView, **options: Any) -> ASGIApp:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    return failure(error)
+    return failure(error, LiveView.place)
 
 
 class Gate:
     """Middleware that requires `token`, a request from the same origin, and the host name `localhost`, an IP address
     or one of `hosts`.
 
-    The check of the Host header prevents DNS rebinding, in which a foreign name resolves to this address. An IP address
-    cannot be rebound.
+    The check of the Host header prevents DNS rebinding; see `is_known_host`.
 
     A cookie is random, and signed with a key made from the token. It contains its time of creation, after which it
     expires, and the time of the sign-in, which limits how often it is renewed. `secure`: whether it is sent only over
@@ -125,7 +121,7 @@ class Gate:
     def _check_source(self, request: Request) -> Response | None:
         """The error response to a request with an unknown host name, or from another origin."""
         hosts = request.headers.getlist("host")
-        if len(hosts) != 1 or not self._is_known(hosts[0]):
+        if len(hosts) != 1 or not is_known_host(hosts[0], self._hosts):
             return problem(403, "wrong_host", "unknown host name: allow it with --allowed-host")
         is_link = request.headers.get("sec-fetch-mode") == "navigate" and "origin" not in request.headers
         # A link from another site may only open the page.
@@ -171,19 +167,6 @@ class Gate:
 
     def _signature(self, value: str) -> str:
         return hmac.new(self._key, value.encode(errors="replace"), "sha256").hexdigest()
-
-    def _is_known(self, host: str) -> bool:
-        if not _HOST.fullmatch(host):
-            return False
-        try:
-            name = urlsplit(f"//{host}").hostname or ""
-        except ValueError:
-            return False
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            return name.rstrip(".") in self._hosts
-        return True
 
     def _has_token(self, request: Request) -> bool:
         kind, _, token = request.headers.get("authorization", "").partition(" ")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any, Final, Literal, TypeVar
+from urllib.parse import unquote
 from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
@@ -27,7 +28,7 @@ from redis_history.integrations._extras import check_store, with_content
 from redis_history.model import Conversation, Message, Position
 from redis_history.model.runs import RunInfo
 from redis_history.web._feed import Feed
-from redis_history.web._http import EndSignals, EventStream, Refused, answer, bad_input, failure, json_body
+from redis_history.web._http import EndSignals, EventStream, Refused, answer, bad_input, json_body
 from redis_history.web.access import Authorize, Guarded, SignedIn
 from redis_history.web.protocols import LISTED, AgUi, AiSdk, Asked, Protocol, new_results
 from redis_history.web.routing import path_id, path_of
@@ -72,13 +73,16 @@ class ChatEndpoints(Guarded):
     fork, and "stop" while an answer is being written. `participant(request)` returns the signed-in user, the author of
     the messages, whose id becomes the owner (`user_id`) of a new chat. `agent_name`: of the runs. `busy`: what happens
     to a message while an answer is being written: "queue" answers it afterwards, if that ends within `wait` seconds;
-    "refuse" rejects it with status 409.
+    "refuse" rejects it with status 409. `origins`: the origins of front ends that are served elsewhere, such as
+    "https://app.example.com". `hosts`: the host names of the application, as for `LiveView`.
 
     When the application stops, its streams are cut immediately, so that clients reconnect to another process. Answers
     that it writes have 5 seconds to end; then they are interrupted, and can be asked for again. Pass `lifespan` to the
     application, or use `async with` in its lifespan. The caller closes the store.
     Raises ConfigurationError for another store than an AsyncHistoryStore, or a wrong option.
     """
+
+    place = "the chat"
 
     def __init__(
         self,
@@ -91,9 +95,11 @@ class ChatEndpoints(Guarded):
         agent_name: str | None = None,
         busy: Literal["queue", "refuse"] = "queue",
         wait: float = 120.0,
+        origins: Iterable[str] = (),
+        hosts: Iterable[str] = (),
     ) -> None:
         check_store(store, "ChatEndpoints", AsyncHistoryStore)
-        super().__init__(authorize, participant)
+        super().__init__(authorize, participant, origins, hosts)
         check_function(answer, "answer", "a function of (run)", optional=False)
         check_choice(protocol, "protocol", tuple(_PROTOCOLS))
         check_choice(busy, "busy", ("queue", "refuse"))
@@ -111,19 +117,20 @@ class ChatEndpoints(Guarded):
             await Router(lifespan=self.lifespan).lifespan(scope, receive, send)
             return
         http = Request(scope, receive)
+        send = self.protected(http, send)
         try:
-            response = await self._route(http)
+            response = self.preflight(http) or await self._route(http)
         except ClientDisconnect:
             raise
         except Exception as error:  # noqa: BLE001 -- each becomes a response
-            response = failure(error)
+            response = self.failure(error)
         await response(scope, receive, send)
 
     def mount(self, path: str) -> BaseRoute:
         """A route for Starlette or FastAPI at this path, such as "/api/chat". Unlike `Mount`, it answers `POST` at the
         path itself, without a redirect."""
         check_text(path, "path")
-        return _Route(self, "/" + path.strip("/"))
+        return _Route(self, f"/{path.strip('/')}".rstrip("/"))
 
     async def aclose(self) -> None:
         """End streams immediately, so that clients reconnect to another process, and answers within 5 seconds."""
@@ -429,8 +436,8 @@ class _Route(BaseRoute):
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         root = scope.get("root_path", "")
-        path = scope["path"].removeprefix(root) if scope["type"] == "http" else ""
-        if path != self.path and not path.startswith(f"{self.path}/"):
+        path = unquote(path_of(scope).decode("ascii", "replace")) if scope["type"] == "http" else ""
+        if not f"{path}/".startswith(f"{self.path}/"):
             return Match.NONE, {}
         return Match.FULL, {"root_path": root + self.path, "app_root_path": scope.get("app_root_path", root)}
 

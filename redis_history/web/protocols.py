@@ -11,6 +11,7 @@ from msgspec import Meta, Struct, ValidationError, convert, to_builtins
 
 from redis_history._async.store import AsyncHistoryStore
 from redis_history.formats import from_vercel_ai, to_vercel_ai
+from redis_history.formats.vercel_ai import denial
 from redis_history.integrations import ai_sdk
 from redis_history.model import Message, Position, tool
 from redis_history.model.pairs import open_calls
@@ -162,10 +163,12 @@ class AiSdk(Protocol):
         found = from_vercel_ai([last])
         if last.get("role") == "user":
             return Asked(given.id, found, replaces=given.message_id, fork=given.fork)
+        # A response says what becomes of its call.
+        results = from_vercel_ai([{**last, "parts": [part for part in last["parts"] if denial(part) is None]}])
         responded = [part.get("approval") for part in last["parts"] if part.get("state") == "approval-responded"]
         return Asked(
             given.id,
-            results=[one for one in found if one.tool_results],
+            results=[one for one in results if one.tool_results],
             responses={one.id: to_builtins(one) for one in (_converted(given, _Response) for given in responded)},
             message_id=last["id"],
             calls=frozenset(call.id for one in found for call in one.tool_uses),

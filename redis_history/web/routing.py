@@ -8,31 +8,32 @@ import logging
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Final, NamedTuple
-from urllib.parse import quote, unquote_to_bytes
+from urllib.parse import quote, unquote, unquote_to_bytes
 
 from msgspec import Struct
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route, Router
 from starlette.staticfiles import StaticFiles
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from redis_history._async.store import AsyncHistoryStore
-from redis_history._validation import check_integer, check_seconds
+from redis_history._validation import check_integer, check_seconds, check_text
 from redis_history.errors import InvalidCursorError, RedisHistoryError
 from redis_history.events import Cursor
 from redis_history.integrations._extras import check_store
-from redis_history.web import _endpoints, _http
+from redis_history.web import _endpoints
 from redis_history.web._events import frame
-from redis_history.web._http import HEADERS, ApiRequest, EndSignals, EventStream, Refused, answer, bad_input, failure
+from redis_history.web._http import ApiRequest, EndSignals, EventStream, Refused, answer, bad_input
 from redis_history.web._hub import Hub
 from redis_history.web._openapi import document
+from redis_history.web._rights import ReadRights
 from redis_history.web.access import Action, Authorize, Guarded, SignedIn, allow_all, holder
 
 _logger = logging.getLogger("redis_history")
@@ -42,8 +43,6 @@ STATIC: Final = Path(__file__).parent / "static"
 _OPENING: Final = b"retry: 2000\n: open\n\n"
 #: Seconds after SIGINT or SIGTERM without new streams: browsers reconnect immediately, which would delay the shutdown.
 _ENDING: Final = 5.0
-#: Read rights of one client that are cached.
-_MAX_CACHED: Final = 10_000
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -76,7 +75,13 @@ class LiveView(Guarded):
     `Action`. It is called for every request, for every conversation in a list, and regularly during a stream.
     `allow_all` allows everything. `read_only=False` enables changes of conversations. `participant(request)` returns
     the signed-in user, the author of appended messages. `page=False` serves no page and no static files. `address`:
-    the address of the store to show on the page. `limits`: see `Limits`.
+    the address of the store to show on the page. `limits`: see `Limits`. `sign_in`: the address to which visitors are
+    sent who open the page without the right "list".
+
+    `origins`: the origins of pages elsewhere that may use the HTTP interface, such as "https://app.example.com".
+    `hosts`: the host names of the application, such as "history.example.com" or "*.example.com". Requests that name
+    others are rejected. localhost and IP addresses are always accepted; without `hosts`, all names are, or with
+    `allow_all`, those without a dot, which nobody outside can own.
 
     Streams end with `aclose`, and when the process gets SIGINT or SIGTERM. Pass `lifespan` to the application, or use
     `async with` in its lifespan; otherwise open streams delay servers that stop without a signal.
@@ -84,6 +89,8 @@ class LiveView(Guarded):
     The caller closes the store. Raises ConfigurationError for a HistoryStore, which would block the event loop, for
     any other store than an AsyncHistoryStore, and for an `authorize` or `participant` that is not callable.
     """
+
+    place = "the live view"
 
     def __init__(
         self,
@@ -95,9 +102,13 @@ class LiveView(Guarded):
         page: bool = True,
         address: str | None = None,
         limits: Limits | None = None,
+        origins: Iterable[str] = (),
+        hosts: Iterable[str] = (),
+        sign_in: str | None = None,
     ) -> None:
         check_store(store, "LiveView", AsyncHistoryStore)
-        super().__init__(authorize, participant)
+        check_text(sign_in, "sign_in", optional=True)
+        super().__init__(authorize, participant, origins, hosts)
         self.store, self.read_only, self.address = store, read_only, address
         self.limits = limits or Limits()
         #: Whether the answer of `authorize` does not depend on the conversation.
@@ -106,52 +117,57 @@ class LiveView(Guarded):
         self._streams: Counter[str] = Counter()  # the number of open streams of each client address
         self._signaled = -_ENDING  # the time of the last SIGINT or SIGTERM
         self._signals = EndSignals(self._end_streams)
-        self._page = page
+        self._page, self._sign_in = page, sign_in
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and (path_of(scope) + b"/").startswith(b"/v1/"):
-            await self._serve_api(scope, receive, _http.with_headers(send, HEADERS))
-        else:  # a browser revalidates its copy each time
-            await self._pages(scope, receive, _http.with_headers(send, HEADERS | {"cache-control": "no-cache"}))
+        if scope["type"] != "http":
+            await self._pages(scope, receive, send)
+            return
+        http = Request(scope, receive)
+        if (path_of(scope) + b"/").startswith(b"/v1/"):
+            await self._serve_api(http, self.protected(http, send))
+            return
+        # A browser revalidates its copy of a page each time.
+        send = self.protected(http, send, **{"cache-control": "no-cache"})
+        try:
+            response: ASGIApp = self.preflight(http) or self._pages
+        except Refused as refused:
+            response = refused.response
+        # In the form in which routers of Starlette find what is below a mount point.
+        path = unquote(path_of(scope).decode("ascii", "replace"))
+        await response({**scope, "path": scope.get("root_path", "") + path}, receive, send)
 
     @cached_property
     def _pages(self) -> Router:
-        routes = [Route("/", _index, methods=["GET"]), Mount("/static", StaticFiles(directory=STATIC))]
+        routes = [Route("/", self._index, methods=["GET"]), Mount("/static", StaticFiles(directory=STATIC))]
         return Router(routes if self._page else [], lifespan=self.lifespan)
+
+    async def _index(self, request: Request) -> Response:
+        if self._sign_in is not None and not await self.allows(request, None, "list"):
+            return RedirectResponse(self._sign_in, 303)
+        return FileResponse(STATIC / "index.html", media_type="text/html")
 
     async def aclose(self) -> None:
         """End all streams, and reject new ones. Other requests are still answered."""
         self._closed = True
         await self._hub.aclose()
 
-    def read_rights(self, request: Request) -> Callable[[str], Awaitable[bool]]:
-        """A function that returns whether the client may read a conversation, and caches its answers for a while."""
-        cache: dict[str, tuple[bool, float]] = {}  # with the time when the answer expires
+    def read_rights(self, request: Request) -> ReadRights:
+        """What the client may read. Answers are cached for a while."""
+        if self.open_to_all:
+            return ReadRights(self.store, None)
+        return ReadRights(self.store, lambda name: self.allows(request, name, "read"), self.limits.reauthorize)
 
-        async def may_read(conversation_id: str) -> bool:
-            if self.open_to_all:
-                return True
-            allowed, expires = cache.get(conversation_id, (False, 0.0))
-            if expires <= time.monotonic():
-                while len(cache) >= _MAX_CACHED:
-                    del cache[next(iter(cache))]
-                allowed = await self.allows(request, conversation_id, "read")
-                cache[conversation_id] = allowed, time.monotonic() + self.limits.reauthorize
-            return allowed
-
-        return may_read
-
-    async def _serve_api(self, scope: Scope, receive: Receive, send: Send) -> None:
-        http = Request(scope, receive)
+    async def _serve_api(self, http: Request, send: Send) -> None:
         try:
-            response = await self._answer(http)
+            response = self.preflight(http) or await self._answer(http)
         except ClientDisconnect:
             raise
         except Exception as error:
-            if isinstance(error, HTTPException) and "app" in scope:
-                raise  # of `authorize`: the application answers it
-            response = failure(error)
-        await response(scope, receive, send)
+            if isinstance(error, HTTPException) and "app" in http.scope and not self._callers.is_named(http):
+                raise  # of `authorize`: the application answers it, but without headers for pages elsewhere
+            response = self.failure(error)
+        await response(http.scope, http.receive, send)
 
     async def _answer(self, http: Request) -> Response:
         path = path_of(http.scope)
@@ -163,24 +179,32 @@ class LiveView(Guarded):
                 allowed = sorted({*endpoints, *(["HEAD"] if "GET" in endpoints else [])})
                 raise Refused(405, "method_not_allowed", "not a method of this path", {"Allow": ", ".join(allowed)})
             ids = {name: path_id(segment) for name, segment in found.groupdict().items()}
-            return await endpoint.run(self, await self._check(endpoint, http, ids))
+            request = await self._check(endpoint, http, ids)
+            response = await endpoint.run(self, request)
+            reads = endpoint.fields is None and not isinstance(response, EventStream)
+            if reads and request.conversation_id is not None and not self.open_to_all:
+                # Between the first question and the read, another user may have created the conversation.
+                await self.check(http, request.conversation_id, "read")
+            return response
         raise Refused(404, "not_found", "there is no such path; see v1 in the documentation of the HTTP interface")
 
     async def _check(self, endpoint: Endpoint, http: Request, path: dict[str, str]) -> ApiRequest:
-        """The parsed and authorized request to an endpoint. Raises Refused."""
+        """The parsed and authorized request to an endpoint. Rights are asked before the body is read. Raises
+        Refused."""
         request = ApiRequest(http, path)
-        right = endpoint.right
-        if endpoint.fields is not None:
-            if self.read_only:
-                raise Refused(403, "read_only", "this view is read-only")
-            if http.method != "DELETE" or "content-type" in http.headers:
-                await request.read_body()
-            if request.body.keys() & set(endpoint.as_fields):
-                right = "append_as"
-        request.check_names(endpoint.parameters, (*(endpoint.fields or ()), *endpoint.as_fields))
-        if right == "list" and request.conversation_id is not None:
+        if endpoint.fields is not None and self.read_only:
+            raise Refused(403, "read_only", "this view is read-only")
+        name, right = request.conversation_id, endpoint.right
+        if right == "list" and name is not None:
             right = "read"
-        await self.check(http, request.conversation_id, right)
+        # Which of two rights is needed depends on the body. It is read for somebody who has one of them.
+        await self.check(http, name, right, *(("append_as",) if endpoint.as_fields else ()))
+        if endpoint.fields is not None and (http.method != "DELETE" or "content-type" in http.headers):
+            await request.read_body()
+        request.check_names(endpoint.parameters, (*(endpoint.fields or ()), *endpoint.as_fields))
+        if endpoint.as_fields:
+            as_another = bool(request.body.keys() & set(endpoint.as_fields))
+            await self.check(http, name, "append_as" if as_another else right)
         return request
 
     async def events(self, request: ApiRequest) -> Response:
@@ -192,7 +216,7 @@ class LiveView(Guarded):
         else:
             cursor, reset = await self._first_cursor(request, name)
             opening += reset
-            chunks = self._hub.follow(name, cursor)
+            chunks = self._hub.follow(name, cursor, self.read_rights(http))
         if self._closed or time.monotonic() - self._signaled < _ENDING:
             raise Refused(503, "ending", "the live view is ending", {"Retry-After": "5"})
         client = http.client.host if http.client else ""
@@ -320,27 +344,31 @@ _PATTERNS: Final = {
 
 
 def path_of(scope: Scope) -> bytes:
-    """The path below the mount point, still percent-encoded: an id may contain a slash."""
-    path = bytes(scope.get("raw_path") or quote(scope["path"]).encode()).partition(b"?")[0]
-    mount = scope.get("root_path", "").strip("/")
-    return b"/" + b"/".join(path.split(b"/")[mount.count("/") + 2 if mount else 1 :])
+    """The path below the mount point, still percent-encoded: an id may contain a slash.
+
+    A proxy may pass the path with the `root_path` of the application (as ASGI says, and `uvicorn --root-path` sends it)
+    or without it (as `FastAPI(root_path=…)` expects it). Below a mount, both have the path of the mount.
+    """
+    path, root = scope["path"], scope.get("root_path", "")
+    raw = bytes(scope.get("raw_path") or quote(path).encode()).partition(b"?")[0]
+    whole = unquote(raw.decode("ascii", "replace"))
+    segments = raw.split(b"/")
+    if whole != path and whole.endswith(path):  # a middleware has taken something off the path alone
+        segments = segments[whole.removesuffix(path).count("/") :]
+    mounted = root.removeprefix(scope.get("app_root_path", root))
+    below = next((one for one in (root, mounted) if one and f"{path}/".startswith(f"{one}/")), "")
+    return b"/" + b"/".join(segments[below.count("/") + 1 :])
 
 
 def path_id(segment: bytes) -> str:
-    """An id of a path: percent-encoded, or "~" and the id in base64url, for ids that the tools on the way change, such
-    as ".."."""
-    if not segment:
+    """An id of a path: percent-encoded, or "=" and the id in base64url, for ids that the tools on the way change, such
+    as "..". Unlike "~", a "=" in an id is percent-encoded by every client, and decoded by no proxy."""
+    if not segment.removeprefix(b"=").rstrip(b"="):
         raise bad_input("an id in the path is empty")
     try:
-        if segment.startswith(b"~"):
+        if segment.startswith(b"="):
             data = segment[1:].rstrip(b"=")
-            if not data:
-                raise bad_input("an id in the path is empty")
             return base64.b64decode(data + b"=" * (-len(data) % 4), b"-_", validate=True).decode()
         return unquote_to_bytes(segment).decode()
     except ValueError as error:
-        raise bad_input('an id in the path must be percent-encoded UTF-8, or "~" and base64url') from error
-
-
-async def _index(request: Request) -> Response:
-    return FileResponse(STATIC / "index.html", media_type="text/html")
+        raise bad_input('an id in the path must be percent-encoded UTF-8, or "=" and base64url') from error

@@ -350,3 +350,22 @@ def test_an_exclusive_store_records_in_runs_only(store: HistoryStore) -> None:
     with store.run("c"):
         assert agent("hi") == "HI"
     assert roles_and_texts(store.get("c")) == EXPECTED
+
+
+async def test_a_turn_above_the_limits_is_recorded_as_far_as_it_fits(async_store: AsyncHistoryStore) -> None:
+    reported: list[str] = []
+    record = capture(async_store, "c", on_error=lambda error, conversation_id, messages: reported.append(str(error)))
+
+    @record
+    async def agent(message: str) -> list[Message]:
+        calls = [tool_use(f"c{number}", "read") for number in range(6)]
+        sizes = [1_000_000] * 5 + [4_500_000]
+        results = [tool(tool_result(f"c{number}", "x" * size)) for number, size in enumerate(sizes)]
+        return [assistant(*calls), *results, assistant("done")]
+
+    await agent("go")
+    stored = await async_store.get("c")
+    assert [message.role for message in stored] == ["user", "assistant", *["tool"] * 6, "assistant"]
+    assert [message.tool_results[0].is_error for message in stored[2:8]] == [False] * 5 + [True]
+    [problem] = reported
+    assert "is recorded without its result of 4,500,000 bytes" in problem

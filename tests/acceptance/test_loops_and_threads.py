@@ -377,3 +377,30 @@ def test_eight_writers_killed_at_random(own_server: Start, full: bool) -> None:
             mine = [message.id for message in stored if message.id.startswith(f"{index}-")]
             assert mine == [f"{index}-{number}" for number in range(count)]
         assert store.snapshot("c", limit=1).cursor.revision == writers * count
+
+
+@pytest.mark.proves("named-errors")
+@pytest.mark.parametrize("backend", ["redis", "memory"])
+def test_without_a_loop_of_asyncio_the_error_is_named(server: RealServer, namespace: str, backend: str) -> None:
+    """As under trio, which runs coroutines in a loop of its own."""
+    url = server.url if backend == "redis" else "memory://"
+
+    async def entered(manager: Any) -> None:
+        async with manager:
+            pass
+
+    works: dict[str, Callable[[AsyncHistoryStore], Any]] = {
+        "append": lambda store: store.append("c", user("x")),
+        "get": lambda store: store.get("c"),
+        "search": lambda store: store.search("c", "x"),
+        "stream": lambda store: entered(store.stream("c")),
+        "run": lambda store: entered(store.run("c")),
+        "subscribe": lambda store: entered(store.subscribe("c")),
+        "subscribe_all": lambda store: entered(store.subscribe_all()),
+        "async with": entered,
+        "aclose": lambda store: store.aclose(),
+    }
+    needless = {"append", "get"} if backend == "memory" else set[str]()
+    for name in works.keys() - needless:
+        with pytest.raises(EventLoopError, match="asyncio"):
+            works[name](AsyncHistoryStore(url, namespace=namespace)).send(None)

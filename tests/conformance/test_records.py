@@ -1,11 +1,15 @@
+import base64
+import os
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from redis_history import Conversation, assistant, system, tool_use, user
+from redis_history import AttachmentPart, Conversation, assistant, system, tool, tool_result, tool_use, user
 from redis_history.errors import ConversationNotFoundError, InvalidInputError, RevisionConflictError
+from redis_history.model import UnknownPart
 from redis_history.operations.keys import Keyspace
+from redis_history.tokens import count_characters, message_tokens
 from tests.conformance.conftest import SOON, is_gone
 from tests.conftest import Servers
 from tests.support.servers import until
@@ -45,6 +49,41 @@ async def test_totals_and_times_are_kept_by_every_change(store: Any) -> None:
     await store.delete_messages("c", ["b"])
     last = await store.get_conversation("c")
     assert (last.message_count, last.characters, last.tokens, last.revision) == (1, 3, 1, 4)
+
+
+@pytest.mark.smoke
+async def test_totals_are_the_sizes_of_the_messages(store: Any) -> None:
+    """Of all kinds of parts, whatever changes them."""
+    shot = base64.b64encode(os.urandom(200_000)).decode()
+    item = UnknownPart({"type": "mcp_call", "id": "m", "output": "Row 1 was paid. " * 5_000, "signature": shot})
+    block = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": shot}}
+    said = [
+        user("Look", AttachmentPart(name="a.png", modality="image", reference=f"data:image/png;base64,{shot}"), id="a"),
+        assistant(tool_use("c", "shoot", {"at": "x"}), item, id="b"),
+        tool(tool_result("c", [block]), id="t"),
+        user("Go on", id="d"),
+        assistant("Done", id="e"),
+    ]
+
+    async def check() -> None:
+        record, stored = await store.get_conversation("c"), await store.get("c")
+        assert record.characters == sum(map(count_characters, stored))
+        assert record.tokens == sum(map(message_tokens, stored)) < 45_000
+
+    await store.append_many("c", said)
+    await check()
+    assert (await store.get_conversation("c")).tokens > 20_000, "the text of the opaque part counts"
+    await store.update_message("c", user(item, id="a"))
+    await check()
+    await store.compact("c", through="t", summary="They looked.")
+    await check()
+    [summary] = [one for one in await store.get("c") if one.is_summary]
+    await store.expand("c", summary.id)
+    await check()
+    await store.delete_messages("c", ["b", "t"])
+    await check()
+    await store.restore("c", said)
+    await check()
 
 
 @pytest.mark.proves("records")

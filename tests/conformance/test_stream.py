@@ -11,11 +11,18 @@ from typing import Any
 import pytest
 
 from redis_history import MessagesAppended, ReplyEnded, ReplyGrew, assistant, tool, tool_result, tool_use, user
-from redis_history.errors import InvalidInputError, MessageConflictError, MessageNotFoundError, TornPairError
+from redis_history.errors import (
+    InvalidInputError,
+    MessageConflictError,
+    MessageNotFoundError,
+    MessageTooLargeError,
+    TornPairError,
+)
 from redis_history.model import TextPart
 from redis_history.model.replies import record_of
 from redis_history.operations import Append, GrowReply, ReplyEnd, UpdateMessage
 from redis_history.operations.base import Entry
+from redis_history.tokens import message_tokens
 from tests.conformance.conftest import SOON, take
 from tests.support.servers import until
 
@@ -392,3 +399,28 @@ async def test_a_conversation_does_not_expire_while_a_reply_is_being_written(sto
 
     await until(renewed_for_long)
     assert [message.status for message in await store.get("c")] == ["streaming"]
+
+
+async def test_what_a_reply_cannot_hold_is_refused_alone(store: Any) -> None:
+    reply = store.stream("c", id="r")
+    await reply.write("Before. ")
+    for _ in range(20_000):
+        await reply.write("word ")  # many small pieces take no more room than their text
+    with pytest.raises(MessageTooLargeError, match="go on in another message"):
+        await reply.write("x" * 3_950_000)
+    with pytest.raises(MessageTooLargeError):
+        await reply.add(tool_result("c1", "x" * 4_500_000))
+    await reply.write("After.")
+    await reply.finish()
+    [stored] = await store.get("c")
+    assert (stored.status, stored.text) == ("complete", f"Before. {'word ' * 20_000}After.")
+    record = await store.get_conversation("c")
+    assert (record.characters, record.tokens) == (len(stored.text), message_tokens(stored))
+
+
+async def test_a_reply_can_be_as_large_as_a_message(store: Any) -> None:
+    async with store.stream("c") as reply:
+        for _ in range(39):
+            await reply.write("x" * 100_000)
+        await reply.write("y" * 90_000)
+    assert len((await store.get("c"))[0].text) == 3_990_000

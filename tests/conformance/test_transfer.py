@@ -450,6 +450,36 @@ async def test_an_interrupted_export_is_continued(store: Any, tmp_path: Path, su
         await exported(store, io.BytesIO(), resume=True)
 
 
+@pytest.mark.proves("local-users")
+@pytest.mark.parametrize("kind", ["link", "link to nothing", "second name", "pipe", "folder", "another user's"])
+@pytest.mark.backends("memory")
+async def test_an_export_continues_only_a_file_of_its_user(
+    store: Any, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else has guessed its name."""
+    await store.append("c", user("private"))
+    precious, part = tmp_path / "precious", tmp_path / "out.jsonl.partial"
+    if kind != "link to nothing":
+        precious.write_bytes(b"precious")
+    match kind:
+        case "second name":
+            part.hardlink_to(precious)
+        case "pipe":
+            os.mkfifo(part)
+        case "folder":
+            part.mkdir()
+        case "another user's":  # a test can give nothing to another user, and so becomes one itself
+            part.write_bytes(b"")
+            monkeypatch.setattr("os.geteuid", lambda: part.stat().st_uid + 1)
+        case _:
+            part.symlink_to(precious)
+    with pytest.raises(InvalidInputError, match=r"'.*out\.jsonl\.partial' is a link"):
+        await exported(store, tmp_path / "out.jsonl", resume=True)
+    assert precious.exists() == (kind != "link to nothing")
+    assert not precious.exists() or precious.read_bytes() == b"precious"
+    assert not (tmp_path / "out.jsonl").exists()
+
+
 async def test_without_the_archive_a_summary_is_a_message(compacted: Any, tmp_path: Path) -> None:
     store = await compacted()
     path = tmp_path / "c.jsonl"

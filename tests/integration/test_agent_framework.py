@@ -5,7 +5,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from agent_framework import (
+    Agent,
     BaseChatClient,
+    ChatMiddlewareLayer,
     ChatResponse,
     ChatResponseUpdate,
     Content,
@@ -19,7 +21,9 @@ from redis_history import AsyncHistoryStore, assistant, tool_result, tool_use, u
 from redis_history import tool as tool_message
 from redis_history.formats import Loss
 from redis_history.integrations.agent_framework import AgentFrameworkHistory, from_agent_framework, to_agent_framework
+from tests.support.sdk import validate
 from tests.support.servers import until
+from tests.unit.format_cases import FORMATS, through_storage
 
 MESSAGES = [
     Message("system", ["Be brief."]),
@@ -136,7 +140,7 @@ def test_an_edit_of_a_result_is_in_its_items() -> None:
     [stored] = from_agent_framework([Message("tool", [Content.from_function_result("c", result=items)])])
     edited = replace(stored, parts=(replace(stored.tool_results[0], content="[REDACTED]"),))
     [found] = to_agent_framework([edited])[0].contents
-    expected = Content.from_function_result("c", result=[Content.from_text("[REDACTED]"), image])
+    expected = Content.from_function_result("c", result=[Content.from_text("[REDACTED]")])
     assert found.to_dict() == expected.to_dict()
 
 
@@ -155,3 +159,36 @@ def test_messages_of_other_frameworks_are_converted() -> None:
     )
     assert lost == []
     assert [message.text for message in from_agent_framework(found)] == ["Hi", "I look.", "rain"]
+
+
+def test_files_are_attachments_for_other_providers() -> None:
+    image = Content.from_data(b"abc", media_type="image/png")
+    link = Content.from_uri("https://x.test/a.png", media_type="image/png")
+    result = Content.from_function_result("c", result=[Content.from_text("see"), image])
+    given = [
+        Message("user", ["see", image, link]),
+        Message("assistant", [Content.from_function_call("c", "f", arguments="{}")]),
+        Message("tool", [result]),
+    ]
+    messages = through_storage(from_agent_framework(given))
+    assert [one.to_dict() for one in to_agent_framework(messages)] == [one.to_dict() for one in given]
+    for format_ in FORMATS:
+        items = format_.to(messages, shape="request", on_loss=lambda loss: None)
+        validate(format_.name, items)
+        assert str(items).count("YWJj") == (1 if format_.name in ("openai_chat", "gemini") else 2)
+        assert "https://x.test/a.png" in str(items)
+
+
+async def test_the_author_is_stored_when_each_call_of_a_model_is_saved(async_store: AsyncHistoryStore) -> None:
+    class Says(FunctionInvocationLayer[Any], ChatMiddlewareLayer[Any], BaseChatClient[Any]):
+        def _inner_get_response(self, **more: Any) -> Any:
+            async def one() -> ChatResponse:
+                return ChatResponse(messages=[Message("assistant", ["hello"])])
+
+            return one()
+
+    history = AgentFrameworkHistory(async_store)
+    options: dict[str, Any] = {"require_per_service_call_history_persistence": True}
+    agent = Agent(Says(), name="Researcher", context_providers=[history], **options)
+    await agent.run("q", session=agent.create_session(session_id="s"))
+    assert [one.author_name for one in await history.get_messages("s")] == [None, "Researcher"]

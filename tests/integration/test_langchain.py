@@ -3,9 +3,11 @@
 import asyncio
 import math
 import uuid
+from datetime import datetime
 from typing import Any
 
 import pytest
+from langchain_core.load import dumpd
 from langchain_core.messages import (
     AIMessage,
     AIMessageChunk,
@@ -14,6 +16,7 @@ from langchain_core.messages import (
     RemoveMessage,
     SystemMessage,
     ToolMessage,
+    message_to_dict,
 )
 from msgspec.structs import replace
 
@@ -28,7 +31,8 @@ from redis_history import (
     tool_use,
     user,
 )
-from redis_history.errors import ConfigurationError, InvalidConversationIdError
+from redis_history.errors import ConfigurationError, InvalidConversationIdError, InvalidMessageError
+from redis_history.formats import Loss
 from redis_history.integrations.langchain import LangChainHistory
 from tests.support.faces import Awaitable
 from tests.support.servers import wait_until
@@ -306,3 +310,46 @@ def test_wrong_arguments_are_refused(store: Any) -> None:
         LangChainHistory("s")
     with pytest.raises(ConfigurationError):
         _ = LangChainHistory("s", async_store=AsyncHistoryStore("memory://")).messages
+
+
+class Unknown:
+    """An object that JSON has no form for."""
+
+
+def test_objects_in_an_artifact_become_json_or_are_left_out(store: Any) -> None:
+    lost: list[Loss] = []
+    history = LangChainHistory("s", store, on_loss=lost.append)
+    at, artifact = datetime(2026, 1, 1), {"n": 1, "at": datetime(2026, 1, 1), "ids": {3}, 5: "x", "own": Unknown()}
+    history.add_messages(
+        [
+            AIMessage("", tool_calls=[{"name": "f", "args": {"at": at}, "id": "1"}], additional_kwargs={"at": at}),
+            ToolMessage("now", tool_call_id="1", id="t", artifact=artifact),
+            ToolMessage("now", tool_call_id="1", artifact=Unknown()),
+        ]
+    )
+    called, first, second = history.messages
+    assert isinstance(called, AIMessage)
+    assert (called.tool_calls[0]["args"], called.additional_kwargs) == ({"at": at.isoformat()},) * 2
+    assert first.artifact == {"n": 1, "at": at.isoformat(), "ids": [3], "5": "x"}  # type: ignore[attr-defined]
+    assert second.artifact is None  # type: ignore[attr-defined]
+    assert [(loss.message_id, loss.reason.partition(",")[0]) for loss in lost] == [
+        ("t", "a Unknown in artifact.own"),
+        ("", "a Unknown in artifact"),
+    ]
+
+
+def test_dicts_are_messages_in_any_form_that_langchain_reads(store: Any) -> None:
+    history = LangChainHistory("s", store)
+    said = HumanMessage("hi", id="1")
+    history.add_messages([{"role": "user", "content": "hi", "id": "2"}, {"type": "human", "content": "hi", "id": "3"}])  # type: ignore[list-item]
+    history.add_messages([message_to_dict(said), dumpd(HumanMessage("hi", id="4"))])  # type: ignore[list-item]
+    assert [(type(one), one.content, one.id) for one in history.messages] == [
+        (HumanMessage, "hi", number) for number in "2314"
+    ]
+    wrong: list[Any] = ["text", None, 5, {"role": "user", "content": "x"}, [5], [None], [{"x": 1}], [{"role": "user"}]]
+    for one in [*wrong, [{"type": "no such", "content": "x"}]]:
+        with pytest.raises(InvalidMessageError, match="messages"):
+            history.add_messages(one)
+        with pytest.raises(InvalidMessageError, match="messages"):
+            history.messages = one
+    assert len(history.messages) == 4

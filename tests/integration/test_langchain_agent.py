@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from typing import Annotated, Any
 
 import pytest
@@ -360,3 +361,14 @@ def test_what_the_model_of_a_tool_streams_is_no_live_reply(store: HistoryStore) 
     agent = create_agent(model, [think], middleware=[ConversationMiddleware(store)])
     assert stream(agent, "What is it?").endswith("It is myself")
     assert [message.text for message in store.get("t1")] == ["What is it?", "", "myself", "It is myself"]
+
+
+def test_an_artifact_with_a_date_does_not_end_the_run(store: HistoryStore) -> None:
+    @tool(response_format="content_and_artifact")
+    def when() -> tuple[str, Any]:
+        """Tell the time."""
+        return "now", {"at": datetime(2026, 1, 1)}
+
+    agent = create_agent(Model(tool="when", arguments={}), [when], middleware=[ConversationMiddleware(store)])
+    assert ask(agent, "When?") == "It is now"
+    assert [message.role for message in store.get("t1")] == ["user", "assistant", "tool", "assistant"]

@@ -5,12 +5,15 @@ from typing import Any
 
 import pytest
 from llama_index.core.base.llms.types import (
+    AudioBlock,
     ChatMessage,
+    DocumentBlock,
     ImageBlock,
     MessageRole,
     TextBlock,
     ThinkingBlock,
     ToolCallBlock,
+    VideoBlock,
 )
 from llama_index.core.memory import ChatMemoryBuffer, Memory
 from llama_index.core.storage.chat_store.base_db import MessageStatus
@@ -19,6 +22,7 @@ from msgspec.structs import replace
 from redis_history import (
     AttachmentPart,
     HistoryStore,
+    Message,
     Participant,
     ReasoningPart,
     assistant,
@@ -27,8 +31,10 @@ from redis_history import (
     tool_use,
     user,
 )
-from redis_history.integrations.llama_index import LlamaIndexChatStore, LlamaIndexMemoryStore
+from redis_history.integrations.llama_index import LlamaIndexChatStore, LlamaIndexMemoryStore, from_llama_index
+from tests.support.sdk import validate
 from tests.support.servers import wait_until
+from tests.unit.format_cases import FORMATS, through_storage
 
 KEY = "chat-history"
 
@@ -276,3 +282,33 @@ def test_a_part_that_no_message_has_does_not_shift_what_is_removed(store: Any) -
     at = before.index(("tool", "b"))
     chats.delete_message(KEY, at)
     assert [(one.role.value, one.content) for one in chats.get_messages(KEY)] == before[:at] + before[at + 1 :]
+
+
+FILES = [
+    ImageBlock(image=b"\x89PNG\r\n\xfa\xfb", image_mimetype="image/png", detail="low"),
+    ImageBlock(url="data:image/png;base64,iVBORw0K+vs="),
+    AudioBlock(audio=b"RIFF", format="wav"),
+    VideoBlock(video=b"film", video_mimetype="video/mp4"),
+    DocumentBlock(data=b"%PDF-1.4", title="a.pdf", document_mimetype="application/pdf"),
+]
+
+
+def test_files_are_attachments_for_other_providers() -> None:
+    given = [ChatMessage(role="user", blocks=[TextBlock(text="see"), one]) for one in FILES]
+    messages = through_storage([from_llama_index(one) for one in given])
+    assert [message.provider_meta for message in messages] == [{}] * len(FILES), "the files are stored once"
+    assert [message.parts[1].modality for message in messages] == ["image", "image", "audio", "video", "document"]
+    assert [to_llama_index(one) for one in messages] == [[one] for one in given]
+    for format_ in FORMATS:
+        items = format_.to(messages, shape="request", on_loss=lambda loss: None)
+        validate(format_.name, items)
+        assert "iVBORw0K+vs=" in str(items)
+    inline = user(AttachmentPart(modality="image", reference="data:image/png;base64,iVBORw0K+vs="))
+    [message] = to_llama_index(inline)
+    assert [block.image for block in message.blocks] == [b"iVBORw0K+vs="]
+
+
+def to_llama_index(message: Message) -> list[ChatMessage]:
+    with HistoryStore("memory://") as store:
+        store.append(KEY, message)
+        return LlamaIndexChatStore(store, on_loss=pytest.fail).get_messages(KEY)

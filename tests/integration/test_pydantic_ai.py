@@ -187,3 +187,27 @@ async def test_a_live_reply_is_no_message_until_it_ends(store: HistoryStore, asy
 def test_infinity_survives() -> None:
     messages = [ModelResponse(parts=[ToolCallPart("f", {"x": float("inf")}, tool_call_id="1")])]
     assert to_pydantic_ai(from_pydantic_ai(messages)) == messages
+
+
+def test_dicts_are_messages_in_their_json_form(store: HistoryStore) -> None:
+    history = PydanticAIHistory("s", store)
+    message = ModelRequest(parts=[UserPromptPart(content="hi")])
+    history.append_sync(ModelMessagesTypeAdapter.dump_python([message], mode="json"))
+    assert history.load_sync() == [message]
+    wrong: list[Any] = ["text", None, 5, {"kind": "request", "parts": []}, ["text"], [None], [{"role": "user"}]]
+    for one in wrong:
+        with pytest.raises(InvalidMessageError, match="messages"):
+            history.append_sync(one)
+    assert len(store.get("s")) == 1
+
+
+def test_an_edited_prompt_does_not_bring_back_its_items(store: HistoryStore) -> None:
+    content = ["Look", BinaryContent(b"passport", media_type="image/png"), "please"]
+    history = PydanticAIHistory("s", store)
+    history.append_sync([ModelRequest(parts=[UserPromptPart(content=content)])])
+    (message,) = store.get("s")
+    secret = message.parts[1].reference.partition(",")[2]  # type: ignore[union-attr]
+    store.update_message("s", msgspec.structs.replace(message, parts=(message.parts[0], message.parts[2])))
+    assert secret not in str(store.get("s"))
+    [request] = history.load_sync()
+    assert request.parts[0].content == ["Look", "please"]

@@ -65,6 +65,43 @@ def test_the_state_of_each_check(changes: dict[str, Any], answers: dict[str, Any
 
 
 @pytest.mark.parametrize(
+    ("product", "version", "fix"),
+    [
+        ("redis", "6.2.19", "6.2.20 or newer"), ("redis", "6.2.20", None), ("redis", "7.0.15", "got no fix"),
+        ("redis", "7.2.10", "7.2.11 or newer"), ("redis", "7.2.11", None), ("redis", "7.4.0", "7.4.6 or newer"),
+        ("redis", "7.4.5", "7.4.6 or newer"), ("redis", "7.4.6", None), ("redis", "7.4.11", None),
+        ("redis", "8.0.3", "8.0.4 or newer"), ("redis", "8.0.4", None), ("redis", "8.2.1", "8.2.2 or newer"),
+        ("redis", "8.2.2", None), ("redis", "8.4.0", None), ("redis", "8.10.2", None), ("redis", "9.0", None),
+        ("redis", "7.1.0", None), ("valkey", "7.2.10", "7.2.11 or newer"), ("valkey", "7.2.11", None),
+        ("valkey", "8.0.5", "8.0.6 or newer"), ("valkey", "8.1.3", "8.1.4 or newer"), ("valkey", "8.1.4", None),
+        ("valkey", "9.0.0", None), ("valkey", "9.1.2", None), ("custom", "7.4.1", None),
+    ],
+)  # fmt: skip
+def test_versions_with_a_hole_in_the_sandbox_of_scripts(product: str, version: str, fix: str | None) -> None:
+    found = findings(backend=product, version=version)["version"]
+    assert (found.state, "CVE-2025-49844" in found.detail) == (("limited", True) if fix else ("ok", False))
+    assert fix is None or fix in (found.fix or "")
+    assert findings(where=PRIVATE, backend=product, version=version)["version"].state == "ok", (
+        "only its user reaches it"
+    )
+    dragonfly = {"info": [{"dragonfly_version": "df-v1.30", "used_memory": "5"}]}
+    assert findings(answers=dragonfly, backend=product, version=version)["version"].state == "ok"
+
+
+def test_a_server_that_does_not_take_a_command() -> None:
+    where = WHERE._replace(lacks=frozenset({"CONFIG", "ACL"}))
+    answers = {"missing": {"writing": ["rpush", "hset"]}, "user": "bob", "lacking": ["~rh2:{n:*"], "settable": False}
+    found = findings(where, answers, aof=False, eviction="volatile-lru", notifications=None)
+    service = "in the settings of the service that runs this server, which does not take"
+    assert {name: one.fix for name, one in found.items() if one.fix} == {
+        "memory": f"{service} CONFIG: maxmemory-policy = noeviction",
+        "persistence": f"{service} CONFIG: appendonly = yes",
+        "rights": f"{service} ACL: the user bob ~rh2:{{n:* +rpush +hset",
+        "notifications": f"{service} CONFIG: notify-keyspace-events = Kl",
+    }
+
+
+@pytest.mark.parametrize(
     ("answers", "command"),
     [
         ({"user": "bob", "lacking": ["~rh2:{n:*"]}, "bob '~rh2:{n:*' +rpush +hset"),

@@ -13,6 +13,13 @@ from redis_history.errors import InvalidInputError, InvalidMessageError
 from tests.support.sdk import validate
 from tests.unit.format_cases import FORMAT, FORMATS, every_format, through_storage
 
+
+def texts_of(item: Any) -> list[str]:
+    """The texts in a message of any provider."""
+    content = item.get("content", item.get("parts"))
+    return [content] if isinstance(content, str) else [block["text"] for block in content]
+
+
 PARALLEL = [
     user("Weather in two towns?"),
     assistant("I look.", tool_use("a", "find", {"city": "Oslo"}), tool_use("b", "find", {"city": "Rome"})),
@@ -83,7 +90,8 @@ def test_wrong_arguments_are_rejected(format_):
 def test_without_a_callback_one_warning_is_logged(format_, caplog):
     film = AttachmentPart(modality="video", id="x")
     with caplog.at_level(logging.WARNING, logger="redis_history.formats"):
-        assert format_.to([user(film), user(film)]) == []
+        items = format_.to([user(film), user(film)])
+    assert [texts_of(item) for item in items] == [["File: video"]] * 2
     assert len(caplog.records) == 1
     assert "2 times" in caplog.text
 
@@ -220,7 +228,8 @@ def test_blocks_of_a_result_are_converted_between_providers():
         {"type": "input_image", "detail": "auto", "image_url": "https://x.test/a.png"},
     ]
     assert formats.to_mistral(said)[0]["content"][1] == {"type": "image_url", "image_url": "https://x.test/a.png"}
-    assert formats.to_openai_chat(said, on_loss=losses.append)[0]["content"] == [see]
+    hint = {"type": "text", "text": "File: image"}
+    assert formats.to_openai_chat(said, on_loss=losses.append)[0]["content"] == [see, hint]
     assert len(losses) == 1
     assert formats.to_openai_chat([tool(tool_result("c", None))])[0]["content"] == ""
     # Values that only look like blocks become JSON.
@@ -353,10 +362,16 @@ def test_a_file_id_reaches_every_provider_that_takes_file_ids(format_, modality)
 
 @every_format
 def test_a_reference_that_is_neither_file_id_nor_url_is_reported(format_):
+    """The model reads the name in its place."""
     for reference in ("uploads/a.pdf", "a.pdf", "s3://bucket/a.pdf", "C:\\a.pdf", "ftp://x.test/a", ""):
-        losses = []
-        assert format_.to([user(AttachmentPart(reference=reference), id="m")], on_loss=losses.append) == []
-        assert [(loss.message_id, loss.part) for loss in losses] == [("m", 0)]
+        for role in (user, assistant):
+            losses = []
+            message = role(AttachmentPart(name="report.pdf", reference=reference), id="m")
+            (item,) = format_.to([message], on_loss=losses.append)
+            validate(format_.name, [item])
+            assert texts_of(item) == ["File: report.pdf"]
+            assert [(loss.message_id, loss.part) for loss in losses] == [("m", 0)]
+            assert "File: " not in str(format_.to([message], shape="original", on_loss=losses.append))
 
 
 UPLOADED = {
@@ -377,7 +392,8 @@ def test_an_imported_file_id_is_sent_only_to_its_provider(format_, owner):
         assert "f 1:x" in str(items)
         assert not losses
     else:
-        assert (items, len(losses)) == ([], 1)
+        assert (texts_of(items[0]), len(losses)) == (["File: document"], 1)
+        assert "f 1:x" not in str(items)
     edited = msgspec.structs.replace(message.parts[0], reference="data:application/pdf;base64,AAAA")
     assert "f 1:x" not in str(format_.to([user(edited)]))
     assert "AAAA" in str(format_.to([user(edited)]))
@@ -397,7 +413,7 @@ def test_inline_data_is_not_mistaken_for_a_file_id(data):
     for name, block in blocks.items():
         messages = FORMAT[name].restored([{"role": "user", "content": [block]}])
         losses = []
-        assert formats.to_anthropic(messages, on_loss=losses.append) == []
+        assert formats.to_anthropic(messages, on_loss=losses.append) == [{"role": "user", "content": "File: document"}]
         assert len(losses) == 1
 
 

@@ -263,7 +263,7 @@ def test_counting() -> None:
 
     history = History([user("one two", AttachmentPart(name="a b"))], token_counter=words)
     assert history.total_estimated_tokens == history.total_estimated_tokens == 4
-    assert calls == ["one two", "a b"], "each text is counted once"
+    assert calls == ["one two\na b"], "each message is counted once"
 
 
 def test_counting_with_tiktoken(monkeypatch: pytest.MonkeyPatch) -> None:

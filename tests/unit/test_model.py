@@ -164,7 +164,12 @@ WRONG: dict[str, list[Any]] = {
         *(None, 5, [None], b"hello", [{"text": "no type"}], [{"type": "hologram"}]),
         *([value] for value in ({"type": "text"}, {"type": "text", "text": 5}, Participant("user", "u"))),
     ],
-    "sources": [None, 5],
+    "sources": [None, 5, "text", {}, [None], ["a document"], [{"document_id": "d"}]],
+    "participant": ["ann", {"kind": "user", "id": "ann"}],
+    "metadata": ["x", None, ["k"], 5],
+    "provider_meta": ["x", None, 5],
+    "trace_id": [5, b"x"],
+    "extra": ["x", 5],
 }
 
 

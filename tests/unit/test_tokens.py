@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from redis_history.model import AttachmentPart, Part, ReasoningPart, UnknownPart, text, tool_result, tool_use, user
 from redis_history.operations.append import Append
-from redis_history.tokens import count_characters, estimate_tokens
+from redis_history.tokens import MEDIA_TOKENS, count_characters, estimate_tokens
 
 
 @pytest.mark.parametrize(
@@ -24,9 +24,10 @@ from redis_history.tokens import count_characters, estimate_tokens
         (tool_result("id", "found"), 5),
         (tool_result("id", [{"text": "a"}]), len('[{"text":"a"}]')),
         (tool_result("id", None), 0),
-        (AttachmentPart(id="f", name="report.pdf", reference="s3://bucket/key"), 10),
+        (AttachmentPart(id="f", name="report.pdf", reference="s3://bucket/key"), 10 + 4 * MEDIA_TOKENS["file"]),
+        (AttachmentPart(name="report.pdf"), 10),
         (AttachmentPart(), 0),
-        (UnknownPart({"type": "new", "text": "who knows"}), 0),
+        (UnknownPart({"type": "new", "text": "who knows"}), len('{"type":"new","text":"who knows"}')),
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -6,6 +6,7 @@ import decimal
 import enum
 import os
 import sys
+import tracemalloc
 import uuid
 from typing import Any
 
@@ -181,19 +182,41 @@ def test_compressed_bodies_are_read_back(library: str, monkeypatch: pytest.Monke
     assert wire.compress_body(wire.encode_body(user("x", metadata={"a": os.urandom(2000)}))) is None
 
 
-@pytest.mark.parametrize("damage", ["cut", "longer", "too large", "no size"])
-def test_damaged_frames_are_corrupt(damage: str) -> None:
+def bomb(says: int, blocks: int) -> bytes:
+    """A frame of `blocks` blocks, each of which says that a zero is repeated 128 Ki times, and whose head says that it
+    holds `says` bytes."""
+    last = [(((128 << 10) << 3) | (1 << 1) | (number == blocks - 1)).to_bytes(3, "little") for number in range(blocks)]
+    head = bytes.fromhex("28b52ffd") + bytes([0b10000000, 0x58]) + says.to_bytes(4, "little")
+    return head + b"".join(block + b"\0" for block in last)
+
+
+@pytest.mark.parametrize("library", ["zstandard", "compression.zstd"])
+@pytest.mark.parametrize(
+    "damage", ["cut", "longer", "too large", "no size", "empty", "more than it says", "less than it says", "two frames"]
+)
+def test_damaged_frames_are_corrupt(library: str, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = pytest.importorskip(library)
     zstandard = pytest.importorskip("zstandard")
+    monkeypatch.setattr("redis_history.model._zstd._library", lambda: found)
     body = wire.encode_body(user("x" * 5000, id="m"))
     smaller = wire.compress_body(body) or b""
+    head = smaller[: smaller.index(bytes.fromhex("28b52ffd"))]
     frames = {
         "cut": smaller[:-3],
         "longer": smaller + b"\0",
-        "too large": smaller[:3] + zstandard.compress(bytes(wire.MAX_MESSAGE_BYTES + 1)),
-        "no size": smaller[:3] + zstandard.ZstdCompressor(write_content_size=False).compress(body[3:]),
+        "too large": head + zstandard.compress(bytes(wire.MAX_MESSAGE_BYTES + 1)),
+        "no size": head + zstandard.ZstdCompressor(write_content_size=False).compress(body[3:]),
+        "empty": head + zstandard.compress(b"") + smaller[len(head) :],
+        "more than it says": head + bomb(4_000_000, 4096),
+        "less than it says": head + bomb(4_000_000, 1),
+        "two frames": smaller + bomb(4_000_000, 4096),
     }
+    tracemalloc.start()
     with pytest.raises(CorruptDataError):
         wire.decode_member(wire.encode_member(1, 5000, wire.COMPRESSED, 0, frames[damage]))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 * wire.MAX_MESSAGE_BYTES, "half a gigabyte is not made first"
 
 
 def test_a_reader_without_zstd_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

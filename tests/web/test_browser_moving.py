@@ -129,7 +129,7 @@ async def test_a_list_that_shows_few_of_many_loads_more(window: Window, site: Si
         if "cursor=" in route.request.url:
             await route.continue_()
         else:
-            await route.fulfill(json={"conversations": [], "next": "0"})
+            await route.fulfill(json={"conversations": [], "next": f"{10**15 * 9}.new"})
 
     await window.page.route("**/v1/conversations?*", first_page_empty)
     page = await window.open()

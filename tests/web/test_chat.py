@@ -449,6 +449,9 @@ async def test_a_response_to_a_request_for_approval(
         assert text_in(chunks) == "It is too much."
     [_, message] = (await client.get(f"/{PATH}/messages")).json()
     assert message["parts"][0] == given | output
+    [result] = [part for one in await store.get(CHAT) for part in one.tool_results]
+    denied = "The user denied this call: too much"
+    assert (result.content, result.is_error) == (("paid", False) if response["approved"] else (denied, True))
 
 
 async def test_only_messages_of_users_are_edited(serve: Any, store: AsyncHistoryStore) -> None:

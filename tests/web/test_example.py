@@ -153,6 +153,9 @@ async def test_a_signed_session(own_server: Callable[..., RealServer]) -> None:
     with running(url, port, "signed_session:app"), HistoryStore(url, namespace="support") as store:
         store.append("chat-1", user("1"))
         async with httpx.AsyncClient(base_url=base) as web, httpx.AsyncClient(base_url=base) as other:
+            opened = await web.get("history/")
+            assert (opened.status_code, opened.headers["location"]) == (303, "/sign-in")
+            assert "autocomplete=current-password" in (await web.get("sign-in")).text
             forged = {"x-user": "ann", "cookie": "session=eyJ1c2VyIjogImFubiJ9.x.y"}
             assert (await web.get("history/v1/conversations", headers=forged)).status_code == 403
             for name, password in (("ann", "x"), ("nobody", "")):
@@ -168,7 +171,55 @@ async def test_a_signed_session(own_server: Callable[..., RealServer]) -> None:
             assert (await web.request("DELETE", "history/" + at("chat-1"), json={})).status_code == 403
             await other.post("sign-in", json={"name": "bob", "password": "battery staple"})
             assert (await other.get(messages)).status_code == 403
-            await web.post("sign-out")
+            assert (await web.get("history/")).status_code == 200
+            for headers in ({"Origin": "http://evil.test"}, {"Sec-Fetch-Site": "cross-site"}):
+                assert (await web.post("sign-out", json={}, headers=headers)).status_code == 403
+            assert (await web.get("history/v1/conversations")).status_code == 200
+            await web.post("sign-out", json={})
             assert (await web.get("history/v1/conversations")).status_code == 403
         authors = [(one.role, one.participant and one.participant.id) for one in store.get("chat-1")]
         assert authors == [("user", None), ("user", "ann")]
+
+
+@pytest.mark.proves("forged-session")
+async def test_who_cannot_sign_in(own_server: Callable[..., RealServer]) -> None:
+    """A page of another site that signs its visitor in under a name of its own; bodies that are no sign-in."""
+    url, port = own_server().url, free_port()
+    right = {"name": "ann", "password": "correct horse"}
+    form = {"Content-Type": "text/plain"}
+    refused: tuple[tuple[int, Any, dict[str, str]], ...] = (
+        (403, right, {"Origin": "http://evil.test"}), (403, right, {"Origin": "null"}),
+        (403, right, {"Origin": f"http://127.0.0.1:{port + 1}"}), (403, right, {"Sec-Fetch-Site": "same-site"}),
+        (415, right, form), (415, right, {"Content-Type": "application/x-www-form-urlencoded"}), (415, b"[]", form),
+        (400, [], {}), (400, {}, {}), (400, "ann", {}), (400, {"name": 1, "password": 1}, {}), (400, b"{", {}),
+        (400, b"[" * 900, {}), (400, b"\xff", {}), (400, rb'{"name": "ann", "password": "\ud800"}', {}),
+        (413, {**right, "password": "a" * 5_000_000}, {}),
+        (401, {**right, "password": "x" * 800}, {}), (401, {**right, "name": "nobody"}, {}),
+    )  # fmt: skip
+    with running(url, port, "signed_session:app"):
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/") as web:
+            for status, body, headers in refused:
+                content = body if isinstance(body, bytes) else json.dumps(body).encode()
+                headers = {"Content-Type": "application/json"} | headers
+                answered = await web.post("sign-in", content=content, headers=headers)
+                assert answered.status_code == status, (body if len(content) < 1000 else len(content), headers)
+                assert "set-cookie" not in answered.headers
+            assert (await web.post("sign-in", json=right, headers={"Origin": f"http://127.0.0.1:{port}"})).is_success
+
+
+async def test_the_page_of_the_sign_in(own_server: Callable[..., RealServer], windows: Windows) -> None:
+    url, port = own_server().url, free_port()
+    with running(url, port, "signed_session:app"), HistoryStore(url, namespace="support") as store:
+        store.append("chat-1", user("For members only."))
+        window = await windows(f"http://127.0.0.1:{port}/")
+        page = window.page
+        await page.goto(f"http://127.0.0.1:{port}/history/")
+        assert page.url.endswith("/sign-in")
+        await page.get_by_label("Name").fill("ann")
+        await page.get_by_label("Password").fill("wrong")
+        window.outage = True  # the browser reports the status 401
+        await page.get_by_role("button").click()
+        await expect(page.locator("output")).to_have_text("wrong name or password")
+        await page.get_by_label("Password").fill("correct horse")
+        await page.get_by_role("button").click()
+        await expect(page.locator("#conversations")).to_contain_text("For members only.")

@@ -12,6 +12,7 @@ from redis_history import AsyncHistoryStore, user
 from redis_history.web import _hub
 from redis_history.web._events import Entry, Ring
 from redis_history.web._hub import Hub
+from redis_history.web._rights import ReadRights
 
 
 def test_a_ring_is_limited_by_count_and_bytes() -> None:
@@ -38,7 +39,7 @@ async def test_readers_at_every_pace_see_every_change_once(seed: int, monkeypatc
             seen: list[int] = []
             cursor = start
             while len(seen) < count:
-                async with aclosing(hub.follow("c", cursor)) as chunks:
+                async with aclosing(hub.follow("c", cursor, ReadRights(store, None))) as chunks:
                     async for chunk in chunks:
                         for line in chunk.split(b"\n"):
                             if line.startswith(b"id: "):
@@ -69,8 +70,8 @@ async def test_a_failed_watch_is_replaced(monkeypatch: pytest.MonkeyPatch, caplo
         await store.append("c", user("1"))
         with monkeypatch.context() as patch:
             patch.setattr(_hub, "encoded", None)
-            assert [chunk async for chunk in hub.follow("c", cursor)] == []
+            assert [chunk async for chunk in hub.follow("c", cursor, ReadRights(store, None))] == []
         assert "clients reconnect" in caplog.text
-        async with aclosing(hub.follow("c", cursor)) as chunks:
+        async with aclosing(hub.follow("c", cursor, ReadRights(store, None))) as chunks:
             assert b"event: appended" in await anext(chunks)
         await hub.aclose()

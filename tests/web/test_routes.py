@@ -8,11 +8,15 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.routing import Mount
+from starlette.testclient import TestClient
 
-from redis_history import HistoryStore, user
+from redis_history import AsyncHistoryStore, HistoryStore, user
 from redis_history.errors import ConfigurationError
-from redis_history.web import Action, Limits, LiveView, allow_all
+from redis_history.retry import RetryPolicy
+from redis_history.web import Action, ChatEndpoints, Limits, LiveView, allow_all
+from tests.support.servers import free_port
 from tests.support.web import Stream, at, client, listening
+from tests.web.chatting import speaker
 
 #: Paths below a conversation that can be read.
 READS = ((), ("messages",), ("messages", "m"), ("messages", "m", "originals"), ("events",))
@@ -71,9 +75,10 @@ async def test_authorize_is_asked_for_every_conversation(store: Any, kind: str) 
     authorize: Any = {"plain": rights, "async": slowly, "object": Later()}[kind]
     async with client_of(store, authorize=authorize, read_only=False) as web:
         listed = (await web.get("v1/conversations", params={"limit": 1})).json()
-        assert ([one["id"] for one in listed["conversations"]], listed["next"]) == (["mine too"], "1")
-        listed = (await web.get("v1/conversations", params={"limit": 1, "cursor": "1"})).json()
-        assert ([one["id"] for one in listed["conversations"]], listed["total"]) == (["mine"], None)
+        assert [one["id"] for one in listed["conversations"]] == ["mine too"]
+        listed = (await web.get("v1/conversations", params={"limit": 1, "cursor": listed["next"]})).json()
+        assert [one["id"] for one in listed["conversations"]] == ["mine"]
+        assert (listed["next"], listed["total"]) == (None, None)
         hits = (await web.get("v1/search", params={"q": "suitcase", "limit": 2})).json()["hits"]
         assert {hit["conversation"] for hit in hits} == {"mine", "mine too"}
         for path in (*(at("yours", *what) for what in READS), "v1/search?conversation=yours&q=x", at("nobody")):
@@ -217,3 +222,20 @@ async def test_wrong_options(store: Any) -> None:
         for not_async in (sync_store, "redis://"):
             with pytest.raises(ConfigurationError):
                 LiveView(not_async, authorize=allow_all)  # type: ignore[arg-type]
+
+
+@pytest.mark.proves("named-errors")
+def test_in_a_second_event_loop_the_answer_names_the_loop(caplog: Any) -> None:
+    """As two `with TestClient(app)` of a test suite. The first one leaves no connection, because there is no server."""
+    store = AsyncHistoryStore(f"redis://127.0.0.1:{free_port()}", retry=RetryPolicy(deadline=0.0))
+    chat = ChatEndpoints(store, speaker(store), authorize=allow_all)
+    view = LiveView(store, authorize=allow_all)
+    app = Starlette(routes=[chat.mount("/chat"), Mount("/history", view)], lifespan=chat.lifespan)
+    with TestClient(app) as client:
+        assert client.get("/chat/c/messages").status_code == 503
+    with TestClient(app) as client:
+        for path in ("/chat/c/messages", "/history/v1/conversations"):
+            refused = client.get(path)
+            assert (refused.status_code, refused.json()["code"]) == (500, "wrong_event_loop")
+            assert "belong to the event loop of their first use" in refused.json()["detail"]
+    assert "the chat runs in another event loop than its store" in caplog.text

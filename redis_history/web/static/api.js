@@ -14,9 +14,9 @@ class ApiError extends Error {
 
 /** An id as a segment of a path. Percent-encoded characters that servers and proxies change go in base64url. */
 function segment(id) {
-  if (!/^[~.]|[\p{Cc}/\\]/u.test(id)) return encodeURIComponent(id);
+  if (!/^\.|[\p{Cc}/\\]/u.test(id)) return encodeURIComponent(id);
   const bytes = Array.from(new TextEncoder().encode(id), (byte) => String.fromCharCode(byte)).join("");
-  return `~${btoa(bytes).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "")}`;
+  return `=${btoa(bytes).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "")}`;
 }
 
 /** The URL of a path: `conversations`, an id, `messages`, an id, …; every second segment is an id. */

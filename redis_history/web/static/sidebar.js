@@ -7,7 +7,6 @@ import { troubleOf } from "./header.js";
 
 const PAGE = 50;
 const FILTERED = 2000; // conversations that a filter examines
-const FILL = 20_000; // conversations up to which the list loads pages without scrolling, to fill itself
 const FAILED = 3_000; // milliseconds before a failed page is requested again
 const STEADY = 1200; // milliseconds; the list keeps its order while the pointer moves over it
 const GROUPS = ["Today", "Yesterday"];
@@ -21,8 +20,7 @@ export class Sidebar {
     this.loaded = new Promise((resolve) => {
       this.setLoaded = resolve;
     });
-    this.more = false;
-    this.offset = 0;
+    this.next = null; // the cursor of the next page
     this.generation = 0;
     this.failed = 0;
     this.pointed = 0;
@@ -82,17 +80,15 @@ export class Sidebar {
   }
 
   added(page) {
-    this.more = page.next !== null;
     this.total = page.total ?? 0; // where the user may read all; changes meanwhile show at the next page
-    this.offset = Number(page.next);
+    this.next = page.next;
     this.unread.begin(page.conversations.map(({ id }) => this.items.get(id).conversation));
   }
 
   loadMore() {
-    if (!this.more || this.loading || Date.now() - this.failed < FAILED) return;
+    if (!this.next || this.loading || Date.now() - this.failed < FAILED) return;
     const generation = this.generation;
-    // Start a little before the end of the last page, because conversations may have been deleted meanwhile.
-    this.loading = this.request({ limit: PAGE, cursor: Math.max(0, this.offset - 5) })
+    this.loading = this.request({ limit: PAGE, cursor: this.next })
       .then(({ page }) => {
         if (generation !== this.generation) return;
         for (const conversation of page.conversations) if (!this.items.has(conversation.id)) this.put(conversation);
@@ -190,7 +186,7 @@ export class Sidebar {
     if (focused !== document.activeElement) focused?.focus({ preventScroll: true }); // a moved element loses the focus
     this.showCount(words, matched);
     if (words && matched < PAGE && this.items.size < FILTERED) this.loadMore();
-    if (this.more && this.offset < FILL) this.scrolled(); // a page may contain few conversations that this user may read
+    if (this.next) this.scrolled(); // a page may contain few conversations that this user may read
     this.onCount(unread);
   }
 
@@ -224,13 +220,13 @@ export class Sidebar {
   }
 
   showCount(words, matched) {
-    const known = this.more && !words && this.total > matched;
+    const known = this.next && !words && this.total > matched;
     const count = plural(known ? this.total : matched, "conversation");
-    const shown = this.more && !known ? count.replace(" ", "+ ") : count;
+    const shown = this.next && !known ? count.replace(" ", "+ ") : count;
     setText(byId("list-title"), this.items.size ? shown : "Conversations");
     let note = "";
     if (this.error) note = `${this.error} Trying again.`;
-    else if (this.more) {
+    else if (this.next) {
       if (words && this.items.size >= FILTERED) note = `Searched ${number(this.items.size)} conversations.`;
     } else if (!this.items.size) {
       if (this.generation) note = "No conversation yet. The first one appears here by itself.";

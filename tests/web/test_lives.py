@@ -1,0 +1,209 @@
+"""An id that was deleted and is another user's the next time: nobody is shown what is of another life than the one that
+`authorize` was asked about."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+
+from redis_history import AsyncHistoryStore, Conversation, user
+from redis_history.operations import ReadLife
+from redis_history.web import Action, Limits
+from tests.support.web import Stream, at, client, listening
+from tests.web.test_routes import mounted
+
+#: Rights are asked again late, so that nothing but a change of the conversation lets a stream ask.
+LATE = Limits(heartbeat=0.05, reauthorize=600)
+
+
+class Owners:
+    """An `authorize` as in docs/how-to/chat.md: a conversation is new, or the user's own."""
+
+    def __init__(self, store: AsyncHistoryStore) -> None:
+        self.store = store
+        self.deletes = ""  # deleted after the question about it
+
+    async def __call__(self, request: Request, conversation_id: str | None, action: Action) -> bool:
+        if conversation_id is None:
+            return True
+        record = await self.store.get_conversation(conversation_id)
+        allowed = record is None or record.user_id == request.headers["x-user"]
+        if conversation_id == self.deletes and record is not None:
+            await self.store.delete_conversation(conversation_id)
+            return await self(request, conversation_id, action)
+        return allowed
+
+
+@pytest.fixture
+async def follow(store: Any) -> AsyncIterator[Any]:
+    """Opens streams of users."""
+    async with AsyncExitStack() as stack:
+        port = await stack.enter_async_context(listening(mounted(store, authorize=Owners(store), limits=LATE)))
+
+        async def follow(who: str, path: str = "v1/events") -> Stream:
+            headers = {"x_user": who}
+            stream = await stack.enter_async_context(Stream(port, path, base="/history", **headers))
+            assert stream.status == 200
+            await (stream.comment() if path != "v1/events" else stream.event())
+            return stream
+
+        yield follow
+
+
+async def write(store: Any, who: str, name: str, text: str) -> None:
+    await store.create_conversation(Conversation(name, user_id=who), exist_ok=True)
+    await store.append(name, user(text))
+
+
+async def until_marked(store: Any, who: str, stream: Stream) -> list[tuple[str, str, str]]:
+    """What the stream of the list has sent up to a new conversation of this user."""
+    await write(store, who, f"{who}'s marker", "marker")
+    found: list[tuple[str, str, str]] = []
+    while (event := await stream.event()) is not None:
+        kind, data = event
+        if data["conversation"] == f"{who}'s marker":
+            await store.delete_conversation(f"{who}'s marker")
+            while (event := await stream.event()) and event[0] != "gone":
+                pass
+            return found
+        found.append((kind, data["conversation"], (data.get("last") or {}).get("text", "")))
+    raise AssertionError("the stream ended")
+
+
+@pytest.mark.proves("authorize")
+@pytest.mark.parametrize("pause", [True, False], ids=["later", "at once"])
+async def test_the_list_stream_knows_whose_conversation_was_deleted_and_created_again(
+    store: Any, follow: Any, pause: bool
+) -> None:
+    await write(store, "ann", "c", "ann's secret")
+    ann, bob = await follow("ann"), await follow("bob")
+    await store.append("c", user("and another"))
+    assert {event[2] for event in await until_marked(store, "ann", ann)} == {"and another"}
+    assert await until_marked(store, "bob", bob) == []
+    await store.delete_conversation("c")
+    if pause:
+        assert await until_marked(store, "ann", ann) == [("gone", "c", "")]
+        assert await until_marked(store, "bob", bob) == [], "whose conversation it was cannot be asked any more"
+    await write(store, "bob", "c", "bob's secret")
+    of_ann, of_bob = await until_marked(store, "ann", ann), await until_marked(store, "bob", bob)
+    assert of_ann == ([] if pause else [("gone", "c", "")])
+    assert of_bob[-1] == ("changed", "c", "bob's secret")
+    await write(store, "bob", "c", "and another")
+    assert await until_marked(store, "ann", ann) == []
+    assert await until_marked(store, "bob", bob) == [("changed", "c", "and another")]
+
+
+@pytest.mark.proves("authorize")
+@pytest.mark.parametrize("exists", [True, False])
+async def test_the_stream_of_a_conversation_ends_when_it_becomes_another_users(
+    store: Any, follow: Any, exists: bool
+) -> None:
+    if exists:
+        await write(store, "ann", "c", "ann's")
+    ann, bob = await follow("ann", at("c", "events")), await follow("bob")
+    if exists:
+        await store.append("c", user("and another"))
+        assert (await ann.event())[0] == "appended"
+        await store.delete_conversation("c")
+        assert (await ann.event())[0] == "gone"
+    async with store.run("c", agent_name="Bob's agent"):
+        await write(store, "bob", "c", "bob's secret")
+        assert await ann.event() is None
+    assert ("changed", "c", "bob's secret") in await until_marked(store, "bob", bob)
+
+
+async def test_a_reader_stays_when_its_conversation_is_created_again(store: Any, follow: Any) -> None:
+    await write(store, "ann", "c", "1")
+    ann = await follow("ann", at("c", "events"))
+    await store.delete_conversation("c")
+    await write(store, "ann", "c", "2")
+    last = (await store.append("c", user("3", id="last"))).revision
+    seen = 0
+    while seen < last:  # in events, or as a reset to a later state
+        event = await ann.event()
+        assert event is not None
+        seen = event[1].get("revision", 0) if event[0] != "gone" else 0
+    await store.append("c", user("4"))
+    assert (await ann.event())[0] == "appended"
+
+
+@pytest.mark.proves("authorize")
+@pytest.mark.parametrize("path", ["v1/conversations?last=1", "v1/search?q=secret"])
+async def test_what_was_read_before_a_question_is_not_shown_for_its_answer(store: Any, path: str) -> None:
+    """The conversation is deleted while the question is answered, and then everybody might read it."""
+    await write(store, "ann", "c", "ann's secret")
+    rights = Owners(store)
+    async with client(
+        mounted(store, authorize=rights), headers={"x-user": "bob"}, base_url="http://localhost/history/"
+    ) as web:
+        rights.deletes = "c"
+        answered = await web.get(path)
+    assert answered.status_code == 200
+    assert "secret" not in answered.text
+    assert '"c"' not in answered.text
+
+
+@pytest.mark.proves("authorize")
+@pytest.mark.parametrize("what", ["", "/messages", "/messages/m", "/run", "search"])
+async def test_a_conversation_that_another_user_creates_after_a_question_is_not_shown(store: Any, what: str) -> None:
+    path = "v1/search?q=secret&conversation=c" if what == "search" else f"v1/conversations/c{what}"
+    rights = Owners(store)
+
+    async def authorize(request: Request, conversation_id: str | None, action: Action) -> bool:
+        allowed = await rights(request, conversation_id, action)
+        if await store.get_conversation("c") is None:
+            await store.create_conversation(Conversation("c", user_id="ann", title="ann's secret"))
+            await store.append("c", user("ann's secret", id="m"))
+        return allowed
+
+    async with client(
+        mounted(store, authorize=authorize), headers={"x-user": "bob"}, base_url="http://localhost/history/"
+    ) as web:
+        answered = await web.get(path)
+        assert (answered.status_code, answered.json()["code"]) == (403, "forbidden")
+        shown = await web.get(path, headers={"x-user": "ann"})
+        assert shown.status_code == 200
+
+
+@pytest.mark.proves("authorize")
+async def test_pages_of_the_list_tell_nothing_of_hidden_conversations(store: Any) -> None:
+    async def read(params: Any) -> Any:
+        return (await web.get("v1/conversations", params=params)).json()
+
+    async with client(
+        mounted(store, authorize=Owners(store)), headers={"x-user": "ann"}, base_url="http://localhost/history/"
+    ) as web:
+        for name in ("a1", "a2", "a3"):
+            await write(store, "ann", name, "hers")
+        pages = [await read({"limit": 1})]
+        while pages[-1]["next"]:
+            pages.append(await read({"limit": 1, "cursor": pages[-1]["next"]}))
+        assert [page["conversations"][0]["id"] for page in pages] == ["a3", "a2", "a1"]
+        await asyncio.gather(*(write(store, "bob", f"b{number}", "his") for number in range(40)))
+        again = [await read({"limit": 1, **({"cursor": page["next"]} if page else {})}) for page in (None, *pages[:-1])]
+        assert again == pages
+        for name in ("a3", "a1"):
+            await store.append(name, user("moves to the front"))
+        rest = await read({"limit": 5, "cursor": pages[1]["next"]})
+        assert [one["id"] for one in rest["conversations"]] == [], "it is before the place now"
+        rest = await read({"limit": 5, "cursor": pages[0]["next"]})
+        assert [one["id"] for one in rest["conversations"]] == ["a2"], "the place of a3, which has moved"
+
+
+@pytest.mark.parametrize("backend", ["redis", "memory"])
+async def test_each_life_has_another_name(backend: str, server: Any, namespace: str) -> None:
+    url = server.url if backend == "redis" else "memory://"
+    async with AsyncHistoryStore(url, namespace=namespace) as store:
+        lives = [await store.backend.execute(ReadLife("c"))]
+        for _ in range(2):
+            await store.append("c", user("x"))
+            lives.append(await store.backend.execute(ReadLife("c")))
+            await store.clear("c")
+            assert await store.backend.execute(ReadLife("c")) == lives[-1]
+            assert (await store.snapshot("c")).cursor.epoch == lives[-1]
+            await store.delete_conversation("c")
+            assert await store.backend.execute(ReadLife("c")) == lives[0]
+        assert len(set(lives)) == 3
