@@ -19,6 +19,7 @@ from typing import Any, Literal
 import msgspec
 
 from redis_history.errors import InvalidMessageError
+from redis_history.formats._marks import marked, pair_of
 from redis_history.model import AttachmentPart, Message, Part, TextPart, UnknownPart
 
 Json = dict[str, Any]
@@ -201,7 +202,8 @@ def noted(part: Any, form: str, note: Json) -> Part:
     """`part` with `note` merged into its note for `form`."""
     if not note:
         return part  # type: ignore[no-any-return]
-    kept: Part = msgspec.structs.replace(part, provider_meta=with_note(form, {**note_of(part, form), **note}))
+    meta = {**(part.provider_meta or {}), **(with_note(form, {**note_of(part, form), **note}) or {})}
+    kept: Part = msgspec.structs.replace(part, provider_meta=meta)
     return kept
 
 
@@ -251,10 +253,15 @@ def foreign_block(form: str, part: Part) -> Any:
     return json.loads(part.data["json"]) if isinstance(part.data.get("json"), str) else part.data.get("block")
 
 
-def read_block(form: str, block: Any, part: Part | None, write: Write, kept: Any = None) -> Part:
+def read_block(
+    form: str, block: Any, part: Part | None, write: Write, kept: Any = None, pair: Json | None = None
+) -> Part:
     """`part` with the note that restores `block`. An opaque part with `kept` (by default, the block) if `part` is None,
-    or `write` gives other content."""
-    kept = block if kept is None else kept
+    or `write` gives other content. `pair`: what it opens and answers, if `block` does not say it."""
+    return marked(_read_block(form, block, part, write, block if kept is None else kept), pair or pair_of(block))
+
+
+def _read_block(form: str, block: Any, part: Part | None, write: Write, kept: Any) -> Part:
     if part is None:
         return opaque(form, kept)
     try:

@@ -30,6 +30,7 @@ from redis_history.errors import InvalidMessageError
 from redis_history.formats import OnLoss
 from redis_history.formats._content import parsed, split_data_url
 from redis_history.formats._losses import Losses
+from redis_history.formats._marks import marked
 from redis_history.formats._notes import foreign_block, note_of, opaque, stored_value, with_note
 from redis_history.formats._pairing import pieces_of
 from redis_history.integrations import _extras
@@ -249,7 +250,10 @@ def _parts(raw: dict[str, Any]) -> Iterator[Part]:
             provider_meta=with_note(_FORM, rest),
         )
     else:
-        yield opaque(_FORM, raw, kind)
+        # Tools that the provider runs itself: call and result are in one reply.
+        verb = {"builtin-tool-call": "opens", "builtin-tool-return": "answers"}.get(kind)
+        pair = {verb: str(raw["tool_call_id"]), "hosted": True} if verb and raw.get("tool_call_id") else {}
+        yield marked(opaque(_FORM, raw, kind), pair)
 
 
 def _item(item: Any, meta: dict[str, Any] | None) -> Part:

@@ -1,9 +1,18 @@
-"""Which tool result answers which tool call, and which messages are removed together. Pure.
+"""Which result answers which call, and which parts and messages are left out together. Pure.
 
-This is the specification; `_trim.lua` follows it on the server.
+`pairing` says for any part what it opens and what it answers. Nothing else in the package knows kinds of parts for
+that: a format marks the items of its provider when it reads them, under the key "pair" of the `data` of an opaque part
+or of the `provider_meta` of a tool use or result:
 
-1. Messages of role system and summaries have no calls and no results. In all other messages each tool use is a call
-   and each tool result is a result, in the order of the messages and of their parts.
+- `opens`, `answers`: the id of the call that an opaque part makes, and of the one that it answers.
+- `within`: the id of the call whose code makes this call, such as a program that calls functions. The part answers that
+  call and opens it anew, for the next call of the code or for its result; so all of them stay or go together.
+- `hosted`: the provider itself runs the tool, so only the provider can give the result.
+
+The rest of this module is the specification of pairs; `_trim.lua` follows it on the server.
+
+1. Messages of role system and summaries have no calls and no results. In all other messages the parts make calls and
+   answer them in the order of the messages and of their parts. A part that does both answers first.
 2. A message is *by an agent* if its participant has the kind "agent". Agents are the same if their ids are.
 3. A result by an agent answers the latest earlier call of its id by this agent that has no result yet.
 4. Otherwise it answers the latest earlier call of its id, by anybody, that has no result at all.
@@ -23,25 +32,89 @@ in whole groups, every remaining result keeps its call.
 
 A *cap* removes the group of the oldest message, then that of the oldest of the rest, until at most the allowed number
 of messages is left.
+
+A request to a model may not have half a pair. *Lone* parts answer no call or have no answer, and so do all parts that
+are connected with such a part. Code that goes on after the newest message, because its calls have just been answered,
+is not lone.
+
+*Reasoning* belongs to the item after it in its message, and stays or goes with it. Parallel calls are one item here,
+because Anthropic requires the reasoning before those that are left, as OpenAI does if they have ids. If a call with a
+`signature` in its notes goes, the next call of its message gets it, because Gemini signs only the first of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
 from redis_history.model.message import Message
-from redis_history.model.parts import ToolResultPart, ToolUsePart
+from redis_history.model.parts import Part, ReasoningPart, TextPart, ToolResultPart, ToolUsePart, UnknownPart
 from redis_history.model.wire import body_digest
 
 T = TypeVar("T")
-_TOOLS = (ToolUsePart, ToolResultPart)
 _DIGEST = 4
+#: Where a part says what it opens and answers.
+PAIR: Final = "pair"
 
 #: A part of a message: the index of the message, and that of the part in it.
 Place = tuple[int, int]
+
+
+class Pairing(NamedTuple):
+    """The ids of the calls that a part answers, and of those that it opens, its own one last. `hosted`: the provider
+    itself runs the tool."""
+
+    answers: tuple[str, ...] = ()
+    opens: tuple[str, ...] = ()
+    hosted: bool = False
+
+    @property
+    def is_result(self) -> bool:
+        """Whether the part answers a call, and makes none."""
+        return bool(self.answers) and not self.opens
+
+
+_NO_PAIR = Pairing()
+
+
+def pairing(part: Part) -> Pairing:
+    """What a part opens and what it answers."""
+    kind = type(part)
+    if kind is not ToolUsePart and kind is not ToolResultPart and kind is not UnknownPart:
+        return _NO_PAIR
+    said = _said(part)
+    within, hosted = said.get("within"), said.get("hosted") is True
+    answers = [one for one in (within, said.get("answers")) if type(one) is str]
+    opens = [one for one in (within, said.get("opens")) if type(one) is str]
+    if type(part) is ToolUsePart:
+        opens.append(part.id)
+    elif type(part) is ToolResultPart:
+        answers.append(part.tool_use_id)
+    return Pairing(tuple(answers), tuple(opens), hosted) if answers or opens else _NO_PAIR
+
+
+def _said(part: Any) -> Mapping[str, Any]:
+    """What the reader of a part noted about pairs."""
+    holder = part.data if type(part) is UnknownPart else part.provider_meta
+    said = holder.get(PAIR) if isinstance(holder, Mapping) else None
+    return said if isinstance(said, Mapping) else {}
+
+
+def in_pair(part: Part) -> bool:
+    """Whether a part opens or answers a pair."""
+    return pairing(part) is not _NO_PAIR
+
+
+def is_result(part: Part) -> bool:
+    """Whether a part answers a call, and makes none."""
+    return pairing(part).is_result
+
+
+def only_results(message: Message) -> bool:
+    """Whether a message has nothing but results."""
+    return bool(message.parts) and all(map(is_result, message.parts))
 
 
 class ToolMark(NamedTuple):
@@ -155,13 +228,83 @@ class _Groups:
                     self.waiting[one] += self.waiting[other]
 
 
-class Pairs(NamedTuple):
-    """`results`: for each message with calls, by index, the places of their results, in order. `call_of`: the call that
-    a result answers. `answered`: the calls that have a result, and the result."""
+class Pairs:
+    """The pairs of some messages.
 
-    results: dict[int, list[Place]]
-    call_of: dict[Place, Place]
-    answered: dict[Place, Place]
+    `results`: for each message with calls, by index, the places of their results, in order. `call_of`: the call that a
+    result answers. `answered`: the calls that have a result, and the result.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.results: dict[int, list[Place]] = {}
+        self.call_of: dict[Place, Place] = {}
+        self.answered: dict[Place, Place] = {}
+        self._last = count - 1
+        self._answer: dict[tuple[Place, str], Place] = {}  # by call, and by the id that was opened
+        self._opened: dict[tuple[Place, str], bool] = {}  # whether it goes on with a call that was opened before
+        self._answers_nothing: set[Place] = set()
+
+    def _add_apart(self, index: int, message: Message) -> None:
+        for at, part in enumerate(message.parts):
+            answers, opens, _ = pairing(part)
+            self._answers_nothing.update([(index, at)] if answers else ())
+            self._opened.update({((index, at), one): False for one in opens})
+
+    def _link(self, call: tuple[Place, str], result: Place, own: bool) -> None:
+        place = call[0]
+        if (replaced := self._answer.get(call)) is not None:
+            del self.call_of[replaced]
+            self.results[place[0]].remove(replaced)
+            self._answers_nothing.add(replaced)
+        self.call_of[result] = place
+        self._answer[call] = result
+        self.results.setdefault(place[0], []).append(result)
+        if own:
+            self.answered[place] = result
+
+    def lone(self, *, calls: bool = True) -> set[Place]:
+        """The parts without their partner, and all that are connected with them. `calls` False: without those that are
+        only connected with a call that has no result yet."""
+        links = self._links()
+        seeds = set(self._answers_nothing)
+        for opened, again in self._opened.items() if calls else ():
+            if opened not in self._answer:
+                goes_on = again and max(_connected((opened[0],), links))[0] == self._last
+                seeds.update(() if goes_on else (opened[0],))
+        return _connected(seeds, links)
+
+    def cut(self, start: int, end: int) -> set[Place]:
+        """The parts in the messages from `start` to `end` (exclusive) that are connected with parts elsewhere."""
+        links = self._links()
+        outside = {place for place in links if not start <= place[0] < end}
+        return {place for place in _connected(outside, links) if start <= place[0] < end}
+
+    @property
+    def waits(self) -> bool:
+        """Whether a call has no result."""
+        return self._opened.keys() != self._answer.keys()
+
+    def _links(self) -> dict[Place, list[Place]]:
+        links: dict[Place, list[Place]] = {}
+        for (call, _), result in self._answer.items():
+            links.setdefault(call, []).append(result)
+            links.setdefault(result, []).append(call)
+        return links
+
+
+def _connected(places: Iterable[Place], links: Mapping[Place, Sequence[Place]]) -> set[Place]:
+    """These places, and all that are linked with them, directly or through others."""
+    found, todo = set(places), list(places)
+    while todo:
+        new = [place for place in links.get(todo.pop(), ()) if place not in found]
+        found.update(new)
+        todo += new
+    return found
+
+
+def _is_apart(message: Message) -> bool:
+    """Whether a message has no calls and no results, whatever its parts."""
+    return message.role == "system" or message.is_summary
 
 
 def agent_of(message: Message) -> str | None:
@@ -171,56 +314,63 @@ def agent_of(message: Message) -> str | None:
 
 
 def has_tools(message: Message) -> bool:
-    for part in message.parts:  # noqa: SIM110 -- half the time of any(), and this runs for every message of a prompt
-        if type(part) in _TOOLS:
+    """Whether a part opens or answers a pair."""
+    for part in message.parts:  # not any(), which takes twice as long: this runs for every message of a prompt
+        kind = type(part)
+        if kind is ToolUsePart or kind is ToolResultPart or (kind is UnknownPart and in_pair(part)):
             return True
     return False
 
 
 def tool_parts(message: Message) -> list[tuple[int, ToolMark]]:
     """The calls and results of a message, each with the index of its part."""
-    if not has_tools(message) or message.role == "system" or message.is_summary:
+    if not has_tools(message) or _is_apart(message):
         return []
     agent = agent_of(message)
     found = []
     for at, part in enumerate(message.parts):
-        if type(part) is ToolUsePart:
-            found.append((at, ToolMark(True, part.id, agent)))
-        elif type(part) is ToolResultPart:
-            found.append((at, ToolMark(False, part.tool_use_id, agent)))
+        answers, opens, _ = pairing(part)
+        found += [(at, ToolMark(False, one, agent)) for one in answers]
+        found += [(at, ToolMark(True, one, agent)) for one in opens]
     return found
 
 
-def pairs_of(messages: Iterable[Message]) -> Pairs:
+def pairs_of(messages: Sequence[Message]) -> Pairs:
     """Which result answers which call."""
-    results, call_of, answered = pairs = Pairs({}, {}, {})
-    calls: OpenCalls[Place] = OpenCalls()
+    pairs = Pairs(len(messages))
+    calls: OpenCalls[tuple[Place, str]] = OpenCalls()
     for index, message in enumerate(messages):
+        if _is_apart(message):
+            pairs._add_apart(index, message)
+            continue
+        answered: tuple[int, str | bytes] | None = None  # by the last mark
         for at, (is_call, call_id, agent) in tool_parts(message):
-            result = (index, at)
+            place = (index, at)
             if is_call:
-                calls.call(call_id, agent, result)
+                pairs._opened[place, str(call_id)] = answered == (at, call_id)
+                calls.call(call_id, agent, (place, str(call_id)))
             elif (call := calls.answer(call_id, agent)) is not None:
-                if (replaced := answered.get(call)) is not None:
-                    del call_of[replaced]
-                    results[call[0]].remove(replaced)
-                answered[call] = result
-                call_of[result] = call
-                results.setdefault(call[0], []).append(result)
+                pairs._link(call, place, own=pairing(messages[call[0][0]].parts[call[0][1]]).opens[-1] == call_id)
+            else:
+                pairs._answers_nothing.add(place)
+            answered = None if is_call else (at, call_id)
     return pairs
 
 
 def open_calls(messages: Sequence[Message]) -> list[tuple[Message, list[ToolUsePart]]]:
-    """The messages with calls that have no result, and these calls."""
+    """The messages with calls that have no result and that a tool result can answer, and these calls. Opaque calls have
+    results of their own kind, and the provider answers those of its own tools."""
     answered = pairs_of(messages).answered
     found = []
     for index, message in enumerate(messages):
+        if _is_apart(message):
+            continue
         calls = [
             part
             for at, part in enumerate(message.parts)
-            if type(part) is ToolUsePart and (index, at) not in answered and message.role != "system"
+            if type(part) is ToolUsePart and (index, at) not in answered and not pairing(part).hosted
         ]
-        if calls and not message.is_summary:
+        if calls:
             found.append((message, calls))
     return found
 
@@ -233,36 +383,113 @@ def groups(messages: Iterable[Message]) -> list[int]:
     return [found.first(index) for index in range(len(found.size))]
 
 
-def without_cut_results(messages: Sequence[Message], start: int) -> list[Message]:
-    """The messages from an index on, without the results of calls before it."""
-    pairs = pairs_of(messages)
-    cut = {result for result, call in pairs.call_of.items() if call[0] < start <= result[0]}
-    return _without(messages, start, cut)
+def without_cut_parts(messages: Sequence[Message], start: int, end: int) -> list[Message]:
+    """The messages from `start` to `end` (exclusive), without parts whose partner is in another message."""
+    gone = _by_message(pairs_of(messages).cut(start, end))
+    return [one for index in range(start, end) for one in _without(messages[index], gone.get(index, ()))]
 
 
 def without_lone_results(messages: Sequence[Message]) -> list[Message]:
     """The messages without the results that answer no call among them. For a model, after a read with a `limit`."""
-    pairs = pairs_of(messages)
-    lone = {
-        (index, at)
-        for index, message in enumerate(messages)
-        for at, part in enumerate(message.parts)
-        if type(part) is ToolResultPart and (index, at) not in pairs.call_of
-    }
-    return _without(messages, 0, lone)
+    gone = _by_message(pairs_of(messages).lone(calls=False))
+    return [one for index, message in enumerate(messages) for one in _without(message, gone.get(index, ()))]
 
 
-def _without(messages: Sequence[Message], start: int, places: set[Place]) -> list[Message]:
-    """The messages from `start` on without these parts, and without messages that had nothing else."""
-    changed = {index for index, _ in places}
-    out = []
-    for index, message in enumerate(messages[start:], start):
-        if index in changed:
-            parts = tuple(part for at, part in enumerate(message.parts) if (index, at) not in places)
-            out += [replace(message, parts=parts)] if parts else []
-        else:
-            out.append(message)
+def unfit(messages: Sequence[Message], pairs: Pairs) -> dict[int, set[int]]:
+    """The parts that a request to a model must not have, by message and part: lone ones, and reasoning without the item
+    that it belongs to."""
+    gone = _by_message(pairs.lone())
+    if not any(type(part) is ReasoningPart for message in messages for part in message.parts):
+        return gone
+    is_followed, next_agent = False, None  # by a message of the assistant, and of whom
+    for index in range(len(messages) - 1, -1, -1):
+        message = messages[index]
+        own = gone.get(index, set())
+        if message.role == "assistant" and not message.is_summary:
+            own = with_reasoning(message, own)
+            if not (is_followed and next_agent == agent_of(message)):
+                own |= _last_reasoning(message, own)
+            if own:
+                gone[index] = own
+        rest = [part for at, part in enumerate(message.parts) if at not in own]
+        if rest and not all(map(is_result, rest)):
+            is_followed, next_agent = message.role == "assistant", agent_of(message)
+    return gone
+
+
+def with_reasoning(message: Message, gone: Collection[int]) -> set[int]:
+    """The indices of parts that go, and of the reasoning that belongs to them."""
+    out = set(gone)
+    parts = message.parts
+    reasoning: list[int] = []
+    for at, part in enumerate(parts) if gone else ():
+        if type(part) is ReasoningPart:
+            reasoning.append(at)
+        elif reasoning and not is_blank(part):
+            item = [at]  # parallel calls are one item
+            while pairing(part).opens and item[-1] + 1 < len(parts) and pairing(parts[item[-1] + 1]).opens:
+                item.append(item[-1] + 1)
+            if out.issuperset(item):
+                out.update(reasoning)
+            reasoning = []
     return out
+
+
+def _last_reasoning(message: Message, gone: Collection[int]) -> set[int]:
+    """The reasoning at the end of a message that nothing follows."""
+    found = set()
+    for at in range(len(message.parts) - 1, -1, -1):
+        part = message.parts[at]
+        if type(part) is ReasoningPart and at not in gone:
+            found.add(at)
+        elif at not in gone and not is_blank(part):
+            break
+    return found
+
+
+def is_blank(part: Part) -> bool:
+    """Whether this is a text without content or data of the provider, such as Gemini's signatures."""
+    return type(part) is TextPart and not (part.text.strip() or part.provider_meta or part.extra)
+
+
+def without_parts(message: Message, gone: Collection[int]) -> tuple[Part, ...]:
+    """The parts of a message that stay, with the signature of a call that goes on the next call of the message."""
+    kept: list[Part] = []
+    signatures: dict[str, Any] = {}
+    for at, part in enumerate(message.parts):
+        if type(part) is ToolUsePart:
+            own = _signatures(part)
+            if at in gone:
+                signatures |= own
+            elif signatures:
+                meta = dict(part.provider_meta or {})
+                for form, signature in (signatures | own).items():
+                    meta[form] = {**(meta.get(form) or {}), "signature": signature}
+                part, signatures = replace(part, provider_meta=meta), {}
+        if at not in gone:
+            kept.append(part)
+    return tuple(kept)
+
+
+def _signatures(part: ToolUsePart) -> dict[str, Any]:
+    """The signatures in the notes of a call, by provider."""
+    notes = (part.provider_meta or {}).items()
+    return {form: note["signature"] for form, note in notes if isinstance(note, Mapping) and note.get("signature")}
+
+
+def _by_message(places: Iterable[Place]) -> dict[int, set[int]]:
+    found: dict[int, set[int]] = {}
+    for index, at in places:
+        found.setdefault(index, set()).add(at)
+    return found
+
+
+def _without(message: Message, gone: Collection[int]) -> list[Message]:
+    """The message without these parts and their reasoning; nothing if it had nothing else."""
+    if not gone:
+        return [message]
+    parts = without_parts(message, with_reasoning(message, gone))
+    return [replace(message, parts=parts)] if parts else []
 
 
 def marks(message: Message) -> bytes:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from enum import Enum, auto
 from hashlib import sha256
 from typing import Final
@@ -29,7 +29,17 @@ from msgspec.structs import force_setattr, replace
 from redis_history import model
 from redis_history.compaction.summaries import SUMMARY_START, summary_text
 from redis_history.formats._pairing import has_own_results, paired
-from redis_history.model.pairs import Pairs, has_tools, pairs_of
+from redis_history.model.pairs import (
+    has_tools,
+    in_pair,
+    is_blank,
+    is_result,
+    only_results,
+    pairing,
+    pairs_of,
+    unfit,
+    without_parts,
+)
 from redis_history.model.quoting import plain_name
 from redis_history.prompt.options import LeftOut, LeftOutReason
 
@@ -39,8 +49,7 @@ _ROLES: Final = frozenset(("user", "human", "assistant", "ai", "agent", "system"
 _BREAK: Final = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _MARGIN: Final = "| "
 
-_TOOLS = (model.ToolUsePart, model.ToolResultPart)
-_PRIVATE = (*_TOOLS, model.ReasoningPart)
+_PRIVATE = (model.ToolUsePart, model.ToolResultPart, model.ReasoningPart)
 #: Unknown parts of another agent belong to its model.
 _OF_OTHERS = (*_PRIVATE, model.UnknownPart)
 
@@ -134,7 +143,7 @@ def project_turn(turn: Turn, own_ids: frozenset[str], names: Names) -> tuple[mod
     if first is None:
         return ()
     results = [_project_result(one, voice_of(one, own_ids), names) for one in turn.shown[1:]]
-    if has_own_results(first) or any(len(one.parts) > len(one.tool_results) for one in results):
+    if has_own_results(first) or not all(map(only_results, results)):
         return tuple(paired([first, *results]))
     return (first, *results)
 
@@ -145,7 +154,7 @@ def _project_result(message: model.Message, voice: Voice, names: Names) -> model
     message = _with_hints(message)
     said = voice is Voice.USER or voice is Voice.OTHER
     parts = _labeled(message, message.parts, names) if said else message.parts
-    own = message.role == "assistant" and not said and len(parts) > len(message.tool_results)
+    own = message.role == "assistant" and not said and not all(map(is_result, parts))
     return _changed(message, parts, None if own or message.role == "user" else "tool")
 
 
@@ -178,7 +187,7 @@ def _labeled(
             elif text != part.text:
                 part = replace(part, text=text)
         shown.append(part)
-    if start == label and label and any(type(part) is not model.ToolResultPart for part in shown):  # no text
+    if start == label and label and not all(map(is_result, shown)):  # no text
         shown.insert(0, model.TextPart(label.rstrip()))
     return tuple(shown)
 
@@ -199,12 +208,7 @@ def _with_hints(message: model.Message) -> model.Message:
     """The message with each attachment that has no reference replaced by text, because it cannot be sent, and without
     blank texts next to other parts, such as the line breaks that models write before a call: some APIs reject them."""
     parts = tuple(map(_hinted, message.parts))
-    return _changed(message, parts if len(parts) < 2 else tuple(part for part in parts if not _is_blank(part)))
-
-
-def _is_blank(part: model.Part) -> bool:
-    """Whether this is a text without content or data of the provider, such as Gemini's signatures."""
-    return type(part) is model.TextPart and not (part.text.strip() or part.provider_meta or part.extra)
+    return _changed(message, parts if len(parts) < 2 else tuple(part for part in parts if not is_blank(part)))
 
 
 def _hinted(part: model.Part) -> model.Part:
@@ -264,16 +268,16 @@ class Turn(Struct, gc=False):
 def turns_of(messages: Sequence[model.Message], own_ids: frozenset[str], left_out: dict[int, LeftOut]) -> list[Turn]:
     """The turns, ordered by their first message. Adds messages that cannot be shown to `left_out`, by index."""
     turns: list[Turn] = []
-    pairs: Pairs | None = None
+    calls: _Calls | None = None
     leading = True
     for index, message in enumerate(messages):
         voice = voice_of(message, own_ids)
         if message.metadata and message.is_summary:
-            spoken = tuple(part for part in message.parts if type(part) not in _TOOLS)
+            spoken = tuple(part for part in message.parts if not in_pair(part))
             turn = Turn(voice, (index,), (message,), (_changed(message, spoken),), is_summary=True)
-        elif has_tools(message):
-            pairs = pairs or pairs_of(messages)
-            found = _tool_turn(messages, index, voice, pairs, left_out, own_ids)
+        elif has_tools(message) or (voice is Voice.SELF and _has_reasoning(message)):
+            calls = calls or _Calls(messages, own_ids)
+            found = calls.turn(index, voice, left_out)
             if found is None:
                 continue
             turn = found
@@ -288,60 +292,89 @@ def turns_of(messages: Sequence[model.Message], own_ids: frozenset[str], left_ou
     return turns
 
 
-def _tool_turn(
-    messages: Sequence[model.Message],
-    index: int,
-    voice: Voice,
-    pairs: Pairs,
-    left_out: dict[int, LeftOut],
-    own_ids: frozenset[str],
-) -> Turn | None:
-    """The turn that begins with a message with tool calls or results; None if the message does not begin a turn."""
-    message = messages[index]
-    kept: list[model.Part] = []
-    reason: LeftOutReason | None = None
-    calls = answers = False  # answers: it has a result of an earlier call, which is shown with that call
-    for at, part in enumerate(message.parts):
-        if type(part) is model.ToolUsePart:
-            if voice is Voice.SELF and (index, at) in pairs.answered:
-                calls = True
-                kept.append(part)
-            else:
-                reason = "pair" if voice is Voice.SELF else "other_agent_tools"
-        elif type(part) is model.ToolResultPart:
-            call = pairs.call_of.get((index, at))
-            if call is None:
-                reason = "pair"
-            elif voice_of(messages[call[0]], own_ids) is not Voice.SELF:
+def _has_reasoning(message: model.Message) -> bool:
+    for part in message.parts:  # noqa: SIM110 -- half the time of any(), and this runs for every message of a prompt
+        if type(part) is model.ReasoningPart:
+            return True
+    return False
+
+
+class _Calls:
+    """The turns of messages with calls, results or reasoning."""
+
+    def __init__(self, messages: Sequence[model.Message], own_ids: frozenset[str]) -> None:
+        self._messages = messages
+        self._own_ids = own_ids
+        self._pairs = pairs_of(messages)
+        self._unfit = unfit(messages, self._pairs)
+
+    def turn(self, index: int, voice: Voice, left_out: dict[int, LeftOut]) -> Turn | None:
+        """The turn that begins with a message; None if it begins none."""
+        message = self._messages[index]
+        shown, reason = self._shown(index)
+        earlier = [at for at in shown if self._answers_earlier(index, at)]  # shown with the call
+        own = [at for at in shown if at not in earlier]
+        calls = any(pairing(message.parts[at]).opens for at in own)
+        begins = not self._goes_on(index) and (calls or (bool(own) and not earlier and message.role != "tool"))
+        if reason is not None:
+            left_out[index] = LeftOut(message.id, reason, partial=begins or bool(earlier))
+        if not begins:
+            return None
+        turn = Turn(voice, (index,), (message,), (self._with(index, own),))
+        self._add_results(turn, index)
+        return turn
+
+    def _shown(self, index: int) -> tuple[list[int], LeftOutReason | None]:
+        """The parts of a message that this agent's model may see, and why others are left out."""
+        message, gone = self._messages[index], self._unfit.get(index, ())
+        voice = voice_of(message, self._own_ids)
+        shown: list[int] = []
+        reason: LeftOutReason | None = None
+        for at, part in enumerate(message.parts):
+            answers, opens, _ = pairing(part)
+            call = self._pairs.call_of.get((index, at))
+            caller = voice if call is None else voice_of(self._messages[call[0]], self._own_ids)
+            if (answers or opens) and caller is not Voice.SELF and (opens or call is not None):
                 reason = "other_agent_tools"
-            elif call[0] == index:  # the provider ran the tool itself
-                kept.append(part)
+            elif at in gone:
+                reason = "pair"
             else:
-                answers = True
-        else:
-            kept.append(part)
-    begins_turn = calls or (bool(kept) and not answers and message.role != "tool")
-    if reason is not None:
-        left_out[index] = LeftOut(message.id, reason, partial=begins_turn or answers)
-    if not begins_turn:
-        return None
-    turn = Turn(voice, (index,), (message,), (_changed(message, tuple(kept)),))
-    if calls:
-        _add_results(turn, messages, pairs)
-    return turn
+                shown.append(at)
+        return shown, reason
 
+    def _answers_earlier(self, index: int, at: int) -> bool:
+        return (call := self._pairs.call_of.get((index, at))) is not None and call[0] != index
 
-def _add_results(turn: Turn, messages: Sequence[model.Message], pairs: Pairs) -> None:
-    by_message: dict[int, set[int]] = {}
-    for index, at in pairs.results[turn.first]:
-        if index != turn.first:
+    def _goes_on(self, index: int) -> bool:
+        """Whether a message goes on with code that was called in an earlier message, and so belongs to its turn."""
+        parts = self._messages[index].parts
+        return any(pairing(part).opens and self._answers_earlier(index, at) for at, part in enumerate(parts))
+
+    def _with(self, index: int, shown: Collection[int]) -> model.Message:
+        """A message with these of its parts."""
+        message = self._messages[index]
+        if len(shown) == len(message.parts):
+            return message
+        return _changed(message, without_parts(message, set(range(len(message.parts))).difference(shown)))
+
+    def _add_results(self, turn: Turn, called: int) -> None:
+        """Add the results of the calls of a message to its turn, and what the code in it calls."""
+        by_message: dict[int, set[int]] = {}
+        for index, at in self._pairs.results.get(called, ()):
             by_message.setdefault(index, set()).add(at)
-    for index, results in by_message.items():
-        message = messages[index]
-        # Other parts of the message go with its last result, unless the message also calls tools.
-        last = max(at for at in range(len(message.parts)) if (index, at) in pairs.call_of) in results
-        rest = last and not any((index, at) in pairs.answered for at in range(len(message.parts)))
-        parts = [part for at, part in enumerate(message.parts) if at in results or (rest and type(part) not in _TOOLS)]
-        turn.indices = (*turn.indices, index)
-        turn.sources = (*turn.sources, message)
-        turn.shown = (*turn.shown, _changed(message, tuple(parts)))
+        for index, results in by_message.items():
+            message = self._messages[index]
+            shown, _ = self._shown(index)
+            if index in turn.indices or results.isdisjoint(shown):
+                continue
+            goes_on = self._goes_on(index)
+            if not goes_on:
+                # Other parts of the message go with its last result, unless the message also calls tools.
+                last = max(at for at in shown if self._answers_earlier(index, at)) in results
+                rest = last and not any(pairing(message.parts[at]).opens for at in shown)
+                shown = [at for at in shown if at in results or (rest and not in_pair(message.parts[at]))]
+            turn.indices = (*turn.indices, index)
+            turn.sources = (*turn.sources, message)
+            turn.shown = (*turn.shown, self._with(index, shown))
+            if goes_on:
+                self._add_results(turn, index)
