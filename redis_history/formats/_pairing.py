@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from redis_history.formats._losses import Losses, OnLoss
 from redis_history.model import Message, Part, Role, ToolResultPart, ToolUsePart
-from redis_history.model.pairs import is_result, pairing, pairs_of, unfit, without_parts
+from redis_history.model.pairs import is_result, only_reasoning, pairing, pairs_of, unfit, without_parts
 
 
 def paired(messages: Iterable[Message], *, on_loss: OnLoss | None = None) -> list[Message]:
@@ -62,17 +62,23 @@ def _fit(given: list[Message], on_loss: OnLoss | None) -> list[Message]:
     pieces = [piece for message in given for piece in pieces_of(message, every=False)]
     messages = [message for message, _ in pieces]
     gone = unfit(messages, pairs_of(messages))
-    if not gone:
+    if not gone and not any(map(only_reasoning, messages)):
         return messages
-    out = []
+    out: list[Message] = []
+    reasoning: tuple[Part, ...] = ()  # for the next message of the assistant
     with Losses("a request", on_loss) as losses:
         for index, (message, offset) in enumerate(pieces):
             own = gone.get(index, ())
             for at in sorted(own):
                 losses.add(message.id, offset + at, _reason(message.parts[at]))
             parts = without_parts(message, own) if own else message.parts
+            if parts and only_reasoning(message):
+                reasoning += parts
+                continue
+            if reasoning and parts and message.role == "assistant":
+                parts, reasoning = reasoning + parts, ()
             if parts or not own:
-                out.append(replace(message, parts=parts) if own else message)
+                out.append(message if parts is message.parts else replace(message, parts=parts))
     return out
 
 

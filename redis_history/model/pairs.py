@@ -117,6 +117,14 @@ def only_results(message: Message) -> bool:
     return bool(message.parts) and all(map(is_result, message.parts))
 
 
+def only_reasoning(message: Message) -> bool:
+    """Whether a message has nothing but reasoning, as if a model's reply is stored block by block. In a request it
+    belongs into the next message of the agent."""
+    if message.role != "assistant" or not message.parts or type(message.parts[0]) is not ReasoningPart:
+        return False
+    return all(type(part) is ReasoningPart or is_blank(part) for part in message.parts)
+
+
 class ToolMark(NamedTuple):
     """A call or a result: its id and the agent that wrote it (or None), each as text or as digest."""
 
@@ -340,6 +348,8 @@ def pairs_of(messages: Sequence[Message]) -> Pairs:
     pairs = Pairs(len(messages))
     calls: OpenCalls[tuple[Place, str]] = OpenCalls()
     for index, message in enumerate(messages):
+        if not has_tools(message):
+            continue
         if _is_apart(message):
             pairs._add_apart(index, message)
             continue
@@ -405,7 +415,7 @@ def unfit(messages: Sequence[Message], pairs: Pairs) -> dict[int, set[int]]:
     for index in range(len(messages) - 1, -1, -1):
         message = messages[index]
         own = gone.get(index, set())
-        if message.role == "assistant" and not message.is_summary:
+        if not _is_apart(message):
             own = with_reasoning(message, own)
             if not (is_followed and next_agent == agent_of(message)):
                 own |= _last_reasoning(message, own)

@@ -34,6 +34,7 @@ from redis_history.model.pairs import (
     in_pair,
     is_blank,
     is_result,
+    only_reasoning,
     only_results,
     pairing,
     pairs_of,
@@ -270,12 +271,13 @@ def turns_of(messages: Sequence[model.Message], own_ids: frozenset[str], left_ou
     turns: list[Turn] = []
     calls: _Calls | None = None
     leading = True
+    reasoning: Turn | None = None  # for the next turn of this agent
     for index, message in enumerate(messages):
         voice = voice_of(message, own_ids)
         if message.metadata and message.is_summary:
             spoken = tuple(part for part in message.parts if not in_pair(part))
             turn = Turn(voice, (index,), (message,), (_changed(message, spoken),), is_summary=True)
-        elif has_tools(message) or (voice is Voice.SELF and _has_reasoning(message)):
+        elif has_tools(message) or (voice is Voice.SELF and message.role != "tool" and _has_reasoning(message)):
             calls = calls or _Calls(messages, own_ids)
             found = calls.turn(index, voice, left_out)
             if found is None:
@@ -288,8 +290,22 @@ def turns_of(messages: Sequence[model.Message], own_ids: frozenset[str], left_ou
             turn = Turn(voice, (index,), (message,), (message,))
         leading = leading and (voice is Voice.SYSTEM or turn.is_summary)
         turn.leading = leading and voice is Voice.SYSTEM
+        if voice is Voice.SELF and not turn.is_summary:
+            if only_reasoning(turn.shown[0]):
+                reasoning = turn if reasoning is None else _joined(reasoning, turn)
+                continue
+            turn, reasoning = turn if reasoning is None else _joined(reasoning, turn), None
         turns.append(turn)
     return turns
+
+
+def _joined(reasoning: Turn, turn: Turn) -> Turn:
+    """A turn with the reasoning before it, which was stored as a message of its own."""
+    first, *rest = turn.shown
+    turn.shown = (_changed(first, reasoning.shown[0].parts + first.parts), *rest)
+    turn.indices = reasoning.indices + turn.indices
+    turn.sources = reasoning.sources + turn.sources
+    return turn
 
 
 def _has_reasoning(message: model.Message) -> bool:
