@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from redis_history import Compressor, History, HistoryStore, Message, PromptOptions, assemble_prompt, user
 from redis_history.errors import RedisHistoryError
 from redis_history.formats import Loss, paired
+from redis_history.model.pairs import is_result
 from tests.support.calls import STEPS, alone, conversations, opened_and_answered, refused
 from tests.support.sdk import validate
 from tests.support.servers import RealServer
@@ -115,7 +116,11 @@ def check_store(form: str, open_store: Callable[..., HistoryStore], data: st.Dat
     with open_store(**({} if most is None else {"max_messages": most})) as store:
         for step, before, after in made_smaller(store, said, data):
             here = [one for one in after if not one.is_summary]
-            assert torn(form, written(form, before), written(form, here)) == [], step
+            half = torn(form, written(form, before), written(form, here))
+            if step == "fork":  # copies whole messages: one with several results may answer a call behind the end, too
+                several = [one for one in here if len([part for part in one.parts if is_result(part)]) > 1]
+                half = [one for one in half if one not in opened_and_answered(form, written(form, several))[1]]
+            assert half == [], step
             assert refused(form, requested(form, paired([*here, user("x")], on_loss=lambda loss: None))) == [], step
 
 
