@@ -109,7 +109,15 @@ def in_pair(part: Part) -> bool:
 
 def is_result(part: Part) -> bool:
     """Whether a part answers a call, and makes none."""
-    return pairing(part).is_result
+    kind = type(part)
+    if kind is ToolResultPart and not _is_marked(part):
+        return True
+    return (kind is UnknownPart or kind is ToolResultPart) and pairing(part).is_result
+
+
+def _is_marked(part: Any) -> bool:
+    """Whether the reader of a tool use or result noted more about its pair than its id says."""
+    return part.provider_meta is not None and PAIR in part.provider_meta
 
 
 def only_results(message: Message) -> bool:
@@ -236,50 +244,94 @@ class _Groups:
                     self.waiting[one] += self.waiting[other]
 
 
+class _Opened:
+    """A call: its part, the part that answers it, and whether it is the part's own call or goes on with another one."""
+
+    __slots__ = ("again", "is_own", "place", "result")
+
+    def __init__(self, place: Place, is_own: bool, again: bool) -> None:
+        self.place = place
+        self.is_own = is_own
+        self.again = again
+        self.result: Place | None = None
+
+
 class Pairs:
     """The pairs of some messages.
 
     `results`: for each message with calls, by index, the places of their results, in order. `call_of`: the call that a
-    result answers. `answered`: the calls that have a result, and the result.
+    result answers. `answered`: the calls that have a result, and the result. `opening`: the parts that make calls.
+    `lost`: the parts that should answer a call, and answer none. `going_on`: the messages with a part that goes on with
+    what an earlier message has called.
     """
 
     def __init__(self, count: int) -> None:
         self.results: dict[int, list[Place]] = {}
         self.call_of: dict[Place, Place] = {}
         self.answered: dict[Place, Place] = {}
+        self.opening: set[Place] = set()
+        self.lost: set[Place] = set()
+        self.going_on: set[int] = set()
         self._last = count - 1
-        self._answer: dict[tuple[Place, str], Place] = {}  # by call, and by the id that was opened
-        self._opened: dict[tuple[Place, str], bool] = {}  # whether it goes on with a call that was opened before
-        self._answers_nothing: set[Place] = set()
+        self._opened: list[_Opened] = []
+
+    def _add(self, index: int, tools: list[tuple[int, ToolMark]], calls: OpenCalls[_Opened]) -> None:
+        answered: str | bytes | None = None  # by the same part
+        before = -1
+        for number, (at, (is_call, call_id, agent)) in enumerate(tools, 1):
+            place = (index, at)
+            if at != before:
+                answered, before = None, at
+            if is_call:
+                is_own = number == len(tools) or tools[number][0] != at
+                opened = _Opened(place, is_own, answered == call_id)
+                self._opened.append(opened)
+                self.opening.add(place)
+                calls.call(call_id, agent, opened)
+                if answered is not None and self.call_of.get(place, place)[0] != index:
+                    self.going_on.add(index)
+                continue
+            answered = call_id
+            found = calls.answer(call_id, agent)
+            if found is None:
+                self.lost.add(place)
+                continue
+            if found.result is not None:
+                del self.call_of[found.result]
+                self.results[found.place[0]].remove(found.result)
+                self.lost.add(found.result)
+            found.result = place
+            self.call_of[place] = found.place
+            self.results.setdefault(found.place[0], []).append(place)
+            if found.is_own:
+                self.answered[found.place] = place
 
     def _add_apart(self, index: int, message: Message) -> None:
         for at, part in enumerate(message.parts):
             answers, opens, _ = pairing(part)
-            self._answers_nothing.update([(index, at)] if answers else ())
-            self._opened.update({((index, at), one): False for one in opens})
+            if answers:
+                self.lost.add((index, at))
+            if opens:
+                self.opening.add((index, at))
+                self._opened.append(_Opened((index, at), True, False))
 
-    def _link(self, call: tuple[Place, str], result: Place, own: bool) -> None:
-        place = call[0]
-        if (replaced := self._answer.get(call)) is not None:
-            del self.call_of[replaced]
-            self.results[place[0]].remove(replaced)
-            self._answers_nothing.add(replaced)
-        self.call_of[result] = place
-        self._answer[call] = result
-        self.results.setdefault(place[0], []).append(result)
-        if own:
-            self.answered[place] = result
+    @property
+    def waits(self) -> bool:
+        """Whether a call has no result."""
+        return any(opened.result is None for opened in self._opened)
 
     def lone(self, *, calls: bool = True) -> set[Place]:
         """The parts without their partner, and all that are connected with them. `calls` False: without those that are
         only connected with a call that has no result yet."""
+        waiting = [opened for opened in self._opened if opened.result is None] if calls else []
+        if not waiting and not self.lost:
+            return set()
         links = self._links()
-        seeds = set(self._answers_nothing)
-        for opened, again in self._opened.items() if calls else ():
-            if opened not in self._answer:
-                goes_on = again and max(_connected((opened[0],), links))[0] == self._last
-                seeds.update(() if goes_on else (opened[0],))
-        return _connected(seeds, links)
+        found = set(self.lost)
+        for opened in waiting:
+            if not (opened.again and max(_connected((opened.place,), links))[0] == self._last):
+                found.add(opened.place)
+        return _connected(found, links)
 
     def cut(self, start: int, end: int) -> set[Place]:
         """The parts in the messages from `start` to `end` (exclusive) that are connected with parts elsewhere."""
@@ -287,16 +339,12 @@ class Pairs:
         outside = {place for place in links if not start <= place[0] < end}
         return {place for place in _connected(outside, links) if start <= place[0] < end}
 
-    @property
-    def waits(self) -> bool:
-        """Whether a call has no result."""
-        return self._opened.keys() != self._answer.keys()
-
     def _links(self) -> dict[Place, list[Place]]:
         links: dict[Place, list[Place]] = {}
-        for (call, _), result in self._answer.items():
-            links.setdefault(call, []).append(result)
-            links.setdefault(result, []).append(call)
+        for opened in self._opened:
+            if opened.result is not None:
+                links.setdefault(opened.place, []).append(opened.result)
+                links.setdefault(opened.result, []).append(opened.place)
         return links
 
 
@@ -332,38 +380,36 @@ def has_tools(message: Message) -> bool:
 
 def tool_parts(message: Message) -> list[tuple[int, ToolMark]]:
     """The calls and results of a message, each with the index of its part."""
-    if not has_tools(message) or _is_apart(message):
-        return []
+    return _marks_of(message) if has_tools(message) and not _is_apart(message) else []
+
+
+def _marks_of(message: Message) -> list[tuple[int, ToolMark]]:
     agent = agent_of(message)
     found = []
     for at, part in enumerate(message.parts):
-        answers, opens, _ = pairing(part)
-        found += [(at, ToolMark(False, one, agent)) for one in answers]
-        found += [(at, ToolMark(True, one, agent)) for one in opens]
+        kind = type(part)
+        if kind is ToolUsePart and not _is_marked(part):  # most calls and results, in a fraction of the time
+            found.append((at, ToolMark(True, part.id, agent)))  # type: ignore[union-attr]
+        elif kind is ToolResultPart and not _is_marked(part):
+            found.append((at, ToolMark(False, part.tool_use_id, agent)))  # type: ignore[union-attr]
+        else:
+            answers, opens, _ = pairing(part)
+            found += [(at, ToolMark(False, one, agent)) for one in answers]
+            found += [(at, ToolMark(True, one, agent)) for one in opens]
     return found
 
 
 def pairs_of(messages: Sequence[Message]) -> Pairs:
     """Which result answers which call."""
     pairs = Pairs(len(messages))
-    calls: OpenCalls[tuple[Place, str]] = OpenCalls()
+    calls: OpenCalls[_Opened] = OpenCalls()
     for index, message in enumerate(messages):
         if not has_tools(message):
             continue
         if _is_apart(message):
             pairs._add_apart(index, message)
-            continue
-        answered: tuple[int, str | bytes] | None = None  # by the last mark
-        for at, (is_call, call_id, agent) in tool_parts(message):
-            place = (index, at)
-            if is_call:
-                pairs._opened[place, str(call_id)] = answered == (at, call_id)
-                calls.call(call_id, agent, (place, str(call_id)))
-            elif (call := calls.answer(call_id, agent)) is not None:
-                pairs._link(call, place, own=pairing(messages[call[0][0]].parts[call[0][1]]).opens[-1] == call_id)
-            else:
-                pairs._answers_nothing.add(place)
-            answered = None if is_call else (at, call_id)
+        else:
+            pairs._add(index, _marks_of(message), calls)
     return pairs
 
 
@@ -409,7 +455,7 @@ def unfit(messages: Sequence[Message], pairs: Pairs) -> dict[int, set[int]]:
     """The parts that a request to a model must not have, by message and part: lone ones, and reasoning without the item
     that it belongs to."""
     gone = _by_message(pairs.lone())
-    if not any(type(part) is ReasoningPart for message in messages for part in message.parts):
+    if not any(map(has_reasoning, messages)):
         return gone
     is_followed, next_agent = False, None  # by a message of the assistant, and of whom
     for index in range(len(messages) - 1, -1, -1):
@@ -425,6 +471,13 @@ def unfit(messages: Sequence[Message], pairs: Pairs) -> dict[int, set[int]]:
         if rest and not all(map(is_result, rest)):
             is_followed, next_agent = message.role == "assistant", agent_of(message)
     return gone
+
+
+def has_reasoning(message: Message) -> bool:
+    for part in message.parts:  # noqa: SIM110 -- half the time of any(), and this runs for every message of a prompt
+        if type(part) is ReasoningPart:
+            return True
+    return False
 
 
 def with_reasoning(message: Message, gone: Collection[int]) -> set[int]:

@@ -30,13 +30,13 @@ from redis_history import model
 from redis_history.compaction.summaries import SUMMARY_START, summary_text
 from redis_history.formats._pairing import has_own_results, paired
 from redis_history.model.pairs import (
+    has_reasoning,
     has_tools,
     in_pair,
     is_blank,
     is_result,
     only_reasoning,
     only_results,
-    pairing,
     pairs_of,
     unfit,
     without_parts,
@@ -277,15 +277,15 @@ def turns_of(messages: Sequence[model.Message], own_ids: frozenset[str], left_ou
         if message.metadata and message.is_summary:
             spoken = tuple(part for part in message.parts if not in_pair(part))
             turn = Turn(voice, (index,), (message,), (_changed(message, spoken),), is_summary=True)
-        elif has_tools(message) or (voice is Voice.SELF and message.role != "tool" and _has_reasoning(message)):
+        elif message.role == "tool" and not has_tools(message):
+            left_out[index] = LeftOut(message.id, "pair")
+            continue
+        elif not _is_one_text(message) and (has_tools(message) or has_reasoning(message)):
             calls = calls or _Calls(messages, own_ids)
             found = calls.turn(index, voice, left_out)
             if found is None:
                 continue
             turn = found
-        elif message.role == "tool":  # a tool message without a result
-            left_out[index] = LeftOut(message.id, "pair")
-            continue
         else:
             turn = Turn(voice, (index,), (message,), (message,))
         leading = leading and (voice is Voice.SYSTEM or turn.is_summary)
@@ -299,6 +299,11 @@ def turns_of(messages: Sequence[model.Message], own_ids: frozenset[str], left_ou
     return turns
 
 
+def _is_one_text(message: model.Message) -> bool:
+    """Whether this is a text, as most messages are. The other checks of a message take longer."""
+    return len(message.parts) == 1 and type(message.parts[0]) is model.TextPart
+
+
 def _joined(reasoning: Turn, turn: Turn) -> Turn:
     """A turn with the reasoning before it, which was stored as a message of its own."""
     first, *rest = turn.shown
@@ -306,13 +311,6 @@ def _joined(reasoning: Turn, turn: Turn) -> Turn:
     turn.indices = reasoning.indices + turn.indices
     turn.sources = reasoning.sources + turn.sources
     return turn
-
-
-def _has_reasoning(message: model.Message) -> bool:
-    for part in message.parts:  # noqa: SIM110 -- half the time of any(), and this runs for every message of a prompt
-        if type(part) is model.ReasoningPart:
-            return True
-    return False
 
 
 class _Calls:
@@ -323,48 +321,51 @@ class _Calls:
         self._own_ids = own_ids
         self._pairs = pairs_of(messages)
         self._unfit = unfit(messages, self._pairs)
+        self._known: dict[int, tuple[list[int], list[int], LeftOutReason | None]] = {}
 
     def turn(self, index: int, voice: Voice, left_out: dict[int, LeftOut]) -> Turn | None:
         """The turn that begins with a message; None if it begins none."""
         message = self._messages[index]
-        shown, reason = self._shown(index)
-        earlier = [at for at in shown if self._answers_earlier(index, at)]  # shown with the call
-        own = [at for at in shown if at not in earlier]
-        calls = any(pairing(message.parts[at]).opens for at in own)
-        begins = not self._goes_on(index) and (calls or (bool(own) and not earlier and message.role != "tool"))
+        shown, earlier, reason = self._shown(index)
+        own = [at for at in shown if at not in earlier] if earlier else shown
+        calls = any((index, at) in self._pairs.opening for at in own)
+        begins = index not in self._pairs.going_on and (calls or (bool(own) and not earlier and message.role != "tool"))
         if reason is not None:
             left_out[index] = LeftOut(message.id, reason, partial=begins or bool(earlier))
         if not begins:
             return None
         turn = Turn(voice, (index,), (message,), (self._with(index, own),))
-        self._add_results(turn, index)
+        if calls:
+            self._add_results(turn, index)
         return turn
 
-    def _shown(self, index: int) -> tuple[list[int], LeftOutReason | None]:
-        """The parts of a message that this agent's model may see, and why others are left out."""
-        message, gone = self._messages[index], self._unfit.get(index, ())
+    def _shown(self, index: int) -> tuple[list[int], list[int], LeftOutReason | None]:
+        """The parts of a message that this agent's model may see, those of them that answer an earlier message, and so
+        are shown with it, and why others are left out."""
+        if (known := self._known.get(index)) is not None:
+            return known
+        message, gone, pairs = self._messages[index], self._unfit.get(index, ()), self._pairs
         voice = voice_of(message, self._own_ids)
         shown: list[int] = []
+        earlier: list[int] = []
         reason: LeftOutReason | None = None
-        for at, part in enumerate(message.parts):
-            answers, opens, _ = pairing(part)
-            call = self._pairs.call_of.get((index, at))
-            caller = voice if call is None else voice_of(self._messages[call[0]], self._own_ids)
-            if (answers or opens) and caller is not Voice.SELF and (opens or call is not None):
+        for at in range(len(message.parts)):
+            place = (index, at)
+            call = pairs.call_of.get(place)
+            if call is None:
+                is_of_other = place in pairs.opening and voice is not Voice.SELF
+            else:
+                is_of_other = voice_of(self._messages[call[0]], self._own_ids) is not Voice.SELF
+            if is_of_other:
                 reason = "other_agent_tools"
             elif at in gone:
                 reason = "pair"
             else:
                 shown.append(at)
-        return shown, reason
-
-    def _answers_earlier(self, index: int, at: int) -> bool:
-        return (call := self._pairs.call_of.get((index, at))) is not None and call[0] != index
-
-    def _goes_on(self, index: int) -> bool:
-        """Whether a message goes on with code that was called in an earlier message, and so belongs to its turn."""
-        parts = self._messages[index].parts
-        return any(pairing(part).opens and self._answers_earlier(index, at) for at, part in enumerate(parts))
+                if call is not None and call[0] != index:
+                    earlier.append(at)
+        self._known[index] = shown, earlier, reason
+        return shown, earlier, reason
 
     def _with(self, index: int, shown: Collection[int]) -> model.Message:
         """A message with these of its parts."""
@@ -375,22 +376,23 @@ class _Calls:
 
     def _add_results(self, turn: Turn, called: int) -> None:
         """Add the results of the calls of a message to its turn, and what the code in it calls."""
+        pairs = self._pairs
         by_message: dict[int, set[int]] = {}
-        for index, at in self._pairs.results.get(called, ()):
+        for index, at in pairs.results.get(called, ()):
             by_message.setdefault(index, set()).add(at)
         for index, results in by_message.items():
             message = self._messages[index]
-            shown, _ = self._shown(index)
-            if index in turn.indices or results.isdisjoint(shown):
+            shown, earlier, _ = self._shown(index)
+            results.intersection_update(shown)
+            if index in turn.indices or not results:
                 continue
-            goes_on = self._goes_on(index)
-            if not goes_on:
+            if index not in pairs.going_on and len(shown) > len(results):
                 # Other parts of the message go with its last result, unless the message also calls tools.
-                last = max(at for at in shown if self._answers_earlier(index, at)) in results
-                rest = last and not any(pairing(message.parts[at]).opens for at in shown)
-                shown = [at for at in shown if at in results or (rest and not in_pair(message.parts[at]))]
+                last = earlier[-1] in results
+                rest = last and pairs.opening.isdisjoint((index, at) for at in shown)
+                shown = [at for at in shown if at in results or (rest and (index, at) not in pairs.call_of)]
             turn.indices = (*turn.indices, index)
             turn.sources = (*turn.sources, message)
             turn.shown = (*turn.shown, self._with(index, shown))
-            if goes_on:
+            if index in pairs.going_on:
                 self._add_results(turn, index)
