@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from redis_history.formats._losses import Losses, OnLoss
 from redis_history.model import Message, Part, Role, ToolResultPart, ToolUsePart
-from redis_history.model.pairs import is_result, only_reasoning, pairing, pairs_of, unfit, without_parts
+from redis_history.model.pairs import is_blank, is_result, only_reasoning, pairing, pairs_of, unfit, without_parts
 
 
 def paired(messages: Iterable[Message], *, on_loss: OnLoss | None = None) -> list[Message]:
@@ -71,7 +71,10 @@ def _fit(given: list[Message], on_loss: OnLoss | None) -> list[Message]:
             own = gone.get(index, ())
             for at in sorted(own):
                 losses.add(message.id, offset + at, _reason(message.parts[at]))
-            parts = without_parts(message, own) if own else message.parts
+            parts = message.parts
+            if own:
+                parts = without_parts(message, own)
+                parts = () if all(map(is_blank, parts)) else parts  # such as the line break before a call
             if parts and only_reasoning(message):
                 reasoning += parts
                 continue
