@@ -46,6 +46,7 @@ def torn(form: str, before: Sequence[Any], after: Sequence[Any]) -> list[Any]:
     return [one for one in whole if one not in lone and calls.count(one) != answers.count(one)]
 
 
+@pytest.mark.proves("pairs", "paired", "prompts")
 @every_provider
 @given(st.data())
 def test_a_request_has_whole_pairs(form: str, data: st.DataObject) -> None:
@@ -65,6 +66,7 @@ def test_a_request_has_whole_pairs(form: str, data: st.DataObject) -> None:
     assert torn(form, items, requested(form, whole.messages)) == []
 
 
+@pytest.mark.proves("pairs")
 @every_provider
 @given(st.data())
 def test_selectors_and_limits_keep_pairs_whole(form: str, data: st.DataObject) -> None:
@@ -124,12 +126,14 @@ def check_store(form: str, open_store: Callable[..., HistoryStore], data: st.Dat
             assert refused(form, requested(form, paired([*here, user("x")], on_loss=lambda loss: None))) == [], step
 
 
+@pytest.mark.proves("pairs")
 @every_provider
 @given(st.data())
 def test_caps_compaction_and_forks_in_memory(form: str, data: st.DataObject) -> None:
     check_store(form, lambda **options: HistoryStore("memory://", **options), data)
 
 
+@pytest.mark.proves("pairs", "max-messages")
 @every_provider
 def test_caps_compaction_and_forks_on_redis(form: str, server: RealServer, namespace: str) -> None:
     numbers = itertools.count()
@@ -147,6 +151,7 @@ def test_caps_compaction_and_forks_on_redis(form: str, server: RealServer, names
     check()
 
 
+@pytest.mark.proves("pairs", "frameworks")
 @given(conversations("openai_responses"), st.integers(1, 12))
 def test_the_newest_items_of_a_session_are_whole(items: list[Any], limit: int) -> None:
     sessions = pytest.importorskip("redis_history.integrations.openai_agents")
