@@ -10,8 +10,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 Item = dict[str, Any]
-#: Items of the model, then items of the client, then items of the model that follow these.
-Step = tuple[list[Item], list[Item], list[Item]]
+#: Items of the model, then items of the client, then items of the model that follow these, and so on.
+Step = tuple[list[Item], ...]
 
 _IMAGE = "data:image/png;base64,aaaa"
 _DONE = {"status": "completed"}
@@ -89,13 +89,11 @@ def _responses(kind: str, k: str) -> Step:
             search = {"type": "search", "query": "q"}
             return [{"type": "web_search_call", "id": f"ws{k}", "action": search, **_DONE}], [], []
         case _:
-            (called,), (answered,), _ = _responses("function", f"{k}n")
             caller = {"caller": {"type": "program", "caller_id": k}}
-            return (
-                [{"type": "program", "id": f"pg{k}", **own, "code": "f()", "fingerprint": "F"}, called | caller],
-                [answered | caller],
-                [{"type": "program_output", "id": f"po{k}", **own, "result": "2", **_DONE}],
-            )
+            rounds = [[item | caller for item in items] for n in "ab" for items in _responses("function", k + n)[:2]]
+            rounds[0].insert(0, {"type": "program", "id": f"pg{k}", **own, "code": "f()", "fingerprint": "F"})
+            rounds = rounds[:2] if kind == "program" else rounds
+            return (*rounds, [{"type": "program_output", "id": f"po{k}", **own, "result": "2", **_DONE}])
 
 
 def _anthropic(kind: str, k: str) -> Step:
@@ -113,11 +111,12 @@ def _anthropic(kind: str, k: str) -> Step:
             use = {"type": "server_tool_use", "id": k, "name": "code_execution", "input": {"code": "f()"}}
             caller = {"caller": {"type": "code_execution_20250825", "tool_id": k}}
             content = {"type": "code_execution_result", "content": [], "return_code": 0, "stderr": "", "stdout": "2"}
-            return (
-                [use, {"type": "tool_use", "id": f"{k}n", "name": "f", "input": {}, **caller}],
-                [{"type": "tool_result", "tool_use_id": f"{k}n", "content": "y"}],
-                [{"type": "code_execution_tool_result", "tool_use_id": k, "content": content}],
-            )
+            called = [{"type": "tool_use", "id": k + n, "name": "f", "input": {}, **caller} for n in "ab"]
+            answered = [{"type": "tool_result", "tool_use_id": k + n, "content": "y"} for n in "ab"]
+            end = [{"type": "code_execution_tool_result", "tool_use_id": k, "content": content}]
+            if kind == "code":
+                return [use, called[0]], answered[:1], end
+            return [use, called[0]], answered[:1], called[1:], answered[1:], end
 
 
 def _gemini(kind: str, k: str) -> Step:
@@ -147,10 +146,10 @@ STEPS: dict[str, tuple[Callable[[str, str], Step], tuple[str, ...]]] = {
         _responses,
         (
             *("function", "custom", "computer", "shell", "patch", "local shell", "tool search", "approval"),
-            *("hosted search", "web search", "program"),
+            *("hosted search", "web search", "program", "long program"),
         ),
     ),
-    "anthropic": (_anthropic, ("function", "web search", "code")),
+    "anthropic": (_anthropic, ("function", "web search", "code", "long code")),
     "gemini": (_gemini, ("function", "hosted", "code")),
     "openai_chat": (_chat, ("function", "custom")),
     "mistral": (_chat, ("function",)),
@@ -220,10 +219,10 @@ def conversations(draw: Any, form: str) -> list[Item]:
             made = [step(kind, f"k{next(numbers)}") for kind in draw(st.lists(st.sampled_from(kinds), max_size=3))]
             thoughts = _thought(form, next(numbers)) if draw(st.booleans()) else []
             before = [_said(form, f"a{next(numbers)}")] if draw(st.booleans()) else []
-            calls = [one for opened, _, _ in made for one in opened if draw(st.integers(0, 9))]
+            calls = [one for opened, *_ in made for one in opened if draw(st.integers(0, 9))]
             if thoughts or before or calls:
                 items += _reply(form, [*thoughts, *before, *calls])
-            results = [one for _, given, _ in made for one in given if draw(st.integers(0, 5))]
+            results = [one for _, given, *_ in made for one in given if draw(st.integers(0, 5))]
             results = draw(st.permutations(results))
             if draw(st.integers(0, 3)) == 0:
                 items.append(_user(form, f"and{next(numbers)}"))
@@ -231,8 +230,10 @@ def conversations(draw: Any, form: str) -> list[Item]:
                 late += results[-1:]
                 results = results[:-1]
             items += _answers(form, results) if results else []
-            after = [one for _, _, more in made for one in more if draw(st.integers(0, 5))]
-            items += _reply(form, after) if after else []
+            for number in range(2, max(map(len, made), default=0)):
+                after = [one for rounds in made if number < len(rounds) for one in rounds[number]]
+                after = [one for one in after if draw(st.integers(0, 9))]
+                items += (_answers if number % 2 else _reply)(form, after) if after else []
             if draw(st.integers(0, 3)) == 0 and late:
                 items += _answers(form, late)
                 late = []

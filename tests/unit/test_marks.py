@@ -8,7 +8,7 @@ import pytest
 from redis_history import HistoryStore, Message, UnknownPart, assemble_prompt, assistant, tool, tool_result, user
 from redis_history.formats import from_langchain, paired, to_anthropic, to_langchain, to_openai_responses
 from redis_history.formats.json_form import message_from_json, message_to_json
-from redis_history.model.pairs import marks, open_calls, pairing
+from redis_history.model.pairs import marks, open_calls, pairing, pairs_of
 from redis_history.model.wire import from_map, to_map
 from tests.support.members import stored
 from tests.unit.format_cases import FORMAT
@@ -264,3 +264,35 @@ def test_a_block_of_a_provider_in_langchain_goes_with_its_call() -> None:
     assert [one["data"]["content"] for one in to_langchain(paired(said))] == [data["content"], "y"]
     [alone] = to_langchain(paired(said[:1], on_loss=lambda loss: None))
     assert (alone["data"]["content"], alone["data"]["tool_calls"]) == (data["content"][:1], [])
+
+
+def test_an_approval_is_not_a_result_of_the_call_that_it_approves() -> None:
+    """Agent Framework uses the id of the call for the approval, too."""
+    framework = pytest.importorskip("redis_history.integrations.agent_framework")
+    from agent_framework import Content
+    from agent_framework import Message as FrameworkMessage
+
+    call = Content.from_function_call("k", "f", arguments="{}")
+    request = Content.from_function_approval_request("k", call)
+    response = Content.from_function_approval_response(True, "k", call)
+    said = framework.from_agent_framework(
+        [
+            FrameworkMessage("assistant", [call, request]),
+            FrameworkMessage("user", [response]),
+            FrameworkMessage("tool", [Content.from_function_result("k", result="y")]),
+        ]
+    )
+    assert pairs_of(said).call_of == {(1, 0): (0, 1), (2, 0): (0, 0)}
+    assert pairs_of(said[:2]).lone() == {(0, 0)}
+    assert pairs_of([said[0], said[2]]).lone() == {(0, 1)}
+
+
+def test_the_tools_of_a_provider_in_pydantic_ai() -> None:
+    adapter = pytest.importorskip("redis_history.integrations.pydantic_ai")
+    from pydantic_ai.messages import ModelResponse, NativeToolCallPart, NativeToolReturnPart
+
+    call = NativeToolCallPart("web_search", {"query": "q"}, tool_call_id="k")
+    result = NativeToolReturnPart("web_search", "found", tool_call_id="k")
+    said = adapter.from_pydantic_ai([ModelResponse([call, result])])
+    assert [pairing(part) for part in said[0].parts] == [((), ("k",), True), (("k",), (), True)]
+    assert adapter.to_pydantic_ai(said)[0].parts == [call, result]
