@@ -13,7 +13,8 @@ from redis_history._validation import check_function, check_integer, check_share
 from redis_history.compaction.summaries import SUMMARY_TOKENS, SummaryTooLongError, shortest_tokens
 from redis_history.errors import InvalidInputError
 from redis_history.model import Message
-from redis_history.model.pairs import only_results, pairs_of
+from redis_history.model.pairing import only_results
+from redis_history.model.pairs import pairs_of
 from redis_history.model.ranges import good_ends, pinned_groups, stays
 from redis_history.model.times import Instant, cutoff
 from redis_history.tokens import TokenCounter, message_tokens

@@ -32,7 +32,7 @@ from redis_history.model import (
     ToolResultPart,
     ToolUsePart,
 )
-from redis_history.model.pairs import pairing
+from redis_history.model.pairing import pairing
 
 _ROLES: dict[str, Role] = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool", "function": "tool"}
 _TYPES: dict[str, str] = {"user": "human", "assistant": "ai", "system": "system", "tool": "tool"}

@@ -34,7 +34,7 @@ from redis_history.model import (
     ToolUsePart,
     UnknownPart,
 )
-from redis_history.model.pairs import pairing
+from redis_history.model.pairing import pairing
 
 _PHASES = ("commentary", "final_answer")
 _IN_RESULTS = ("input_text", "input_image", "input_file")

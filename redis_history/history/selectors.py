@@ -6,7 +6,8 @@ from redis_history._validation import check_integer
 from redis_history.errors import InvalidInputError
 from redis_history.model import AttachmentPart, Message, TextPart, ToolResultPart
 from redis_history.model.message import content_text
-from redis_history.model.pairs import groups, only_results, without_cut_parts
+from redis_history.model.pairing import only_results
+from redis_history.model.pairs import groups, without_cut_parts
 
 
 class Selectors:

@@ -1,15 +1,7 @@
 """Which result answers which call, and which parts and messages are left out together. Pure.
 
-`pairing` says for any part what it opens and what it answers. Nothing else in the package knows kinds of parts for
-that: a format marks the items of its provider when it reads them, under the key "pair" of the `data` of an opaque part
-or of the `provider_meta` of a tool use or result:
-
-- `opens`, `answers`: the id of the call that an opaque part makes, and of the one that it answers.
-- `within`: the id of the call whose code makes this call, such as a program that calls functions. The part answers that
-  call and opens it anew, for the next call of the code or for its result; so all of them stay or go together.
-- `hosted`: the provider itself runs the tool, so only the provider can give the result.
-
-The rest of this module is the specification of pairs; `_trim.lua` follows it on the server.
+This is the specification; `_trim.lua` follows it on the server. `redis_history.model.pairing` says which parts are
+calls and results.
 
 1. Messages of role system and summaries have no calls and no results. In all other messages the parts make calls and
    answer them in the order of the messages and of their parts. A part that does both answers first.
@@ -36,101 +28,26 @@ of messages is left.
 A request to a model may not have half a pair. *Lone* parts answer no call or have no answer, and so do all parts that
 are connected with such a part. Code that goes on after the newest message, because its calls have just been answered,
 is not lone.
-
-*Reasoning* belongs to the item after it in its message, and stays or goes with it. Parallel calls are one item here,
-because Anthropic requires the reasoning before those that are left, as OpenAI does if they have ids. If a call with a
-`signature` in its notes goes, the next call of its message gets it, because Gemini signs only the first of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
 from redis_history.model.message import Message
-from redis_history.model.parts import Part, ReasoningPart, TextPart, ToolResultPart, ToolUsePart, UnknownPart
+from redis_history.model.pairing import in_pair, is_marked, is_result, pairing
+from redis_history.model.parts import ToolResultPart, ToolUsePart, UnknownPart
+from redis_history.model.reasoning import has_reasoning, last_reasoning, with_reasoning, without_parts
 from redis_history.model.wire import body_digest
 
 T = TypeVar("T")
 _DIGEST = 4
-#: Where a part says what it opens and answers.
-PAIR: Final = "pair"
 
 #: A part of a message: the index of the message, and that of the part in it.
 Place = tuple[int, int]
-
-
-class Pairing(NamedTuple):
-    """The ids of the calls that a part answers, and of those that it opens, its own one last. `hosted`: the provider
-    itself runs the tool."""
-
-    answers: tuple[str, ...] = ()
-    opens: tuple[str, ...] = ()
-    hosted: bool = False
-
-    @property
-    def is_result(self) -> bool:
-        """Whether the part answers a call, and makes none."""
-        return bool(self.answers) and not self.opens
-
-
-_NO_PAIR = Pairing()
-
-
-def pairing(part: Part) -> Pairing:
-    """What a part opens and what it answers."""
-    kind = type(part)
-    if kind is not ToolUsePart and kind is not ToolResultPart and kind is not UnknownPart:
-        return _NO_PAIR
-    said = _said(part)
-    within, hosted = said.get("within"), said.get("hosted") is True
-    answers = [one for one in (within, said.get("answers")) if type(one) is str]
-    opens = [one for one in (within, said.get("opens")) if type(one) is str]
-    if type(part) is ToolUsePart:
-        opens.append(part.id)
-    elif type(part) is ToolResultPart:
-        answers.append(part.tool_use_id)
-    return Pairing(tuple(answers), tuple(opens), hosted) if answers or opens else _NO_PAIR
-
-
-def _said(part: Any) -> Mapping[str, Any]:
-    """What the reader of a part noted about pairs."""
-    holder = part.data if type(part) is UnknownPart else part.provider_meta
-    said = holder.get(PAIR) if isinstance(holder, Mapping) else None
-    return said if isinstance(said, Mapping) else {}
-
-
-def in_pair(part: Part) -> bool:
-    """Whether a part opens or answers a pair."""
-    return pairing(part) is not _NO_PAIR
-
-
-def is_result(part: Part) -> bool:
-    """Whether a part answers a call, and makes none."""
-    kind = type(part)
-    if kind is ToolResultPart and not _is_marked(part):
-        return True
-    return (kind is UnknownPart or kind is ToolResultPart) and pairing(part).is_result
-
-
-def _is_marked(part: Any) -> bool:
-    """Whether the reader of a tool use or result noted more about its pair than its id says."""
-    return part.provider_meta is not None and PAIR in part.provider_meta
-
-
-def only_results(message: Message) -> bool:
-    """Whether a message has nothing but results."""
-    return bool(message.parts) and all(map(is_result, message.parts))
-
-
-def only_reasoning(message: Message) -> bool:
-    """Whether a message has nothing but reasoning, as if a model's reply is stored block by block. In a request it
-    belongs into the next message of the agent."""
-    if message.role != "assistant" or not message.parts or type(message.parts[0]) is not ReasoningPart:
-        return False
-    return all(type(part) is ReasoningPart or is_blank(part) for part in message.parts)
 
 
 class ToolMark(NamedTuple):
@@ -387,11 +304,10 @@ def _marks_of(message: Message) -> list[tuple[int, ToolMark]]:
     agent = agent_of(message)
     found = []
     for at, part in enumerate(message.parts):
-        kind = type(part)
-        if kind is ToolUsePart and not _is_marked(part):  # most calls and results, in a fraction of the time
-            found.append((at, ToolMark(True, part.id, agent)))  # type: ignore[union-attr]
-        elif kind is ToolResultPart and not _is_marked(part):
-            found.append((at, ToolMark(False, part.tool_use_id, agent)))  # type: ignore[union-attr]
+        if type(part) is ToolUsePart and not is_marked(part):  # most calls and results, in a fraction of the time
+            found.append((at, ToolMark(True, part.id, agent)))
+        elif type(part) is ToolResultPart and not is_marked(part):
+            found.append((at, ToolMark(False, part.tool_use_id, agent)))
         else:
             answers, opens, _ = pairing(part)
             found += [(at, ToolMark(False, one, agent)) for one in answers]
@@ -464,80 +380,13 @@ def unfit(messages: Sequence[Message], pairs: Pairs) -> dict[int, set[int]]:
         if not _is_apart(message):
             own = with_reasoning(message, own)
             if not (is_followed and next_agent == agent_of(message)):
-                own |= _last_reasoning(message, own)
+                own |= last_reasoning(message, own)
             if own:
                 gone[index] = own
         rest = [part for at, part in enumerate(message.parts) if at not in own]
         if rest and not all(map(is_result, rest)):
             is_followed, next_agent = message.role == "assistant", agent_of(message)
     return gone
-
-
-def has_reasoning(message: Message) -> bool:
-    for part in message.parts:  # noqa: SIM110 -- half the time of any(), and this runs for every message of a prompt
-        if type(part) is ReasoningPart:
-            return True
-    return False
-
-
-def with_reasoning(message: Message, gone: Collection[int]) -> set[int]:
-    """The indices of parts that go, and of the reasoning that belongs to them."""
-    out = set(gone)
-    parts = message.parts
-    reasoning: list[int] = []
-    for at, part in enumerate(parts) if gone else ():
-        if type(part) is ReasoningPart:
-            reasoning.append(at)
-        elif reasoning and not is_blank(part):
-            item = [at]  # parallel calls are one item
-            while pairing(part).opens and item[-1] + 1 < len(parts) and pairing(parts[item[-1] + 1]).opens:
-                item.append(item[-1] + 1)
-            if out.issuperset(item):
-                out.update(reasoning)
-            reasoning = []
-    return out
-
-
-def _last_reasoning(message: Message, gone: Collection[int]) -> set[int]:
-    """The reasoning at the end of a message that nothing follows."""
-    found = set()
-    for at in range(len(message.parts) - 1, -1, -1):
-        part = message.parts[at]
-        if type(part) is ReasoningPart and at not in gone:
-            found.add(at)
-        elif at not in gone and not is_blank(part):
-            break
-    return found
-
-
-def is_blank(part: Part) -> bool:
-    """Whether this is a text without content or data of the provider, such as Gemini's signatures."""
-    return type(part) is TextPart and not (part.text.strip() or part.provider_meta or part.extra)
-
-
-def without_parts(message: Message, gone: Collection[int]) -> tuple[Part, ...]:
-    """The parts of a message that stay, with the signature of a call that goes on the next call of the message."""
-    kept: list[Part] = []
-    signatures: dict[str, Any] = {}
-    for at, part in enumerate(message.parts):
-        if type(part) is ToolUsePart:
-            own = _signatures(part)
-            if at in gone:
-                signatures |= own
-            elif signatures:
-                meta = dict(part.provider_meta or {})
-                for form, signature in (signatures | own).items():
-                    meta[form] = {**(meta.get(form) or {}), "signature": signature}
-                part, signatures = replace(part, provider_meta=meta), {}
-        if at not in gone:
-            kept.append(part)
-    return tuple(kept)
-
-
-def _signatures(part: ToolUsePart) -> dict[str, Any]:
-    """The signatures in the notes of a call, by provider."""
-    notes = (part.provider_meta or {}).items()
-    return {form: note["signature"] for form, note in notes if isinstance(note, Mapping) and note.get("signature")}
 
 
 def _by_message(places: Iterable[Place]) -> dict[int, set[int]]:

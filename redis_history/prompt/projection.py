@@ -29,19 +29,10 @@ from msgspec.structs import force_setattr, replace
 from redis_history import model
 from redis_history.compaction.summaries import SUMMARY_START, summary_text
 from redis_history.formats._pairing import has_own_results, paired
-from redis_history.model.pairs import (
-    has_reasoning,
-    has_tools,
-    in_pair,
-    is_blank,
-    is_result,
-    only_reasoning,
-    only_results,
-    pairs_of,
-    unfit,
-    without_parts,
-)
+from redis_history.model.pairing import in_pair, is_result, only_results
+from redis_history.model.pairs import has_tools, pairs_of, unfit
 from redis_history.model.quoting import plain_name
+from redis_history.model.reasoning import has_reasoning, is_blank, only_reasoning, without_parts
 from redis_history.prompt.options import LeftOut, LeftOutReason
 
 #: Names of roles. A participant with such a name is always shown with its id.
