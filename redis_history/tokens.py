@@ -16,6 +16,7 @@ import orjson
 from redis_history.errors import ConfigurationError
 from redis_history.model import AttachmentPart, Message, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from redis_history.model.contents import MIN_BASE64, Media, is_plain, readable, readable_text
+from redis_history.model.pairing import PAIR
 
 __all__ = [
     "CHARACTERS_PER_TOKEN", "MAX_CHARACTERS", "MEDIA_TOKENS", "TokenCounter", "count_characters", "estimate_tokens",
@@ -137,13 +138,12 @@ def _size(message: Message) -> _Size:
             add(part.input)
         elif isinstance(part, ToolResultPart):
             add(part.content)
-            if part.provider_meta:  # the images of a FunctionResponse of Gemini stand beside its content
-                media += [kind for kind in readable(part.provider_meta)[1] if kind != "data"]
         elif isinstance(part, AttachmentPart):
             texts.append(part.name or "")
             media += [_MODALITIES.get(part.modality, "file")] if part.reference is not None else []
         else:
-            add(part.data)
+            data = part.data
+            add({key: data[key] for key in data if key != PAIR} if PAIR in data else data)
     return _Size(texts, sum(map(MEDIA_TOKENS.__getitem__, media)))
 
 

@@ -12,7 +12,9 @@ from msgspec.structs import replace
 from redis_history._validation import check_function, check_integer, check_share
 from redis_history.compaction.summaries import SUMMARY_TOKENS, SummaryTooLongError, shortest_tokens
 from redis_history.errors import InvalidInputError
-from redis_history.model import Message, ToolResultPart
+from redis_history.model import Message
+from redis_history.model.pairing import only_results
+from redis_history.model.pairs import pairs_of
 from redis_history.model.ranges import good_ends, pinned_groups, stays
 from redis_history.model.times import Instant, cutoff
 from redis_history.tokens import TokenCounter, message_tokens
@@ -208,8 +210,7 @@ def turn_in_progress(messages: Sequence[Message]) -> int:
     if not spoken:
         return len(messages)
     newest = messages[spoken[-1]]
-    answered = {part.tool_use_id for part in newest.tool_results}
-    if newest.role == "assistant" and all(part.id in answered for part in newest.tool_uses):
+    if newest.role == "assistant" and not pairs_of([newest]).waits:
         return len(messages)
     for index in reversed(spoken):
         if messages[index].role == "user" and not only_results(messages[index]):
@@ -228,8 +229,3 @@ def wider(policy: Policy, choose: Callable[[Policy], Plan | None]) -> Generator[
         if more is None or len(more.seen) <= len(plan.seen):
             raise error
         plan = more
-
-
-def only_results(message: Message) -> bool:
-    """Whether a message has nothing but results of tools."""
-    return bool(message.parts) and all(isinstance(part, ToolResultPart) for part in message.parts)

@@ -183,7 +183,8 @@ class ChatFormat(Format):
     # Calls
 
     def _read_call(self, call: Any) -> Part:
-        return _notes.read_block(self.form, call, self._known_call(call), self.render, {"tool_call": call})
+        pair = {"opens": text_or_none(call.get("id")) or ""} if isinstance(call, Mapping) else {}
+        return _notes.read_block(self.form, call, self._known_call(call), self.render, {"tool_call": call}, pair)
 
     def _known_call(self, call: Any) -> ToolUsePart | None:
         match call:

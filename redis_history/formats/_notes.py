@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from redis_history.errors import InvalidMessageError
+from redis_history.formats._marks import marked, pair_of
 from redis_history.formats._sdk_objects import plain
 from redis_history.model import AttachmentPart, Message, Part, TextPart, UnknownPart
 from redis_history.model.notes import QUOTES, digest_of, is_current
@@ -299,10 +300,15 @@ def foreign_block(form: str, part: Part) -> Any:
     return json.loads(part.data["json"]) if isinstance(part.data.get("json"), str) else part.data.get("block")
 
 
-def read_block(form: str, block: Any, part: Part | None, write: Write, kept: Any = None) -> Part:
+def read_block(
+    form: str, block: Any, part: Part | None, write: Write, kept: Any = None, pair: Json | None = None
+) -> Part:
     """`part` with the note that restores `block`. An opaque part with `kept` (by default, the block) if `part` is None,
-    or `write` gives other content."""
-    kept = block if kept is None else kept
+    or `write` gives other content. `pair`: what it opens and answers, if `block` does not say it."""
+    return marked(_read_block(form, block, part, write, block if kept is None else kept), pair or pair_of(block))
+
+
+def _read_block(form: str, block: Any, part: Part | None, write: Write, kept: Any) -> Part:
     if part is None:
         return opaque(form, kept)
     try:

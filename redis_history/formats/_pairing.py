@@ -9,48 +9,45 @@ from msgspec.structs import replace
 
 from redis_history.formats._losses import Losses, OnLoss
 from redis_history.model import Message, Part, Role, ToolResultPart, ToolUsePart
-from redis_history.model.pairs import pairs_of
+from redis_history.model.pairing import is_result, pairing
+from redis_history.model.pairs import pairs_of, unfit
+from redis_history.model.reasoning import is_blank, only_reasoning, without_parts
 
 
 def paired(messages: Iterable[Message], *, on_loss: OnLoss | None = None) -> list[Message]:
-    """Move each tool result directly after its call, and leave out calls without a result and results without a call.
+    """Move each result directly after its call, and leave out calls without a result, results without a call, and the
+    reasoning that belongs to them.
 
     APIs reject any other order. It occurs when several agents write to a conversation, when an agent dies between call
     and result, or when a result arrives after its call was removed. A message with calls and their results, such as a
     live reply, becomes several messages with its id, unless the provider ran the tools. `on_loss` is called for each
     part that is left out; without it a warning is logged.
     """
-    pieces = [piece for message in messages for piece in pieces_of(message, every=False)]
-    messages = [message for message, _ in pieces]
+    messages = _fit(list(messages), on_loss)
     pairs = pairs_of(messages)
     out: list[list[Message]] = [[] for _ in messages]
     # By the index of the message with the calls: messages with results, the places of these, and of what else they say.
     moved: dict[int, list[tuple[Message, list[int], list[int]]]] = {}
-    with Losses("a request", on_loss) as losses:
-        for index, (message, offset) in enumerate(pieces):
-            rest: list[int] = []
-            results: dict[int, list[int]] = {}
-            for at, part in enumerate(message.parts):
-                call = pairs.call_of.get((index, at))
-                if type(part) is ToolUsePart and (index, at) not in pairs.answered:
-                    losses.add(message.id, offset + at, "a tool call without a result")
-                elif type(part) is not ToolResultPart or (call is not None and call[0] == index):
-                    rest.append(at)
-                elif call is None:
-                    losses.add(message.id, offset + at, "a tool result without its call")
-                else:
-                    results.setdefault(call[0], []).append(at)
-            stays = message.role == "assistant" and any(
-                _is_plain(message.parts[at]) for places in results.values() for at in places
-            )
-            if len(results) == 1 and not stays and not any(type(message.parts[at]) is ToolUsePart for at in rest):
-                ((target, places),) = results.items()  # the message moves as a whole, with its other parts
-                moved.setdefault(target, []).append((message, places, rest))
-                continue
-            if rest or not message.parts:
-                out[index].append(_with_parts(message, rest))
-            for target, places in results.items():
-                moved.setdefault(target, []).append((message, places, []))
+    for index, message in enumerate(messages):
+        rest: list[int] = []
+        results: dict[int, list[int]] = {}
+        for at, part in enumerate(message.parts):
+            call = pairs.call_of.get((index, at))
+            if call is None or call[0] == index or not is_result(part):
+                rest.append(at)
+            else:
+                results.setdefault(call[0], []).append(at)
+        stays = message.role == "assistant" and any(
+            _is_plain(message.parts[at]) for places in results.values() for at in places
+        )
+        if len(results) == 1 and not stays and not any(pairing(message.parts[at]).opens for at in rest):
+            ((target, places),) = results.items()  # the message moves as a whole, with its other parts
+            moved.setdefault(target, []).append((message, places, rest))
+            continue
+        if rest or not message.parts:
+            out[index].append(_with_parts(message, rest))
+        for target, places in results.items():
+            moved.setdefault(target, []).append((message, places, []))
     for target, found in moved.items():
         between = any(rest for _, _, rest in found[:-1])
         role: Role | None
@@ -62,9 +59,45 @@ def paired(messages: Iterable[Message], *, on_loss: OnLoss | None = None) -> lis
     return [message for group in out for message in group]
 
 
+def _fit(given: list[Message], on_loss: OnLoss | None) -> list[Message]:
+    """The messages without what no request may have, each in pieces if it has results of its own calls."""
+    pieces = [piece for message in given for piece in pieces_of(message, every=False)]
+    messages = [message for message, _ in pieces]
+    gone = unfit(messages, pairs_of(messages))
+    if not gone and not any(map(only_reasoning, messages)):
+        return messages
+    out: list[Message] = []
+    reasoning: tuple[Part, ...] = ()  # for the next message of the assistant
+    with Losses("a request", on_loss) as losses:
+        for index, (message, offset) in enumerate(pieces):
+            own = gone.get(index, ())
+            for at in sorted(own):
+                losses.add(message.id, offset + at, _reason(message.parts[at]))
+            parts = message.parts
+            if own:
+                parts = without_parts(message, own)
+                parts = () if all(map(is_blank, parts)) else parts  # such as the line break before a call
+            if parts and only_reasoning(message):
+                reasoning += parts
+                continue
+            if reasoning and parts and message.role == "assistant":
+                parts, reasoning = reasoning + parts, ()
+            if parts or not own:
+                out.append(message if parts is message.parts else replace(message, parts=parts))
+    return out
+
+
+def _reason(part: Part) -> str:
+    """Why a part is left out of a request."""
+    answers, opens, _ = pairing(part)
+    if not (answers or opens):
+        return "reasoning without the item that it belongs to"
+    return "a tool result without its call" if not opens else "a tool call without a result"
+
+
 def has_own_results(message: Message) -> bool:
     """Whether a message has calls and their results, which no API accepts. Results of tools that a provider ran itself
-    do not count: they have its data."""
+    do not count."""
     return any(_borders(message, every=False))
 
 
@@ -99,8 +132,8 @@ def _borders(message: Message, *, every: bool) -> Iterator[int]:
 
 
 def _is_plain(part: Part) -> bool:
-    """Whether this is a result that no provider marked as that of a tool it ran itself."""
-    return type(part) is ToolResultPart and not part.provider_meta
+    """Whether this is the result of a tool that the provider did not run itself."""
+    return type(part) is ToolResultPart and not pairing(part).hosted
 
 
 def _with_parts(message: Message, places: Sequence[int], role: Role | None = None) -> Message:

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 from redis_history.errors import InvalidMessageError
-from redis_history.formats import _notes
+from redis_history.formats import _marks, _notes
 from redis_history.formats._blocks import file_of, parts_of
 from redis_history.formats._content import (
     NOT_USABLE,
@@ -194,15 +194,13 @@ class _Gemini(Format):
         for kind in ("function_call", "function_response"):
             if isinstance(raw.get(kind), Mapping) and isinstance(name := raw[kind].get("name"), str):
                 calls[kind, name] += 1
-        part = None
-        if not camel or _renamed(snake, *_TO_CAMEL) == item:  # else it mixes both spellings of keys
-            part = self._known(raw, calls)
-        if part is None:
-            return _notes.opaque(self.form, dict(item))
+        part = self._known(raw, calls)
         try:
+            if part is None or (camel and _renamed(snake, *_TO_CAMEL) != item):  # it mixes both spellings of keys
+                raise InvalidMessageError("a part that only Gemini has")
             note = _notes.remember(raw, self.render(part, "original")[0] or {})
         except InvalidMessageError:
-            return _notes.opaque(self.form, dict(item))
+            return _marks.marked(_notes.opaque(self.form, dict(item)), _pair_of(raw, calls))
         note |= {"bytes": True} if raw != snake else {}
         return _notes.noted(part, self.form, note | ({"camel": True} if camel else {}))
 
@@ -219,6 +217,9 @@ class _Gemini(Format):
                     return None
                 id_, note = _call_id(call, calls["function_call", name])
                 note |= {"no_args": True} if args is None else {}
+                # Of parallel calls only the first is signed, for all of them: see `redis_history.model.reasoning`.
+                signature = text_or_none(raw.get("thought_signature"))
+                note |= {} if signature is None else {"signature": signature}
                 return self.tool_use(id_, name, args or {}, note)
             case {"function_response": {"name": str(name), "response": dict(response)} as result}:
                 # By convention the response has one key, `output` or `error`. Any other response is the result itself.
@@ -246,7 +247,8 @@ class _Gemini(Format):
         value, lost = as_object(part.input, own=bool(note.get("parsed")))
         call = {} if note.get("no_id") else {"id": part.id}
         args = {"args": value} if value or not note.get("no_args") else {}
-        return {"function_call": {**call, "name": part.name, **args}}, lost
+        signed = {"thought_signature": note["signature"]} if note.get("signature") else {}
+        return {"function_call": {**call, "name": part.name, **args}, **signed}, lost
 
     def reasoning(self, part: ReasoningPart, shape: _notes.Shape) -> _notes.Rendered:
         out: _notes.Json = {"text": part.text, "thought": True}
@@ -331,6 +333,14 @@ def _response(content: list[Any], *, as_json: bool) -> Any:
         return {}
     text = "\n".join(one.text for one in found if isinstance(one, TextPart))
     return parsed(text) if as_json else text
+
+
+def _pair_of(raw: Mapping[str, Any], calls: Counter[tuple[str, str]]) -> _marks.Pair:
+    """The pair of an opaque part."""
+    for kind, verb in (("function_call", "opens"), ("function_response", "answers")):
+        if isinstance(call := raw.get(kind), Mapping) and isinstance(name := call.get("name"), str):
+            return {verb: _call_id(call, calls[kind, name])[0]}
+    return _marks.pair_of(raw)
 
 
 def _attachment(url: str, mime: str | None, raw: Mapping[str, Any], meta: _notes.Json | None = None) -> AttachmentPart:

@@ -22,6 +22,7 @@ from redis_history.formats import _content, _notes
 from redis_history.formats._blocks import converted, from_template, templated
 from redis_history.formats._format import Format
 from redis_history.formats._losses import Losses, OnLoss
+from redis_history.formats._marks import marked, pair_in
 from redis_history.model import (
     AttachmentPart,
     Message,
@@ -33,6 +34,7 @@ from redis_history.model import (
     ToolResultPart,
     ToolUsePart,
 )
+from redis_history.model.pairing import pairing
 
 _ROLES: dict[str, Role] = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool", "function": "tool"}
 _TYPES: dict[str, str] = {"user": "human", "assistant": "ai", "system": "system", "tool": "tool"}
@@ -70,7 +72,7 @@ class _LangChain(Format):
         else:
             parts = _notes.parts_of_content(content, self.read, f"message {index}", "text or a list")
         if role == "assistant" and isinstance(calls, list):
-            parts += tuple(map(self._read_call, calls))
+            parts = _with_copies(parts, tuple(map(self._read_call, calls)))
         message = Message(role=role, parts=parts)
         note: _notes.Json = {} if kind == _TYPES[role] else {"type": kind}
         note |= {"list": True} if isinstance(content, list) else {}
@@ -128,7 +130,8 @@ class _LangChain(Format):
         match call:
             case {"name": str(name), "args": args, "id": str(id_)}:
                 part = self.tool_use(id_, name, args, {})
-        return _notes.read_block(self.form, call, part, self.render, {"tool_call": call})
+        pair = {"opens": _content.text_or_none(call.get("id")) or ""} if isinstance(call, Mapping) else {}
+        return _notes.read_block(self.form, call, part, self.render, {"tool_call": call}, pair)
 
     def call(self, part: ToolUsePart, shape: _notes.Shape) -> _notes.Rendered:
         args, lost = _content.as_object(part.input, own=bool(self.note(part).get("parsed")))
@@ -206,6 +209,24 @@ class _LangChain(Format):
             mime = mime or part.mime_type or "application/octet-stream"
             return {"type": kind, "base64": data, "mime_type": mime}, None
         return {"type": kind, "url": url, **({} if part.mime_type is None else {"mime_type": part.mime_type})}, None
+
+
+def _with_copies(content: Iterable[Part], calls: Iterable[Part]) -> tuple[Part, ...]:
+    """The parts of a message with calls. A block of the provider for one of these calls stays or goes with it."""
+    ids = {id_ for call in calls for id_ in pairing(call).opens}
+    copies: set[str] = set()
+    parts: list[Part] = []
+    for part in content:
+        copied = next((id_ for id_ in pairing(part).opens if id_ in ids), None)
+        if copied is not None:
+            copies.add(copied)
+            part = marked(part, {"opens": f"copy/{copied}"})
+        parts.append(part)
+    for call in calls:
+        *_, id_ = pairing(call).opens
+        parts.append(marked(call, {**pair_in(call), "answers": f"copy/{id_}"}) if id_ in copies else call)
+        copies.discard(id_)
+    return tuple(parts)
 
 
 def _type_and_data(raw: Mapping[str, Any], index: int) -> tuple[str, Mapping[str, Any]]:

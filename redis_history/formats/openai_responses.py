@@ -36,6 +36,7 @@ from redis_history.model import (
     ToolUsePart,
     UnknownPart,
 )
+from redis_history.model.pairing import pairing
 from redis_history.model.quoting import file_hint
 
 _PHASES = ("commentary", "final_answer")
@@ -72,6 +73,9 @@ class _Responses(Format):
         ToolResultPart: ("id", "name"),
     }
 
+    def __init__(self) -> None:
+        self._custom: set[str] = set()  # the calls of custom tools that were written
+
     def read_items(self, items: Iterable[Any]) -> list[Message]:
         out: list[Message] = []
         reply: list[Part] = []  # the parts of the assistant message that has begun
@@ -87,13 +91,14 @@ class _Responses(Format):
         for index, raw in _notes.as_mappings(items, role=False):
             if not isinstance(raw.get("role"), str) or raw.get("type") not in (None, "message"):
                 part = _notes.read_block(self.form, raw, self._known_item(raw), self.render, dict(raw))
-                if isinstance(part, ToolResultPart) or str(raw.get("type")).endswith(("_output", "_approval_response")):
+                pair = pairing(part)
+                if pair.is_result and not pair.hosted:
                     end()
                     out.append(Message(role="tool", parts=(part,)))
                 else:
                     reply.append(part)
             elif raw["role"] == "assistant":
-                if has_message_item and not any(isinstance(part, ToolUsePart) for part in reply):
+                if has_message_item and not any(pairing(part).opens for part in reply):
                     end()
                 reply += self._read_reply(raw, index)
                 has_message_item = True
@@ -321,7 +326,9 @@ class _Responses(Format):
     def call(self, part: ToolUsePart, shape: _notes.Shape) -> _notes.Rendered:
         note = self.note(part)
         if note.get("type") == "custom" and isinstance(part.input, str):
+            self._custom.add(part.id)
             return {"type": "custom_tool_call", "call_id": part.id, "name": part.name, "input": part.input}, None
+        self._custom.discard(part.id)
         arguments = _content.dump_arguments(part.input, note.get("arguments"), text=shape != "original")
         return {"type": "function_call", "call_id": part.id, "name": part.name, "arguments": arguments}, None
 
@@ -333,7 +340,10 @@ class _Responses(Format):
             output, lost = converted(output, _IN_RESULTS, lambda inner: self._input_block(inner, shape)[0])
         if part.is_error:
             lost = "is_error of a tool result" if lost is None else f"is_error, and {lost}"
-        return {"type": note.get("type", "function_call_output"), "call_id": part.tool_use_id, "output": output}, lost
+        kind = note.get("type", "function_call_output")
+        if shape != "original" and part.tool_use_id in self._custom:
+            kind = "custom_tool_call_output"  # also of a result that was not read from this API
+        return {"type": kind, "call_id": part.tool_use_id, "output": output}, lost
 
 
 def _is_item(part: Part, role: Role) -> bool:

@@ -102,7 +102,8 @@ class ToolResultMasking(Plugin):
                 number = numbers.pop(0)
                 occurrence = f", occurrence: {number}" if counts[part.tool_use_id] > 1 else ""
                 call = call_of.get((index, at))
-                name = part.name or "" if call is None else cast(ToolUsePart, entries[call[0]].parts[call[1]]).name
+                called = None if call is None else entries[call[0]].parts[call[1]]
+                name = called.name if type(called) is ToolUsePart else part.name or ""
                 if not pins[index] and self._masks(name, part):
                     candidates.append((index, at, f"[MASKED - ref: {part.tool_use_id}{occurrence}]"))
         shown = list(entries)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from redis_history._validation import check_integer
-from redis_history.compaction.policy import only_results
 from redis_history.errors import InvalidInputError
 from redis_history.model import AttachmentPart, Message, TextPart, ToolResultPart
 from redis_history.model.message import content_text
-from redis_history.model.pairs import groups, without_cut_results
+from redis_history.model.pairing import only_results
+from redis_history.model.pairs import groups, without_cut_parts
 
 
 class Selectors:
@@ -31,7 +31,8 @@ class Selectors:
         return next((entry for entry in reversed(self.get_entries()) if entry.role == "assistant"), None)
 
     def range(self, from_end: int, to_end: int = 0) -> list[Message]:
-        """The `from_end` newest messages without the `to_end` newest, oldest first.
+        """The `from_end` newest messages without the `to_end` newest, oldest first, without calls and results whose
+        partner is not among them.
 
         Raises InvalidInputError unless from_end > to_end >= 0.
         """
@@ -41,13 +42,13 @@ class Selectors:
             raise InvalidInputError(f"from_end must be more than to_end, not {from_end} and {to_end}")
         entries = self.get_entries()
         size = len(entries)
-        return entries[max(0, size - from_end) : max(0, size - to_end)]
+        return without_cut_parts(entries, max(0, size - from_end), max(0, size - to_end))
 
     def recent(self, count: int) -> list[Message]:
         """The `count` newest messages, oldest first, without results whose call is not among them."""
         check_integer(count, "count", error=InvalidInputError)
         entries = self.get_entries()
-        return without_cut_results(entries, max(0, len(entries) - count))
+        return without_cut_parts(entries, max(0, len(entries) - count), len(entries))
 
     def by_tokens(self, max_tokens: int) -> list[Message]:
         """The newest messages with at most `max_tokens` tokens, oldest first, without a gap and without results whose

@@ -15,7 +15,7 @@ from redis_history.errors import BatchTooLargeError, MessageTooLargeError, Revis
 from redis_history.formats import OnLoss, from_openai_responses, to_openai_responses
 from redis_history.integrations._extras import Turns, asynchronous, checked_id, ended, missing, search_runner
 from redis_history.integrations._live import LiveReplies
-from redis_history.model.pairs import OpenCalls
+from redis_history.model.pairs import without_lone_results
 from redis_history.tools import SearchOptions
 from redis_history.types import Part
 
@@ -71,8 +71,8 @@ class AgentsSession(Session):
         """The newest `limit` items, oldest first. None uses the limit of `session_settings`; without one, all items.
         A live reply is left out until it ends.
 
-        The API rejects a tool output without its call, and a call without the reasoning before it. So items whose call
-        or reasoning is not among the newest `limit` are left out.
+        The API rejects an output without its call, and a call without the reasoning before it. So items whose call or
+        reasoning is not among the newest `limit` are left out.
         """
         if limit is None and self.session_settings is not None:
             limit = self.session_settings.limit
@@ -85,7 +85,7 @@ class AgentsSession(Session):
             messages = await self._store.get(self.session_id, limit=wanted)
             found = [self._items([message]) for message in ended(messages)]
             if sum(map(len, found)) >= limit or len(messages) < wanted:
-                return _whole_pairs(found, limit)
+                return self._newest(found, limit)
             wanted *= 4
 
     async def add_items(
@@ -194,6 +194,18 @@ class AgentsSession(Session):
         rest = from_openai_responses([dict(item) for item in items[:-1]])
         return tuple(part for one in rest for part in one.parts)
 
+    def _newest(self, messages: list[list[TResponseInputItem]], limit: int) -> list[TResponseInputItem]:
+        """The newest items of these messages, without those that need an item before them."""
+        excess = sum(map(len, messages)) - limit
+        found: list[TResponseInputItem] = []
+        for items in messages:
+            cut, rest = items[: max(excess, 0)], items[max(excess, 0) :]
+            excess -= len(items)
+            if any(item.get("type") == "reasoning" for item in cut):
+                rest = [item for item in rest if item.get("id") in (None, _NO_ID)]
+            found += rest
+        return self._items(without_lone_results(from_openai_responses([dict(item) for item in found])))
+
     def _items(self, messages: list[Message]) -> list[TResponseInputItem]:
         return to_openai_responses(messages, shape="original", on_loss=self._on_loss)  # type: ignore[return-value]
 
@@ -217,32 +229,3 @@ def search_tool(
         on_invoke_tool=invoke,
         strict_json_schema=False,  # strict mode requires every parameter
     )
-
-
-def _whole_pairs(messages: list[list[TResponseInputItem]], limit: int) -> list[TResponseInputItem]:
-    """The newest items of these messages, without those that need an item before them."""
-    excess = sum(map(len, messages)) - limit
-    calls: OpenCalls[bool] = OpenCalls()
-    found: list[TResponseInputItem] = []
-    for items in messages:
-        cut, rest = items[: max(excess, 0)], items[max(excess, 0) :]
-        excess -= len(items)
-        if any(item.get("type") == "reasoning" for item in cut):
-            rest = [item for item in rest if item.get("id") in (None, _NO_ID)]
-        found += [item for item in rest if _has_partner(item, calls)]
-    return found
-
-
-def _has_partner(item: TResponseInputItem, calls: OpenCalls[bool]) -> bool:
-    """Whether the item is not an answer, or answers one of the calls before it."""
-    kind = str(item.get("type"))
-    if kind in ("mcp_approval_request", "mcp_approval_response"):
-        call_id, answers = item.get("approval_request_id") or item.get("id"), kind.endswith("response")
-    else:
-        call_id, answers = item.get("call_id"), kind.endswith("_output")
-    if not isinstance(call_id, str):
-        return True
-    if answers:
-        return bool(calls.answer(call_id, None))
-    calls.call(call_id, None, True)
-    return True

@@ -32,6 +32,7 @@ from redis_history.formats import OnLoss
 from redis_history.formats._blocks import from_template, templated
 from redis_history.formats._content import parsed, split_data_url
 from redis_history.formats._losses import Losses
+from redis_history.formats._marks import marked
 from redis_history.formats._notes import foreign_block, note_of, noted, opaque, quoted, stored_value, with_note
 from redis_history.formats._pairing import pieces_of
 from redis_history.integrations import _extras
@@ -102,7 +103,7 @@ class PydanticAIHistory:
 
     async def append(self, messages: Iterable[ModelMessage]) -> None:
         """Append the result of `result.new_messages()`, in atomic changes of up to 500 stored messages and 4 MB."""
-        await self._append(self._any, list(messages))
+        await self._append(self._any, _listed(messages))
 
     async def live(self, run: StreamedRunResult[Any, Any]) -> AsyncIterator[str]:
         """Yields the text of a run of `agent.run_stream`, and stores it as it comes, with `store.stream`; also all
@@ -129,7 +130,7 @@ class PydanticAIHistory:
 
     def append_sync(self, messages: Iterable[ModelMessage]) -> None:
         """Like `append`, for synchronous code with a HistoryStore. Raises StoreTypeError for an AsyncHistoryStore."""
-        run_at_once(self._append(self._sync(), list(messages)))
+        run_at_once(self._append(self._sync(), _listed(messages)))
 
     def _sync(self) -> HistoryStore:
         _extras.check_store(self._store, "this method of PydanticAIHistory", HistoryStore)
@@ -155,15 +156,19 @@ def search_tool(
     return Tool.from_schema(search, tool.name, tool.description, tool.parameters)
 
 
+def _listed(messages: Iterable[ModelMessage]) -> list[ModelMessage]:
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
+        raise InvalidMessageError(f"messages must be a list of messages, not {type(messages).__name__}")
+    return list(messages)
+
+
 def from_pydantic_ai(messages: Iterable[ModelMessage]) -> list[Message]:
     """Convert to messages. A request with parts of the system, the user and a tool becomes one message for each. The
     JSON form of a message, as `ModelMessagesTypeAdapter` dumps it, is accepted, too.
 
     Raises InvalidMessageError for other values.
     """
-    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
-        raise InvalidMessageError(f"messages must be a list of messages, not {type(messages).__name__}")
-    messages = [_as_message(given, index) for index, given in enumerate(messages)]
+    messages = [_as_message(given, index) for index, given in enumerate(_listed(messages))]
     dumps = ModelMessagesTypeAdapter.dump_python(messages, mode="json")
     for message, dump in zip(messages, dumps, strict=True):
         for part, raw in zip(message.parts, dump["parts"], strict=True):
@@ -298,7 +303,10 @@ def _parts(raw: dict[str, Any]) -> Iterator[Part]:
             provider_meta=with_note(_FORM, rest),
         )
     else:
-        yield opaque(_FORM, raw, kind)
+        # Tools that the provider runs itself: call and result are in one reply.
+        verb = {"builtin-tool-call": "opens", "builtin-tool-return": "answers"}.get(kind)
+        pair = {verb: str(raw["tool_call_id"]), "hosted": True} if verb and raw.get("tool_call_id") else {}
+        yield marked(opaque(_FORM, raw, kind), pair)
 
 
 def _item(item: Any) -> Part:

@@ -1,9 +1,10 @@
-"""Which tool result answers which tool call, and which messages are removed together. Pure.
+"""Which result answers which call, and which parts and messages are left out together. Pure.
 
-This is the specification; `_trim.lua` follows it on the server.
+This is the specification; `_trim.lua` follows it on the server. `redis_history.model.pairing` says which parts are
+calls and results.
 
-1. Messages of role system and summaries have no calls and no results. In all other messages each tool use is a call
-   and each tool result is a result, in the order of the messages and of their parts.
+1. Messages of role system and summaries have no calls and no results. In all other messages the parts make calls and
+   answer them in the order of the messages and of their parts. A part that does both answers first.
 2. A message is *by an agent* if its participant has the kind "agent". Agents are the same if their ids are.
 3. A result by an agent answers the latest earlier call of its id by this agent that has no result yet.
 4. Otherwise it answers the latest earlier call of its id, by anybody, that has no result at all.
@@ -23,21 +24,26 @@ in whole groups, every remaining result keeps its call.
 
 A *cap* removes the group of the oldest message, then that of the oldest of the rest, until at most the allowed number
 of messages is left.
+
+A request to a model may not have half a pair. *Lone* parts answer no call or have no answer, and so do all parts that
+are connected with such a part. Code that goes on after the newest message, because its calls have just been answered,
+is not lone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
 from redis_history.model.message import Message
-from redis_history.model.parts import ToolResultPart, ToolUsePart
+from redis_history.model.pairing import in_pair, is_marked, is_result, pairing
+from redis_history.model.parts import ToolResultPart, ToolUsePart, UnknownPart
+from redis_history.model.reasoning import has_reasoning, last_reasoning, with_reasoning, without_parts
 from redis_history.model.wire import body_digest
 
 T = TypeVar("T")
-_TOOLS = (ToolUsePart, ToolResultPart)
 _DIGEST = 4
 
 #: A part of a message: the index of the message, and that of the part in it.
@@ -155,13 +161,123 @@ class _Groups:
                     self.waiting[one] += self.waiting[other]
 
 
-class Pairs(NamedTuple):
-    """`results`: for each message with calls, by index, the places of their results, in order. `call_of`: the call that
-    a result answers. `answered`: the calls that have a result, and the result."""
+class _Opened:
+    """A call: its part, the part that answers it, and whether it is the part's own call or goes on with another one."""
 
-    results: dict[int, list[Place]]
-    call_of: dict[Place, Place]
-    answered: dict[Place, Place]
+    __slots__ = ("again", "is_own", "place", "result")
+
+    def __init__(self, place: Place, is_own: bool, again: bool) -> None:
+        self.place = place
+        self.is_own = is_own
+        self.again = again
+        self.result: Place | None = None
+
+
+class Pairs:
+    """The pairs of some messages.
+
+    `results`: for each message with calls, by index, the places of their results, in order. `call_of`: the call that a
+    result answers. `answered`: the calls that have a result, and the result. `opening`: the parts that make calls.
+    `lost`: the parts that should answer a call, and answer none. `going_on`: the messages with a part that goes on with
+    what an earlier message has called.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.results: dict[int, list[Place]] = {}
+        self.call_of: dict[Place, Place] = {}
+        self.answered: dict[Place, Place] = {}
+        self.opening: set[Place] = set()
+        self.lost: set[Place] = set()
+        self.going_on: set[int] = set()
+        self._last = count - 1
+        self._opened: list[_Opened] = []
+
+    def _add(self, index: int, tools: list[tuple[int, ToolMark]], calls: OpenCalls[_Opened]) -> None:
+        answered: str | bytes | None = None  # by the same part
+        before = -1
+        for number, (at, (is_call, call_id, agent)) in enumerate(tools, 1):
+            place = (index, at)
+            if at != before:
+                answered, before = None, at
+            if is_call:
+                is_own = number == len(tools) or tools[number][0] != at
+                opened = _Opened(place, is_own, answered == call_id)
+                self._opened.append(opened)
+                self.opening.add(place)
+                calls.call(call_id, agent, opened)
+                if answered is not None and self.call_of.get(place, place)[0] != index:
+                    self.going_on.add(index)
+                continue
+            answered = call_id
+            found = calls.answer(call_id, agent)
+            if found is None:
+                self.lost.add(place)
+                continue
+            if found.result is not None:
+                del self.call_of[found.result]
+                self.results[found.place[0]].remove(found.result)
+                self.lost.add(found.result)
+            found.result = place
+            self.call_of[place] = found.place
+            self.results.setdefault(found.place[0], []).append(place)
+            if found.is_own:
+                self.answered[found.place] = place
+
+    def _add_apart(self, index: int, message: Message) -> None:
+        for at, part in enumerate(message.parts):
+            answers, opens, _ = pairing(part)
+            if answers:
+                self.lost.add((index, at))
+            if opens:
+                self.opening.add((index, at))
+                self._opened.append(_Opened((index, at), True, False))
+
+    @property
+    def waits(self) -> bool:
+        """Whether a call has no result."""
+        return any(opened.result is None for opened in self._opened)
+
+    def lone(self, *, calls: bool = True) -> set[Place]:
+        """The parts without their partner, and all that are connected with them. `calls` False: without those that are
+        only connected with a call that has no result yet."""
+        waiting = [opened for opened in self._opened if opened.result is None] if calls else []
+        if not waiting and not self.lost:
+            return set()
+        links = self._links()
+        found = set(self.lost)
+        for opened in waiting:
+            if not (opened.again and max(_connected((opened.place,), links))[0] == self._last):
+                found.add(opened.place)
+        return _connected(found, links)
+
+    def cut(self, start: int, end: int) -> set[Place]:
+        """The parts in the messages from `start` to `end` (exclusive) that are connected with parts elsewhere."""
+        links = self._links()
+        outside = {place for place in links if not start <= place[0] < end}
+        return {place for place in _connected(outside, links) if start <= place[0] < end}
+
+    def _links(self) -> dict[Place, list[Place]]:
+        links: dict[Place, list[Place]] = {}
+        for opened in self._opened:
+            if opened.result is not None:
+                links.setdefault(opened.place, []).append(opened.result)
+                links.setdefault(opened.result, []).append(opened.place)
+        return links
+
+
+def _connected(places: Iterable[Place], links: Mapping[Place, Sequence[Place]]) -> set[Place]:
+    """These places, and all that are linked with them, directly or through others."""
+    found, todo = set(places), list(places)
+    while todo:
+        new = [place for place in links.get(todo.pop(), ()) if place not in found]
+        found.update(new)
+        todo += new
+    return found
+
+
+def _is_apart(message: Message) -> bool:
+    """Whether a message has no calls and no results, whatever its parts."""
+    return message.role == "system" or message.is_summary
 
 
 def agent_of(message: Message) -> str | None:
@@ -171,56 +287,62 @@ def agent_of(message: Message) -> str | None:
 
 
 def has_tools(message: Message) -> bool:
-    for part in message.parts:  # noqa: SIM110 -- half the time of any(), and this runs for every message of a prompt
-        if type(part) in _TOOLS:
+    """Whether a part opens or answers a pair."""
+    for part in message.parts:  # not any(), which takes twice as long: this runs for every message of a prompt
+        kind = type(part)
+        if kind is ToolUsePart or kind is ToolResultPart or (kind is UnknownPart and in_pair(part)):
             return True
     return False
 
 
 def tool_parts(message: Message) -> list[tuple[int, ToolMark]]:
     """The calls and results of a message, each with the index of its part."""
-    if not has_tools(message) or message.role == "system" or message.is_summary:
-        return []
+    return _marks_of(message) if has_tools(message) and not _is_apart(message) else []
+
+
+def _marks_of(message: Message) -> list[tuple[int, ToolMark]]:
     agent = agent_of(message)
     found = []
     for at, part in enumerate(message.parts):
-        if type(part) is ToolUsePart:
+        if type(part) is ToolUsePart and not is_marked(part):  # most calls and results, in a fraction of the time
             found.append((at, ToolMark(True, part.id, agent)))
-        elif type(part) is ToolResultPart:
+        elif type(part) is ToolResultPart and not is_marked(part):
             found.append((at, ToolMark(False, part.tool_use_id, agent)))
+        else:
+            answers, opens, _ = pairing(part)
+            found += [(at, ToolMark(False, one, agent)) for one in answers]
+            found += [(at, ToolMark(True, one, agent)) for one in opens]
     return found
 
 
-def pairs_of(messages: Iterable[Message]) -> Pairs:
+def pairs_of(messages: Sequence[Message]) -> Pairs:
     """Which result answers which call."""
-    results, call_of, answered = pairs = Pairs({}, {}, {})
-    calls: OpenCalls[Place] = OpenCalls()
+    pairs = Pairs(len(messages))
+    calls: OpenCalls[_Opened] = OpenCalls()
     for index, message in enumerate(messages):
-        for at, (is_call, call_id, agent) in tool_parts(message):
-            result = (index, at)
-            if is_call:
-                calls.call(call_id, agent, result)
-            elif (call := calls.answer(call_id, agent)) is not None:
-                if (replaced := answered.get(call)) is not None:
-                    del call_of[replaced]
-                    results[call[0]].remove(replaced)
-                answered[call] = result
-                call_of[result] = call
-                results.setdefault(call[0], []).append(result)
+        if not has_tools(message):
+            continue
+        if _is_apart(message):
+            pairs._add_apart(index, message)
+        else:
+            pairs._add(index, _marks_of(message), calls)
     return pairs
 
 
 def open_calls(messages: Sequence[Message]) -> list[tuple[Message, list[ToolUsePart]]]:
-    """The messages with calls that have no result, and these calls."""
+    """The messages with calls that have no result and that a tool result can answer, and these calls. Opaque calls have
+    results of their own kind, and the provider answers those of its own tools."""
     answered = pairs_of(messages).answered
     found = []
     for index, message in enumerate(messages):
+        if _is_apart(message):
+            continue
         calls = [
             part
             for at, part in enumerate(message.parts)
-            if type(part) is ToolUsePart and (index, at) not in answered and message.role != "system"
+            if type(part) is ToolUsePart and (index, at) not in answered and not pairing(part).hosted
         ]
-        if calls and not message.is_summary:
+        if calls:
             found.append((message, calls))
     return found
 
@@ -233,36 +355,53 @@ def groups(messages: Iterable[Message]) -> list[int]:
     return [found.first(index) for index in range(len(found.size))]
 
 
-def without_cut_results(messages: Sequence[Message], start: int) -> list[Message]:
-    """The messages from an index on, without the results of calls before it."""
-    pairs = pairs_of(messages)
-    cut = {result for result, call in pairs.call_of.items() if call[0] < start <= result[0]}
-    return _without(messages, start, cut)
+def without_cut_parts(messages: Sequence[Message], start: int, end: int) -> list[Message]:
+    """The messages from `start` to `end` (exclusive), without parts whose partner is in another message."""
+    gone = _by_message(pairs_of(messages).cut(start, end))
+    return [one for index in range(start, end) for one in _without(messages[index], gone.get(index, ()))]
 
 
 def without_lone_results(messages: Sequence[Message]) -> list[Message]:
     """The messages without the results that answer no call among them. For a model, after a read with a `limit`."""
-    pairs = pairs_of(messages)
-    lone = {
-        (index, at)
-        for index, message in enumerate(messages)
-        for at, part in enumerate(message.parts)
-        if type(part) is ToolResultPart and (index, at) not in pairs.call_of
-    }
-    return _without(messages, 0, lone)
+    gone = _by_message(pairs_of(messages).lone(calls=False))
+    return [one for index, message in enumerate(messages) for one in _without(message, gone.get(index, ()))]
 
 
-def _without(messages: Sequence[Message], start: int, places: set[Place]) -> list[Message]:
-    """The messages from `start` on without these parts, and without messages that had nothing else."""
-    changed = {index for index, _ in places}
-    out = []
-    for index, message in enumerate(messages[start:], start):
-        if index in changed:
-            parts = tuple(part for at, part in enumerate(message.parts) if (index, at) not in places)
-            out += [replace(message, parts=parts)] if parts else []
-        else:
-            out.append(message)
-    return out
+def unfit(messages: Sequence[Message], pairs: Pairs) -> dict[int, set[int]]:
+    """The parts that a request to a model must not have, by message and part: lone ones, and reasoning without the item
+    that it belongs to."""
+    gone = _by_message(pairs.lone())
+    if not any(map(has_reasoning, messages)):
+        return gone
+    is_followed, next_agent = False, None  # by a message of the assistant, and of whom
+    for index in range(len(messages) - 1, -1, -1):
+        message = messages[index]
+        own = gone.get(index, set())
+        if not _is_apart(message):
+            own = with_reasoning(message, own)
+            if not (is_followed and next_agent == agent_of(message)):
+                own |= last_reasoning(message, own)
+            if own:
+                gone[index] = own
+        rest = [part for at, part in enumerate(message.parts) if at not in own]
+        if rest and not all(map(is_result, rest)):
+            is_followed, next_agent = message.role == "assistant", agent_of(message)
+    return gone
+
+
+def _by_message(places: Iterable[Place]) -> dict[int, set[int]]:
+    found: dict[int, set[int]] = {}
+    for index, at in places:
+        found.setdefault(index, set()).add(at)
+    return found
+
+
+def _without(message: Message, gone: Collection[int]) -> list[Message]:
+    """The message without these parts and their reasoning; nothing if it had nothing else."""
+    if not gone:
+        return [message]
+    parts = without_parts(message, with_reasoning(message, gone))
+    return [replace(message, parts=parts)] if parts else []
 
 
 def marks(message: Message) -> bytes:

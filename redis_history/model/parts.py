@@ -90,7 +90,7 @@ class AttachmentPart(OpenStruct, frozen=True, tag=5):
 
 class UnknownPart(OpenStruct, frozen=True, tag=0):
     """A part of a type that this version does not know, or that only one provider has. `data` is its map, `type`
-    included."""
+    included. The key `pair` of the map says which call it opens or answers: `{"opens": id}`, `{"answers": id}`."""
 
     data: dict[str, Any]
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from enum import Enum, auto
 from hashlib import sha256
 from typing import Final
@@ -29,8 +29,10 @@ from msgspec.structs import force_setattr, replace
 from redis_history import model
 from redis_history.compaction.summaries import SUMMARY_START, summary_text
 from redis_history.formats._pairing import has_own_results, paired
-from redis_history.model.pairs import Pairs, has_tools, pairs_of
+from redis_history.model.pairing import in_pair, is_result, only_results
+from redis_history.model.pairs import has_tools, pairs_of, unfit
 from redis_history.model.quoting import file_hint, plain_name
+from redis_history.model.reasoning import has_reasoning, is_blank, only_reasoning, without_parts
 from redis_history.prompt.options import LeftOut, LeftOutReason
 
 #: Names of roles. A participant with such a name is always shown with its id.
@@ -39,8 +41,7 @@ _ROLES: Final = frozenset(("user", "human", "assistant", "ai", "agent", "system"
 _BREAK: Final = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _MARGIN: Final = "| "
 
-_TOOLS = (model.ToolUsePart, model.ToolResultPart)
-_PRIVATE = (*_TOOLS, model.ReasoningPart)
+_PRIVATE = (model.ToolUsePart, model.ToolResultPart, model.ReasoningPart)
 #: Unknown parts of another agent belong to its model.
 _OF_OTHERS = (*_PRIVATE, model.UnknownPart)
 
@@ -134,7 +135,7 @@ def project_turn(turn: Turn, own_ids: frozenset[str], names: Names) -> tuple[mod
     if first is None:
         return ()
     results = [_project_result(one, voice_of(one, own_ids), names) for one in turn.shown[1:]]
-    if has_own_results(first) or any(len(one.parts) > len(one.tool_results) for one in results):
+    if has_own_results(first) or not all(map(only_results, results)):
         return tuple(paired([first, *results]))
     return (first, *results)
 
@@ -145,7 +146,7 @@ def _project_result(message: model.Message, voice: Voice, names: Names) -> model
     message = _with_hints(message)
     said = voice is Voice.USER or voice is Voice.OTHER
     parts = _labeled(message, message.parts, names) if said else message.parts
-    own = message.role == "assistant" and not said and len(parts) > len(message.tool_results)
+    own = message.role == "assistant" and not said and not all(map(is_result, parts))
     return _changed(message, parts, None if own or message.role == "user" else "tool")
 
 
@@ -178,7 +179,7 @@ def _labeled(
             elif text != part.text:
                 part = replace(part, text=text)
         shown.append(part)
-    if start == label and label and any(type(part) is not model.ToolResultPart for part in shown):  # no text
+    if start == label and label and not all(map(is_result, shown)):  # no text
         shown.insert(0, model.TextPart(label.rstrip()))
     return tuple(shown)
 
@@ -199,15 +200,7 @@ def _with_hints(message: model.Message) -> model.Message:
     """The message with each attachment that has no reference replaced by text, because it cannot be sent, and without
     blank texts next to other parts, such as the line breaks that models write before a call: some APIs reject them."""
     parts = tuple(map(_hinted, message.parts))
-    return _changed(message, parts if len(parts) < 2 else tuple(part for part in parts if not _is_blank(part)))
-
-
-def _is_blank(part: model.Part) -> bool:
-    """Whether this is a text without content or data of the provider, such as Gemini's signatures. Anthropic rejects
-    a blank text with its own data, too."""
-    if type(part) is not model.TextPart or part.text.strip() or part.extra:
-        return False
-    return (part.provider_meta or {}).keys() <= {"anthropic"}
+    return _changed(message, parts if len(parts) < 2 else tuple(part for part in parts if not is_blank(part)))
 
 
 def _hinted(part: model.Part) -> model.Part:
@@ -266,84 +259,130 @@ class Turn(Struct, gc=False):
 def turns_of(messages: Sequence[model.Message], own_ids: frozenset[str], left_out: dict[int, LeftOut]) -> list[Turn]:
     """The turns, ordered by their first message. Adds messages that cannot be shown to `left_out`, by index."""
     turns: list[Turn] = []
-    pairs: Pairs | None = None
+    calls: _Calls | None = None
     leading = True
+    reasoning: Turn | None = None  # for the next turn of this agent
     for index, message in enumerate(messages):
         voice = voice_of(message, own_ids)
         if message.metadata and message.is_summary:
-            spoken = tuple(part for part in message.parts if type(part) not in _TOOLS)
+            spoken = tuple(part for part in message.parts if not in_pair(part))
             turn = Turn(voice, (index,), (message,), (_changed(message, spoken),), is_summary=True)
-        elif has_tools(message):
-            pairs = pairs or pairs_of(messages)
-            found = _tool_turn(messages, index, voice, pairs, left_out, own_ids)
+        elif message.role == "tool" and not has_tools(message):
+            left_out[index] = LeftOut(message.id, "pair")
+            continue
+        elif not _is_one_text(message) and (has_tools(message) or has_reasoning(message)):
+            calls = calls or _Calls(messages, own_ids)
+            found = calls.turn(index, voice, left_out)
             if found is None:
                 continue
             turn = found
-        elif message.role == "tool":  # a tool message without a result
-            left_out[index] = LeftOut(message.id, "pair")
-            continue
         else:
             turn = Turn(voice, (index,), (message,), (message,))
         leading = leading and (voice is Voice.SYSTEM or turn.is_summary)
         turn.leading = leading and voice is Voice.SYSTEM
+        if voice is Voice.SELF and not turn.is_summary:
+            if only_reasoning(turn.shown[0]):
+                reasoning = turn if reasoning is None else _joined(reasoning, turn)
+                continue
+            turn, reasoning = turn if reasoning is None else _joined(reasoning, turn), None
         turns.append(turn)
     return turns
 
 
-def _tool_turn(
-    messages: Sequence[model.Message],
-    index: int,
-    voice: Voice,
-    pairs: Pairs,
-    left_out: dict[int, LeftOut],
-    own_ids: frozenset[str],
-) -> Turn | None:
-    """The turn that begins with a message with tool calls or results; None if the message does not begin a turn."""
-    message = messages[index]
-    kept: list[model.Part] = []
-    reason: LeftOutReason | None = None
-    calls = answers = False  # answers: it has a result of an earlier call, which is shown with that call
-    for at, part in enumerate(message.parts):
-        if type(part) is model.ToolUsePart:
-            if voice is Voice.SELF and (index, at) in pairs.answered:
-                calls = True
-                kept.append(part)
-            else:
-                reason = "pair" if voice is Voice.SELF else "other_agent_tools"
-        elif type(part) is model.ToolResultPart:
-            call = pairs.call_of.get((index, at))
-            if call is None:
-                reason = "pair"
-            elif voice_of(messages[call[0]], own_ids) is not Voice.SELF:
-                reason = "other_agent_tools"
-            elif call[0] == index:  # the provider ran the tool itself
-                kept.append(part)
-            else:
-                answers = True
-        else:
-            kept.append(part)
-    begins_turn = calls or (bool(kept) and not answers and message.role != "tool")
-    if reason is not None:
-        left_out[index] = LeftOut(message.id, reason, partial=begins_turn or answers)
-    if not begins_turn:
-        return None
-    turn = Turn(voice, (index,), (message,), (_changed(message, tuple(kept)),))
-    if calls:
-        _add_results(turn, messages, pairs)
+def _is_one_text(message: model.Message) -> bool:
+    """Whether this is a text, as most messages are. The other checks of a message take longer."""
+    return len(message.parts) == 1 and type(message.parts[0]) is model.TextPart
+
+
+def _joined(reasoning: Turn, turn: Turn) -> Turn:
+    """A turn with the reasoning before it, which was stored as a message of its own."""
+    first, *rest = turn.shown
+    turn.shown = (_changed(first, reasoning.shown[0].parts + first.parts), *rest)
+    turn.indices = reasoning.indices + turn.indices
+    turn.sources = reasoning.sources + turn.sources
     return turn
 
 
-def _add_results(turn: Turn, messages: Sequence[model.Message], pairs: Pairs) -> None:
-    by_message: dict[int, set[int]] = {}
-    for index, at in pairs.results[turn.first]:
-        if index != turn.first:
+class _Calls:
+    """The turns of messages with calls, results or reasoning."""
+
+    def __init__(self, messages: Sequence[model.Message], own_ids: frozenset[str]) -> None:
+        self._messages = messages
+        self._own_ids = own_ids
+        self._pairs = pairs_of(messages)
+        self._unfit = unfit(messages, self._pairs)
+        self._known: dict[int, tuple[list[int], list[int], LeftOutReason | None]] = {}
+
+    def turn(self, index: int, voice: Voice, left_out: dict[int, LeftOut]) -> Turn | None:
+        """The turn that begins with a message; None if it begins none."""
+        message = self._messages[index]
+        shown, earlier, reason = self._shown(index)
+        own = [at for at in shown if at not in earlier] if earlier else shown
+        calls = any((index, at) in self._pairs.opening for at in own)
+        begins = index not in self._pairs.going_on and (calls or (bool(own) and not earlier and message.role != "tool"))
+        if reason is not None:
+            left_out[index] = LeftOut(message.id, reason, partial=begins or bool(earlier))
+        if not begins:
+            return None
+        turn = Turn(voice, (index,), (message,), (self._with(index, own),))
+        if calls:
+            self._add_results(turn, index)
+        return turn
+
+    def _shown(self, index: int) -> tuple[list[int], list[int], LeftOutReason | None]:
+        """The parts of a message that this agent's model may see, those of them that answer an earlier message, and so
+        are shown with it, and why others are left out."""
+        if (known := self._known.get(index)) is not None:
+            return known
+        message, gone, pairs = self._messages[index], self._unfit.get(index, ()), self._pairs
+        voice = voice_of(message, self._own_ids)
+        shown: list[int] = []
+        earlier: list[int] = []
+        reason: LeftOutReason | None = None
+        for at in range(len(message.parts)):
+            place = (index, at)
+            call = pairs.call_of.get(place)
+            if call is None:
+                is_of_other = place in pairs.opening and voice is not Voice.SELF
+            else:
+                is_of_other = voice_of(self._messages[call[0]], self._own_ids) is not Voice.SELF
+            if is_of_other:
+                reason = "other_agent_tools"
+            elif at in gone:
+                reason = "pair"
+            else:
+                shown.append(at)
+                if call is not None and call[0] != index:
+                    earlier.append(at)
+        self._known[index] = shown, earlier, reason
+        return shown, earlier, reason
+
+    def _with(self, index: int, shown: Collection[int]) -> model.Message:
+        """A message with these of its parts."""
+        message = self._messages[index]
+        if len(shown) == len(message.parts):
+            return message
+        return _changed(message, without_parts(message, set(range(len(message.parts))).difference(shown)))
+
+    def _add_results(self, turn: Turn, called: int) -> None:
+        """Add the results of the calls of a message to its turn, and what the code in it calls."""
+        pairs = self._pairs
+        by_message: dict[int, set[int]] = {}
+        for index, at in pairs.results.get(called, ()):
             by_message.setdefault(index, set()).add(at)
-    for index, results in by_message.items():
-        message = messages[index]
-        # Other parts of the message go with its last result, unless the message also calls tools.
-        last = max(at for at in range(len(message.parts)) if (index, at) in pairs.call_of) in results
-        rest = last and not any((index, at) in pairs.answered for at in range(len(message.parts)))
-        parts = [part for at, part in enumerate(message.parts) if at in results or (rest and type(part) not in _TOOLS)]
-        turn.indices = (*turn.indices, index)
-        turn.sources = (*turn.sources, message)
-        turn.shown = (*turn.shown, _changed(message, tuple(parts)))
+        for index, results in by_message.items():
+            message = self._messages[index]
+            shown, earlier, _ = self._shown(index)
+            results.intersection_update(shown)
+            if index in turn.indices or not results:
+                continue
+            if index not in pairs.going_on and len(shown) > len(results):
+                # Other parts of the message go with its last result, unless the message also calls tools.
+                last = earlier[-1] in results
+                rest = last and pairs.opening.isdisjoint((index, at) for at in shown)
+                shown = [at for at in shown if at in results or (rest and (index, at) not in pairs.call_of)]
+            turn.indices = (*turn.indices, index)
+            turn.sources = (*turn.sources, message)
+            turn.shown = (*turn.shown, self._with(index, shown))
+            if index in pairs.going_on:
+                self._add_results(turn, index)

@@ -296,7 +296,9 @@ def test_selectors() -> None:
     )
     entries = history.entries
     assert (history.last_user(), history.last_assistant()) == (entries[1], entries[4])
-    assert history.range(from_end=3, to_end=1) == entries[3:5]
+    assert history.range(from_end=4, to_end=1) == entries[2:5]
+    assert history.range(from_end=3, to_end=1) == entries[4:5], "the call is not among them"
+    assert [one.text for one in history.range(from_end=4, to_end=3)] == ["Thanks"], "the result is not among them"
     assert history.range(from_end=2) == entries[4:]
     assert history.range(from_end=100, to_end=5) == entries[:1]
     assert history.range(from_end=100, to_end=50) == []
