@@ -154,10 +154,10 @@ class _VercelAI(Format):
         for message in messages:
             of = self.note(message).get("of")
             if group:
-                ours, others = (one.role in ("assistant", "tool") for one in (message, group[0]))
-                # A user may choose an id that a message of the assistant has.
-                same = of is not None and of == self.note(group[0]).get("of") and ours == others
-                answers = ours and others
+                answers = message.role in ("assistant", "tool")
+                # A message of a user is always one of its own: users may choose an id that another message has.
+                same = answers and of is not None and of == self.note(group[0]).get("of")
+                answers = answers and group[0].role in ("assistant", "tool")
                 if not (same or (of is None and answers)):
                     yield group
                     group = []

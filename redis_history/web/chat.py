@@ -174,6 +174,7 @@ class ChatEndpoints(Guarded):
         rights = Rights(self, self._store, http)
         await rights.ask(chat, "append")
         asked = await _aside(len(body), self._protocol.read, given)
+        del body, given  # it may be large, and this request may wait for its turn
         if asked.fork is not None:
             await rights.ask(chat, "fork")
             await rights.ask(asked.fork, "append")
@@ -199,7 +200,7 @@ class ChatEndpoints(Guarded):
     ) -> Response:  # fmt: skip
         """Store a request, and begin its answer, unless it is a copy. `kept`: the message that is answered again, with
         its new content `edit`, if it has one."""
-        chat = asked.conversation_id
+        chat, former = asked.conversation_id, None
         record = await rights.confirm(chat)
         active = await self._store.get_run(chat)
         copied = None if kept is not None else await self._copied(asked, active)
@@ -220,12 +221,13 @@ class ChatEndpoints(Guarded):
                 run_id = await self._awaited(chat, 0.5, lambda run: self._protocol.answered_by(run, last))
                 if run_id is not None:
                     return self._stream(asked, run_id, last.position, rights, place)
+                former = _ids_of(await self._store.get_run(chat))
         run = self._store.run(chat, agent_name=self._agent_name, wait=self._wait, cancel=True)
         replaced = None
         if kept is not None and kept.position is not None:
             newest = await self._store.get(chat, limit=1)
             replaced = kept.position, newest[-1].position if newest else None
-        work = self._work(run, replaced, last.id)
+        work = self._work(run, replaced, last.id, former)
         task = asyncio.create_task(work, name=f"redis_history-answer-{run.run_id}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -348,15 +350,19 @@ class ChatEndpoints(Guarded):
 
     # The answer
 
-    async def _work(self, run: AsyncRun, replaced: tuple[Position, Position | None] | None, answered: str) -> None:
+    async def _work(
+        self, run: AsyncRun, replaced: tuple[Position, Position | None] | None, answered: str, former: set[str] | None
+    ) -> None:
         """Call the user's function in its run. Independent of any request. `replaced`: between which positions messages
         are removed first: in the run, because nobody else writes an answer there then. `answered`: the id of the
-        message that it answers."""
+        message that it answers. `former`: of a copied request, the runs that did not answer it: any other did."""
         try:
             async with run:
                 chat = run.conversation_id
                 if not await self._store.get_message(chat, answered):  # an answer would create the chat again
                     raise MessageNotFoundError("the message or its chat was removed while it waited")
+                if former is not None and not _ids_of(await self._store.get_run(chat)) <= {*former, run.run_id}:
+                    return
                 if replaced is not None:
                     await self._chat.remove(chat, *replaced)
                 if is_coroutine_function(self._answer):
@@ -374,6 +380,11 @@ class ChatEndpoints(Guarded):
             _logger.warning("an answer in conversation %r failed: %s", run.conversation_id[:80], error)
         except Exception:
             _logger.exception("an answer in conversation %r failed", run.conversation_id[:80])
+
+
+def _ids_of(run: RunInfo | None) -> set[str]:
+    """The ids of the newest run and of those before it."""
+    return set() if run is None else {one.run_id for one in (run, *run.former)}
 
 
 async def _aside(size: int, function: Callable[..., T], *arguments: Any) -> T:

@@ -132,6 +132,7 @@ class AiSdk(Protocol):
     async def resumed_after(self, chat: str) -> Position | None:
         """The stream replaces one UI message of the client: that which is being written, or else the last one. An
         earlier one may be of the same run, if the user has sent a message in the meantime."""
+
         def shown_of(stored: list[Message]) -> Any:
             written = next((at for at, one in enumerate(stored) if one.status == "streaming"), len(stored) - 1)
             return self.write(stored[: written + 1])

@@ -19,7 +19,7 @@ from redis_history.model.pairs import open_calls
 from redis_history.operations import Append, FindMessage, ReadTogether
 from redis_history.web._http import Refused, bad_input
 from redis_history.web.access import Action, Guarded
-from redis_history.web.client_messages import Asked, Result
+from redis_history.web.client_messages import Asked
 from redis_history.web.protocols import LISTED
 
 #: Which life of a conversation there is, and whose it is; None: there is none.
@@ -112,7 +112,7 @@ class StoredChat:
         and whether a former request has stored it."""
         chat = asked.conversation_id
         stored = await self._lookup(asked)
-        added = self._new_results(asked.results, stored)
+        added = self._new_results(asked, stored)
         authored = [replace(one, participant=user) for one in asked.messages]
         added += [*await self._unknown(chat, authored[:-1]), *authored[-1:]]
         given = _given(asked, stored)
@@ -133,7 +133,7 @@ class StoredChat:
             return await self._store.get_message(asked.conversation_id, asked.messages[-1].id)
         stored = await self._lookup(asked)
         is_open = any(with_responses(one, asked.responses) not in (None, one) for one in stored)
-        return None if is_open or self._new_results(asked.results, stored) else _given(asked, stored)
+        return None if is_open or self._new_results(asked, stored) else _given(asked, stored)
 
     async def _unknown(self, chat: str, messages: Sequence[Message]) -> list[Message]:
         """Those that are not stored: front ends repeat messages without an answer, which stay as they are stored."""
@@ -164,34 +164,44 @@ class StoredChat:
         options: Any = {"most": LISTED, "size": self._size}
         stored, _ = await newest_messages(self._store, asked.conversation_id, is_enough, **options)
         known = {found["id"] for one in stored for part in one.tool_uses if (found := approval_of(part)) is not None}
-        if unknown := sorted(asked.responses.keys() - known):
-            raise bad_input(f"there is no request for approval with the id {unknown[0][:64]!r} in this conversation")
+        if asked.responses and known.isdisjoint(asked.responses) and not asked.results:
+            name = next(iter(asked.responses))
+            raise bad_input(f"there is no request for approval with the id {name[:64]!r} in this conversation")
         return stored
 
-    def _new_results(self, results: Sequence[Result], stored: Sequence[Message]) -> list[Message]:
+    def _new_results(self, asked: Asked, stored: Sequence[Message]) -> list[Message]:
         """The messages to store for results of tools in the browser: the newest for each call that waits for one,
         without those that an earlier copy of the request has stored. Models may use the id of a call again. Raises
-        Refused for the result of another open call."""
+        Refused if there are only results of other open calls."""
         waiting: dict[str, list[ToolUsePart]] = {}
         for _, calls in open_calls(stored):
             for call in calls:
                 waiting.setdefault(call.id, []).append(call)
         known = {one.id for one in stored}
-        found = []
-        for result in reversed(results):
+        found, refusals = [], []
+        for result in reversed(asked.results):
             if result.id in known or not waiting.get(result.part.tool_use_id):
                 continue
             call = waiting[result.part.tool_use_id].pop()
-            if call.name not in self._client_tools:
-                raise bad_input(
-                    f"the tool {call.name[:60]!r} does not run in the browser: only tools in client_tools of "
-                    "ChatEndpoints get their results from a client"
-                )
-            approval = approval_of(call)
-            if approval is not None and approval.get("approved") is not True:
-                raise bad_input(f"the call of {call.name[:60]!r} has not been approved, so it has no result")
-            found.append(tool(replace(result.part, name=call.name), id=result.id))
+            if refusal := self._refusal(call):
+                refusals.append(refusal)
+            else:
+                found.append(tool(replace(result.part, name=call.name), id=result.id))
+        if refusals and not (found or asked.messages or asked.responses):
+            raise bad_input(refusals[-1])
         return found[::-1]
+
+    def _refusal(self, call: ToolUsePart) -> str | None:
+        """Why a client gives no result to this call; None: it may."""
+        if call.name not in self._client_tools:
+            return (
+                f"the tool {call.name[:60]!r} does not run in the browser: only tools in client_tools of ChatEndpoints "
+                "get their results from a client"
+            )
+        approval = approval_of(call)
+        if approval is not None and approval.get("approved") is not True:
+            return f"the call of {call.name[:60]!r} has not been approved, so it has no result"
+        return None
 
     async def _respond(self, asked: Asked) -> bool:
         """Store responses of the user to requests for approval. Returns whether one of them has decided: of several
