@@ -190,9 +190,8 @@ class _Response(Struct, omit_defaults=True):
 _UI_PARTS: Final[dict[str, type[Struct]]] = {"text": _UiText, "file": _UiFile}
 
 
-def ui_user_message(raw: Raw, message_id: str | None = None) -> model.Message:
-    """The message of the user in a UI message. `message_id`: the id to store it with, instead of its own. Raises
-    Refused, InvalidInputError."""
+def ui_user_message(raw: Raw) -> model.Message:
+    """The message of the user in a UI message. Raises Refused, InvalidInputError."""
     check_sizes([raw])
     given = decoded(raw, _UiUserMessage, "a message of the user is wrong")
     for number, part in enumerate(given.parts):
@@ -204,7 +203,7 @@ def ui_user_message(raw: Raw, message_id: str | None = None) -> model.Message:
                 "the types text, file and data-NAME"
             )
         _converted(part, known, f"parts[{number}] of a message of the user is wrong")
-    named = {"id": _checked_id(message_id or given.id), "role": "user"}
+    named = {"id": _checked_id(given.id), "role": "user"}
     rest = {} if given.metadata is UNSET else {"metadata": given.metadata}
     [message] = from_vercel_ai([{**named, **rest, "parts": given.parts}])
     return message

@@ -113,8 +113,7 @@ class AiSdk(Protocol):
         named = (one for one in reversed(found) if one[0].id == given.message_id and one[0].role == "assistant")
         last, raw = next(named, (last, raw))
         if last.role == "user":
-            message = client.ui_user_message(raw, given.message_id)
-            return Asked(given.id, [message], replaces=given.message_id, fork=given.fork)
+            return Asked(given.id, [client.ui_user_message(raw)], replaces=given.message_id, fork=given.fork)
         answers = client.ui_answers(raw) if last.role == "assistant" else None
         if answers is None or not (answers.results or answers.responses):
             raise bad_input(

@@ -258,7 +258,9 @@ def edited(asked: Asked, kept: Message, user: Participant | None) -> Message | N
     if not is_own and asked.fork is None:
         raise Refused(403, "forbidden", "only its author can edit a message")
     changed = asked.messages[-1]
-    return replace(kept, parts=changed.parts, provider_meta=changed.provider_meta, participant=user or author)
+    # The new content may come with another id, which a UI message would get again.
+    meta = {form: {**note, "of": kept.id} for form, note in changed.provider_meta.items()}
+    return replace(kept, parts=changed.parts, provider_meta=meta, participant=user or author)
 
 
 def _given(asked: Asked, stored: Sequence[Message]) -> Message | None:

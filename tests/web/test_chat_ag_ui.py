@@ -164,7 +164,9 @@ async def test_a_result_and_a_message_at_once(serve: Any, store: AsyncHistorySto
 
 async def test_a_stream_that_has_the_messages_needs_the_right_to_read(serve: Any, store: AsyncHistoryStore) -> None:
     await store.append_many(CHAT, [user("A secret."), user("Hello", id="u1")])
-    client = await serve(asker(store), client_tools=["ask"], protocol="ag-ui", authorize=lambda request, chat, action: action != "read")
+    client = await serve(
+        asker(store), client_tools=["ask"], protocol="ag-ui", authorize=lambda request, chat, action: action != "read"
+    )
     for more in ({}, {"messageId": "u1"}, {"messageId": "u1", "fork": "f"}):
         assert (await client.post("", json=run_input(said("u1", "Hello"), **more))).status_code == 403
     assert await store.get_conversation("f") is None
