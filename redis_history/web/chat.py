@@ -78,9 +78,11 @@ class ChatEndpoints(Guarded):
     "read", "append", "fork", "stop" or "delete"; see `Action`. A message needs "append", and with AG-UI also "read", as
     streams contain the conversation. To edit a message, or to answer it again, also needs "delete", unless it is in a
     fork, and "stop" while an answer is being written. `participant(request)` returns the signed-in user, the author of
-    the messages, whose id becomes the owner (`user_id`) of a new chat. `agent_name`: of the runs. `busy`: what happens
-    to a message while an answer is being written: "queue" answers it afterwards, if that ends within `wait` seconds;
-    "refuse" rejects it with status 409.
+    the messages, whose id becomes the owner (`user_id`) of a new chat and of its forks. `agent_name`: of the runs.
+    `busy`: what happens to a message while an answer is being written: "queue" answers it afterwards, if that ends
+    within `wait` seconds, unless `max_waiting` others wait (status 429); "refuse" rejects it with status 409.
+    `client_tools`: the names of the tools that run in the browser; results of others are rejected. `limits`: see
+    `ChatLimits`.
 
     When the application stops, its streams are cut immediately, so that clients reconnect to another process. Answers
     that it writes have 5 seconds to end; then they are interrupted, and can be asked for again. Pass `lifespan` to the
