@@ -213,7 +213,7 @@ class AgUi(Protocol):
         replaces = asked.replaces is not None
         snapshot = resumed or replaces  # the client may have what is replaced
         chat = asked.conversation_id
-        options = {"snapshot": snapshot, "replaces": replaces, "size": self._size}
-        async for events in self._form.events_of(self._store, chat, run_id, after, asked.run_id, **options):
+        begun = chat, run_id, after, asked.run_id, snapshot, replaces
+        async for events in self._form.events_of(self._store, *begun, size=self._size):
             encoded = (event.model_dump_json(by_alias=True, exclude_none=True).encode() for event in events)
             yield b"".join(b"data: " + event + b"\n\n" for event in encoded)

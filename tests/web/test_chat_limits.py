@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from redis_history import AsyncHistoryStore, assistant, user
+from redis_history import AsyncHistoryStore, assistant, tool_use, user
 from redis_history.formats import from_vercel_ai
 from redis_history.web import ChatLimits
 from tests.web.chatting import CHAT, PATH, Gate, ask, asked, speaker, text_in
@@ -94,6 +94,32 @@ async def test_messages_of_a_response_are_limited(serve: Any, store: AsyncHistor
         assert (found.json()[0]["role"], found.json()[-1]["role"]) == ("user", "assistant")
         await store.append(protocol, user("x" * 40_000))
         assert len((await client.get(f"/{protocol}/messages")).json()) == 1  # at least the newest
+
+
+async def test_a_request_reads_only_what_it_needs(
+    serve: Any, store: AsyncHistoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    get = AsyncHistoryStore.get
+
+    async def counted(self: AsyncHistoryStore, *args: Any, **options: Any) -> Any:
+        found = await get(self, *args, **options)
+        read.extend(one.text for one in found)
+        return found
+
+    async def answer(run: Any) -> None:
+        await run.append(assistant("Yes.", tool_use("c", "ask", {})))
+
+    client = await serve(answer, client_tools=["ask"])
+    await store.append_many(CHAT, [user(f"{number}") for number in range(300)])
+    monkeypatch.setattr(AsyncHistoryStore, "get", counted)
+    chunks = await ask(client, asked("Hello"))
+    assert read == ["Yes."]
+    output = {"type": "tool-ask", "toolCallId": "c", "state": "output-available", "output": "red"}
+    await ask(client, {"id": CHAT, "messages": [ui(output, role="assistant", id_=chunks[0]["messageId"])]})
+    async with client.stream("GET", f"/{PATH}/stream") as response:
+        assert response.status_code == 204
+    assert len(read) < 70
 
 
 async def test_a_stream_ends_when_its_right_is_gone(serve: Any, store: AsyncHistoryStore) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import suppress
 from typing import Any
 
 import httpx
 import pytest
 
-from redis_history import AsyncHistoryStore, Participant, assistant, tool, tool_result, tool_use, user
+from redis_history import AsyncHistoryStore, Conversation, Participant, assistant, tool, tool_result, tool_use, user
 from redis_history.formats import from_vercel_ai
 from tests.web.chatting import CHAT, PATH, Gate, ask, asked, results, speaker
 
@@ -276,6 +277,45 @@ async def test_two_users_who_begin_one_chat_never_meet(
             assert record.user_id in ("ann", "bob")
             assert written <= {f"words of {record.user_id}"}
     assert sent > 100
+
+
+@pytest.mark.proves("authorize")
+@pytest.mark.parametrize("protocol", ["ai-sdk", "ag-ui"])
+@pytest.mark.parametrize("path", ["", "stream", "messages", "stop", "fork"])
+async def test_a_chat_that_is_created_after_its_right_was_asked(
+    serve: Any, store: AsyncHistoryStore, protocol: str, path: str
+) -> None:
+    run = store.run(CHAT)
+
+    async def authorize(request: Any, chat: str, action: str) -> bool:
+        record = await store.get_conversation(chat)
+        if record is None and chat == CHAT:  # and now it is
+            await store.create_conversation(Conversation(CHAT, user_id="bob"))
+            await store.append(CHAT, user("words of bob", id="b1"))
+            await run.__aenter__()
+            await run.append(assistant("words to bob"))
+        return record is None or record.user_id == "ann"
+
+    client = await serve(speaker(store), protocol=protocol, authorize=authorize, participant=ann)
+    more = {"fork": "mine"} if path == "fork" else {}
+    body: dict[str, Any] = {"id": CHAT, "messages": [ui(WORDS, id_="b1" if more else "u1")], **more}
+    body |= {"trigger": "regenerate-message"} if more else {}
+    if protocol == "ag-ui":
+        said = {"id": "u1", "role": "user", "content": "words of ann"}
+        body = ag(said, forwardedProps={"messageId": "b1", **more} if more else {})
+    method = "POST" if path in ("", "stop", "fork") else "GET"
+    url = "" if path in ("", "fork") else f"/{PATH}/{path}"
+    text = ""
+    with suppress(httpx.RemoteProtocolError):  # a stream is cut before its first event
+        async with client.stream(method, url, json=body if method == "POST" else None) as response:
+            assert response.status_code == (200 if path == "stream" else 403)
+            async for chunk in response.aiter_text():
+                text += chunk
+                assert "bob" not in text
+    assert [one.text for one in await store.get(CHAT)] == ["words of bob", "words to bob"]
+    assert not run.stop_requested
+    assert await store.get_conversation("mine") is None
+    await run.__aexit__(None, None, None)
 
 
 async def test_a_chat_keeps_its_owner_whatever_the_first_request_brings(serve: Any, store: AsyncHistoryStore) -> None:
