@@ -36,6 +36,12 @@ def from_vercel_ai(messages: Iterable[Mapping[str, Any]]) -> list[model.Message]
     return [message for index, raw in enumerate(messages) for message in format_.read_ui_message(plain(raw), index)]
 
 
+def approval_of(part: model.ToolUsePart) -> Json | None:
+    """The request for approval of a call, with its `id`, and with `approved` once a user has responded; or None."""
+    approval = _VercelAI().note(part).get("set", {}).get("approval")
+    return approval if isinstance(approval, dict) and "id" in approval else None
+
+
 def to_vercel_ai(messages: Iterable[model.Message], *, on_loss: OnLoss | None = None) -> list[Json]:
     """UI messages for messages. `on_loss` gets each `Loss`; without it a warning is logged."""
     format_ = _VercelAI()
@@ -51,9 +57,10 @@ def ui_message_of(messages: list[model.Message]) -> Json:
         return format_.write_ui_message(messages, losses)
 
 
-def with_responses(message: model.Message, responses: Mapping[str, Json]) -> model.Message | None:
+def with_responses(message: model.Message, responses: Mapping[str, Json], decision: str = "") -> model.Message | None:
     """A message with responses of the user to its requests for approval, by their ids. None: it has none of these. A
-    denied call also gets its result, which says so."""
+    request keeps its first response, and a denied call also gets its result, which says so. `decision` is noted with a
+    response: then no two callers store the same message, and only the first one has changed it."""
     parts, denied, found = list(message.parts), list[model.Part](), False
     for at, part in enumerate(parts):
         note = _VercelAI().note(part)
@@ -64,6 +71,7 @@ def with_responses(message: model.Message, responses: Mapping[str, Json]) -> mod
         if note.get("state") == "approval-requested":
             responded = note["set"] | {"approval": approval | responses[approval["id"]]}
             note = {**note, "set": responded, "state": "approval-responded"}
+            note |= {"decision": decision} if decision else {}
             parts[at] = replace(part, provider_meta={**(part.provider_meta or {}), _VercelAI.form: note})
             if (reason := denial({"state": note["state"], **responded})) is not None:
                 denied.append(_denied(part, reason))
@@ -170,8 +178,10 @@ class _VercelAI(Format):
         for message in messages:
             of = self.note(message).get("of")
             if group:
-                same = of is not None and of == self.note(group[0]).get("of")
-                answers = message.role in ("assistant", "tool") and group[0].role in ("assistant", "tool")
+                answers = message.role in ("assistant", "tool")
+                # A message of a user is always one of its own: users may choose an id that another message has.
+                same = answers and of is not None and of == self.note(group[0]).get("of")
+                answers = answers and group[0].role in ("assistant", "tool")
                 if not (same or (of is None and answers)):
                     yield group
                     group = []

@@ -10,13 +10,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, msgpack
 
 from redis_history import events
 from redis_history._async.store import AsyncHistoryStore
 from redis_history.errors import BackendUnavailableError
 from redis_history.model import Message, Position
 from redis_history.model.runs import RunInfo, RunStatus
+from redis_history.model.times import to_microseconds
 
 #: A timeout for events that were read already; with 0 a subscription reads again.
 _NO_TIME: Final = 1e-6
@@ -24,12 +25,42 @@ _NO_TIME: Final = 1e-6
 _SOON: Final = 2.0
 #: Messages of one answer.
 _MOST: Final = 1000
+#: Bytes of the messages that a client gets, by default.
+SIZE: Final = 16_000_000
+#: Messages of one read, each of which may be as large as a message can be.
+_PAGE: Final = 20
 _ROLES: Final = ("assistant", "tool")
 #: The text for a user whose answer is not complete, by the status of the run.
 ERRORS: Final = {
     "failed": "The agent failed before its answer was complete.",
     "interrupted": "The answer was interrupted. Ask again to get a new one.",
 }
+
+
+async def newest_messages(
+    store: AsyncHistoryStore,
+    conversation_id: str,
+    is_enough: Callable[[list[Message]], bool] | None = None,
+    *,
+    most: int = _MOST,
+    size: int = SIZE,
+) -> tuple[list[Message], bool]:
+    """The newest messages of a conversation, ascending, and whether there may be more: at most `most`, as many as have
+    `size` bytes together, but at least one. Reads on backwards until `is_enough(messages)`."""
+    found: list[Message] = []
+    while len(found) < most:
+        count = min(_PAGE, most - len(found))
+        page = await store.get(conversation_id, limit=count, before=found[0].position if found else None)
+        for at, message in enumerate(reversed(page)):
+            size -= len(msgpack.encode(message))
+            if size < 0 and (at or found):
+                return page[len(page) - at :] + found, True
+        found = page + found
+        if len(page) < count:
+            return found, False
+        if is_enough is not None and is_enough(found):
+            break
+    return found, True
 
 
 class Answer(Struct):
@@ -178,10 +209,13 @@ class _Follower:
         """The newest run of the conversation. `again`: read the messages that are known, too."""
         own = next((one for one in (run, *run.former) if one.run_id == self._run_id), None)
         if own is not None and (again or self._run is None):
-            snapshot = await self._store.snapshot(self._conversation_id, limit=_MOST)
+            since = self._after
+            if since is None and not self._whole:
+                since = Position(to_microseconds(own.started_at), 0)
+            messages = await self._store.get(self._conversation_id, limit=_MOST, since=since)
             # A run that has begun in the meantime may have written some of the messages.
             run = await self._store.get_run(self._conversation_id) or run
-            stored = {one.id: one for one in snapshot.messages}
+            stored = {one.id: one for one in messages}
             # Further events go on from what the last ones said, which may be less than what is stored.
             self._known = stored | self._known if own.is_active else stored
         if own is not None:

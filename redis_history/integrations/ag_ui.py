@@ -15,19 +15,15 @@ import orjson
 from redis_history import model
 from redis_history._async.store import AsyncHistoryStore
 from redis_history.formats.json_form import to_json
-from redis_history.integrations._answers import ERRORS, Answer, follow_answer
+from redis_history.integrations._answers import ERRORS, SIZE, Answer, follow_answer, newest_messages
 from redis_history.integrations._extras import check_store, missing
 
 try:
     from ag_ui import core
-    from ag_ui.core import RunAgentInput
 except ImportError as error:
     raise missing("ag-ui", error) from error
 
-__all__ = ["RunAgentInput", "events", "from_ag_ui", "to_ag_ui"]
-
-#: Messages of a snapshot.
-_MOST: Final = 1000
+__all__ = ["events", "to_ag_ui"]
 
 
 async def events(
@@ -58,14 +54,14 @@ async def events(
 
 async def events_of(
     store: AsyncHistoryStore, conversation_id: str, run_id: str | None, after: model.Position | None,
-    protocol_run_id: str | None, snapshot: bool, replaces: bool = False,
+    protocol_run_id: str | None, snapshot: bool, replaces: bool = False, size: int = SIZE,
 ) -> AsyncIterator[list[core.BaseEvent]]:  # fmt: skip
     """The `events` that are known at the same time, together. `replaces`: the answer replaces what former runs have
-    written after the message."""
+    written after the message. `size`: bytes of the messages of a snapshot."""
     writer: _Writer | None = None
 
     async def shown(answer: Answer) -> core.MessagesSnapshotEvent:
-        stored = await store.get(conversation_id, limit=_MOST)
+        stored, _ = await newest_messages(store, conversation_id, size=size)
         own = {message.id: message for message in answer.messages}
         known = [own.get(one.id, one) for one in stored if one.id in own or answer.precedes(one)]
         return core.MessagesSnapshotEvent(messages=to_ag_ui(known))
@@ -87,8 +83,9 @@ async def events_of(
         yield found
     if writer is None and snapshot:
         run: dict[str, Any] = {"thread_id": conversation_id, "run_id": protocol_run_id or ""}
-        messages = to_ag_ui(await store.get(conversation_id, limit=_MOST))
-        yield [core.RunStartedEvent(**run), core.MessagesSnapshotEvent(messages=messages), core.RunFinishedEvent(**run)]
+        stored, _ = await newest_messages(store, conversation_id, size=size)
+        found = [core.RunStartedEvent(**run), core.MessagesSnapshotEvent(messages=to_ag_ui(stored))]
+        yield [*found, core.RunFinishedEvent(**run)]
 
 
 class _Writer:
@@ -98,24 +95,26 @@ class _Writer:
         self._conversation_id, self._run_id = conversation_id, run_id
         self._texts: dict[tuple[str, int], str] = {}  # as far as the client has them
         self._begun: dict[tuple[str, int], list[core.BaseEvent]] = {}  # texts, and how they end
-        self._ended: set[tuple[str, int]] = set()  # parts that are complete
+        self._ended: dict[tuple[str, int], Any] = {}  # parts that are complete, as the client has them
 
     def skip(self, answer: Answer) -> None:
         """The client has this much of the answer from a snapshot."""
-        self._texts, self._begun, self._ended = {}, {}, set()
+        self._texts, self._begun, self._ended = {}, {}, {}
         for message, index, part, complete in self._parts(answer):
             is_text = isinstance(part, model.TextPart | model.ReasoningPart)
             if is_text:
                 self._texts[message.id, index] = part.text
             if complete or not is_text:
-                self._ended.add((message.id, index))
+                self._ended[message.id, index] = _shown(part)
 
     def is_outdated(self, answer: Answer) -> bool:
         """Whether something that the client has was edited or removed."""
-        texts = {(message.id, at): getattr(part, "text", "") for message, at, part, _ in self._parts(answer)}
-        sent = self._texts.items()
-        return not (self._texts.keys() | self._ended) <= texts.keys() or any(
-            texts[key] != text if key in self._ended else not texts[key].startswith(text) for key, text in sent
+        parts = {(message.id, at): part for message, at, part, _ in self._parts(answer)}
+        if not (self._texts.keys() | self._ended.keys()) <= parts.keys():
+            return True
+        growing = ((parts[key], text) for key, text in self._texts.items() if key not in self._ended)
+        return any(shown != _shown(parts[key]) for key, shown in self._ended.items()) or any(
+            not getattr(part, "text", "").startswith(text) for part, text in growing
         )
 
     @property
@@ -161,7 +160,7 @@ class _Writer:
                     message_id=name, tool_call_id=part.tool_use_id, content=_text_of(part.content)
                 )
         if complete or not isinstance(part, model.TextPart | model.ReasoningPart):
-            self._ended.add(key)
+            self._ended[key] = _shown(part)
 
     def _end(self, answer: Answer) -> core.BaseEvent:
         if answer.end in ERRORS:
@@ -181,6 +180,18 @@ _REASONING: Final[Any] = (
     core.ReasoningMessageContentEvent,
     (core.ReasoningMessageEndEvent, core.ReasoningEndEvent),
 )
+
+
+def _shown(part: Any) -> Any:
+    """What a client is shown of a part."""
+    match part:
+        case model.TextPart(text=text) | model.ReasoningPart(text=text):
+            return text
+        case model.ToolUsePart():
+            return part.id, part.name, part.input
+        case model.ToolResultPart():
+            return part.tool_use_id, part.content, part.is_error
+    return None
 
 
 def _part_id(message: model.Message, index: int) -> str:
@@ -260,33 +271,3 @@ def _user_content(message: model.Message) -> str | list[dict[str, Any]]:
                 source |= {"type": "data", "value": part.reference.partition(";base64,")[2]}
             found.append({"type": kind if kind in ("image", "audio", "video") else "document", "source": source})
     return found if any(one["type"] != "text" for one in found) else message.text
-
-
-def from_ag_ui(given: RunAgentInput) -> list[model.Message]:
-    """The messages at the end of an input that its client has added: those of the user, and results of tools that the
-    front end has called, each with the id that it has there."""
-    found: list[model.Message] = []
-    for message in reversed(given.messages):
-        if message.role == "user":
-            found.append(model.user(*_content(message.content), id=message.id))
-        elif message.role == "tool":
-            text = message.content if isinstance(message.content, str) else _json(message.model_dump()["content"])
-            result = model.tool_result(message.tool_call_id, message.error or text, is_error=message.error is not None)
-            found.append(model.tool(result, id=message.id))
-        else:
-            break
-    return found[::-1]
-
-
-def _content(content: Any) -> Iterator[Any]:
-    """The parts of a user's message: a text, or a list of texts and media."""
-    for item in [content] if isinstance(content, str) else content:
-        if isinstance(item, str):
-            yield item
-        elif item.type == "text":
-            yield item.text
-        else:
-            source = item.model_dump(by_alias=True, exclude_none=True).get("source", {})
-            data, kind = source.get("value", ""), source.get("mimeType", "application/octet-stream")
-            reference = data if source.get("type") == "url" else f"data:{kind};base64,{data}"
-            yield model.AttachmentPart(reference=reference, mime_type=kind)

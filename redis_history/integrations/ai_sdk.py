@@ -154,7 +154,8 @@ class _Part:
         self._id = id_
         self._kind = block["type"], block.get("toolCallId")
         self._sent = ""
-        self._written = {"input"} if is_known else set[str]()  # only the result of a call of the client is new
+        self._chunks: dict[str, Chunk] = {}  # that were sent, by what they tell
+        self._is_known = is_known  # only the result of a call of the client is new
 
     def is_of(self, block: Chunk) -> bool:
         return self._kind == (block["type"], block.get("toolCallId"))
@@ -165,36 +166,39 @@ class _Part:
             yield from self._text(kind, block, ended)
         elif kind == "dynamic-tool" or kind.startswith("tool-"):
             yield from self._call(block)
-        elif self._once("part"):
+        else:
             # Files, sources and data have the same form in a stream, but for the name of a file.
-            yield {key: value for key, value in block.items() if (kind, key) != ("file", "filename")}
+            chunk = {key: value for key, value in block.items() if (kind, key) != ("file", "filename")}
+            # A client replaces data of the same id.
+            yield from self._new("part", chunk, again=kind.startswith("data-") and block.get("id") is not None)
 
-    def _once(self, what: str) -> bool:
-        if what in self._written:
-            return False
-        self._written.add(what)
-        return True
+    def _new(self, what: str, chunk: Chunk, *, again: bool = False) -> Iterator[Chunk]:
+        """A chunk that was not sent. Raises ConflictError if another one was, unless it can be sent `again`."""
+        sent = self._chunks.get(what)
+        if sent is None or (again and sent != chunk):
+            self._chunks[what] = chunk
+            yield chunk
+        elif sent != chunk:
+            raise _changed()
 
     def _text(self, kind: str, block: Chunk, ended: bool) -> Iterator[Chunk]:
         text = block["text"]
-        if self._once("start"):
-            yield {"type": f"{kind}-start", "id": self._id}
-        if not text.startswith(self._sent):
+        yield from self._new("start", {"type": f"{kind}-start", "id": self._id})
+        if not text.startswith(self._sent) or (len(text) > len(self._sent) and "end" in self._chunks):
             # Frameworks strip a text at its end. For a reader it is the same.
             if text.split() != self._sent.split():
                 raise _changed()
         elif len(text) > len(self._sent):
             yield {"type": f"{kind}-delta", "id": self._id, "delta": text[len(self._sent) :]}
             self._sent = text
-        if ended and self._once("end"):
-            yield {"type": f"{kind}-end", "id": self._id, **_taken(block, "providerMetadata")}
+        if ended:
+            yield from self._new("end", {"type": f"{kind}-end", "id": self._id, **_taken(block, "providerMetadata")})
 
     def _call(self, block: Chunk) -> Iterator[Chunk]:
         dynamic = block["type"] == "dynamic-tool"
         call: Chunk = {"toolCallId": block["toolCallId"], **({"dynamic": True} if dynamic else {})}
-        state = block.get("state")
-        if self._once("input"):
-            yield {
+        if not self._is_known:
+            asked = {
                 "type": "tool-input-available",
                 **call,
                 "toolName": block["toolName"] if dynamic else block["type"].removeprefix("tool-"),
@@ -202,25 +206,37 @@ class _Part:
                 **_taken(block, "providerExecuted", "title", "toolMetadata"),
                 **_renamed(block, "callProviderMetadata"),
             }
+            yield from self._new("input", asked)
         approval = block.get("approval")
         if isinstance(approval, dict) and "id" in approval:
-            if self._once("request"):
-                asked = {"approvalId": approval["id"], "toolCallId": block["toolCallId"]}
-                yield {"type": "tool-approval-request", **asked, **_taken(approval, "isAutomatic", "signature")}
-            if "approved" in approval and self._once("response"):
-                answered = {"approvalId": approval["id"], "approved": approval["approved"]}
-                yield {"type": "tool-approval-response", **answered, **_taken(approval, "reason")}
+            request = {"approvalId": approval["id"], "toolCallId": block["toolCallId"]}
+            request |= _taken(approval, "isAutomatic", "signature")
+            yield from self._new("request", {"type": "tool-approval-request", **request})
+            if "approved" in approval:
+                response = {"approvalId": approval["id"], "approved": approval["approved"]}
+                response |= _taken(approval, "reason")
+                yield from self._new("response", {"type": "tool-approval-response", **response})
+        output = self._output(block, call)
+        if output is not None:
+            yield from self._new("output", output, again=True)  # a client replaces the result of a call
+        elif "output" in self._chunks:
+            raise _changed()
+
+    def _output(self, block: Chunk, call: Chunk) -> Chunk | None:
+        """The chunk of the result of a call; None: there is none."""
         given = {
             **call,
             **_taken(block, "providerExecuted", "preliminary"),
             **_renamed(block, "resultProviderMetadata"),
         }
-        if state == "output-available" and self._once("output"):
-            yield {"type": "tool-output-available", **given, "output": block.get("output")}
-        elif state == "output-error" and self._once("output"):
-            yield {"type": "tool-output-error", **given, "errorText": str(block.get("errorText", ""))}
-        elif state == "output-denied" and self._once("output"):
-            yield {"type": "tool-output-denied", "toolCallId": block["toolCallId"]}
+        match block.get("state"):
+            case "output-available":
+                return {"type": "tool-output-available", **given, "output": block.get("output")}
+            case "output-error":
+                return {"type": "tool-output-error", **given, "errorText": str(block.get("errorText", ""))}
+            case "output-denied":
+                return {"type": "tool-output-denied", "toolCallId": block["toolCallId"]}
+        return None
 
 
 def _shown(answer: Answer) -> list[Message]:

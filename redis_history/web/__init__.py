@@ -7,8 +7,9 @@ try:
 except ImportError as error:
     raise missing("web", error) from error
 
+from redis_history.web._places import ChatLimits
 from redis_history.web.access import Action, Authorize, SignedIn, allow_all
 from redis_history.web.chat import ChatEndpoints
 from redis_history.web.routing import Limits, LiveView
 
-__all__ = ["Action", "Authorize", "ChatEndpoints", "Limits", "LiveView", "SignedIn", "allow_all"]
+__all__ = ["Action", "Authorize", "ChatEndpoints", "ChatLimits", "Limits", "LiveView", "SignedIn", "allow_all"]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Final
 
 from redis_history.web._events import PING, Entry, Ring
+from redis_history.web._http import Refused
 
 _logger = logging.getLogger("redis_history")
 
@@ -64,3 +65,38 @@ class Feed:
                 await self._ring.wait()
                 if index == self._ring.end and not self._ring.closed:
                     yield PING
+
+
+class Reader:
+    """One reader of a feed, which may lose its right to read. `confirm` is called before the first event, and
+    `ask_again` every `interval` seconds; both raise Refused. Then the stream is cut, and the answer goes on."""
+
+    def __init__(
+        self, feed: Feed, confirm: Callable[[], Awaitable[object]], ask_again: Callable[[], Awaitable[object]],
+        interval: float,
+    ) -> None:  # fmt: skip
+        self._feed, self._confirm, self._ask_again, self._interval = feed, confirm, ask_again, interval
+        self._is_refused = False
+
+    @property
+    def is_cut(self) -> bool:
+        return self._is_refused or self._feed.is_cut
+
+    async def read(self) -> AsyncGenerator[bytes, None]:
+        loop = asyncio.get_running_loop()
+        due, is_first = loop.time() + self._interval, True
+        async with aclosing(self._feed.read()) as chunks:
+            async for chunk in chunks:
+                try:
+                    if is_first and chunk != PING:
+                        is_first = False
+                        await self._confirm()
+                    if loop.time() >= due:
+                        await self._ask_again()
+                        due = loop.time() + self._interval
+                except Exception as error:  # noqa: BLE001 -- whatever it is, the client reconnects, and is told then
+                    self._is_refused = True
+                    if not isinstance(error, Refused):
+                        _logger.warning("the stream of an answer ends, because its right is unknown: %s", error)
+                    return
+                yield chunk

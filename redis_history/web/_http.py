@@ -164,18 +164,27 @@ class ApiRequest:
         return Response(status_code=304, headers=headers) if tag in known else answer(value, headers=headers)
 
 
-async def json_body(http: Request, most: int, empty: bytes = b"") -> Any:
-    """The JSON in the body of a request of at most `most` bytes; `empty` stands for an empty one. Raises Refused."""
+async def read_body(http: Request, most: int, remedy: str = "") -> bytearray:
+    """The body of a request with JSON, of at most `most` bytes. Raises Refused; `remedy` says what to do then."""
     kind = http.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise Refused(415, "bad_input", "this request needs the header Content-Type: application/json")
+    too_large = f"the body must have at most {most:,} bytes" + (f"; {remedy}" if remedy else "")
+    announced = http.headers.get("content-length", "")
+    if announced.isdecimal() and (len(announced) > 18 or int(announced) > most):
+        raise Refused(413, "too_large", too_large)
     received = bytearray()
     async for chunk in http.stream():
         received += chunk
         if len(received) > most:
-            raise Refused(413, "too_large", f"the body must have at most {most:,} bytes")
+            raise Refused(413, "too_large", too_large)
+    return received
+
+
+async def json_body(http: Request, most: int, empty: bytes = b"") -> Any:
+    """The JSON in the body of a request of at most `most` bytes; `empty` stands for an empty one. Raises Refused."""
     try:
-        return orjson.loads(received or empty)
+        return orjson.loads(await read_body(http, most) or empty)
     except (orjson.JSONDecodeError, RecursionError) as error:
         raise bad_input("the body is not JSON") from error
 

@@ -6,12 +6,11 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from contextlib import suppress
+from functools import partial
 from typing import Any, Final, Literal, TypeVar
 from urllib.parse import unquote
 from weakref import WeakValueDictionary
 
-from msgspec.structs import replace
 from starlette.datastructures import URLPath
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -20,26 +19,35 @@ from starlette.types import Receive, Scope, Send
 
 from redis_history._async.runs import AsyncRun
 from redis_history._async.store import AsyncHistoryStore
-from redis_history._validation import check_choice, check_function, check_seconds, check_text, is_coroutine_function
+from redis_history._validation import (
+    check_choice,
+    check_function,
+    check_integer,
+    check_names,
+    check_seconds,
+    check_text,
+    is_coroutine_function,
+)
 from redis_history.compaction.summaries import try_in_thread
-from redis_history.errors import MessageNotFoundError, RedisHistoryError, RevisionConflictError, RunStopped
-from redis_history.formats.vercel_ai import with_responses
-from redis_history.integrations._extras import check_store, with_content
-from redis_history.model import Conversation, Message, Position
+from redis_history.errors import MessageNotFoundError, RedisHistoryError, RunStopped
+from redis_history.integrations._extras import check_store
+from redis_history.model import Message, Participant, Position
 from redis_history.model.runs import RunInfo
-from redis_history.web._feed import Feed
-from redis_history.web._http import EndSignals, EventStream, Refused, answer, bad_input, json_body
+from redis_history.operations import LeaveRun
+from redis_history.web._feed import Feed, Reader
+from redis_history.web._http import EndSignals, EventStream, Refused, answer, read_body
+from redis_history.web._places import ChatLimits, Place, Places
 from redis_history.web.access import Authorize, Guarded, SignedIn
-from redis_history.web.protocols import LISTED, AgUi, AiSdk, Asked, Protocol, new_results
+from redis_history.web.client_messages import Asked
+from redis_history.web.protocols import AgUi, AiSdk, Protocol
 from redis_history.web.routing import path_id, path_of
+from redis_history.web.stored_chat import Rights, StoredChat, edited
 
 _logger = logging.getLogger("redis_history")
 T = TypeVar("T")
 
-#: Bytes of a request: front ends send the whole conversation with each message.
-_MAX_BODY: Final = 16_000_000
-#: Seconds for which a client may accept no data.
-_PATIENCE: Final = 60.0
+#: Bytes of a request that is read in a thread.
+_LARGE: Final = 256_000
 #: Seconds that answers have to end when the application stops.
 _GRACE: Final = 5.0
 
@@ -71,10 +79,12 @@ class ChatEndpoints(Guarded):
     "read", "append", "fork", "stop" or "delete"; see `Action`. A message needs "append", and with AG-UI also "read", as
     streams contain the conversation. To edit a message, or to answer it again, also needs "delete", unless it is in a
     fork, and "stop" while an answer is being written. `participant(request)` returns the signed-in user, the author of
-    the messages, whose id becomes the owner (`user_id`) of a new chat. `agent_name`: of the runs. `busy`: what happens
-    to a message while an answer is being written: "queue" answers it afterwards, if that ends within `wait` seconds;
-    "refuse" rejects it with status 409. `origins`: the origins of front ends that are served elsewhere, such as
-    "https://app.example.com". `hosts`: the host names of the application, as for `LiveView`.
+    the messages, whose id becomes the owner (`user_id`) of a new chat and of its forks. `agent_name`: of the runs.
+    `busy`: what happens to a message while an answer is being written: "queue" answers it afterwards, if that ends
+    within `wait` seconds, unless `max_waiting` others wait (status 429); "refuse" rejects it with status 409.
+    `client_tools`: the names of the tools that run in the browser; results of others are rejected. `limits`: see
+    `ChatLimits`. `origins`: the origins of front ends that are served elsewhere, such as "https://app.example.com".
+    `hosts`: the host names of the application, as for `LiveView`.
 
     When the application stops, its streams are cut immediately, so that clients reconnect to another process. Answers
     that it writes have 5 seconds to end; then they are interrupted, and can be asked for again. Pass `lifespan` to the
@@ -97,6 +107,9 @@ class ChatEndpoints(Guarded):
         wait: float = 120.0,
         origins: Iterable[str] = (),
         hosts: Iterable[str] = (),
+        client_tools: Iterable[str] = (),
+        max_waiting: int = 10,
+        limits: ChatLimits | None = None,
     ) -> None:
         check_store(store, "ChatEndpoints", AsyncHistoryStore)
         super().__init__(authorize, participant, origins, hosts)
@@ -104,9 +117,13 @@ class ChatEndpoints(Guarded):
         check_choice(protocol, "protocol", tuple(_PROTOCOLS))
         check_choice(busy, "busy", ("queue", "refuse"))
         check_seconds(wait, "wait", 0)
+        check_integer(max_waiting, "max_waiting", 1)
         self._store, self._answer = store, answer
-        self._protocol = _PROTOCOLS[protocol](store)
-        self._agent_name, self._busy, self._wait = agent_name, busy, wait
+        self._limits = limits or ChatLimits()
+        self._protocol = _PROTOCOLS[protocol](store, self._limits.messages)
+        self._chat = StoredChat(store, check_names(client_tools, "client_tools"), self._limits.messages)
+        self._places = Places(self._limits)
+        self._agent_name, self._busy, self._wait, self._max_waiting = agent_name, busy, wait, max_waiting
         self._tasks: set[asyncio.Task[None]] = set()
         self._feeds: dict[tuple[Any, ...], Feed] = {}
         self._beginning: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -161,58 +178,94 @@ class ChatEndpoints(Guarded):
         raise Refused(404, "not_found", "there is no such path, or it has another method")
 
     async def _send(self, http: Request) -> Response:
-        asked = self._protocol.read(await json_body(http, _MAX_BODY))
-        await self.check(http, asked.conversation_id, "append")
+        body = await read_body(http, self._limits.body, "ChatLimits(body=...): a request needs only the last message")
+        chat, given = await _aside(len(body), self._protocol.begin, body)
+        rights = Rights(self, self._store, http)
+        await rights.ask(chat, "append")
+        asked = await _aside(len(body), self._protocol.read, given)
+        del body, given  # it may be large, and this request may wait for its turn
         if asked.fork is not None:
-            await self.check(http, asked.conversation_id, "fork")
-            await self.check(http, asked.fork, "append")
+            await rights.ask(chat, "fork")
+            await rights.ask(asked.fork, "append")
         elif asked.replaces is not None:
-            await self.check(http, asked.conversation_id, "delete")
+            await rights.ask(chat, "delete")
         if self._protocol.has_snapshots:
-            await self.check(http, asked.fork or asked.conversation_id, "read")
+            await rights.ask(asked.fork or chat, "read")
         self._check_open()
-        kept = None if asked.replaces is None else await self._replaced(asked)
-        if asked.fork is not None:
-            await self._store.fork(asked.conversation_id, asked.fork, through=kept)
-            asked.conversation_id = asked.fork
-        lock = self._beginning.setdefault(asked.conversation_id, asyncio.Lock())
-        async with lock:  # a copy of a request finds the run of the first one
-            return await self._begin(asked, kept, http)
+        user = await self.signed_in(http)
+        with self._places.stream(user) as place:
+            kept = None if asked.replaces is None else await self._chat.replaced(asked)
+            edit = None if kept is None else edited(asked, kept, user)
+            if asked.fork is not None and kept is not None:
+                self._places.check_answer(user)
+                await self._chat.fork(asked, rights, kept, user, asked.fork)
+                asked.conversation_id = asked.fork
+            async with self._lock(asked.conversation_id):  # a copy of a request finds the run of the first one
+                return await self._begin(asked, kept, edit, rights, user, place)
 
-    async def _begin(self, asked: Asked, kept: Message | None, http: Request) -> Response:
-        """Store a request, and begin its answer, unless it is a copy. `kept`: see `_replaced`."""
-        chat = asked.conversation_id
+    async def _begin(
+        self, asked: Asked, kept: Message | None, edit: Message | None, rights: Rights, user: Participant | None,
+        place: Place,
+    ) -> Response:  # fmt: skip
+        """Store a request, and begin its answer, unless it is a copy. `kept`: the message that is answered again, with
+        its new content `edit`, if it has one."""
+        chat, former = asked.conversation_id, None
+        record = await rights.confirm(chat)
         active = await self._store.get_run(chat)
-        if active is not None and active.is_active:
-            if self._busy == "refuse" and (kept is not None or not await self._is_copy(asked, active)):
-                raise Refused(409, "conflict", "an answer is being written; wait for its end, or stop it")
-            if kept is not None:  # the answer that is being written is replaced, too
-                await self.check(http, chat, "stop")
-                await self._store.stop_run(chat)
+        copied = None if kept is not None else await self._copied(asked, active)
+        if not copied:
+            await self._check_room(asked, kept, active, user)
         if kept is not None:
-            await self._following(chat, kept.position)  # an archived message can neither be changed nor shown
-            await self._edit(asked, kept, http)
-            last: Message | None = kept
-            after = kept.position
+            if active is not None and active.is_active:  # the answer that is being written is replaced, too
+                await rights.ask(chat, "stop")
+                await self._store.stop_run(chat)
+            await self._chat.following(chat, kept.position)  # an archived message can neither be changed nor shown
+            if edit is not None:
+                await self._store.update_message(chat, edit)
+            last = kept
         else:
-            last, repeated = await self._keep(asked, http)
-            after = None if last is None else last.position
-            if repeated and last is not None:  # its answer is being written, or was
+            last, is_repeated = await self._chat.keep(asked, rights, user, record)
+            if is_repeated:  # its answer is being written, or was
                 # Another process may have stored it, and be about to begin its run.
                 run_id = await self._awaited(chat, 0.5, lambda run: self._protocol.answered_by(run, last))
                 if run_id is not None:
-                    return self._stream(asked, run_id, after)
+                    return self._stream(asked, run_id, last.position, rights, place)
+                former = _ids_of(await self._store.get_run(chat))
         run = self._store.run(chat, agent_name=self._agent_name, wait=self._wait, cancel=True)
         replaced = None
-        if kept is not None and after is not None:
+        if kept is not None and kept.position is not None:
             newest = await self._store.get(chat, limit=1)
-            replaced = after, newest[-1].position if newest else None
-        work = self._work(run, replaced, None if last is None else last.id)
+            replaced = kept.position, newest[-1].position if newest else None
+        work = self._work(run, replaced, last.id, former)
         task = asyncio.create_task(work, name=f"redis_history-answer-{run.run_id}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._places.answer(user))
         await self._until_known(chat, run.run_id, task)
-        return self._stream(asked, run.run_id, after)
+        return self._stream(asked, run.run_id, last.position, rights, place)
+
+    async def _copied(self, asked: Asked, run: RunInfo | None) -> bool:
+        """Whether a run answers an earlier copy of this request."""
+        if run is None or not (run.is_active or run.waiting):
+            return False
+        last = await self._chat.is_copy_of(asked)
+        return last is not None and self._protocol.answered_by(run, last) is not None
+
+    async def _check_room(
+        self, asked: Asked, kept: Message | None, run: RunInfo | None, user: Participant | None
+    ) -> None:
+        """Raises Refused unless this request may begin an answer, or wait for one."""
+        self._places.check_answer(user)
+        if run is None:
+            return
+        if run.is_active and self._busy == "refuse":
+            raise Refused(409, "conflict", "an answer is being written; wait for its end, or stop it")
+        if len(run.waiting) >= self._max_waiting:
+            detail = f"{len(run.waiting)} messages wait for an answer here already, the limit (max_waiting)"
+            raise Refused(429, "too_many", detail, {"Retry-After": "5"})
+        if not asked.is_named and kept is not None and run.status == "completed":
+            detail = "the last message has its answer; to replace it, name the message in forwardedProps.messageId"
+            raise Refused(409, "conflict", detail)
 
     async def _until_known(self, chat: str, run_id: str, task: asyncio.Task[None]) -> None:
         """Wait until other readers find the run: a client that reloads its page immediately looks for it."""
@@ -232,32 +285,52 @@ class ChatEndpoints(Guarded):
         return found
 
     async def _resume(self, http: Request, chat: str) -> Response:
-        await self.check(http, chat, "read")
-        run = await self._store.get_run(chat)
-        run_id = None
-        # An answer that has failed is sent too, because its stream ends with an error: nobody else tells the client.
-        if run is not None and (run.is_active or run.waiting or run.status in ("interrupted", "failed")):
-            run_id = run.waiting[0].run_id if run.waiting and not run.is_active else run.run_id
-        elif not self._protocol.has_snapshots:
-            return Response(status_code=204)
-        after = await self._protocol.resumed_after(chat)
-        return self._stream(Asked(chat), run_id, after, resumed=True)
+        rights = Rights(self, self._store, http)
+        await rights.ask(chat, "read")
+        self._check_open()
+        with self._places.stream(await self.signed_in(http)) as place:
+            run = await self._store.get_run(chat)
+            run_id = None
+            # A failed answer is sent too, because its stream ends with an error: nobody else tells the client.
+            if run is not None and (run.is_active or run.waiting or run.status in ("interrupted", "failed")):
+                run_id = run.waiting[0].run_id if run.waiting and not run.is_active else run.run_id
+            elif not self._protocol.has_snapshots:
+                return Response(status_code=204)
+            after = await self._protocol.resumed_after(chat)
+            return self._stream(Asked(chat), run_id, after, rights, place, resumed=True)
 
     async def _stop(self, http: Request, chat: str) -> Response:
-        await self.check(http, chat, "stop")
-        await self._store.stop_run(chat)
+        rights = Rights(self, self._store, http)
+        await rights.ask(chat, "stop")
+        async with self._lock(chat):  # a request that is about to begin its run does so first
+            await rights.confirm(chat)
+            run = await self._store.get_run(chat)
+            waiting = [one.run_id for one in run.waiting if one.agent_name == self._agent_name] if run else []
+            if waiting:
+                await self._store.backend.execute(LeaveRun(chat, tuple(waiting)))
+            if not await self._store.stop_run(chat) and not waiting:
+                raise Refused(409, "conflict", "no answer is being written here, and none waits for its turn")
         return Response(status_code=204)
 
     async def _messages(self, http: Request, chat: str) -> Response:
-        await self.check(http, chat, "read")
-        return answer(self._protocol.write(await self._store.get(chat, limit=LISTED)))
+        rights = Rights(self, self._store, http)
+        await rights.ask(chat, "read")
+        found = await self._chat.listed(chat)
+        await rights.confirm(chat)
+        return answer(self._protocol.write(found))
+
+    def _lock(self, chat: str) -> asyncio.Lock:
+        return self._beginning.setdefault(chat, asyncio.Lock())
 
     def _check_open(self) -> None:
         """Raises Refused once the application ends, which a client that reconnects immediately would delay."""
         if self._closed:
             raise Refused(503, "ending", "the application is ending", {"Retry-After": "5"})
 
-    def _stream(self, asked: Asked, run_id: str | None, after: Position | None, *, resumed: bool = False) -> Response:
+    def _stream(
+        self, asked: Asked, run_id: str | None, after: Position | None, rights: Rights, place: Place, *,
+        resumed: bool = False,
+    ) -> Response:  # fmt: skip
         self._check_open()
         key = (asked.conversation_id, run_id, resumed, after, asked.run_id, asked.message_id)
         feed = self._feeds.get(key)
@@ -265,8 +338,11 @@ class ChatEndpoints(Guarded):
             feed = self._feeds[key] = Feed(self._protocol.stream(asked, run_id, after, resumed=resumed))
         feed.readers += 1
         self._signals.watch()
+        reader = Reader(feed, partial(rights.confirm, asked.conversation_id),
+                        partial(rights.ask_again, asked.conversation_id), self._limits.reauthorize)  # fmt: skip
 
         def end() -> None:
+            place.leave()
             feed.readers -= 1
             if feed.readers:
                 return
@@ -276,128 +352,28 @@ class ChatEndpoints(Guarded):
             if not self._feeds:
                 self._signals.unwatch()
 
-        response = EventStream(feed.read(), patience=_PATIENCE, on_end=end, is_cut=lambda: feed.is_cut)
+        response = EventStream(reader.read(), patience=self._limits.patience, on_end=end, is_cut=lambda: reader.is_cut)
         response.headers.update(self._protocol.headers)
+        place.keep()
         return response
-
-    # Storage
-
-    async def _replaced(self, asked: Asked) -> Message | None:
-        """The message of the user that is answered again or edited; None: it is new."""
-        kept = await self._store.get_message(asked.conversation_id, asked.replaces) if asked.replaces else None
-        if kept is None and (asked.fork is not None or not asked.messages):
-            raise Refused(404, "not_found", f"there is no message {str(asked.replaces)[:64]!r} in this conversation")
-        if kept is None:
-            asked.replaces = None
-        elif kept.role != "user":
-            raise bad_input("only the message of a user can be edited or answered again")
-        elif asked.keep:
-            asked.messages = ()
-        return kept
-
-    async def _edit(self, asked: Asked, kept: Message, http: Request) -> None:
-        """Store the new content of a message, if there is any: the last one, which may have another id."""
-        if asked.messages:
-            [*_, changed] = await self._authored(asked, http)
-            await self._store.update_message(asked.conversation_id, with_content(kept, changed))
-
-    async def _keep(self, asked: Asked, http: Request) -> tuple[Message | None, bool]:
-        """Store what the request adds. Returns the message to answer, and whether a former request has stored it."""
-        store, chat = self._store, asked.conversation_id
-        authored = await self._authored(asked, http)
-        stored = await store.get(chat, limit=LISTED) if asked.results or len(authored) > 1 else []
-        # Front ends repeat messages without an answer. The earlier ones stay as they are stored.
-        known = {one.id for one in stored}
-        added = [*new_results(asked.results, stored), *(one for one in authored[:-1] if one.id not in known)]
-        added += authored[-1:]
-        if asked.responses:
-            answered, is_new = await self._respond(asked)
-            if not added:
-                return answered, not is_new
-        if not added:
-            given = _given(asked, stored)
-            return given, given is not None
-        author = added[-1].participant
-        if author is not None:
-            record = await store.get_conversation(chat)
-            if record is None:
-                record = await store.create_conversation(Conversation(chat, user_id=author.id), exist_ok=True)
-            if record.user_id != author.id:  # perhaps somebody else has begun it after the first check
-                await self.check(http, chat, "append")
-        done = await store.append_many(chat, added)
-        return done[-1].message, all(one.duplicate for one in done)
-
-    async def _respond(self, asked: Asked) -> tuple[Message | None, bool]:
-        """Store responses of the user to requests for approval. Returns the message with the last of these requests,
-        and whether a response is new."""
-        is_new = False
-        while True:
-            snapshot = await self._store.snapshot(asked.conversation_id, limit=LISTED)
-            found = ((one, with_responses(one, asked.responses)) for one in snapshot.messages)
-            changed = next((new for one, new in found if new not in (one, None)), None)
-            if changed is None:
-                return _given(asked, snapshot.messages), is_new
-            with suppress(RevisionConflictError):  # somebody else may have responded: read again
-                revision = snapshot.cursor.revision
-                await self._store.update_message(asked.conversation_id, changed, expected_revision=revision)
-                is_new = True
-
-    async def _is_copy(self, asked: Asked, run: RunInfo) -> bool:
-        """Whether a run answers an earlier copy of this request."""
-        if asked.messages:
-            last = await self._store.get_message(asked.conversation_id, asked.messages[-1].id)
-        else:
-            stored = await self._store.get(asked.conversation_id, limit=LISTED)
-            last = None if new_results(asked.results, stored) else _given(asked, stored)
-        return last is not None and self._protocol.answered_by(run, last) is not None
-
-    async def _authored(self, asked: Asked, http: Request) -> list[Message]:
-        """The messages of a request, with their author."""
-        user = await self.signed_in(http) if asked.messages else None
-        return [replace(one, participant=user) if one.role == "user" else one for one in asked.messages]
-
-    async def _remove(self, chat: str, after: Position, through: Position | None) -> None:
-        """Remove the messages between two positions, and answers that were still being written there; messages that
-        users have sent in the meantime stay."""
-
-        def is_replaced(one: Message) -> bool:
-            old = through is not None and one.position is not None and one.position <= through
-            return old or one.role in ("assistant", "tool")
-
-        removed = [one.id for one in await self._following(chat, after) if is_replaced(one)]
-        for start in range(0, len(removed), LISTED):
-            await self._store.delete_messages(chat, removed[start : start + LISTED])
-
-    async def _following(self, chat: str, after: Position | None) -> list[Message]:
-        """The messages after another one. A summary in its place or behind it is expanded first, because it may stand
-        for this message and former ones, too."""
-        assert after is not None  # noqa: S101 -- of a stored message
-        since, tried = after._replace(sequence=after.sequence - 1), set[str]()
-        while True:
-            found = [one async for one in self._store.iter(chat, since=since)]
-            summary = next((one.id for one in found if one.is_summary and one.id not in tried), None)
-            if summary is None:
-                return [one for one in found if one.position is not None and one.position > after]
-            tried.add(summary)
-            with suppress(MessageNotFoundError):  # it is a copy, or was expanded or replaced meanwhile
-                await self._store.expand(chat, summary)
 
     # The answer
 
     async def _work(
-        self, run: AsyncRun, replaced: tuple[Position, Position | None] | None, answered: str | None
+        self, run: AsyncRun, replaced: tuple[Position, Position | None] | None, answered: str, former: set[str] | None
     ) -> None:
         """Call the user's function in its run. Independent of any request. `replaced`: between which positions messages
         are removed first: in the run, because nobody else writes an answer there then. `answered`: the id of the
-        message that it answers."""
+        message that it answers. `former`: of a copied request, the runs that did not answer it: any other did."""
         try:
             async with run:
                 chat = run.conversation_id
-                left: Any = self._store.get_message(chat, answered) if answered else self._store.get(chat, limit=1)
-                if not await left:  # an answer would create the chat again
+                if not await self._store.get_message(chat, answered):  # an answer would create the chat again
                     raise MessageNotFoundError("the message or its chat was removed while it waited")
+                if former is not None and not _ids_of(await self._store.get_run(chat)) <= {*former, run.run_id}:
+                    return
                 if replaced is not None:
-                    await self._remove(chat, *replaced)
+                    await self._chat.remove(chat, *replaced)
                 if is_coroutine_function(self._answer):
                     outcome: Any = self._answer(run)
                 else:  # in a thread of its own: the event loop has few, which `authorize` needs, and waits for them
@@ -415,17 +391,16 @@ class ChatEndpoints(Guarded):
             _logger.exception("an answer in conversation %r failed", run.conversation_id[:80])
 
 
-def _given(asked: Asked, stored: list[Message]) -> Message | None:
-    """The last stored message that has results for the same calls as a request, or responses to the same requests for
-    approval."""
-    calls = {result.tool_use_id for one in asked.results for result in one.tool_results}
+def _ids_of(run: RunInfo | None) -> set[str]:
+    """The ids of the newest run and of those before it."""
+    return set() if run is None else {one.run_id for one in (run, *run.former)}
 
-    def is_given(one: Message) -> bool:
-        return bool(calls.intersection(part.tool_use_id for part in one.tool_results)) or (
-            with_responses(one, asked.responses) == one
-        )
 
-    return next(filter(is_given, reversed(stored)), None)
+async def _aside(size: int, function: Callable[..., T], *arguments: Any) -> T:
+    """Call a function that reads `size` bytes: in a thread if they are many, so that other requests go on."""
+    if size < _LARGE:
+        return function(*arguments)
+    return await asyncio.to_thread(function, *arguments)
 
 
 class _Route(BaseRoute):

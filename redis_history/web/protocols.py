@@ -1,72 +1,25 @@
-"""The messages that chat front ends send and read: the AI SDK and AG-UI."""
+"""The requests and streams of chat front ends: the AI SDK and AG-UI."""
 
 from __future__ import annotations
 
 import abc
-from collections import Counter
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, ClassVar, Literal
 
-from msgspec import Meta, Struct, ValidationError, convert, to_builtins
+from msgspec import Raw, Struct
 
 from redis_history._async.store import AsyncHistoryStore
-from redis_history.formats import from_vercel_ai, to_vercel_ai
-from redis_history.formats.vercel_ai import denial
+from redis_history.formats import to_vercel_ai
 from redis_history.integrations import ai_sdk
-from redis_history.model import Message, Position, tool
-from redis_history.model.pairs import open_calls
+from redis_history.integrations._answers import newest_messages
+from redis_history.model import Message, Position
 from redis_history.model.runs import RunInfo
-from redis_history.web._http import bad_input
-
-T = TypeVar("T")
+from redis_history.web import client_messages as client
+from redis_history.web._http import Refused, bad_input
+from redis_history.web.client_messages import Asked
 
 #: Messages of a conversation that a client gets.
-LISTED: Final = 1000
-
-
-class Asked(Struct):
-    """A request for an answer.
-
-    `messages` are to be stored; `results` too, if their calls wait for one; and `responses` to requests for approval,
-    by the ids of these. `replaces`: the id of the message after which everything is removed, and which `messages`
-    changes, if there are any and it does not `keep` its content. `fork`: the id of a new conversation for this, a fork
-    up to that message; the present one stays as it is. `run_id`: of the protocol. `message_id`: of the message of the
-    client that the answer continues, which has these `calls`.
-    """
-
-    conversation_id: str
-    messages: Sequence[Message] = ()
-    results: Sequence[Message] = ()
-    replaces: str | None = None
-    fork: str | None = None
-    run_id: str | None = None
-    message_id: str | None = None
-    calls: frozenset[str] = frozenset()
-    responses: Mapping[str, dict[str, Any]] = {}
-    keep: bool = False
-
-
-def new_results(results: Sequence[Message], stored: Sequence[Message]) -> list[Message]:
-    """The messages to store for results of front-end tools: the newest for each call that waits for one, without those
-    that an earlier copy of the request has stored. Models may use the id of a call again."""
-    waiting = Counter(call.id for _, calls in open_calls(stored) for call in calls)
-    kept = {one.id: {result.tool_use_id for result in one.tool_results} for one in stored if one.tool_results}
-    found = []
-    for one in reversed(results):
-        known = set[str]().union(*(kept.get(_result_id(one, part.tool_use_id), ()) for part in one.tool_results))
-        new = []
-        for part in reversed(one.tool_results):
-            if waiting[part.tool_use_id] > 0 and part.tool_use_id not in known:
-                waiting[part.tool_use_id] -= 1
-                new.append(part)
-        if new:
-            found.append(tool(*reversed(new), id=_result_id(one, new[-1].tool_use_id)))
-    return found[::-1]
-
-
-def _result_id(message: Message, call_id: str) -> str:
-    """The id of the stored message for results in a message of the client, of which this one comes first."""
-    return f"{message.id}.{call_id}"[:200]
+LISTED = 1000
 
 
 class Protocol(abc.ABC):
@@ -78,8 +31,9 @@ class Protocol(abc.ABC):
     #: Whether a client sends a message again to get another answer after a failed one.
     repeats_failed: ClassVar[bool] = False
 
-    def __init__(self, store: AsyncHistoryStore) -> None:
-        self._store = store
+    def __init__(self, store: AsyncHistoryStore, size: int) -> None:
+        """`size`: the bytes of messages that one request reads at most."""
+        self._store, self._size = store, size
 
     def answered_by(self, run: RunInfo | None, message: Message) -> str | None:
         """The id of the run that answers a stored message, if `run`, the newest, has begun or lists it since."""
@@ -97,8 +51,13 @@ class Protocol(abc.ABC):
         return None
 
     @abc.abstractmethod
-    def read(self, body: Any) -> Asked:
-        """The request in the body of `POST /`. Raises Refused, InvalidMessageError."""
+    def begin(self, body: bytearray) -> tuple[str, Any]:
+        """The id of the chat in the body of `POST /`, and what `read` needs. Builds nothing else of the body: nobody
+        has been asked yet whether its sender may say anything. Raises Refused."""
+
+    @abc.abstractmethod
+    def read(self, given: Any) -> Asked:
+        """The request. Raises Refused, InvalidInputError."""
 
     @abc.abstractmethod
     def write(self, messages: list[Message]) -> Any:
@@ -119,28 +78,12 @@ class _Options(Struct, rename="camel"):
     fork: str | None = None
 
 
-class _Response(Struct, omit_defaults=True):
-    """The response of a user to a request for approval of a call."""
-
-    id: str
-    approved: bool
-    reason: str | None = None
-
-
 class _UiRequest(_Options, rename="camel", kw_only=True):
     """The body of a request of the AI SDK. Other fields are the application's own."""
 
     id: str
-    messages: Annotated[list[dict[str, Any]], Meta(min_length=1)]
+    messages: Raw
     trigger: Literal["submit-message", "regenerate-message"] = "submit-message"
-
-
-def _converted(given: Any, kind: type[T]) -> T:
-    """An object of the client. Raises Refused."""
-    try:
-        return convert(given, kind)
-    except ValidationError as error:
-        raise bad_input(f"the body of the request is wrong: {error}") from error
 
 
 class AiSdk(Protocol):
@@ -150,36 +93,54 @@ class AiSdk(Protocol):
         name: value for name, value in ai_sdk.HEADERS.items() if name != "content-type"
     }
 
-    def read(self, body: Any) -> Asked:
-        given = _converted(body, _UiRequest)
-        last = given.messages[-1]
+    def begin(self, body: bytearray) -> tuple[str, Any]:
+        given = client.decoded(body, _UiRequest)
+        return given.id, given
+
+    def read(self, given: _UiRequest) -> Asked:
+        found = client.listed(given.messages, client.UiHead, "messages must be UI messages")
+        last, raw = found[-1]
         if given.trigger == "regenerate-message":
-            # The requests before may all have been refused: then the message is new.
-            new = from_vercel_ai([last]) if last.get("role") == "user" and given.fork is None else ()
-            return Asked(given.id, new, replaces=str(last.get("id", "")), fork=given.fork, keep=True)
+            asked = Asked(given.id, replaces=last.id, fork=given.fork, keep=True)
+            if last.role == "user" and given.fork is None:
+                # The requests before may all have been refused: then the message is new.
+                try:
+                    asked.messages = [client.ui_user_message(raw)]
+                except Refused as error:
+                    asked.refusal = error
+            return asked
         # Results and responses may be those of an earlier message, which has this id.
-        named = (one for one in given.messages if one.get("id") == given.message_id and one.get("role") == "assistant")
-        last = next(named, last)
-        found = from_vercel_ai([last])
-        if last.get("role") == "user":
-            return Asked(given.id, found, replaces=given.message_id, fork=given.fork)
-        # A response says what becomes of its call.
-        results = from_vercel_ai([{**last, "parts": [part for part in last["parts"] if denial(part) is None]}])
-        responded = [part.get("approval") for part in last["parts"] if part.get("state") == "approval-responded"]
+        named = (one for one in reversed(found) if one[0].id == given.message_id and one[0].role == "assistant")
+        last, raw = next(named, (last, raw))
+        if last.role == "user":
+            return Asked(given.id, [client.ui_user_message(raw)], replaces=given.message_id, fork=given.fork)
+        answers = client.ui_answers(raw) if last.role == "assistant" else None
+        if answers is None or not (answers.results or answers.responses):
+            raise bad_input(
+                "the last message must be the user's, or have results of tools in the browser or responses to requests "
+                f"for approval; it has the role {last.role!r} and none of these"
+            )
         return Asked(
             given.id,
-            results=[one for one in results if one.tool_results],
-            responses={one.id: to_builtins(one) for one in (_converted(given, _Response) for given in responded)},
-            message_id=last["id"],
-            calls=frozenset(call.id for one in found for call in one.tool_uses),
+            results=answers.results,
+            responses=answers.responses,
+            message_id=answers.message_id,
+            calls=answers.calls,
         )
 
     async def resumed_after(self, chat: str) -> Position | None:
         """The stream replaces one UI message of the client: that which is being written, or else the last one. An
         earlier one may be of the same run, if the user has sent a message in the meantime."""
-        stored = await self._store.get(chat, limit=LISTED)
-        written = next((at for at, one in enumerate(stored) if one.status == "streaming"), len(stored) - 1)
-        shown = self.write(stored[: written + 1])
+
+        def shown_of(stored: list[Message]) -> Any:
+            written = next((at for at, one in enumerate(stored) if one.status == "streaming"), len(stored) - 1)
+            return self.write(stored[: written + 1])
+
+        def is_enough(stored: list[Message]) -> bool:
+            return len(shown_of(stored)) > 1  # the last one is whole
+
+        stored, _ = await newest_messages(self._store, chat, is_enough, most=LISTED, size=self._size)
+        shown = shown_of(stored)
         if not shown:
             return Position(0, 0)
         if shown[-1]["role"] != "assistant":
@@ -201,6 +162,16 @@ class AiSdk(Protocol):
         yield ai_sdk.DONE
 
 
+class _AgRequest(Struct, rename="camel"):
+    """A `RunAgentInput`. Tools, context and state are for agents in other places."""
+
+    thread_id: str
+    run_id: str
+    messages: Raw
+    forwarded_props: Raw = Raw()
+    resume: Raw = Raw()
+
+
 class AgUi(Protocol):
     """The request of `HttpAgent`: a `RunAgentInput` with all messages of the client."""
 
@@ -208,27 +179,30 @@ class AgUi(Protocol):
     has_snapshots = True
     repeats_failed = True
 
-    def __init__(self, store: AsyncHistoryStore) -> None:
-        super().__init__(store)
+    def __init__(self, store: AsyncHistoryStore, size: int) -> None:
+        super().__init__(store, size)
         from redis_history.integrations import ag_ui  # needs an extra
 
         self._form = ag_ui
 
-    def read(self, body: Any) -> Asked:
-        try:
-            given = self._form.RunAgentInput.model_validate(body)
-        except ValueError as error:
-            raise bad_input(f"the body must be a RunAgentInput: {str(error)[:500]}") from error
-        wanted = _converted(given.forwarded_props if isinstance(given.forwarded_props, dict) else {}, _Options)
-        found = self._form.from_ag_ui(given)
-        users = [one for one in found if one.role == "user"]
-        results = [one for one in found if one.role == "tool"]
-        if not found:  # the client asks again
-            last = wanted.message_id or next((one.id for one in reversed(given.messages) if one.role == "user"), None)
-            if last is None:
-                raise bad_input("messages must have a message of the user")
-            return Asked(given.thread_id, replaces=last, fork=wanted.fork, run_id=given.run_id)
-        return Asked(given.thread_id, users, results, wanted.message_id, wanted.fork, given.run_id)
+    def begin(self, body: bytearray) -> tuple[str, Any]:
+        given = client.decoded(body, _AgRequest)
+        return given.thread_id, given
+
+    def read(self, given: _AgRequest) -> Asked:
+        if bytes(given.resume) not in (b"", b"null", b"[]"):
+            raise bad_input("resume is not supported here: a run asks with a call of a tool in client_tools instead")
+        props = given.forwarded_props
+        wanted = client.decoded(props, _Options) if bytes(props).startswith(b"{") else _Options()
+        found = client.listed(given.messages, client.AgHead, "messages must be those of a RunAgentInput")
+        users, results = client.ag_added(found)
+        if users or results:
+            return Asked(given.thread_id, users, results, wanted.message_id, wanted.fork, given.run_id)
+        last = wanted.message_id or client.ag_last_user(found)  # the client asks again
+        if last is None:
+            raise bad_input("messages must have a message of the user")
+        is_named = wanted.message_id is not None
+        return Asked(given.thread_id, replaces=last, fork=wanted.fork, run_id=given.run_id, is_named=is_named)
 
     def write(self, messages: list[Message]) -> Any:
         return [one.model_dump(mode="json", by_alias=True, exclude_none=True) for one in self._form.to_ag_ui(messages)]
@@ -239,6 +213,7 @@ class AgUi(Protocol):
         replaces = asked.replaces is not None
         snapshot = resumed or replaces  # the client may have what is replaced
         chat = asked.conversation_id
-        async for events in self._form.events_of(self._store, chat, run_id, after, asked.run_id, snapshot, replaces):
+        begun = chat, run_id, after, asked.run_id, snapshot, replaces
+        async for events in self._form.events_of(self._store, *begun, size=self._size):
             encoded = (event.model_dump_json(by_alias=True, exclude_none=True).encode() for event in events)
             yield b"".join(b"data: " + event + b"\n\n" for event in encoded)

@@ -112,8 +112,11 @@ class Gate:
 
     async def begin(self, client: httpx.AsyncClient, body: dict[str, Any]) -> asyncio.Task[list[dict[str, Any]]]:
         """Ask for this answer, until it begins."""
-        asking = asyncio.create_task(ask(client, body))
-        await self.begun.wait()
+        asking, begun = asyncio.create_task(ask(client, body)), asyncio.create_task(self.begun.wait())
+        await asyncio.wait([asking, begun], return_when=asyncio.FIRST_COMPLETED)
+        if not begun.done():
+            begun.cancel()
+            await asking  # raises
         return asking
 
     async def __call__(self, run: Any) -> None:

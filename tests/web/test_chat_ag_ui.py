@@ -120,7 +120,7 @@ async def test_a_client_of_ag_ui_that_connects_gets_what_it_has_missed(serve: An
 
 
 async def test_a_tool_of_the_front_end_may_use_an_id_again(serve: Any, store: AsyncHistoryStore) -> None:
-    client = await serve(asker(store), protocol="ag-ui")
+    client = await serve(asker(store), client_tools=["ask"], protocol="ag-ui")
     await ask(client, run_input(said("u1", "two choices")))
     await ask(client, run_input(chosen("t1", "red")))
     await ask(client, run_input(chosen("t2", "blue")))
@@ -156,7 +156,7 @@ async def test_messages_without_an_answer_do_not_block_a_chat(serve: Any, store:
 
 
 async def test_a_result_and_a_message_at_once(serve: Any, store: AsyncHistoryStore) -> None:
-    client = await serve(asker(store), protocol="ag-ui")
+    client = await serve(asker(store), client_tools=["ask"], protocol="ag-ui")
     await ask(client, run_input(said("u1", "one choice")))
     await ask(client, run_input(chosen("t1", "red"), said("u2", "one choice")))
     assert [one.role for one in await store.get(CHAT)] == ["user", "assistant", "tool", "user", "assistant"]
@@ -164,7 +164,9 @@ async def test_a_result_and_a_message_at_once(serve: Any, store: AsyncHistorySto
 
 async def test_a_stream_that_has_the_messages_needs_the_right_to_read(serve: Any, store: AsyncHistoryStore) -> None:
     await store.append_many(CHAT, [user("A secret."), user("Hello", id="u1")])
-    client = await serve(asker(store), protocol="ag-ui", authorize=lambda request, chat, action: action != "read")
+    client = await serve(
+        asker(store), client_tools=["ask"], protocol="ag-ui", authorize=lambda request, chat, action: action != "read"
+    )
     for more in ({}, {"messageId": "u1"}, {"messageId": "u1", "fork": "f"}):
         assert (await client.post("", json=run_input(said("u1", "Hello"), **more))).status_code == 403
     assert await store.get_conversation("f") is None

@@ -206,7 +206,7 @@ async def test_a_stream_ends_if_its_conversation_expires(serve: Any, server: Rea
 
 
 async def test_an_answer_to_results_continues_the_message_of_the_client(serve: Any, store: AsyncHistoryStore) -> None:
-    client = await serve(asker(store))
+    client = await serve(asker(store), client_tools=["ask"])
     began = await ask(client, asked("one choice"))
     message = await chosen(client, "red")
     assert message["id"] == began[0]["messageId"]
@@ -216,7 +216,7 @@ async def test_an_answer_to_results_continues_the_message_of_the_client(serve: A
 
 async def test_results_for_an_earlier_message_are_stored_and_answered(serve: Any, store: AsyncHistoryStore) -> None:
     """`useChat` names the message that has them: the user has said something else in the meantime."""
-    client = await serve(asker(store))
+    client = await serve(asker(store), client_tools=["ask"])
     await ask(client, asked("one choice"))
     message = await chosen(client, "red")
     await store.append_many(CHAT, [user("one choice", id="u2"), assistant("Take it.")])
@@ -250,7 +250,7 @@ async def test_a_client_that_reconnects_shows_nothing_twice(serve: Any, store: A
     async def is_stored() -> bool:
         return any(one.text == "first " for one in await store.get(CHAT))
 
-    client = await serve(answer)
+    client = await serve(answer, client_tools=["ask"])
     asking = [asyncio.create_task(ask(client, asked("Hello")))]
     if case == "results":
         await asking[0]

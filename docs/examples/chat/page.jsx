@@ -19,7 +19,13 @@ function Chat({ stored }) {
     messages: stored,
     resume: true, // an answer that is being written goes on here
     onError: (error) => isLost(error) && setTimeout(reconnect, 1000),
-    transport: new DefaultChatTransport({ api }),
+    transport: new DefaultChatTransport({
+      api,
+      // The server has the others: a long chat with images would soon be too large to send.
+      prepareSendMessagesRequest: ({ id, messages, trigger, messageId, body }) => ({
+        body: { ...body, id, trigger, messageId, messages: messages.slice(-1) },
+      }),
+    }),
   });
   const busy = status === "submitted" || status === "streaming";
   const stop = () => fetch(`${api}/${encodeURIComponent(id)}/stop`, { method: "POST" });
@@ -37,8 +43,8 @@ function Chat({ stored }) {
   // Answers the last question again in a fork: this chat stays as it is.
   async function branch() {
     const fork = crypto.randomUUID();
-    const asked = messages.slice(0, messages.findLastIndex((message) => message.role === "user") + 1);
-    const body = JSON.stringify({ id, messages: asked, trigger: "regenerate-message", fork });
+    const asked = messages.findLast((message) => message.role === "user");
+    const body = JSON.stringify({ id, messages: [asked], trigger: "regenerate-message", fork });
     await fetch(api, { method: "POST", headers: { "Content-Type": "application/json" }, body });
     location.hash = fork;
   }

@@ -1,0 +1,108 @@
+"""How much the visitors of a chat may have open in a process."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from msgspec import Struct
+
+from redis_history._validation import check_integer, check_seconds
+from redis_history.integrations._answers import SIZE
+from redis_history.model import Participant
+from redis_history.web._http import Refused
+
+
+class ChatLimits(Struct, frozen=True, kw_only=True):
+    """Limits of `ChatEndpoints`. Sizes are in bytes, times in seconds; numbers count for one process.
+
+    `body`: a request (else status 413). `messages`: what a response has of the stored messages, and what a request
+    reads of them; the newest ones that fit. `streams`: open streams (503), `streams_per_user`: of one signed-in user
+    (429). `answers`: that are being written or wait for their turn (503), `answers_per_user`: for one signed-in user
+    (429). `reauthorize`: the interval in which a stream asks `authorize` again. `patience`: ends a stream whose client
+    accepts no data for this time.
+    """
+
+    body: int = 16_000_000
+    messages: int = SIZE
+    streams: int = 10_000
+    streams_per_user: int = 50
+    answers: int = 1000
+    answers_per_user: int = 20
+    reauthorize: float = 30.0
+    patience: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name in ("body", "messages", "streams", "streams_per_user", "answers", "answers_per_user"):
+            check_integer(getattr(self, name), name, 1)
+        for name in ("reauthorize", "patience"):
+            check_seconds(getattr(self, name), name, 0, above=True)
+
+
+class Place:
+    """The place of one stream. It is free again at the end of the request, unless a response keeps it until it
+    leaves."""
+
+    def __init__(self, leave: Callable[[], None]) -> None:
+        self._leave: Callable[[], None] | None = leave
+        self.is_kept = False
+
+    def keep(self) -> None:
+        self.is_kept = True
+
+    def leave(self) -> None:
+        if self._leave is not None:
+            self._leave()
+            self._leave = None
+
+
+class Places:
+    """Counts open streams and answers. Visitors who are not signed in count for the process alone."""
+
+    def __init__(self, limits: ChatLimits) -> None:
+        self._limits = limits
+        self._streams: Counter[str | None] = Counter()  # by user
+        self._answers: Counter[str | None] = Counter()
+
+    @contextmanager
+    def stream(self, user: Participant | None) -> Iterator[Place]:
+        """A place for a stream of a request. Raises Refused."""
+        name = _name_of(user)
+        _check(self._streams, name, "streams", self._limits.streams, self._limits.streams_per_user)
+        self._streams[name] += 1
+        place = Place(lambda: _drop(self._streams, name))
+        try:
+            yield place
+        finally:
+            if not place.is_kept:
+                place.leave()
+
+    def check_answer(self, user: Participant | None) -> None:
+        """Raises Refused if no further answer may begin."""
+        _check(self._answers, _name_of(user), "answers", self._limits.answers, self._limits.answers_per_user)
+
+    def answer(self, user: Participant | None) -> Callable[[object], None]:
+        """Counts an answer. Returns what is to be called at its end."""
+        name = _name_of(user)
+        self._answers[name] += 1
+        return lambda _: _drop(self._answers, name)
+
+
+def _name_of(user: Participant | None) -> str | None:
+    return None if user is None else f"{user.kind}/{user.id}"
+
+
+def _drop(counts: Counter[str | None], name: str | None) -> None:
+    counts[name] -= 1
+    if not counts[name]:
+        del counts[name]
+
+
+def _check(counts: Counter[str | None], name: str | None, kind: str, most: int, most_per_user: int) -> None:
+    if counts.total() >= most:
+        detail = f"this process has {most:,} {kind}, the limit of ChatLimits({kind}=...)"
+        raise Refused(503, "too_many", detail, {"Retry-After": "5"})
+    if name is not None and counts[name] >= most_per_user:
+        detail = f"this user has {most_per_user:,} {kind} here, the limit of ChatLimits({kind}_per_user=...)"
+        raise Refused(429, "too_many", detail, {"Retry-After": "5"})

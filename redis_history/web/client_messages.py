@@ -1,0 +1,360 @@
+"""What a client may say: all that the front end of a visitor can cause to be stored, for both protocols.
+
+A client may send messages of role user (texts, files and data), results of tools that run in the browser, and responses
+to requests for approval. Ids, roles, authors, times and metadata of messages are the server's. A front end also sends
+its copy of older messages, which nobody reads beyond what names them.
+
+Nothing here reads the store. Whether a call or a request for approval is open is the business of `stored_chat`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
+
+import msgspec
+import orjson
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from redis_history import model
+from redis_history.formats import from_vercel_ai
+from redis_history.model._caps import MAX_DEPTH, MAX_ITEMS
+from redis_history.model.ids import check_message_id
+from redis_history.web._http import Refused, bad_input
+
+T = TypeVar("T")
+
+#: Messages of a request, and those at its end that a client of AG-UI may add.
+_MOST: Final = 10_000
+_MOST_ADDED: Final = 1000
+#: Characters of an error, which may quote what was sent.
+_SHOWN: Final = 300
+#: A string, or a character between values. Commas count values, because each but the first of a container follows one.
+_TOKEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[][{},]', re.DOTALL)
+
+
+class Result(NamedTuple):
+    """The result of a call in the browser. `id` is that of the message to store: the same for each copy of a request,
+    and made here, so that a client chooses no id."""
+
+    id: str
+    part: model.ToolResultPart
+
+
+class Asked(Struct):
+    """A request for an answer.
+
+    `messages` are those of the user; `results` those of tools in the browser; `responses` those to requests for
+    approval, by the ids of these. `replaces`: the id of the message after which everything is removed, and which
+    `messages` changes, if there are any and it does not `keep` its content. `fork`: the id of a new conversation for
+    this, a fork up to that message; the present one stays as it is. `run_id`: of the protocol. `message_id`: of the
+    message of the client that the answer continues, which has these `calls`. `is_named`: whether the client says which
+    message it wants to be answered again. `refusal`: why a message cannot be stored that perhaps need not be.
+    """
+
+    conversation_id: str
+    messages: Sequence[model.Message] = ()
+    results: Sequence[Result] = ()
+    replaces: str | None = None
+    fork: str | None = None
+    run_id: str | None = None
+    message_id: str | None = None
+    calls: frozenset[str] = frozenset()
+    responses: Mapping[str, dict[str, Any]] = {}
+    keep: bool = False
+    is_named: bool = True
+    refusal: Refused | None = None
+
+
+# Reading without building what nobody needs
+
+
+def decoded(data: Any, kind: type[T], what: str = "the body of the request is wrong") -> T:
+    """A value of this type in JSON; whatever the type does not name is skipped. Raises Refused."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise bad_input(f"{what}: {str(error)[:_SHOWN]}") from error
+    except RecursionError as error:
+        raise bad_input(f"{what}: it is nested too deep") from error
+
+
+def listed(messages: Raw, kind: type[T], what: str) -> list[tuple[T, Raw]]:
+    """The messages of a request, each with its head. Raises Refused."""
+    heads = decoded(messages, list[kind], what)  # type: ignore[valid-type]
+    if not 1 <= len(heads) <= _MOST:
+        raise bad_input(
+            f"messages must have 1 to {_MOST:,} messages, not {len(heads):,}; send only the last one, which is enough"
+        )
+    return list(zip(heads, decoded(messages, list[Raw], what), strict=True))
+
+
+def check_sizes(messages: Iterable[Raw]) -> None:
+    """Raises Refused if messages have more values or levels than one may have. This is counted before any of them is
+    built: each byte of JSON may become an object of a hundred bytes."""
+    values = 0
+    for raw in messages:
+        data = bytes(raw)
+        opened = data.count(b"{") + data.count(b"[")
+        if values + opened + data.count(b",") < MAX_ITEMS and opened < MAX_DEPTH:
+            values += opened + data.count(b",") + 1
+            continue
+        depth = 0
+        for token in _TOKEN.finditer(data):
+            byte = data[token.start()]
+            if byte in b"]}":
+                depth -= 1
+            elif byte in b"[{,":
+                values += 1
+                depth += byte != b","[0]
+                if depth > MAX_DEPTH:
+                    raise Refused(413, "too_large", f"a message is nested deeper than {MAX_DEPTH} levels")
+                if values > MAX_ITEMS:
+                    raise Refused(413, "too_large", f"the new messages have more than {MAX_ITEMS:,} values")
+
+
+def _result_id(*names: str) -> str:
+    """The id of the stored message of a result, which these names of the client identify."""
+    digest = blake2b(orjson.dumps(names, option=orjson.OPT_PASSTHROUGH_SUBCLASS), digest_size=16)
+    return f"result-{digest.hexdigest()}"
+
+
+def _checked_id(message_id: str) -> str:
+    return check_message_id(message_id, "the id of a message")
+
+
+# AI SDK
+
+
+class UiHead(Struct, gc=False):
+    """What names a UI message."""
+
+    role: Literal["user", "assistant", "system"]
+    id: str
+
+
+class _UiText(Struct, forbid_unknown_fields=True):
+    type: str
+    text: str
+    state: Literal["streaming", "done"] | UnsetType = UNSET
+
+
+class _UiFile(Struct, forbid_unknown_fields=True, rename="camel"):
+    type: str
+    media_type: str
+    url: str
+    filename: str | None = None
+
+
+class _UiData(Struct, forbid_unknown_fields=True):
+    type: str
+    data: Any
+    id: str | UnsetType = UNSET
+
+
+class _UiUserMessage(Struct, forbid_unknown_fields=True):
+    """A UI message of role user. `metadata` is the visitor's, for the front end: nothing here acts on it."""
+
+    id: str
+    role: Literal["user"]
+    parts: Annotated[list[dict[str, Any]], Meta(min_length=1)]
+    metadata: Any = UNSET
+
+
+class _UiAnswers(Struct):
+    """A UI message of role assistant, of which only results and responses are read."""
+
+    id: str
+    parts: list[dict[str, Any]]
+
+
+class _UiCall(Struct, rename="camel"):
+    tool_call_id: str
+    state: str | None = None
+    output: Any = None
+    error_text: str = ""
+    approval: Any = None
+
+
+class _Response(Struct, omit_defaults=True):
+    """The response of a user to a request for approval of a call."""
+
+    id: str
+    approved: bool
+    reason: Annotated[str, Meta(max_length=10_000)] | None = None
+
+
+_UI_PARTS: Final[dict[str, type[Struct]]] = {"text": _UiText, "file": _UiFile}
+
+
+def ui_user_message(raw: Raw) -> model.Message:
+    """The message of the user in a UI message. Raises Refused, InvalidInputError."""
+    check_sizes([raw])
+    given = decoded(raw, _UiUserMessage, "a message of the user is wrong")
+    for number, part in enumerate(given.parts):
+        kind = part.get("type")
+        known = _UiData if str(kind).startswith("data-") else _UI_PARTS.get(str(kind))
+        if known is None:
+            raise bad_input(
+                f"parts[{number}] of a message of the user has the type {str(kind)[:60]!r}; a user may send parts of "
+                "the types text, file and data-NAME"
+            )
+        _converted(part, known, f"parts[{number}] of a message of the user is wrong")
+    named = {"id": _checked_id(given.id), "role": "user"}
+    rest = {} if given.metadata is UNSET else {"metadata": given.metadata}
+    [message] = from_vercel_ai([{**named, **rest, "parts": given.parts}])
+    return message
+
+
+class UiAnswers(NamedTuple):
+    """What a UI message of the assistant has from the user: results of calls in the browser, and responses to requests
+    for approval. `calls`: the ids of all its calls."""
+
+    message_id: str
+    results: list[Result]
+    responses: dict[str, dict[str, Any]]
+    calls: frozenset[str]
+
+
+def ui_answers(raw: Raw) -> UiAnswers:
+    """Raises Refused."""
+    check_sizes([raw])
+    what = "the last message is wrong"
+    given = decoded(raw, _UiAnswers, what)
+    results: list[Result] = []
+    responses: dict[str, dict[str, Any]] = {}
+    seen: Counter[str] = Counter()
+    for part in given.parts:
+        kind = str(part.get("type"))
+        if kind != "dynamic-tool" and not kind.startswith("tool-"):
+            continue
+        call = _converted(part, _UiCall, what)
+        seen[call.tool_call_id] += 1  # models use the id of a call again
+        if call.state == "approval-responded":
+            response = _converted(call.approval, _Response, what)
+            responses[response.id] = msgspec.to_builtins(response)
+        elif call.state in ("output-available", "output-error"):
+            names = given.id, call.tool_call_id, str(seen[call.tool_call_id])
+            results.append(Result(_result_id(*names), _ui_result(call)))
+    return UiAnswers(given.id, results, responses, frozenset(seen))
+
+
+def _ui_result(call: _UiCall) -> model.ToolResultPart:
+    """The result in a part, as the format stores it."""
+    block = {"type": "dynamic-tool", "toolName": "", "toolCallId": call.tool_call_id, "state": call.state}
+    block |= {"input": None, "output": call.output, "errorText": call.error_text}
+    *_, results = from_vercel_ai([{"id": "result", "role": "assistant", "parts": [block]}])
+    return results.tool_results[0]
+
+
+def _converted(given: Any, kind: type[T], what: str) -> T:
+    """A value of this type. Raises Refused."""
+    try:
+        return msgspec.convert(given, kind)
+    except msgspec.ValidationError as error:
+        raise bad_input(f"{what}: {str(error)[:_SHOWN]}") from error
+
+
+# AG-UI
+
+
+class AgHead(Struct, gc=False):
+    """What names a message of AG-UI."""
+
+    role: Literal["developer", "system", "assistant", "user", "tool", "activity", "reasoning"]
+
+
+class _AgData(Struct, tag_field="type", tag="data", rename="camel"):
+    value: str
+    mime_type: str | None = None
+
+    @property
+    def reference(self) -> str:
+        return f"data:{self.mime_type or _BYTES};base64,{self.value}"
+
+
+class _AgUrl(Struct, tag_field="type", tag="url", rename="camel"):
+    value: str
+    mime_type: str | None = None
+
+    @property
+    def reference(self) -> str:
+        return self.value
+
+
+class _AgText(Struct, tag_field="type", tag="text"):
+    text: str
+
+
+class _AgImage(Struct, tag_field="type", tag="image"):
+    source: _AgData | _AgUrl
+
+
+class _AgAudio(_AgImage, tag_field="type", tag="audio"):
+    pass
+
+
+class _AgVideo(_AgImage, tag_field="type", tag="video"):
+    pass
+
+
+class _AgDocument(_AgImage, tag_field="type", tag="document"):
+    pass
+
+
+class _AgUserMessage(Struct):
+    id: str
+    content: str | list[_AgText | _AgImage | _AgAudio | _AgVideo | _AgDocument]
+
+
+class _AgToolMessage(Struct, rename="camel"):
+    id: str
+    tool_call_id: str
+    content: str | list[dict[str, Any]]
+    error: str | None = None
+
+
+class _Id(Struct):
+    id: str
+
+
+_BYTES: Final = "application/octet-stream"
+
+
+def ag_added(found: Sequence[tuple[AgHead, Raw]]) -> tuple[list[model.Message], list[Result]]:
+    """The messages at the end of an input that its client has added: those of the user, and results of tools. Raises
+    Refused, InvalidInputError."""
+    start = next((at for at in range(len(found), 0, -1) if found[at - 1][0].role not in ("user", "tool")), 0)
+    added = found[start:]
+    if len(added) > _MOST_ADDED:
+        raise Refused(413, "too_large", f"at most {_MOST_ADDED:,} messages can be added, not {len(added):,}")
+    check_sizes(raw for _, raw in added)
+    users, results = [], []
+    for head, raw in added:
+        if head.role == "user":
+            message = decoded(raw, _AgUserMessage, "a message of the user is wrong")
+            users.append(model.user(*_ag_content(message.content), id=_checked_id(message.id)))
+        else:
+            given = decoded(raw, _AgToolMessage, "a message of a tool is wrong")
+            content = given.content if isinstance(given.content, str) else orjson.dumps(given.content).decode()
+            part = model.tool_result(given.tool_call_id, given.error or content, is_error=given.error is not None)
+            results.append(Result(_result_id(given.id, given.tool_call_id), part))
+    return users, results
+
+
+def ag_last_user(found: Sequence[tuple[AgHead, Raw]]) -> str | None:
+    """The id of the last message of the user."""
+    raw = next((raw for head, raw in reversed(found) if head.role == "user"), None)
+    return None if raw is None else decoded(raw, _Id, "a message of the user is wrong").id
+
+
+def _ag_content(content: Any) -> Iterator[model.Part]:
+    for item in [_AgText(content)] if isinstance(content, str) else content:
+        if isinstance(item, _AgText):
+            yield model.TextPart(text=item.text)
+        else:
+            source = item.source
+            yield model.AttachmentPart(reference=source.reference, mime_type=source.mime_type or _BYTES)

@@ -1,0 +1,276 @@
+"""What the requests of a chat read and change in its conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from typing import Any
+
+from msgspec.structs import replace
+from starlette.requests import Request
+
+from redis_history._async.store import AsyncHistoryStore
+from redis_history.errors import ConversationExistsError, MessageNotFoundError, RevisionConflictError
+from redis_history.formats.vercel_ai import approval_of, with_responses
+from redis_history.integrations._answers import newest_messages
+from redis_history.model import Conversation, Message, Participant, Position, ToolUsePart, tool
+from redis_history.model.ids import new_token
+from redis_history.model.pairs import open_calls
+from redis_history.operations import Append, FindMessage, ReadTogether
+from redis_history.web._http import Refused, bad_input
+from redis_history.web.access import Action, Guarded
+from redis_history.web.client_messages import Asked
+from redis_history.web.protocols import LISTED
+
+#: Which life of a conversation there is, and whose it is; None: there is none.
+Identity = tuple[Any, ...] | None
+
+
+class Rights:
+    """The rights that a request has asked for, and the chats that it asked for them.
+
+    `authorize` usually allows a chat that does not exist. Another user may create it before this request does anything,
+    so rights count for the conversation that there was when they were asked: for another one, they are asked again.
+    """
+
+    def __init__(self, guarded: Guarded, store: AsyncHistoryStore, http: Request) -> None:
+        self._guarded, self._store, self._http = guarded, store, http
+        self._known: dict[str, Identity] = {}
+        self._asked: dict[str, list[Action]] = {}
+
+    async def ask(self, chat: str, action: Action) -> None:
+        """Raises Refused."""
+        if chat not in self._known:
+            self._known[chat] = _identity(await self._store.get_conversation(chat))
+        await self._guarded.check(self._http, chat, action)
+        self._asked.setdefault(chat, []).append(action)
+
+    async def confirm(self, chat: str) -> Conversation | None:
+        """Ask again if the chat is not the one for which the rights were asked. Returns its record. Raises Refused."""
+        while True:
+            record = await self._store.get_conversation(chat)
+            if (now := _identity(record)) == self._known[chat]:
+                return record
+            self._known[chat] = now
+            await self.ask_again(chat)
+
+    async def ask_again(self, chat: str) -> None:
+        """Raises Refused."""
+        for action in self._asked[chat]:
+            await self._guarded.check(self._http, chat, action)
+
+    def made(self, record: Conversation) -> None:
+        """This request has created the conversation."""
+        self._known[record.conversation_id] = _identity(record)
+
+
+def _identity(record: Conversation | None) -> Identity:
+    return None if record is None else (record.created_at, record.user_id)
+
+
+class StoredChat:
+    """The conversations of a chat application. `client_tools`: the names of the tools that run in the browser. `size`:
+    the bytes of messages that a request reads at most."""
+
+    def __init__(self, store: AsyncHistoryStore, client_tools: Collection[str], size: int) -> None:
+        self._store, self._client_tools, self._size = store, frozenset(client_tools), size
+
+    async def listed(self, chat: str) -> list[Message]:
+        """The newest messages for a client. If there may be more, they begin with one of the user, because half an
+        answer has another id there than the whole."""
+        found, is_cut = await newest_messages(self._store, chat, most=LISTED, size=self._size)
+        first = next((at for at, one in enumerate(found) if one.role == "user"), 0) if is_cut else 0
+        return found[first:]
+
+    async def fork(self, asked: Asked, rights: Rights, kept: Message, user: Participant | None, fork: str) -> None:
+        """Make the fork of a request, which is the user's."""
+        await rights.confirm(asked.conversation_id)
+        record = await self._store.fork(asked.conversation_id, fork, through=kept)
+        if user is not None and record.user_id != user.id:
+            record = await self._store.update_conversation(fork, user_id=user.id)
+        rights.made(record)
+
+    async def replaced(self, asked: Asked) -> Message | None:
+        """The message of the user that is answered again or edited; None: it is new."""
+        kept = await self._store.get_message(asked.conversation_id, asked.replaces) if asked.replaces else None
+        if kept is None and asked.refusal is not None:
+            raise asked.refusal
+        if kept is None and (asked.fork is not None or not asked.messages):
+            raise Refused(404, "not_found", f"there is no message {str(asked.replaces)[:64]!r} in this conversation")
+        if kept is None:
+            asked.replaces = None
+        elif kept.role != "user":
+            raise bad_input("only the message of a user can be edited or answered again")
+        elif asked.keep:
+            asked.messages = ()
+        return kept
+
+    async def keep(
+        self, asked: Asked, rights: Rights, user: Participant | None, record: Conversation | None
+    ) -> tuple[Message, bool]:
+        """Store what a request adds to the conversation with this record, if it exists. Returns the message to answer,
+        and whether a former request has stored it."""
+        chat = asked.conversation_id
+        stored = await self._lookup(asked)
+        added = self._new_results(asked, stored)
+        authored = [replace(one, participant=user) for one in asked.messages]
+        added += [*await self._unknown(chat, authored[:-1]), *authored[-1:]]
+        given = _given(asked, stored)
+        if given is None and not added:
+            raise bad_input("the last message has no result of an open call, and no response to an open request")
+        is_new = await self._respond(asked) if asked.responses else False
+        if not added:
+            assert given is not None  # noqa: S101
+            return given, not is_new
+        if record is None:
+            await self._create(chat, added, rights, user)
+        done = await self._store.append_many(chat, added, must_exist=True)
+        return done[-1].message, all(one.duplicate for one in done) and not is_new
+
+    async def is_copy_of(self, asked: Asked) -> Message | None:
+        """The stored message that a request repeats without adding anything; None: it adds something."""
+        if asked.messages:
+            return await self._store.get_message(asked.conversation_id, asked.messages[-1].id)
+        stored = await self._lookup(asked)
+        is_open = any(with_responses(one, asked.responses) not in (None, one) for one in stored)
+        return None if is_open or self._new_results(asked, stored) else _given(asked, stored)
+
+    async def _unknown(self, chat: str, messages: Sequence[Message]) -> list[Message]:
+        """Those that are not stored: front ends repeat messages without an answer, which stay as they are stored."""
+        reads = tuple(FindMessage(chat, one.id) for one in messages)
+        known = await self._store.backend.execute(ReadTogether(reads)) if reads else []
+        return [one for one, stored in zip(messages, known, strict=True) if stored is None]
+
+    async def _create(self, chat: str, added: list[Message], rights: Rights, user: Participant | None) -> None:
+        """Create the conversation of the user, unless somebody else is faster, who may be another user."""
+        Append.batch(chat, added)  # raises for what cannot be stored, before there is a conversation
+        with suppress(ConversationExistsError):
+            record = Conversation(chat, user_id=None if user is None else user.id)
+            rights.made(await self._store.create_conversation(record))
+        await rights.confirm(chat)
+
+    async def _lookup(self, asked: Asked) -> list[Message]:
+        """The newest messages, with the calls and the requests for approval that a request names. Raises Refused for a
+        response to a request that does not exist."""
+        calls = {one.part.tool_use_id for one in asked.results}
+
+        def is_enough(stored: Sequence[Message]) -> bool:
+            uses = [part for one in stored for part in one.tool_uses]
+            approvals = {approval["id"] for approval in map(approval_of, uses) if approval is not None}
+            return calls <= {part.id for part in uses} and approvals >= asked.responses.keys()
+
+        if not calls and not asked.responses:
+            return []
+        options: Any = {"most": LISTED, "size": self._size}
+        stored, _ = await newest_messages(self._store, asked.conversation_id, is_enough, **options)
+        known = {found["id"] for one in stored for part in one.tool_uses if (found := approval_of(part)) is not None}
+        if asked.responses and known.isdisjoint(asked.responses) and not asked.results:
+            name = next(iter(asked.responses))
+            raise bad_input(f"there is no request for approval with the id {name[:64]!r} in this conversation")
+        return stored
+
+    def _new_results(self, asked: Asked, stored: Sequence[Message]) -> list[Message]:
+        """The messages to store for results of tools in the browser: the newest for each call that waits for one,
+        without those that an earlier copy of the request has stored. Models may use the id of a call again. Raises
+        Refused if there are only results of other open calls."""
+        waiting: dict[str, list[ToolUsePart]] = {}
+        for _, calls in open_calls(stored):
+            for call in calls:
+                waiting.setdefault(call.id, []).append(call)
+        known = {one.id for one in stored}
+        found, refusals = [], []
+        for result in reversed(asked.results):
+            if result.id in known or not waiting.get(result.part.tool_use_id):
+                continue
+            call = waiting[result.part.tool_use_id].pop()
+            if refusal := self._refusal(call):
+                refusals.append(refusal)
+            else:
+                found.append(tool(replace(result.part, name=call.name), id=result.id))
+        if refusals and not (found or asked.messages or asked.responses):
+            raise bad_input(refusals[-1])
+        return found[::-1]
+
+    def _refusal(self, call: ToolUsePart) -> str | None:
+        """Why a client gives no result to this call; None: it may."""
+        if call.name not in self._client_tools:
+            return (
+                f"the tool {call.name[:60]!r} does not run in the browser: only tools in client_tools of ChatEndpoints "
+                "get their results from a client"
+            )
+        approval = approval_of(call)
+        if approval is not None and approval.get("approved") is not True:
+            return f"the call of {call.name[:60]!r} has not been approved, so it has no result"
+        return None
+
+    async def _respond(self, asked: Asked) -> bool:
+        """Store responses of the user to requests for approval. Returns whether one of them has decided: of several
+        that arrive at the same time, the first one that is stored."""
+        decision, is_new = new_token(), False
+        while True:
+            page = await self._store.snapshot(asked.conversation_id, limit=1)
+            stored = await self._lookup(asked)
+            found = ((one, with_responses(one, asked.responses, decision)) for one in stored)
+            changed = next((new for one, new in found if new not in (one, None)), None)
+            if changed is None:
+                return is_new
+            with suppress(RevisionConflictError):  # somebody else may have responded: read again
+                revision = page.cursor.revision
+                await self._store.update_message(asked.conversation_id, changed, expected_revision=revision)
+                is_new = True
+
+    # What an answer replaces
+
+    async def remove(self, chat: str, after: Position, through: Position | None) -> None:
+        """Remove the messages between two positions, and answers that were still being written there; messages that
+        users have sent in the meantime stay."""
+
+        def is_replaced(one: Message) -> bool:
+            old = through is not None and one.position is not None and one.position <= through
+            return old or one.role in ("assistant", "tool")
+
+        removed = [one.id for one in await self.following(chat, after) if is_replaced(one)]
+        for start in range(0, len(removed), LISTED):
+            await self._store.delete_messages(chat, removed[start : start + LISTED])
+
+    async def following(self, chat: str, after: Position | None) -> list[Message]:
+        """The messages after another one. A summary in its place or behind it is expanded first, because it may stand
+        for this message and former ones, too."""
+        assert after is not None  # noqa: S101 -- of a stored message
+        since, tried = after._replace(sequence=after.sequence - 1), set[str]()
+        while True:
+            found = [one async for one in self._store.iter(chat, since=since)]
+            summary = next((one.id for one in found if one.is_summary and one.id not in tried), None)
+            if summary is None:
+                return [one for one in found if one.position is not None and one.position > after]
+            tried.add(summary)
+            with suppress(MessageNotFoundError):  # it is a copy, or was expanded or replaced meanwhile
+                await self._store.expand(chat, summary)
+
+
+def edited(asked: Asked, kept: Message, user: Participant | None) -> Message | None:
+    """A message with its new content, which stays what else it was: the user's, and pinned; None: there is no new
+    content. Raises Refused for the message of somebody else, unless it is edited in a fork."""
+    author = kept.participant
+    if not asked.messages:
+        return None
+    is_own = author is None or (user is not None and (author.kind, author.id) == (user.kind, user.id))
+    if not is_own and asked.fork is None:
+        raise Refused(403, "forbidden", "only its author can edit a message")
+    changed = asked.messages[-1]
+    # The new content may come with another id, which a UI message would get again.
+    meta = {form: {**note, "of": kept.id} for form, note in changed.provider_meta.items()}
+    return replace(kept, parts=changed.parts, provider_meta=meta, participant=user or author)
+
+
+def _given(asked: Asked, stored: Sequence[Message]) -> Message | None:
+    """The last stored message that has results for the same calls as a request, or responses to the same requests for
+    approval."""
+    calls = {one.part.tool_use_id for one in asked.results}
+
+    def is_given(one: Message) -> bool:
+        return bool(calls.intersection(part.tool_use_id for part in one.tool_results)) or (
+            with_responses(one, asked.responses) is not None
+        )
+
+    return next(filter(is_given, reversed(stored)), None)

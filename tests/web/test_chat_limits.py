@@ -1,0 +1,259 @@
+"""Limits of a chat, rights that end, and stops: what a visitor may cost, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from redis_history import AsyncHistoryStore, assistant, tool_use, user
+from redis_history.formats import from_vercel_ai
+from redis_history.web import ChatLimits
+from tests.web.chatting import CHAT, PATH, Gate, ask, asked, speaker, text_in
+from tests.web.test_chat_visitors import CALL, WORDS, ag, ann, ui
+
+
+async def test_a_stop_ends_what_waits(serve: Any, store: AsyncHistoryStore) -> None:
+    gate = Gate()
+    client = await serve(gate)
+    nothing = await client.post(f"/{PATH}/stop")
+    assert (nothing.status_code, nothing.json()["code"]) == (409, "conflict")
+    first = await gate.begin(client, asked("one"))
+    second = asyncio.create_task(ask(client, asked("two", "u2")))
+    while not (run := await store.get_run(CHAT)) or not run.waiting:
+        await asyncio.sleep(0.01)
+    assert (await client.post(f"/{PATH}/stop")).status_code == 204
+    ends = [chunks[-1]["type"] for chunks in await asyncio.gather(first, second)]
+    assert (ends, gate.calls) == (["abort", "error"], 1)
+
+
+async def test_a_stop_before_the_run_begins(serve: Any, store: AsyncHistoryStore) -> None:
+    gate = Gate()
+    client = await serve(gate, participant=ann)
+    asking = asyncio.create_task(ask(client, asked("one")))
+    while await store.get_conversation(CHAT) is None:
+        await asyncio.sleep(0)
+    assert (await client.post(f"/{PATH}/stop")).status_code == 204
+    assert (await asking)[-1]["type"] == "abort"
+
+
+async def test_waiting_messages_are_limited(serve: Any, store: AsyncHistoryStore) -> None:
+    gate = Gate()
+    client = await serve(gate, max_waiting=2)
+    first = await gate.begin(client, asked("0", "m0"))
+    waiting = []
+    for number in (1, 2):
+        waiting.append(asyncio.create_task(ask(client, asked(f"{number}", f"m{number}"))))
+        while len((await store.get_run(CHAT)).waiting) < number:  # type: ignore[union-attr]
+            await asyncio.sleep(0.01)
+    refused = await client.post("", json=asked("3", "m3"))
+    assert (refused.status_code, "max_waiting" in refused.json()["detail"]) == (429, True)
+    assert await store.get_message(CHAT, "m3") is None
+    copy = asyncio.create_task(ask(client, asked("2", "m2")))  # has its place
+    await asyncio.sleep(0)
+    gate.open.set()
+    found = await asyncio.gather(first, *waiting, copy)
+    assert [text_in(chunks) for chunks in found] == ["first last"] * 4
+
+
+async def test_streams_and_answers_of_a_user_are_limited(serve: Any, store: AsyncHistoryStore) -> None:
+    gate = Gate()
+    limits = ChatLimits(streams_per_user=2, answers_per_user=1, streams=3)
+    client = await serve(gate, participant=ann, limits=limits)
+    first = await gate.begin(client, asked("one"))
+
+    async def send(who: str, **more: Any) -> httpx.Response:
+        return await client.post("", json=asked("x", "x") | more, headers={"user": who})
+
+    refused = await send("ann", id="other")
+    assert (refused.status_code, "answers_per_user" in refused.json()["detail"]) == (429, True)
+    assert await store.get_conversation("other") is None
+    async with client.stream("GET", f"/{PATH}/stream") as response:
+        assert response.status_code == 200
+        refused = await client.get(f"/{PATH}/stream")
+        assert (refused.status_code, "streams_per_user" in refused.json()["detail"]) == (429, True)
+        async with client.stream("GET", f"/{PATH}/stream", headers={"user": "bob"}) as other:
+            assert other.status_code == 200
+            refused = await client.get(f"/{PATH}/stream", headers={"user": "eve"})
+            assert (refused.status_code, "ChatLimits(streams=" in refused.json()["detail"]) == (503, True)
+    gate.open.set()
+    await first
+    assert text_in(await ask(client, asked("two", "u2", id="other"))) == "first last"  # there is room again
+
+
+async def test_messages_of_a_response_are_limited(serve: Any, store: AsyncHistoryStore) -> None:
+    for protocol in ("ai-sdk", "ag-ui"):
+        client = await serve(speaker(store), protocol=protocol, limits=ChatLimits(messages=30_000))
+        for number in range(30):
+            await store.append_many(protocol, [user(f"{number}" + "x" * 2000), assistant("yes"), assistant("it is")])
+        found = await client.get(f"/{protocol}/messages")
+        assert 20_000 < len(found.content) < 40_000
+        assert (found.json()[0]["role"], found.json()[-1]["role"]) == ("user", "assistant")
+        await store.append(protocol, user("x" * 40_000))
+        assert len((await client.get(f"/{protocol}/messages")).json()) == 1  # at least the newest
+
+
+async def test_a_request_reads_only_what_it_needs(
+    serve: Any, store: AsyncHistoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    get = AsyncHistoryStore.get
+
+    async def counted(self: AsyncHistoryStore, *args: Any, **options: Any) -> Any:
+        found = await get(self, *args, **options)
+        read.extend(one.text for one in found)
+        return found
+
+    async def answer(run: Any) -> None:
+        await run.append(assistant("Yes.", tool_use("c", "ask", {})))
+
+    client = await serve(answer, client_tools=["ask"])
+    await store.append_many(CHAT, [user(f"{number}") for number in range(300)])
+    monkeypatch.setattr(AsyncHistoryStore, "get", counted)
+    chunks = await ask(client, asked("Hello"))
+    assert read == ["Yes."]
+    output = {"type": "tool-ask", "toolCallId": "c", "state": "output-available", "output": "red"}
+    await ask(client, {"id": CHAT, "messages": [ui(output, role="assistant", id_=chunks[0]["messageId"])]})
+    async with client.stream("GET", f"/{PATH}/stream") as response:
+        assert response.status_code == 204
+    assert len(read) < 70
+
+
+async def test_a_stream_ends_when_its_right_is_gone(serve: Any, store: AsyncHistoryStore) -> None:
+    gate, allowed = Gate(), True
+    client = await serve(gate, authorize=lambda *_: allowed, limits=ChatLimits(reauthorize=0.05))
+
+    async def follow(method: str, path: str, body: Any) -> None:
+        async with client.stream(method, path, json=body) as response:
+            async for _ in response.aiter_bytes():
+                following.release()
+
+    following = asyncio.Semaphore(0)
+    tasks = [asyncio.create_task(follow("POST", "", asked("Hello")))]
+    await gate.begun.wait()
+    tasks.append(asyncio.create_task(follow("GET", f"/{PATH}/stream", None)))
+    for _ in range(2):
+        await following.acquire()
+    await asyncio.sleep(0.1)
+    allowed = False
+    gate.open.set()
+    for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+        assert isinstance(outcome, httpx.RemoteProtocolError)
+    while (await store.get(CHAT))[-1].status == "streaming":
+        await asyncio.sleep(0.01)
+    assert (await store.get(CHAT))[-1].text == "first last"  # the answer itself goes on
+
+
+def nested(depth: int) -> bytes:
+    return b"[" * depth + b"]" * depth
+
+
+def ui_body(messages: bytes) -> bytes:
+    return b'{"id":"x","messages":' + messages + b"}"
+
+
+def ag_body(messages: bytes) -> bytes:
+    return b'{"threadId":"x","runId":"r","messages":' + messages + b"}"
+
+
+def many(one: bytes, count: int) -> bytes:
+    return b"[" + (one + b",") * count + one + b"]"
+
+
+SAID = b'{"id":"m","role":"user","content":""}'
+LARGE: dict[str, tuple[str, bytes]] = {
+    "parts": ("ai-sdk", ui_body(b'[{"id":"m","role":"user","parts":' + many(b'{"type":"a"}', 300_000) + b"}]")),
+    "levels": ("ai-sdk", ui_body(b'[{"id":"m","role":"user","parts":[' + nested(900) + b"]}]")),
+    "more levels": ("ai-sdk", ui_body(nested(2_000_000))),
+    "messages": ("ai-sdk", ui_body(many(b'{"id":"","role":"user"}', 150_000))),
+    "empty messages": ("ag-ui", ag_body(many(b"{}", 1_300_000))),
+    "small messages": ("ag-ui", ag_body(many(SAID, 100_000))),
+    "items": ("ag-ui", ag_body(SAID.replace(b'""', many(b"{}", 1_000_000)).join([b"[", b"]"]))),
+}
+
+
+@pytest.mark.proves("bounded-requests")
+@pytest.mark.parametrize("name", LARGE)
+async def test_large_requests_are_refused_and_delay_nobody(serve: Any, store: AsyncHistoryStore, name: str) -> None:
+    protocol, body = LARGE[name]
+    for allowed in (False, True):
+        client = await serve(speaker(store), protocol=protocol, authorize=lambda *_, allowed=allowed: allowed)
+        longest = 0.0
+
+        async def tick() -> None:
+            nonlocal longest
+            loop = asyncio.get_running_loop()
+            last = loop.time()
+            while True:
+                await asyncio.sleep(0.005)
+                last, longest = loop.time(), max(longest, loop.time() - last)
+
+        ticking = asyncio.create_task(tick())
+        response = await client.post("", content=body, headers={"content-type": "application/json"})
+        ticking.cancel()
+        assert response.status_code in ((400, 413) if allowed or name == "more levels" else (403,)), response.text
+        assert len(response.content) < 1000
+        assert longest < 1  # seconds; 22 before
+    assert await store.get_conversation("x") is None
+
+
+async def test_a_body_above_the_limit_says_what_to_do(serve: Any, store: AsyncHistoryStore) -> None:
+    client = await serve(speaker(store), limits=ChatLimits(body=2000))
+    all_ = [ui(WORDS, id_=f"u{number}") for number in range(100)]
+    for content in (json.dumps({"id": CHAT, "messages": all_}).encode(), chunked({"id": CHAT, "messages": all_})):
+        response = await client.post("", content=content, headers={"content-type": "application/json"})
+        assert (response.status_code, "ChatLimits(body=" in response.json()["detail"]) == (413, True)
+    await ask(client, {"id": CHAT, "messages": all_[-1:]})
+
+
+async def chunked(body: Any) -> Any:
+    """Without a Content-Length."""
+    for byte in json.dumps(body).encode():
+        yield bytes([byte])
+
+
+@pytest.mark.parametrize("change", ["result", "data", "data without an id", "file", "approval"])
+@pytest.mark.parametrize("protocol", ["ai-sdk", "ag-ui"])
+async def test_an_edit_of_any_part_reaches_its_readers(
+    serve: Any, store: AsyncHistoryStore, protocol: str, change: str
+) -> None:
+    """Or their stream ends, so that they read again."""
+
+    def parts(value: str) -> list[Any]:
+        return [
+            {"type": "tool-find", "toolCallId": "k", "state": "output-available", "input": {},
+             "output": value if change == "result" else "x"},
+            {"type": "data-job", "id": "j", "data": value if change == "data" else "x"},
+            {"type": "data-log", "data": value if change == "data without an id" else "x"},
+            {"type": "file", "url": f"https://x.y/{value if change == 'file' else 'x'}", "mediaType": "image/png"},
+            CALL | {"state": "approval-requested", "approval": {"id": value if change == "approval" else "x"}},
+        ]  # fmt: skip
+
+    gate = Gate()
+
+    async def answer(run: Any) -> None:
+        await run.append_many(from_vercel_ai([ui(*parts("old-value"), role="assistant", id_="a")]))
+        await gate(run)
+
+    client = await serve(answer, protocol=protocol)
+    body = asked("Hello") if protocol == "ai-sdk" else ag({"id": "u1", "role": "user", "content": "Hello"})
+    text, is_cut = "", False
+    try:
+        async with client.stream("POST", "", json=body) as response:
+            async for chunk in response.aiter_text():
+                text += chunk
+                if "first " in text and not gate.open.is_set():
+                    for new in from_vercel_ai([ui(*parts("new-value"), role="assistant", id_="a")]):
+                        await store.update_message(CHAT, new)
+                    gate.open.set()
+    except httpx.RemoteProtocolError:
+        is_cut = True
+    if protocol == "ag-ui" and change != "result":
+        assert (is_cut, "new-value" in text) == (False, False)  # the protocol does not carry it
+    elif protocol == "ai-sdk" and change not in ("result", "data"):
+        assert is_cut
+    else:
+        assert (is_cut, text.count("new-value")) == (False, 1)
