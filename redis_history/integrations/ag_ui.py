@@ -28,6 +28,8 @@ __all__ = ["RunAgentInput", "events", "from_ag_ui", "to_ag_ui"]
 
 #: Messages of a snapshot.
 _MOST: Final = 1000
+#: The last event of a stream that is cut before its answer ends.
+CUT: Final = core.RunErrorEvent(message="The stream was cut before the end of the answer.", code="reconnect")
 
 
 async def events(

@@ -74,7 +74,7 @@ class ChatEndpoints(Guarded):
     to a message while an answer is being written: "queue" answers it afterwards, if that ends within `wait` seconds;
     "refuse" rejects it with status 409.
 
-    When the application stops, its streams are cut immediately, so that clients reconnect to another process. Answers
+    When the application stops, its streams end immediately, with an error that asks clients to reconnect. Answers
     that it writes have 5 seconds to end; then they are interrupted, and can be asked for again. Pass `lifespan` to the
     application, or use `async with` in its lifespan. The caller closes the store.
     Raises ConfigurationError for another store than an AsyncHistoryStore, or a wrong option.
@@ -114,7 +114,7 @@ class ChatEndpoints(Guarded):
         try:
             response = await self._route(http)
         except ClientDisconnect:
-            raise
+            return  # nobody is there to answer
         except Exception as error:  # noqa: BLE001 -- each becomes a response
             response = failure(error)
         await response(scope, receive, send)
@@ -269,7 +269,8 @@ class ChatEndpoints(Guarded):
             if not self._feeds:
                 self._signals.unwatch()
 
-        response = EventStream(feed.read(), patience=_PATIENCE, on_end=end, is_cut=lambda: feed.is_cut)
+        cut: dict[str, Any] = {"is_cut": lambda: feed.is_cut, "farewell": self._protocol.farewell}
+        response = EventStream(feed.read(), patience=_PATIENCE, on_end=end, **cut)
         response.headers.update(self._protocol.headers)
         return response
 

@@ -72,6 +72,8 @@ class Protocol(abc.ABC):
     """The form of requests and answers."""
 
     headers: ClassVar[Mapping[str, str]] = {}
+    #: The last event of a stream that is cut before its answer ends, so that the client reconnects.
+    farewell: bytes
     #: Whether a client that reconnects gets the conversation, also if no answer is being written.
     has_snapshots: ClassVar[bool] = False
     #: Whether a client sends a message again to get another answer after a failed one.
@@ -148,6 +150,7 @@ class AiSdk(Protocol):
     headers: ClassVar[Mapping[str, str]] = {
         name: value for name, value in ai_sdk.HEADERS.items() if name != "content-type"
     }
+    farewell = ai_sdk.CUT
 
     def read(self, body: Any) -> Asked:
         given = _converted(body, _UiRequest)
@@ -210,6 +213,7 @@ class AgUi(Protocol):
         from redis_history.integrations import ag_ui  # needs an extra
 
         self._form = ag_ui
+        self.farewell = self._frame(ag_ui.CUT)
 
     def read(self, body: Any) -> Asked:
         try:
@@ -237,5 +241,7 @@ class AgUi(Protocol):
         snapshot = resumed or replaces  # the client may have what is replaced
         chat = asked.conversation_id
         async for events in self._form.events_of(self._store, chat, run_id, after, asked.run_id, snapshot, replaces):
-            encoded = (event.model_dump_json(by_alias=True, exclude_none=True).encode() for event in events)
-            yield b"".join(b"data: " + event + b"\n\n" for event in encoded)
+            yield b"".join(map(self._frame, events))
+
+    def _frame(self, event: Any) -> bytes:
+        return b"data: %b\n\n" % event.model_dump_json(by_alias=True, exclude_none=True).encode()

@@ -146,7 +146,7 @@ class LiveView(Guarded):
         try:
             response = await self._answer(http)
         except ClientDisconnect:
-            raise
+            return  # nobody is there to answer
         except Exception as error:
             if isinstance(error, HTTPException) and "app" in scope:
                 raise  # of `authorize`: the application answers it
