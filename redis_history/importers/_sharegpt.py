@@ -37,7 +37,7 @@ def chat_messages(messages: Iterable[Any]) -> Iterator[dict[str, Any] | InvalidM
         sender = str(message.get("from") if isinstance(message, Mapping) else None).lower()
         role = _ROLES.get(sender)
         if role is None:
-            yield InvalidMessageError(f"the sender {sender[:40]!r} is unknown; known: {', '.join(_ROLES)}")
+            yield InvalidMessageError(f"message 0 has the unknown sender {sender[:40]!r}; known: {', '.join(_ROLES)}")
             continue
         found = {"role": role, "content": message.get("value")}
         found |= {key: value for key, value in message.items() if key not in ("from", "value", *found)}

@@ -14,7 +14,7 @@ from redis_history.importers.transcript import Turn
 from redis_history.model import Message, TextPart
 
 _CHAT_ROLES: Final = ("user", "assistant", "system", "developer", "tool", "function")
-#: The roles of messages; of LangChain, those of its type "chat".
+#: The roles of messages; of LangChain, whose messages have types instead, those of a `ChatMessage`.
 _ROLES: Final[Mapping[Form, Sequence[str]]] = {
     "openai_chat": _CHAT_ROLES,
     "sharegpt": _CHAT_ROLES,
@@ -54,7 +54,7 @@ def turns_of(items: list[Item], form: Form, report: Report) -> Iterator[Turn]:
             continue
         kept.append(item)
         if form != "openai_responses":
-            id_ = scalar(_data(item.message).get("id")) or scalar(item.columns.get("id"))
+            id_ = scalar(_data(item.message, form).get("id")) or scalar(item.columns.get("id"))
             time = time_of(item.columns)
             yield Turn(converted, id=id_, time=time, at=time, line=item.line)
     if form == "openai_responses":  # several items can be one message
@@ -75,14 +75,13 @@ def _converted(message: Any, form: Form) -> Message:
     if form == "openai_responses" and isinstance(message, dict) and not message.keys() & {"role", "type"}:
         raise InvalidMessageError("message 0 has neither a role nor a type")
     (found,) = _CONVERT[form]([message])
-    known = _ROLES[form] if form != "langchain" or message.get("type") == "chat" else None
-    role = _data(message).get("role", "user")
-    if known is not None and role not in known:
+    data, known = _data(message, form), _ROLES[form]
+    if "role" in data and (role := data["role"]) not in known:
         raise InvalidMessageError(f"message 0 has the unknown role {str(role)[:40]!r}; known roles: {', '.join(known)}")
     is_empty = all(isinstance(part, TextPart) and not part.text for part in found.parts)
     if form == "openai_responses":  # an opaque block may be empty, and a reply becomes a part
         is_empty = "role" in message and _is_blank(message.get("content"))
-    if is_empty and not any(_data(message).get(name) for name in _CONTENT):
+    if is_empty and not any(data.get(name) for name in _CONTENT):
         raise InvalidMessageError(f"message 0 of role {found.role} is empty: it has neither text nor anything else")
     return found
 
@@ -92,8 +91,7 @@ def _is_blank(content: Any) -> bool:
     return not content or (bool(blocks) and all(isinstance(one, dict) and one.get("text") == "" for one in blocks))
 
 
-def _data(message: Any) -> Mapping[str, Any]:
+def _data(message: Mapping[str, Any], form: Form) -> Mapping[str, Any]:
     """Where a message has its content: LangChain's have it in `data` or `kwargs`."""
-    if not isinstance(message, Mapping):
-        return {}
-    return next((message[key] for key in ("data", "kwargs") if isinstance(message.get(key), Mapping)), message)
+    keys = ("data", "kwargs") if form == "langchain" else ()
+    return next((message[key] for key in keys if isinstance(message.get(key), Mapping)), message)

@@ -151,6 +151,7 @@ def test_the_providers_own_tools_are_anthropics(tmp_path: Path, name: str, shape
 
 ODD: dict[str, Any] = {
     "an unknown role": {"role": "wizard", "content": "x"},
+    "an unknown role beside data": {"role": "wizard", "content": "x", "data": {"role": "user"}},
     "a role that is no text": {"role": 5, "content": "x"},
     "no role": {"content": "x"},
     "null": {"role": "user", "content": None},
@@ -184,6 +185,7 @@ def test_messages_without_a_role_or_content_are_reported_and_left_out(tmp_path: 
 @pytest.mark.parametrize("odd", [
     {"type": "chat", "data": {"content": "x", "role": "wizard"}},
     {"type": "wizard", "data": {"content": "x"}},
+    {"lc": 1, "type": "constructor", "id": ["x", "ChatMessage"], "kwargs": {"content": "x", "role": "wizard"}},
     {"type": "human", "data": {"content": ""}},
     {"type": "ai", "data": {"content": None, "tool_calls": []}},
 ])  # fmt: skip
