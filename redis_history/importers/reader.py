@@ -9,12 +9,15 @@ from pathlib import Path
 from redis_history._validation import check_choice
 from redis_history.errors import InvalidInputError
 from redis_history.importers._lossless import is_lossless, lossless
-from redis_history.importers._message_lists import is_chat, is_langchain, read_chats
+from redis_history.importers._message_lists import read_chats
+from redis_history.importers._records import is_conversation
 from redis_history.importers.source import ImportLimits, Source
 from redis_history.importers.transcript import OnError, Transcript
 
 #: Values of `format` in `read_transcripts`, in addition to "auto".
-FORMATS: tuple[str, ...] = ("redis_history", "langchain", "openai_chat", "anthropic")
+FORMATS: tuple[str, ...] = ("redis_history", "langchain", "openai_chat", "openai_responses", "anthropic", "sharegpt")
+
+_FROM_CSV = "python -c 'import csv, json, sys; [print(json.dumps(row)) for row in csv.DictReader(sys.stdin)]'"
 
 
 def read_transcripts(
@@ -37,14 +40,19 @@ def read_transcripts(
     match format:
         case "redis_history":
             return lossless(source)
-        case "langchain" | "openai_chat" | "anthropic":
+        case "langchain" | "openai_chat" | "openai_responses" | "anthropic" | "sharegpt":
             return read_chats(source, format)
     for record in source.head:
         if is_lossless(record):
             return lossless(source)
-        if is_langchain(record):
-            return read_chats(source, "langchain")
-        if is_chat(record):
+        if is_conversation(record):
             return read_chats(source)
-    what = f"the format of {source.path} is unknown" if source.head else f"{source.path} holds no JSON records"
-    raise InvalidInputError(f"{what}; known formats: {', '.join(FORMATS)}")
+    if source.head:
+        remedy = "for other data, convert its records with `build`, see docs/how-to/import.md"
+        raise InvalidInputError(
+            f"the format of {source.path} is unknown; known formats: {', '.join(FORMATS)}; {remedy}"
+        )
+    raise InvalidInputError(
+        f"{source.path} holds no JSON records; known formats, as JSON or JSONL: {', '.join(FORMATS)}. A table of "
+        f"messages as CSV becomes JSONL with: {_FROM_CSV}"
+    )

@@ -9,7 +9,7 @@ import re
 import stat
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import chain, islice
@@ -20,7 +20,8 @@ import msgspec
 
 from redis_history._validation import check_integer
 from redis_history.errors import InvalidInputError
-from redis_history.importers.transcript import ImportProblem, OnError, Transcript, unique_id
+from redis_history.importers._columns import names_conversation
+from redis_history.importers.transcript import ImportProblem, OnError
 
 _log = logging.getLogger("redis_history.importers")
 _SUFFIXES = frozenset((".gz", ".json", ".jsonl", ".ndjson"))
@@ -141,18 +142,6 @@ class Source:
                 self.problem(number, value.reason)
             else:
                 yield number, value
-
-    def of_one_conversation(self) -> list[Record]:
-        """All records as a list. Reports a problem and returns [] if they exceed `max_conversation_bytes`."""
-        records: list[Record] = []
-        size = 0
-        for record in self.records():
-            size += self.size
-            if size > self.limits.max_conversation_bytes:
-                self.problem(record[0], self.limits.refusal("max_conversation_bytes", "the conversation"))
-                return []
-            records.append(record)
-        return records
 
     def _values(self) -> Iterator[tuple[int, Any]]:
         """The value of each record, or a _Rejected."""
@@ -282,21 +271,9 @@ def _is_not_json(value: Any) -> bool:
 
 
 def _has_role(items: list[Any]) -> bool:
-    """Whether a list contains the messages of one conversation, not conversations."""
-    return bool(items) and isinstance(items[0], dict) and "role" in items[0]
-
-
-def each(source: Source, convert: Callable[[Source, int, Any], Transcript]) -> Iterator[Transcript]:
-    """Call `convert(source, line, record)` for every record, and report the records it rejects. Repeated conversation
-    ids get a number."""
-    seen: dict[str, int] = {}
-    for line, record in source.records():
-        try:
-            transcript = convert(source, line, record)
-        except InvalidInputError as error:
-            source.problem(line, str(error))
-            continue
-        yield msgspec.structs.replace(transcript, conversation_id=unique_id(transcript.conversation_id, seen))
+    """Whether a list contains the messages of one conversation, not conversations, and not the rows of a table."""
+    is_one = bool(items) and isinstance(items[0], dict) and "role" in items[0]
+    return is_one and not any(map(names_conversation, items))
 
 
 def _is_deeper(value: Any, depth: int) -> bool:

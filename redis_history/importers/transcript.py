@@ -58,7 +58,7 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     format: str
     messages: tuple[Message, ...]
     title: str | None = None
-    user_id: str | None = None
+    user_id: int | str | None = None
     agent_name: str | None = None
     metadata: dict[str, Any] = msgspec.field(default_factory=dict)
     exported: Original | None = None
@@ -82,10 +82,11 @@ def build(
     key: str,
     on_bad_line: Callable[[int, str], None],
     title: str | None = None,
+    user_id: int | str | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> Transcript:
-    """Build a transcript from turns. `key` identifies the conversation within its `format`. `title` and `metadata` are
-    those of the `Transcript`.
+    """Build a transcript from turns. `key` identifies the conversation within its `format`. `title`, `user_id` (the
+    owner) and `metadata` are those of the `Transcript`.
 
     Raises InvalidMessageError for a message that cannot be stored. If its turn has a `line`, the message is reported to
     `on_bad_line` and skipped instead.
@@ -117,6 +118,7 @@ def build(
         format=format,
         messages=messages,
         title=title or title_of(messages),
+        user_id=user_id,
         metadata=dict(metadata or {}),
     )
 
@@ -157,8 +159,3 @@ def title_of(messages: Iterable[Message]) -> str | None:
         if message.role == "user" and (text := " ".join(message.text.split())):
             return text if len(text) <= _TITLE_CHARACTERS else text[: _TITLE_CHARACTERS - 1] + "…"
     return None
-
-
-def scalar(value: Any) -> str | None:
-    """`value` as text for an id; None if it is not text or a number."""
-    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) and value != "" else None

@@ -25,6 +25,9 @@ except ImportError as error:
 
 __all__ = ["events", "to_ag_ui"]
 
+#: The last event of a stream that is cut before its answer ends.
+CUT: Final = core.RunErrorEvent(message="The stream was cut before the end of the answer.", code="reconnect")
+
 
 async def events(
     store: AsyncHistoryStore,

@@ -37,6 +37,8 @@ HEADERS: Final = {
 
 #: The last event of a UI message stream.
 DONE: Final = b"data: [DONE]\n\n"
+#: The error with which a stream ends that is cut before its answer ends.
+RECONNECT: Final = "Reconnect: the stream was cut before the end of the answer."
 Chunk = dict[str, Any]
 
 
@@ -51,8 +53,8 @@ async def ui_message_stream(
 
     `run_id`: the answer of this run, also if it still waits for its turn; None: of the active run, without one nothing
     at all. `after`: the position of the message that it answers. Raises ConfigurationError for another store than an
-    AsyncHistoryStore; ConflictError if a part that was sent is edited or removed: then close the connection, so that
-    the client reads the messages again.
+    AsyncHistoryStore; ConflictError if a part that was sent is edited or removed: then the client has to read the
+    messages again, and `sse` tells it so.
     """
     check_store(store, "ui_message_stream", AsyncHistoryStore)
     async for chunks in chunks_of(store, conversation_id, run_id=run_id, after=after):
@@ -77,15 +79,24 @@ async def chunks_of(
 
 async def sse(chunks: AsyncIterator[Chunk]) -> AsyncGenerator[bytes, None]:
     """Server-sent events for the chunks, with `[DONE]` at the end. An empty chunk becomes a comment, which keeps the
-    connection open."""
-    async for chunk in chunks:
-        yield frame(chunk) if chunk else b": ping\n\n"
-    yield DONE
+    connection open. If a part that was sent is edited or removed, they end with an error that begins with "Reconnect"
+    instead."""
+    try:
+        async for chunk in chunks:
+            yield frame(chunk) if chunk else b": ping\n\n"
+    except ConflictError:
+        yield CUT
+    else:
+        yield DONE
 
 
 def frame(chunk: Chunk) -> bytes:
     """A server-sent event."""
     return b"data: " + orjson.dumps(chunk, default=to_json) + b"\n\n"
+
+
+#: The last event of a stream that is cut.
+CUT: Final = frame({"type": "error", "errorText": RECONNECT})
 
 
 class _Writer:
@@ -99,6 +110,18 @@ class _Writer:
         self._parts: list[_Part] = []
 
     def chunks(self, answer: Answer) -> Iterator[Chunk]:
+        try:
+            yield from self._content(answer)
+        except ConflictError:
+            if not answer.done or answer.end != "stopped":
+                raise
+            # Who answers a message again stops its answer and removes it, and a slow reader sees both at the same time.
+            for part in self._parts:
+                yield from part.close()
+        if answer.done:
+            yield from self._end(answer)
+
+    def _content(self, answer: Answer) -> Iterator[Chunk]:
         if messages := _shown(answer):
             message = ui_message_of(messages)
             yield from self._start(message)
@@ -107,8 +130,6 @@ class _Writer:
                 yield {"type": "message-metadata", "messageMetadata": message["metadata"]}
         elif self._parts:
             raise _changed()
-        if answer.done:
-            yield from self._end(answer)
 
     def _start(self, message: Chunk) -> Iterator[Chunk]:
         if not self._started:
@@ -193,6 +214,12 @@ class _Part:
             self._sent = text
         if ended:
             yield from self._new("end", {"type": f"{kind}-end", "id": self._id, **_taken(block, "providerMetadata")})
+
+    def close(self) -> Iterator[Chunk]:
+        """The end of a text that has none yet."""
+        kind, _ = self._kind
+        if kind in ("text", "reasoning") and "end" not in self._chunks:
+            yield from self._new("end", {"type": f"{kind}-end", "id": self._id})
 
     def _call(self, block: Chunk) -> Iterator[Chunk]:
         dynamic = block["type"] == "dynamic-tool"

@@ -191,8 +191,11 @@ async def json_body(http: Request, most: int, empty: bytes = b"") -> Any:
 
 class EventStream(StreamingResponse):
     """A response with server-sent events. Sends `chunks` until they end, the client disconnects, or it accepts no data
-    for `patience` seconds. `is_cut()`: whether the chunks have ended too early. Then the connection is closed without
-    the end of the response, so that the client knows it.
+    for `patience` seconds. `is_cut()`: whether the chunks have ended too early. Then `farewell` follows, the event that
+    tells the client so: ASGI has no way to break off a response, and servers log one without an end as an error.
+
+    `on_end` is called as soon as no more chunks are needed. A client that accepts no data gets the end of the response
+    when it reads again.
 
     Does not use sse-starlette, which replaces a method of uvicorn's server for the whole process, leaves behind a task
     that polls every half second, and creates four tasks for each client.
@@ -207,24 +210,40 @@ class EventStream(StreamingResponse):
         patience: float,
         on_end: Callable[[], object],
         is_cut: Callable[[], bool] = lambda: False,
+        farewell: bytes = b"",
     ) -> None:
         super().__init__(chunks, headers={"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"})
-        self._chunks, self._patience, self._on_end, self._is_cut = chunks, patience, on_end, is_cut
+        self._chunks, self._patience, self._on_end = chunks, patience, on_end
+        self._is_cut, self._farewell = is_cut, farewell
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refused: Message | None = None  # what the client did not accept in time
+
         async def send_in_time(message: Message) -> None:
-            if message.get("more_body", True) or not self._is_cut():
-                async with asyncio.timeout(self._patience):
-                    await send(message)
+            nonlocal refused
+            if not message.get("more_body", True) and self._is_cut():
+                message = {**message, "body": self._farewell}
+            refused = message
+            async with asyncio.timeout(self._patience):
+                await send(message)
+            refused = None
 
         try:
             if scope["method"] == "HEAD":
                 await self._chunks.aclose()
-            with suppress(ClientDisconnect, TimeoutError, OSError):
+            with suppress(ClientDisconnect, OSError):
                 await super().__call__(scope, receive, send_in_time)
         finally:
             self._on_end()
             await self._chunks.aclose()
+        if refused is None:
+            return
+        with suppress(OSError):  # the client has left
+            if refused["type"] == "http.response.start":
+                await send(refused)
+            if refused.get("more_body", True):
+                refused = {"type": "http.response.body", "body": self._farewell, "more_body": False}
+            await send(refused)
 
 
 def with_headers(send: Send, added: Mapping[str, str]) -> Send:

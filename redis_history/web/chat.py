@@ -86,7 +86,7 @@ class ChatEndpoints(Guarded):
     `ChatLimits`. `origins`: the origins of front ends that are served elsewhere, such as "https://app.example.com".
     `hosts`: the host names of the application, as for `LiveView`.
 
-    When the application stops, its streams are cut immediately, so that clients reconnect to another process. Answers
+    When the application stops, its streams end immediately, with an error that asks clients to reconnect. Answers
     that it writes have 5 seconds to end; then they are interrupted, and can be asked for again. Pass `lifespan` to the
     application, or use `async with` in its lifespan. The caller closes the store.
     Raises ConfigurationError for another store than an AsyncHistoryStore, or a wrong option.
@@ -138,7 +138,7 @@ class ChatEndpoints(Guarded):
         try:
             response = self.preflight(http) or await self._route(http)
         except ClientDisconnect:
-            raise
+            return  # nobody is there to answer
         except Exception as error:  # noqa: BLE001 -- each becomes a response
             response = self.failure(error)
         await response(scope, receive, send)
@@ -352,7 +352,8 @@ class ChatEndpoints(Guarded):
             if not self._feeds:
                 self._signals.unwatch()
 
-        response = EventStream(reader.read(), patience=self._limits.patience, on_end=end, is_cut=lambda: reader.is_cut)
+        cut: dict[str, Any] = {"is_cut": lambda: reader.is_cut, "farewell": self._protocol.farewell}
+        response = EventStream(reader.read(), patience=self._limits.patience, on_end=end, **cut)
         response.headers.update(self._protocol.headers)
         place.keep()
         return response

@@ -26,6 +26,8 @@ class Protocol(abc.ABC):
     """The form of requests and answers."""
 
     headers: ClassVar[Mapping[str, str]] = {}
+    #: The last event of a stream that is cut before its answer ends, so that the client reconnects.
+    farewell: bytes
     #: Whether a client that reconnects gets the conversation, also if no answer is being written.
     has_snapshots: ClassVar[bool] = False
     #: Whether a client sends a message again to get another answer after a failed one.
@@ -92,6 +94,7 @@ class AiSdk(Protocol):
     headers: ClassVar[Mapping[str, str]] = {
         name: value for name, value in ai_sdk.HEADERS.items() if name != "content-type"
     }
+    farewell = ai_sdk.CUT
 
     def begin(self, body: bytearray) -> tuple[str, Any]:
         given = client.decoded(body, _UiRequest)
@@ -184,6 +187,7 @@ class AgUi(Protocol):
         from redis_history.integrations import ag_ui  # needs an extra
 
         self._form = ag_ui
+        self.farewell = self._frame(ag_ui.CUT)
 
     def begin(self, body: bytearray) -> tuple[str, Any]:
         given = client.decoded(body, _AgRequest)
@@ -215,5 +219,7 @@ class AgUi(Protocol):
         chat = asked.conversation_id
         begun = chat, run_id, after, asked.run_id, snapshot, replaces
         async for events in self._form.events_of(self._store, *begun, size=self._size):
-            encoded = (event.model_dump_json(by_alias=True, exclude_none=True).encode() for event in events)
-            yield b"".join(b"data: " + event + b"\n\n" for event in encoded)
+            yield b"".join(map(self._frame, events))
+
+    def _frame(self, event: Any) -> bytes:
+        return b"data: %b\n\n" % event.model_dump_json(by_alias=True, exclude_none=True).encode()

@@ -104,8 +104,8 @@ class AgentsModel(Model):
 class OpenAIAgents(Turns):
     def __init__(self, store: Any, conversation_id: str) -> None:
         super().__init__(store, conversation_id)
-        session = AgentsSession(conversation_id, store) if store else SQLiteSession(conversation_id)
-        self._options: Any = {"session": session, "run_config": RunConfig(tracing_disabled=True)}
+        self._session = AgentsSession(conversation_id, store) if store else SQLiteSession(conversation_id)
+        self._options: Any = {"session": self._session, "run_config": RunConfig(tracing_disabled=True)}
         self._agent = Agent(name="a", model=AgentsModel(self.requests), tools=[function_tool(add)])
 
     def ask(self, text: str) -> None:
@@ -115,6 +115,11 @@ class OpenAIAgents(Turns):
         run = Runner.run_streamed(self._agent, text, **self._options)
         async for _ in run.stream_events():
             pass
+
+    def __exit__(self, *_: object) -> None:
+        if isinstance(self._session, SQLiteSession):
+            self._session.close()
+        super().__exit__()
 
 
 class PydanticAI(Turns):

@@ -46,8 +46,10 @@ class LossyProxy:
         self._sockets: set[socket.socket] = set()
         self._of_replicas: set[socket.socket] = set()
         self._late: set[threading.Thread] = set()
-        self._threads = [threading.Thread(target=self._accept, daemon=True)]
-        self._threads[0].start()
+        self._deciding = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._acceptor = threading.Thread(target=self._accept, daemon=True)
+        self._acceptor.start()
 
     @property
     def dropped(self) -> int:
@@ -66,8 +68,10 @@ class LossyProxy:
 
     def settle(self) -> None:
         """End all faults, and return when everything late has arrived."""
-        self.faults = {}
-        for thread in tuple(self._late):
+        with self._deciding:
+            self.faults = {}
+            late = tuple(self._late)
+        for thread in late:
             thread.join()
 
     def _accept(self) -> None:
@@ -116,10 +120,14 @@ class LossyProxy:
             while data := client.recv(1 << 20):
                 if data.startswith(b"*") and b"REPLCONF" in data[:40]:
                     self._of_replicas.add(server)
-                fault = self._fault(REQUEST_FAULTS, server)
+                with self._deciding:  # a fault either has its late thread when `settle` looks, or does not happen
+                    fault = self._fault(REQUEST_FAULTS, server)
+                    if fault == "request_late":
+                        self._sockets.discard(server)
+                        self._send_late(data, server)
+                    elif fault == "request_repeated" and data.startswith(b"*"):
+                        self._send_late(data, None)
                 if fault == "request_late":
-                    self._sockets.discard(server)
-                    self._send_late(data, server)
                     if self._random.random() < 0.8:
                         break  # the client learns immediately that its connection is gone
                     client.recv(1 << 20)  # it waits in vain
@@ -131,8 +139,6 @@ class LossyProxy:
                     break
                 if fault == "request_delayed":
                     self._closed.wait(self._random.uniform(0.0, self._delay))
-                if fault == "request_repeated" and data.startswith(b"*"):
-                    self._send_late(data, None)
                 server.sendall(data)
         self._cut(client, *({server} & self._sockets))
 
@@ -196,6 +202,9 @@ class LossyProxy:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept(), which close() alone does not
         self._listener.close()
+        self._acceptor.join(5)  # afterwards, nobody adds sockets and threads
         self._cut(*tuple(self._sockets))
-        for thread in (*self._threads, *self._late):
+        with self._deciding:
+            threads = (*self._threads, *self._late)
+        for thread in threads:
             thread.join(5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import signal
 import socket
@@ -70,10 +71,32 @@ class _Here(uvicorn.Server):
         yield
 
 
+class _Errors(logging.Handler):
+    """What the server logs as errors: an application that breaks the rules of ASGI."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.found.append(record.getMessage())
+
+
+@contextlib.contextmanager
+def without_server_errors() -> Iterator[None]:
+    errors, logger = _Errors(), logging.getLogger("uvicorn.error")
+    logger.addHandler(errors)
+    try:
+        yield
+    finally:
+        logger.removeHandler(errors)
+    assert errors.found == []
+
+
 @contextlib.asynccontextmanager
 async def listening(app: Any, **options: Any) -> AsyncIterator[int]:
     """Serve an application in this event loop. Returns its port."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with without_server_errors(), socket.create_server(("127.0.0.1", 0)) as listener:
         settings: dict[str, Any] = {"access_log": False, "lifespan": "off", "ws": "none", **options}
         config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1, **settings)
         server = _Here(config)

@@ -1,6 +1,7 @@
 """Files that are replaced in one step, wherever an interruption comes."""
 
 import contextlib
+import gc
 import inspect
 import stat
 import sys
@@ -52,7 +53,12 @@ def interrupted_everywhere(action: Callable[[], object], *modules: Any) -> Itera
         yield step
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:coroutine .* was never awaited:RuntimeWarning")
+@pytest.mark.filterwarnings(
+    "ignore::ResourceWarning",
+    "ignore:coroutine .* was never awaited:RuntimeWarning",
+    # Python 3.13 packs what is left when it collects a file that nobody has closed.
+    "ignore:Exception ignored in. <gzip:pytest.PytestUnraisableExceptionWarning",
+)
 @pytest.mark.parametrize("name", ["e.jsonl", "e.jsonl.gz"])
 def test_an_export_interrupted_at_any_step_leaves_the_old_file_or_the_new_one(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
@@ -65,6 +71,7 @@ def test_an_export_interrupted_at_any_step_leaves_the_old_file_or_the_new_one(na
             assert names(tmp_path) == [name], f"after step {step}"
             replaced += path.read_bytes() != b"before"
     assert 0 < replaced < step
+    gc.collect()  # what an interrupt leaves open is collected here, and not in another test
 
 
 def test_an_error_leaves_the_old_file(tmp_path: Path) -> None:

@@ -295,3 +295,16 @@ def test_memory_is_bounded_for_gigantic_records(tmp_path: Path, data: bytes) -> 
     taken = memory_of(work)
     assert taken.output in ("", "InvalidInputError")
     assert taken.grown < 150 * MEGABYTE, taken
+
+
+@pytest.mark.full
+def test_a_large_table_takes_little_memory(tmp_path: Path) -> None:
+    path = tmp_path / "dump.jsonl"
+    with path.open("w") as file:
+        for n in range(80_000):
+            row = {"conversation_id": f"c{n % 2000}", "role": "user", "content": "word " * 200}
+            file.write(json.dumps(row) + "\n")
+    assert path.stat().st_size > 80 * MEGABYTE
+    taken = memory_of(f"print(sum(len(one.messages) for one in read_transcripts({str(path)!r})))")
+    assert taken.output.strip() == "80000"
+    assert taken.grown < 50 * MEGABYTE, taken

@@ -47,10 +47,18 @@ async def chunks_of(response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
             yield json.loads(line.removeprefix("data: "))
 
 
-async def ask(client: httpx.AsyncClient, body: dict[str, Any]) -> list[dict[str, Any]]:
-    async with client.stream("POST", "", json=body) as response:
-        assert response.status_code == 200, await response.aread()
-        return [chunk async for chunk in chunks_of(response)]
+async def ask(
+    client: httpx.AsyncClient, body: dict[str, Any], answered: asyncio.Event | None = None
+) -> list[dict[str, Any]]:
+    """The chunks of an answer. Sets `answered` when its stream begins, or fails."""
+    answered = answered or asyncio.Event()
+    try:
+        async with client.stream("POST", "", json=body) as response:
+            answered.set()
+            assert response.status_code == 200, await response.aread()
+            return [chunk async for chunk in chunks_of(response)]
+    finally:
+        answered.set()
 
 
 def text_in(chunks: list[dict[str, Any]]) -> str:
@@ -111,8 +119,14 @@ class Gate:
         self.calls = 0
 
     async def begin(self, client: httpx.AsyncClient, body: dict[str, Any]) -> asyncio.Task[list[dict[str, Any]]]:
-        """Ask for this answer, until it begins."""
-        asking, begun = asyncio.create_task(ask(client, body)), asyncio.create_task(self.begun.wait())
+        """Ask for this answer, until it begins, and with it its stream."""
+        answered = asyncio.Event()
+
+        async def both() -> None:
+            await self.begun.wait()
+            await answered.wait()
+
+        asking, begun = asyncio.create_task(ask(client, body, answered)), asyncio.create_task(both())
         await asyncio.wait([asking, begun], return_when=asyncio.FIRST_COMPLETED)
         if not begun.done():
             begun.cancel()

@@ -84,6 +84,7 @@ function Chat({ stored }) {
 
 addEventListener("hashchange", () => location.reload());
 
-const isLost = (error) => error instanceof TypeError; // what fetch raises
+// What fetch raises, and the error of a stream that the server has cut.
+const isLost = (error) => error instanceof TypeError || error.message.startsWith("Reconnect");
 
 createRoot(document.getElementById("chat")).render(<Chat stored={await read()} />);
