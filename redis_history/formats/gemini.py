@@ -217,7 +217,7 @@ class _Gemini(Format):
                     return None
                 id_, note = _call_id(call, calls["function_call", name])
                 note |= {"no_args": True} if args is None else {}
-                # Of parallel calls only the first is signed, for all of them: see `redis_history.model.reasoning`.
+                # Of parallel calls only the first is signed, for all of them: see model/reasoning_parts.py.
                 signature = text_or_none(raw.get("thought_signature"))
                 note |= {} if signature is None else {"signature": signature}
                 return self.tool_use(id_, name, args or {}, note)

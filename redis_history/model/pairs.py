@@ -40,7 +40,7 @@ from msgspec.structs import replace
 from redis_history.model.message import Message
 from redis_history.model.pairing import in_pair, is_marked, is_result, pairing
 from redis_history.model.parts import ToolResultPart, ToolUsePart, UnknownPart
-from redis_history.model.reasoning import has_reasoning, last_reasoning, with_reasoning, without_parts
+from redis_history.model.reasoning_parts import has_reasoning, last_reasoning, with_reasoning, without_parts
 from redis_history.model.wire import body_digest
 
 T = TypeVar("T")

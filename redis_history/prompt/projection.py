@@ -32,7 +32,7 @@ from redis_history.formats._pairing import has_own_results, paired
 from redis_history.model.pairing import in_pair, is_result, only_results
 from redis_history.model.pairs import has_tools, pairs_of, unfit
 from redis_history.model.quoting import file_hint, plain_name
-from redis_history.model.reasoning import has_reasoning, is_blank, only_reasoning, without_parts
+from redis_history.model.reasoning_parts import has_reasoning, is_blank, only_reasoning, without_parts
 from redis_history.prompt.options import LeftOut, LeftOutReason
 
 #: Names of roles. A participant with such a name is always shown with its id.

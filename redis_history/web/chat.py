@@ -309,7 +309,9 @@ class ChatEndpoints(Guarded):
             if waiting:
                 await self._store.backend.execute(LeaveRun(chat, tuple(waiting)))
             if not await self._store.stop_run(chat) and not waiting:
-                raise Refused(409, "conflict", "no answer is being written here, and none waits for its turn")
+                newest = await self._store.get(chat, limit=1)
+                if newest and newest[-1].role == "user":  # another process may be about to begin its answer
+                    raise Refused(409, "conflict", "the answer to the last message has not begun; try again")
         return Response(status_code=204)
 
     async def _messages(self, http: Request, chat: str) -> Response:

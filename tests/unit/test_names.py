@@ -24,3 +24,19 @@ def test_unknown_names_are_errors() -> None:
         _ = redis_history.Historystore  # type: ignore[attr-defined]
     with pytest.raises(ImportError):
         exec("from redis_history import Historystore")
+
+
+def test_no_module_hides_a_name() -> None:
+    """A package that exports a function `reasoning` may have no module of this name: its import would replace it."""
+    program = """
+import pkgutil, types, importlib, redis_history
+for module in pkgutil.walk_packages(redis_history.__path__, "redis_history."):
+    if not module.name.endswith("__main__"):
+        try:
+            importlib.import_module(module.name)
+        except ImportError:
+            pass  # needs an extra
+print([name for name in redis_history.__all__ if isinstance(getattr(redis_history, name), types.ModuleType)])
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "[]\n", done.stderr

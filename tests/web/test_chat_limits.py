@@ -12,6 +12,7 @@ import pytest
 from redis_history import AsyncHistoryStore, assistant, tool_use, user
 from redis_history.formats import from_vercel_ai
 from redis_history.web import ChatLimits
+from tests.support.servers import until
 from tests.web.chatting import CHAT, PATH, Gate, ask, asked, speaker, text_in
 from tests.web.test_chat_visitors import CALL, WORDS, ag, ann, ui
 
@@ -19,8 +20,10 @@ from tests.web.test_chat_visitors import CALL, WORDS, ag, ann, ui
 async def test_a_stop_ends_what_waits(serve: Any, store: AsyncHistoryStore) -> None:
     gate = Gate()
     client = await serve(gate)
-    nothing = await client.post(f"/{PATH}/stop")
-    assert (nothing.status_code, nothing.json()["code"]) == (409, "conflict")
+    assert (await client.post(f"/{PATH}/stop")).status_code == 204, "there is nothing to stop"
+    await store.append(CHAT, user("Hello"))
+    unanswered = await client.post(f"/{PATH}/stop")
+    assert (unanswered.status_code, unanswered.json()["code"]) == (409, "conflict")
     first = await gate.begin(client, asked("one"))
     second = asyncio.create_task(ask(client, asked("two", "u2")))
     while not (run := await store.get_run(CHAT)) or not run.waiting:
@@ -126,10 +129,13 @@ async def test_a_stream_ends_when_its_right_is_gone(serve: Any, store: AsyncHist
     gate, allowed = Gate(), True
     client = await serve(gate, authorize=lambda *_: allowed, limits=ChatLimits(reauthorize=0.05))
 
-    async def follow(method: str, path: str, body: Any) -> None:
+    async def follow(method: str, path: str, body: Any) -> str:
+        text = ""
         async with client.stream(method, path, json=body) as response:
-            async for _ in response.aiter_bytes():
+            async for chunk in response.aiter_text():
+                text += chunk
                 following.release()
+        return text
 
     following = asyncio.Semaphore(0)
     tasks = [asyncio.create_task(follow("POST", "", asked("Hello")))]
@@ -140,10 +146,14 @@ async def test_a_stream_ends_when_its_right_is_gone(serve: Any, store: AsyncHist
     await asyncio.sleep(0.1)
     allowed = False
     gate.open.set()
-    for outcome in await asyncio.gather(*tasks, return_exceptions=True):
-        assert isinstance(outcome, httpx.RemoteProtocolError)
-    while (await store.get(CHAT))[-1].status == "streaming":
-        await asyncio.sleep(0.01)
+    for text in await asyncio.gather(*tasks):
+        assert "last" not in text
+        assert "Reconnect" in text.splitlines()[-2]
+
+    async def has_ended() -> bool:
+        return (await store.get(CHAT))[-1].status != "streaming"
+
+    await until(has_ended)
     assert (await store.get(CHAT))[-1].text == "first last"  # the answer itself goes on
 
 
@@ -240,17 +250,15 @@ async def test_an_edit_of_any_part_reaches_its_readers(
 
     client = await serve(answer, protocol=protocol)
     body = asked("Hello") if protocol == "ai-sdk" else ag({"id": "u1", "role": "user", "content": "Hello"})
-    text, is_cut = "", False
-    try:
-        async with client.stream("POST", "", json=body) as response:
-            async for chunk in response.aiter_text():
-                text += chunk
-                if "first " in text and not gate.open.is_set():
-                    for new in from_vercel_ai([ui(*parts("new-value"), role="assistant", id_="a")]):
-                        await store.update_message(CHAT, new)
-                    gate.open.set()
-    except httpx.RemoteProtocolError:
-        is_cut = True
+    text = ""
+    async with client.stream("POST", "", json=body) as response:
+        async for chunk in response.aiter_text():
+            text += chunk
+            if "first " in text and not gate.open.is_set():
+                for new in from_vercel_ai([ui(*parts("new-value"), role="assistant", id_="a")]):
+                    await store.update_message(CHAT, new)
+                gate.open.set()
+    is_cut = "Reconnect" in text
     if protocol == "ag-ui" and change != "result":
         assert (is_cut, "new-value" in text) == (False, False)  # the protocol does not carry it
     elif protocol == "ai-sdk" and change not in ("result", "data"):
