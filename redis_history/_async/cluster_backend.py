@@ -39,6 +39,7 @@ from redis_history.engine.urls import connection_settings
 from redis_history.errors import ConfigurationError
 from redis_history.operations.base import Call
 from redis_history.operations.failures import Attempt, raise_first
+from redis_history.operations.leases import Contact
 
 
 class Address(NamedTuple):
@@ -115,6 +116,12 @@ class ClusterNodes:
         except (redis_errors.SlotNotCoveredError, IndexError) as error:
             raise redis_errors.ClusterDownError(f"no node of the cluster serves the slot of {key!r}") from error
 
+    def contact(self, key: bytes) -> Contact:
+        try:
+            return self.node(self.owner(key)).contact
+        except redis_errors.RedisError:  # nobody serves it now
+            return Contact()
+
     def node(self, address: Address) -> AsyncNode:
         node = self._nodes.get(address)
         if node is None:
@@ -133,6 +140,7 @@ class ClusterNodes:
     async def refresh(self) -> None:
         """Read the slots from any node. Raises the last error."""
         self.stale = True
+        before = self.primaries
         failure: BaseException | None = None
         try:
             await self._read_slots()
@@ -152,6 +160,7 @@ class ClusterNodes:
         if failure is not None:
             raise failure  # what redis-py wraps
         self.stale = False
+        self._note_failover(before)
         await self._drop_missing()
 
     async def _read_slots(self) -> None:
@@ -177,11 +186,17 @@ class ClusterNodes:
     async def moved(self, error: redis_errors.MovedError, asked: Address) -> Address:
         """Take up a redirection; returns the node that serves the slot now."""
         assert self._cluster is not None  # noqa: S101
+        before = self.primaries
         address = self.redirected(error, asked)
         error.host, error.port = address
         await resolve(self._cluster.nodes_manager.move_slot(error))
         self.stale = True  # other slots may have moved, too
+        self._note_failover(before)
         return address
+
+    def _note_failover(self, before: frozenset[Address]) -> None:
+        for address in self.primaries - before if before else ():
+            self.node(address).contact.taken_over()
 
     def redirected(self, error: redis_errors.AskError, asked: Address) -> Address:
         """The node that MOVED or ASK names; without a host, it is at that of the node that was asked."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redis_history._async._runtime import Job, Signal, spawn, uninterrupted
 from redis_history.errors import RedisHistoryError, RunBusyError, StoreClosedError
-from redis_history.model.runs import POLL_SECONDS, RENEW_SECONDS, RunInfo
+from redis_history.model.runs import POLL_SECONDS, RENEW_SECONDS, RUN_SECONDS, RunInfo
 from redis_history.operations import EndRun, KeepRuns, LeaveRun, RunOutcome, TakeRun, refusals
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class AsyncRunKeeper:
         self._waiting: dict[str, list[AsyncRun]] = {}  # by conversation, in the order of arrival
         self._poll_at: dict[str, float] = {}
         self._renew_at = 0.0
+        self._trying_since: float | None = None  # since when renewals have been under way or failing
         self._closed = False
         self._signal: Signal | None = None
         self._job: Job | None = None
@@ -128,10 +129,12 @@ class AsyncRunKeeper:
     def _hold(self, run: AsyncRun, outcome: RunOutcome) -> None:
         with self._guard:
             if not self._held:
+                self._trying_since = None
                 self._renew_at = time.monotonic() + RENEW_SECONDS
             self._held[run.run_id] = run
             run._fence = outcome.fence
             run._unsettled_from = outcome.unsettled_from
+            run._renewed_at = time.monotonic()
             self._start_job()
         run._is_stopping(outcome)
         run._notify()
@@ -197,22 +200,33 @@ class AsyncRunKeeper:
 
     async def _renew(self, runs: list[AsyncRun]) -> None:
         held = {run: run._fence for run in runs if run._fence is not None}
+        if self._trying_since is None:
+            self._trying_since = time.monotonic()
         for run in held:
             run._rung = False
-        op = KeepRuns(tuple((run.conversation_id, fence) for run, fence in held.items()))
-        for run, outcome in zip(held, await self._store.backend.execute(op), strict=True):
-            if outcome.done:
-                run._is_stopping(outcome)
-            else:
-                run._lose()
+        for in_time in (True, False):
+            some = {run: fence for run, fence in held.items() if fence and self.is_in_time(run) is in_time}
+            op = KeepRuns(tuple((run.conversation_id, fence) for run, fence in some.items()), in_time=in_time)
+            for run, outcome in zip(some, await self._store.backend.execute(op), strict=True):
+                if outcome.done:
+                    run._renewed_at = time.monotonic()
+                    run._is_stopping(outcome)
+                else:
+                    run._lose()
+        self._trying_since = None
+
+    def is_in_time(self, run: AsyncRun) -> bool:
+        """Whether this process has been trying to renew the run since before it expired. If not, it hung."""
+        trying = self._trying_since
+        return (time.monotonic() if trying is None else trying) - run._renewed_at < RUN_SECONDS
 
     async def _poll(self, conversation_id: str, runs: list[AsyncRun]) -> None:
         for run in runs:
             run._rung = False
         outcome = await self._ask(conversation_id, runs, True)
         wait = POLL_SECONDS
-        if outcome.expires is not None:  # look when the run of a dead holder expires
-            wait = min(wait, outcome.expires + 0.05)
+        if outcome.look_in is not None:  # when the run of a dead holder expires, or a dead waiter is passed over
+            wait = min(wait, outcome.look_in + 0.05)
         for run in runs:
             if run._fence is not None or run._error is not None:
                 self._remove_waiting(run)

@@ -24,6 +24,7 @@ from redis_history.engine.memory import MemoryBackend
 from redis_history.errors import ConfigurationError
 from redis_history.operations.backend import Backend
 from redis_history.operations.keys import Keyspace
+from redis_history.operations.leases import Contact
 from redis_history.operations.options import Options
 from redis_history.operations.settings import SearchIndex, Searching, Settings
 from redis_history.retry import RetryPolicy
@@ -42,12 +43,15 @@ class Server:
         self.node = Node(client, owned=owned)
         self._embedded = embedded
         pool = client.connection_pool
-        self.sentinel = isinstance(pool, SentinelConnectionPool)
+        self.sentinel = self.node.contact.moves = isinstance(pool, SentinelConnectionPool)
         #: Clients of the Sentinels, which redis-py does not close together with the pool.
         self._sentinels: list[Redis] = []
         if owned and isinstance(pool, SentinelConnectionPool):
             self._sentinels = pool.sentinel_manager.sentinels
         self.database = int(pool.connection_kwargs.get("db") or 0)
+
+    def contact(self, key: bytes) -> Contact:
+        return self.node.contact
 
     def start(self) -> None:
         if self._embedded is not None:

@@ -13,6 +13,7 @@ from redis.exceptions import ConnectionError, MovedError, RedisError, ResponseEr
 from redis_history._sync._client import Guard
 from redis_history._sync._runtime import delivers_cancellation, turns
 from redis_history.operations.failures import is_read_only, is_transient
+from redis_history.operations.leases import Contact
 from redis_history.operations.settings import ServerClock
 
 #: The error of calls whose connections are closed while they use them.
@@ -31,6 +32,7 @@ class Node:
     def __init__(self, client: Redis, *, owned: bool) -> None:
         self.client = client
         self.clock = ServerClock()
+        self.contact = Contact()
         #: Whether the server notifies subscribers, or the scripts publish, and whether it can confirm writes, as far as
         #: is known.
         self.announces = self.confirms = False
@@ -53,6 +55,7 @@ class Node:
             self._failed(error)
             raise
         self.clock.heard()
+        self.contact.heard()
         if self._closed:
             self.disconnect()  # redis-py may have made a connection in the meantime
         return reply
@@ -70,9 +73,14 @@ class Node:
             self._failed(error)
             raise
         self.clock.heard()
+        serves = False
         for reply in replies:
             if isinstance(reply, ResponseError):
                 self._failed(reply)
+            else:
+                serves = True
+        if serves:  # a server that is loading its data refuses all
+            self.contact.heard()
         if self._closed:
             self.disconnect()
         return replies
@@ -102,6 +110,10 @@ class Node:
     def _failed(self, error: BaseException) -> None:
         if not isinstance(error, ResponseError) or isinstance(error, MovedError) or is_transient(error):
             self._forget()
+        if not isinstance(error, ResponseError):
+            self.contact.failed()
+        elif is_read_only(error):
+            self.contact.taken_over()
         # Other connections lead to the same replica; and redis-py may have kept a connection whose reply is to come.
         unowned = not (self._owned or isinstance(error, Exception | GeneratorExit))  # that one may await nothing
         if is_read_only(error) or unowned:

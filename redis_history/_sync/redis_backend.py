@@ -61,6 +61,7 @@ class RedisBackend:
     def __init__(self, server: Any, settings: Settings, retry: RetryPolicy) -> None:
         self._server = server
         self._settings = settings
+        settings.contact_of = server.contact
         self._retry = retry
         self._owner = Owner()
         self._doorbell: Any = None
@@ -298,13 +299,11 @@ class RedisBackend:
             if not self._may_retry(error):
                 raise translate(error, self._server.address) from error
             outcome = self._retry_call(method, arguments, error)
-        self._settings.outage.heard()
         return outcome
 
     def _retry_call(self, method: Any, arguments: tuple[Any, ...], error: Exception) -> Any:
         self._check_open()
         address = self._server.address
-        self._settings.outage.note()
         _logger.info("%s: %s; trying again", address, error)
         # Immediately, because the connection may just be old.
         self._retry.notify(RetryDetails(address, 1, 0.0, 0.0, error))
@@ -318,15 +317,11 @@ class RedisBackend:
         )
         try:
             self._server.start()
-            outcome: Any = retrying(method, *arguments)
-            self._settings.outage.note()  # it has just ended
-            return outcome
+            return retrying(method, *arguments)
         except (RedisError, OSError) as last:
-            self._settings.outage.note()
             raise translate(last, address) from last
 
     def _report_retry(self, state: RetryCallState) -> None:
-        self._settings.outage.note()
         error = state.outcome.exception() if state.outcome is not None else None
         assert error is not None  # noqa: S101
         waited = state.idle_for - state.upcoming_sleep

@@ -34,6 +34,8 @@ _logger = logging.getLogger("redis_history")
 
 #: Seconds after which the lease of the writer is renewed.
 _RENEW: Final = LEASE_SECONDS / 3
+#: Seconds after a failed call until the next one, which must renew the lease soon after an outage.
+_WAIT_AFTER_ERROR: Final = 0.5
 
 
 class Reply(Openable):
@@ -205,16 +207,17 @@ class Reply(Openable):
     def _run(self) -> None:
         assert self._signal is not None  # noqa: S101
         assert self._ending is not None  # noqa: S101
+        wait = self._renew_every
         while not self._closing:
-            self._signal.wait(self._renew_every)
+            self._signal.wait(wait)
             self._signal.clear()
             if self._closing or self._ended_by_other:
                 continue
-            started = time.monotonic()
+            started, wait = time.monotonic(), self._renew_every
             try:
                 self._flush()
             except Exception as error:  # noqa: BLE001 -- raised by the next write
-                self._error = error
+                self._error, wait = error, min(wait, _WAIT_AFTER_ERROR)
                 if isinstance(error, StoreClosedError):
                     return
             # A slow server, or a busy event loop, gets more text per call, up to a quarter of a second's.

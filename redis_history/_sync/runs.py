@@ -64,6 +64,7 @@ class Run:
         self._entered = False
         self._ended = False
         self._lost = False
+        self._renewed_at = 0.0
         self._stop_requested = False
         self._stop_reason: str | None = None
         self._rung = False  # the server has woken this run
@@ -323,11 +324,11 @@ class Run:
             raise
 
     def _is_kept(self) -> bool:
-        """After a refused write: whether this run goes on. While the server was out of reach nobody could renew it, so
-        it has expired, but is still that of its holder until another one takes it."""
-        outcomes: list[ops.RunOutcome] = self._store.backend.execute(
-            ops.KeepRuns(((self.conversation_id, self._fence_of_run()),))
-        )
+        """After a refused write: whether this run goes on. While the server was away nobody could renew it, so it has
+        expired, but is still that of its holder until another one finds that it is dead."""
+        kept = ((self.conversation_id, self._fence_of_run()),)
+        op = ops.KeepRuns(kept, in_time=self._keeper.is_in_time(self))
+        outcomes: list[ops.RunOutcome] = self._store.backend.execute(op)
         return outcomes[0].done
 
     def _is_stopping(self, outcome: ops.RunOutcome) -> bool:

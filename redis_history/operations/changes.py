@@ -16,14 +16,14 @@ from redis_history.model import Message, Position
 from redis_history.model.replies import Progress
 from redis_history.model.runs import RunInfo
 from redis_history.model.wire import decode_member
-from redis_history.operations.base import UNREADABLE, Call, OnConversation, Op, Steps, read, readable
+from redis_history.operations.base import UNREADABLE, Call, OnConversation, Op, Pause, Steps, read, readable
 from redis_history.operations.changelog import Changes, Kind, LiveReply, LogEntry, events_of, is_gone, recover
 from redis_history.operations.page import Page, page_of_members
 from redis_history.operations.record import RECORD_KEYS, decode_value
-from redis_history.operations.run import read_run
+from redis_history.operations.run import bury_run, read_run
 from redis_history.operations.scripts import PLACES, load_script
 from redis_history.operations.settings import Settings
-from redis_history.operations.stream import Current, end_dead, read_replies, shown, with_content
+from redis_history.operations.stream import Current, end_dead, judge, read_replies, shown, with_content
 
 if TYPE_CHECKING:
     from redis_history.engine.space import Change, ConversationState, Reply, Space
@@ -62,12 +62,17 @@ class ReadHead(OnConversation, Op[Head], frozen=True):
         head, replies = yield from read(call, settings)
         if not head.newest.live:
             return head
-        joined = _joined_head(head, replies, settings)
+        joined, pause = judge(self.conversation_id, _joined_head(head, replies), settings)
+        if pause:
+            yield Pause(pause)
+            head, replies = yield from read(call, settings)
+            joined, _ = judge(self.conversation_id, _joined_head(head, replies), settings)
         done = yield from end_dead(self.conversation_id, joined, settings)
         if any(done):  # read the cursor of these messages
             head, replies = yield from read(call, settings)
-            joined = _joined_head(head, replies, settings)
-        return replace(head, newest=replace(head.newest, messages=[shown(one, done) for one in joined]))
+            joined, _ = judge(self.conversation_id, _joined_head(head, replies), settings)
+        messages = [shown(one, done) for one in joined if one is not None]
+        return replace(head, newest=replace(head.newest, messages=messages))
 
     def _decode(self, reply: list[Any]) -> tuple[Head, dict[int, tuple[bytes, float]]]:
         """The head; and by sequence, the content of streaming replies and how long their writers count as alive."""
@@ -89,9 +94,9 @@ class ReadHead(OnConversation, Op[Head], frozen=True):
         )
 
 
-def _joined_head(head: Head, replies: dict[int, tuple[bytes, float]], settings: Settings) -> list[Current]:
+def _joined_head(head: Head, replies: dict[int, tuple[bytes, float]]) -> list[Current]:
     return [
-        with_content(message, *replies.get(message.sequence or 0, (b"", 0.0)), settings)
+        with_content(message, *replies.get(message.sequence or 0, (b"", 0.0)))
         if message.status == "streaming"
         else Current(message)
         for message in head.newest.messages
@@ -112,8 +117,11 @@ class ReadChanges(OnConversation, Op[Changes], frozen=True):
         changes: Changes = yield from read(self.call(settings), settings)
         if changes.dead:
             found = yield from read_replies(self.conversation_id, changes.dead, settings)
-            if any((yield from end_dead(self.conversation_id, found, settings))):
+            judged, _ = judge(self.conversation_id, found, settings)
+            if any((yield from end_dead(self.conversation_id, judged, settings))):
                 changes = yield from read(self.call(settings), settings)
+        if changes.dead_run is not None:
+            yield from bury_run(self.conversation_id, changes.dead_run, settings)
         return changes
 
     def call(self, settings: Settings) -> Call:
@@ -129,8 +137,8 @@ class ReadChanges(OnConversation, Op[Changes], frozen=True):
             LiveReply(Position(int(timestamp), sequence), message_id.decode(), content, size, lives / 1000)
             for sequence, timestamp, message_id, content, size, lives in reply[6]
         ]
-        run, expires = read_run(self.conversation_id, *reply[7:10], outage=settings.outage)
-        return recover(
+        run, expires, dead = read_run(self.conversation_id, *reply[7:10], settings)
+        changes = recover(
             self.conversation_id,
             self.after,
             _cursor(reply),
@@ -143,6 +151,7 @@ class ReadChanges(OnConversation, Op[Changes], frozen=True):
             expires=expires,
             known_run=self.run,
         )
+        return replace(changes, dead_run=dead)
 
     def apply(self, space: Space) -> Changes:
         conversation = space.find(self.conversation_id)
