@@ -221,6 +221,12 @@ def _reset(conversation_id: str, head: Cursor, reason: ResetReason, *, more: boo
     return Changes([Reset(conversation_id=conversation_id, revision=head.revision, cursor=head, reason=reason)], more)
 
 
+def break_of(conversation_id: str, after: Cursor, head: Cursor, entries: list[LogEntry], former: str) -> list[Event]:
+    """A Reset if the log does not continue from the cursor `after`; the arguments are those of `recover`."""
+    reason = _break(after, head, entries, former)
+    return [] if reason is None else _reset(conversation_id, head, reason).events
+
+
 def is_gone(head: Cursor) -> bool:
     """Whether the conversation of a head does not exist (`head.revision` > 0: it was deleted a short while ago)."""
     return head.epoch == BEGINNING.epoch

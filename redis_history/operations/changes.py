@@ -11,13 +11,22 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.structs import replace
 
-from redis_history.events import BEGINNING, Cursor, Event
+from redis_history.events import ANEW, BEGINNING, Cursor, Event
 from redis_history.model import Message, Position
 from redis_history.model.replies import Progress
 from redis_history.model.runs import RunInfo
 from redis_history.model.wire import decode_member
 from redis_history.operations.base import UNREADABLE, Call, OnConversation, Op, Pause, Steps, read, readable
-from redis_history.operations.changelog import Changes, Kind, LiveReply, LogEntry, events_of, is_gone, recover
+from redis_history.operations.changelog import (
+    Changes,
+    Kind,
+    LiveReply,
+    LogEntry,
+    break_of,
+    events_of,
+    is_gone,
+    recover,
+)
 from redis_history.operations.page import Page, page_of_members
 from redis_history.operations.record import RECORD_KEYS, decode_value
 from redis_history.operations.run import bury_run, read_run
@@ -144,7 +153,7 @@ class ReadChanges(OnConversation, Op[Changes], frozen=True):
             _cursor(reply),
             entries,
             self.limit,
-            former="log" if reply[3] == b"log" else reply[3].hex(),
+            former=former_of(reply[3]),
             replies=replies,
             had=self.replies,
             run=run,
@@ -183,30 +192,36 @@ class ReadChanges(OnConversation, Op[Changes], frozen=True):
 
 
 class ReadLog(OnConversation, Op[list[Event]], frozen=True):
-    """At most `limit` changes behind the revision `after`, the oldest that the log still has first. Maybe fewer; none
-    only if there are none."""
+    """At most `limit` changes after the cursor `after` (None: all), the oldest that the log still has first. Maybe
+    fewer; none only if there are none. A single Reset if the log does not continue from the cursor."""
 
-    after: int
+    after: Cursor | None
     limit: int
 
     def steps(self, settings: Settings) -> Steps[list[Event]]:
-        call = ReadChanges(self.conversation_id, Cursor("", self.after, ""), self.limit).call(settings)
+        call = ReadChanges(self.conversation_id, self.after or ANEW, self.limit).call(settings)
         return read(replace(call, decode=self._decode), settings)
 
     def _decode(self, reply: list[Any]) -> list[Event]:
-        if is_gone(_cursor(reply)):
-            return []
         entries = [_log_entry(revision, *raw) for revision, raw in enumerate(reply[5], reply[4])]
-        entries = [entry for entry in entries if entry.revision > self.after]
-        return events_of(self.conversation_id, reply[0].decode(), entries[: self.limit])
+        return self._events(_cursor(reply), entries, former_of(reply[3]))
 
     def apply(self, space: Space) -> list[Event]:
         conversation = space.find(self.conversation_id)
-        if conversation is None:
-            return []
-        changes = [change for change in conversation.log if change.entry.revision > self.after][: self.limit]
-        entries = (_with_content(change, conversation, list(conversation.log)) for change in changes)
-        return events_of(self.conversation_id, conversation.epoch, entries)
+        head = conversation.head if conversation else space.deleted_head(self.conversation_id)
+        log = list(conversation.log if conversation else space.deleted_logs.get(self.conversation_id, ()))
+        first = 0 if self.after is None else self.after.revision
+        changes = [change for change in log if change.entry.revision >= first][: self.limit + 1]
+        entries = [_with_content(change, conversation, log) for change in changes]
+        return self._events(head, entries, conversation.former if conversation else "")
+
+    def _events(self, head: Cursor, entries: list[LogEntry], former: str) -> list[Event]:
+        if self.after is None:
+            return [] if is_gone(head) else events_of(self.conversation_id, head.epoch, entries[: self.limit])
+        if reset := break_of(self.conversation_id, self.after, head, entries, former):
+            return reset
+        fresh = [entry for entry in entries if entry.revision > self.after.revision]
+        return events_of(self.conversation_id, self.after.epoch if is_gone(head) else head.epoch, fresh[: self.limit])
 
 
 class Snapshot(Struct, frozen=True):
@@ -216,6 +231,11 @@ class Snapshot(Struct, frozen=True):
     messages: list[Message]
     cursor: Cursor
     message_count: int
+
+
+def former_of(field: bytes) -> str:
+    """`former` of `recover`, from the field o of the state."""
+    return "log" if field == b"log" else field.hex()
 
 
 def _cursor(reply: list[Any]) -> Cursor:
