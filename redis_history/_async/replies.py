@@ -106,19 +106,23 @@ class AsyncReply(Openable):
             raise
 
     async def _begin(self) -> None:
-        try:
-            [appended] = await self._store._write(self._op)
-        except RunLostError:
-            if self._run_of is None or not await self._run_of._is_kept():
-                raise
-            self._op = replace(self._op, token=new_token())  # the refusal is the outcome of the former token
-            [appended] = await self._store._write(self._op)
+        run, op = self._run_of, self._op
+        [appended] = await (self._store._write(op) if run is None else run._add(op, self._write_in_run))
         if appended.duplicate:
             raise refusals.message_conflict(self.conversation_id, self._start.id)
         self._start = appended.message
         self._renewed_at = time.monotonic()
         self._signal, self._ending = Signal(), Signal()
         self._job = spawn(self._run, "redis_history-reply")
+
+    async def _write_in_run(self, op: ops.Append) -> Any:
+        try:
+            return await self._store._write(op)
+        except RunLostError:
+            if not await self._run_of._is_kept():
+                raise
+            self._op = replace(op, token=new_token())  # the refusal is the outcome of the former token
+            return await self._store._write(self._op)
 
     async def _give_up(self) -> None:
         with suppress(RedisHistoryError):
@@ -147,6 +151,8 @@ class AsyncReply(Openable):
         if error is not None:
             raise error
         size = check_size(part, self._size)
+        if self._run_of is not None:
+            self._run_of._messages.note_calls(replace(self._start, parts=(part,)))
         with self._lock:
             self._size = size
             self._parts.append(part)

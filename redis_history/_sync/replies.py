@@ -107,19 +107,23 @@ class Reply(Openable):
             raise
 
     def _begin(self) -> None:
-        try:
-            [appended] = self._store._write(self._op)
-        except RunLostError:
-            if self._run_of is None or not self._run_of._is_kept():
-                raise
-            self._op = replace(self._op, token=new_token())  # the refusal is the outcome of the former token
-            [appended] = self._store._write(self._op)
+        run, op = self._run_of, self._op
+        [appended] = self._store._write(op) if run is None else run._add(op, self._write_in_run)
         if appended.duplicate:
             raise refusals.message_conflict(self.conversation_id, self._start.id)
         self._start = appended.message
         self._renewed_at = time.monotonic()
         self._signal, self._ending = Signal(), Signal()
         self._job = spawn(self._run, "redis_history-reply")
+
+    def _write_in_run(self, op: ops.Append) -> Any:
+        try:
+            return self._store._write(op)
+        except RunLostError:
+            if not self._run_of._is_kept():
+                raise
+            self._op = replace(op, token=new_token())  # the refusal is the outcome of the former token
+            return self._store._write(self._op)
 
     def _give_up(self) -> None:
         with suppress(RedisHistoryError):
@@ -148,6 +152,8 @@ class Reply(Openable):
         if error is not None:
             raise error
         size = check_size(part, self._size)
+        if self._run_of is not None:
+            self._run_of._messages.note_calls(replace(self._start, parts=(part,)))
         with self._lock:
             self._size = size
             self._parts.append(part)

@@ -136,6 +136,7 @@ class RunKeeper:
             run._fence = outcome.fence
             run._unsettled_from = outcome.unsettled_from
             run._renewed_at = time.monotonic()
+            run._first = outcome.run.first_sequence if outcome.run is not None else 0
             self._start_job()
         run._is_stopping(outcome)
         run._notify()

@@ -154,7 +154,7 @@ class Runs:
         last run for a while is passed over."""
         if time.time() - self.freed < ANSWER_SECONDS:
             return 0 if self.queue else None
-        return next((at for at, (_, ends) in enumerate(self.queue) if ends - PLACE_SECONDS >= self.freed), None)
+        return next((at for at, (_, ends) in enumerate(self.queue) if ends - PLACE_SECONDS > self.freed), None)
 
     @property
     def look_in(self) -> float | None:

@@ -114,7 +114,7 @@ if action == 'take' then
   local function turn()
     if now - freed < patience then return queue[1] and 1 end
     for i, place in ipairs(queue) do
-      if place[4] - place_lasts >= freed then return i end
+      if place[4] - place_lasts > freed then return i end
     end
   end
 
