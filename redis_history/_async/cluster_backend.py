@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from redis import exceptions as redis_errors
@@ -34,7 +35,7 @@ from redis_history._async._runtime import (
     resolve,
     spawn,
 )
-from redis_history._async.redis_backend import AsyncRedisBackend
+from redis_history._async.redis_backend import AsyncRedisBackend, announce
 from redis_history.engine.urls import connection_settings
 from redis_history.errors import ConfigurationError
 from redis_history.operations.base import Call
@@ -293,6 +294,14 @@ class AsyncClusterDoorbell:
             for doorbell in self._doorbells.values():
                 doorbell.unwatch(topic, wake)
 
+    def abandon(self) -> None:
+        """See `AsyncDoorbell.abandon`."""
+        self._closed = True
+        if self._signal is not None:
+            self._signal.set()
+        for doorbell in [*self._doorbells.values()]:
+            doorbell.abandon()
+
     async def aclose(self) -> None:
         with self._guard:
             self._closed = True
@@ -359,7 +368,7 @@ class AsyncClusterBackend(AsyncRedisBackend):
         return [nodes.node(address) for address in sorted(nodes.primaries)]
 
     def _make_doorbell(self) -> Any:
-        return AsyncClusterDoorbell(self._server, self._settings.notifications, self._announce)
+        return AsyncClusterDoorbell(self._server, self._settings.notifications, partial(announce, self._settings))
 
     async def watch_run(self, conversation_id: str, run_id: str, wake: Any) -> Any:
         await self._make_usable()

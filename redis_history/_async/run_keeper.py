@@ -29,14 +29,14 @@ _WAIT_AFTER_ERROR: Final = 0.5
 class AsyncRunKeepers:
     """A keeper for each server, so that a server that hangs does not delay the renewals on others."""
 
-    def __init__(self, store: Any) -> None:
-        self._store = store
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
         self._keepers: dict[Any, AsyncRunKeeper] = {}
 
     async def take(self, run: AsyncRun, wait: float) -> None:
         """Return when `run` has the run. Raises RunBusyError after `wait` seconds."""
-        server = await self._store.backend.watch_run(run.conversation_id, run.run_id, run._ring)
-        run._keeper = self._keepers.setdefault(server, AsyncRunKeeper(self._store))
+        server = await self._backend.watch_run(run.conversation_id, run.run_id, run._ring)
+        run._keeper = self._keepers.setdefault(server, AsyncRunKeeper(self._backend))
         await run._keeper.take(run, wait)
 
     async def aclose(self) -> None:
@@ -48,8 +48,8 @@ class AsyncRunKeepers:
 class AsyncRunKeeper:
     """The runs on one server: takes them, renews them, and keeps the places of those that wait."""
 
-    def __init__(self, store: Any) -> None:
-        self._store = store
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
         self._guard = threading.Lock()  # for the fields below; never held during a call
         self._held: dict[str, AsyncRun] = {}
         self._waiting: dict[str, list[AsyncRun]] = {}  # by conversation, in the order of arrival
@@ -88,7 +88,7 @@ class AsyncRunKeeper:
         with self._guard:
             self._held.pop(run.run_id, None)
         self.wake()  # the job may have nothing more to do
-        await self._store.backend.unwatch_run(run.conversation_id, run.run_id, run._ring)
+        await self._backend.unwatch_run(run.conversation_id, run.run_id, run._ring)
 
     def wake(self) -> None:
         """Ask the server soon about the runs that it has woken. From any thread."""
@@ -149,16 +149,16 @@ class AsyncRunKeeper:
     async def _ask(self, conversation_id: str, runs: list[AsyncRun], wait: bool) -> RunOutcome:
         """Ask for the run on behalf of these callers."""
         callers = tuple((run.run_id, run.agent_name) for run in runs)
-        outcome: RunOutcome = await self._store.backend.execute(TakeRun(conversation_id, callers, wait))
+        outcome: RunOutcome = await self._backend.execute(TakeRun(conversation_id, callers, wait))
         fence = outcome.fence
         for run in runs:
             taken = fence is not None and run.run_id == fence.run_id
             if taken and not run._ended:
                 self._hold(run, outcome)
             elif taken and fence is not None:  # its caller stopped waiting while this call was under way
-                await self._store.backend.execute(EndRun(conversation_id, fence, "interrupted"))
+                await self._backend.execute(EndRun(conversation_id, fence, "interrupted"))
             elif run._ended:
-                await self._store.backend.execute(LeaveRun(conversation_id, (run.run_id,)))
+                await self._backend.execute(LeaveRun(conversation_id, (run.run_id,)))
             elif run.run_id == outcome.lost:
                 run._fail(refusals.run_lost(conversation_id))
         return outcome
@@ -208,7 +208,7 @@ class AsyncRunKeeper:
         for in_time in (True, False):
             some = {run: fence for run, fence in held.items() if fence and self.is_in_time(run) is in_time}
             op = KeepRuns(tuple((run.conversation_id, fence) for run, fence in some.items()), in_time=in_time)
-            for run, outcome in zip(some, await self._store.backend.execute(op), strict=True):
+            for run, outcome in zip(some, await self._backend.execute(op), strict=True):
                 if outcome.done:
                     run._renewed_at = time.monotonic()
                     run._is_stopping(outcome)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Iterable
 from contextvars import ContextVar
@@ -15,7 +16,7 @@ from redis_history import operations as ops
 from redis_history._async._runtime import Canceller, Signal, uninterrupted, wait_for_unfinished
 from redis_history._async.replies import AsyncReply
 from redis_history._async.run_messages import AsyncRunMessages
-from redis_history._validation import check_name, check_seconds, check_text
+from redis_history._validation import check_name, check_process, check_seconds, check_text
 from redis_history.errors import (
     BackendRefusedError,
     DurabilityError,
@@ -68,6 +69,7 @@ class AsyncRun:
         self._entered = False
         self._ended = False
         self._lost = False
+        self._process = os.getpid()
         self._renewed_at = 0.0
         self._stop_requested = False
         self._stop_reason: str | None = None
@@ -264,6 +266,7 @@ class AsyncRun:
             raise RunLostError(
                 "this run has not begun or has ended; use it inside its block: with store.run(conversation_id) as run"
             )
+        check_process(self._process)  # in a forked child nothing renews it, or hears of a stop
         return fence
 
     def _signal_of_run(self) -> Signal:

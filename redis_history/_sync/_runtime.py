@@ -119,6 +119,8 @@ class Receiver:
     def interrupt(self) -> None:
         """Nothing to do."""
 
+    interrupt_from_outside = interrupt
+
 
 class Job:
     """Work in the background. It must end by itself, once asked to; `stop` only waits for that."""
@@ -215,8 +217,26 @@ _thread_local = threading.local()
 
 def is_abandoned() -> bool:
     """Whether the caller of this thread's work stopped waiting for it."""
-    work: Background | None = getattr(_thread_local, "work", None)
+    work: Background | Caller | None = getattr(_thread_local, "work", None)
     return work is not None and work.abandoned
+
+
+class Caller:
+    """A coroutine that waits for the work of a thread. After `abandon`, the work does not begin, or calls the server no
+    second time."""
+
+    def __init__(self) -> None:
+        self.abandoned = self.began = False
+
+    def run(self, function: Callable[..., T], *arguments: Any, **options: Any) -> T | None:
+        self.began = True
+        if self.abandoned:
+            return None
+        _thread_local.work = self
+        try:
+            return function(*arguments, **options)
+        finally:
+            _thread_local.work = None
 
 
 class SummarizerCall:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from redis import RedisCluster
@@ -35,7 +36,7 @@ from redis_history._sync._runtime import (
     resolve,
     spawn,
 )
-from redis_history._sync.redis_backend import RedisBackend
+from redis_history._sync.redis_backend import RedisBackend, announce
 from redis_history.engine.urls import connection_settings
 from redis_history.errors import ConfigurationError
 from redis_history.operations.base import Call
@@ -294,6 +295,14 @@ class ClusterDoorbell:
             for doorbell in self._doorbells.values():
                 doorbell.unwatch(topic, wake)
 
+    def abandon(self) -> None:
+        """See `Doorbell.abandon`."""
+        self._closed = True
+        if self._signal is not None:
+            self._signal.set()
+        for doorbell in [*self._doorbells.values()]:
+            doorbell.abandon()
+
     def close(self) -> None:
         with self._guard:
             self._closed = True
@@ -360,7 +369,7 @@ class ClusterBackend(RedisBackend):
         return [nodes.node(address) for address in sorted(nodes.primaries)]
 
     def _make_doorbell(self) -> Any:
-        return ClusterDoorbell(self._server, self._settings.notifications, self._announce)
+        return ClusterDoorbell(self._server, self._settings.notifications, partial(announce, self._settings))
 
     def watch_run(self, conversation_id: str, run_id: str, wake: Any) -> Any:
         self._make_usable()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from contextlib import suppress
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 
 from redis_history import operations as ops
 from redis_history._sync._runtime import Job, Openable, Signal, spawn, uninterrupted
-from redis_history._validation import refuse
+from redis_history._validation import check_process, refuse
 from redis_history.errors import (
     InvalidInputError,
     MessageConflictError,
@@ -59,6 +60,7 @@ class Reply(Openable):
         self._sent = 0
         self._tools: list[tuple[int, bytes]] = []  # where records with tool calls or results end, and their marks
         self._size = len(op.entries[0].body)
+        self._process = os.getpid()
         self._renewed_at = 0.0
         # Renewing also extends the life of a conversation with a `ttl`.
         ttl = store._options.ttl
@@ -146,6 +148,7 @@ class Reply(Openable):
         if self._run_of is not None:
             self._run_of.check()
         self.open()
+        check_process(self._process)  # in a forked child nothing would send it
         if self._message is not None:
             raise StoreClosedError(f"reply {self._start.id[:64]!r} has ended: nothing can be written to it any more")
         error, self._error = self._error, None

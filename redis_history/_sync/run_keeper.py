@@ -30,14 +30,14 @@ _WAIT_AFTER_ERROR: Final = 0.5
 class RunKeepers:
     """A keeper for each server, so that a server that hangs does not delay the renewals on others."""
 
-    def __init__(self, store: Any) -> None:
-        self._store = store
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
         self._keepers: dict[Any, RunKeeper] = {}
 
     def take(self, run: Run, wait: float) -> None:
         """Return when `run` has the run. Raises RunBusyError after `wait` seconds."""
-        server = self._store.backend.watch_run(run.conversation_id, run.run_id, run._ring)
-        run._keeper = self._keepers.setdefault(server, RunKeeper(self._store))
+        server = self._backend.watch_run(run.conversation_id, run.run_id, run._ring)
+        run._keeper = self._keepers.setdefault(server, RunKeeper(self._backend))
         run._keeper.take(run, wait)
 
     def close(self) -> None:
@@ -49,8 +49,8 @@ class RunKeepers:
 class RunKeeper:
     """The runs on one server: takes them, renews them, and keeps the places of those that wait."""
 
-    def __init__(self, store: Any) -> None:
-        self._store = store
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
         self._guard = threading.Lock()  # for the fields below; never held during a call
         self._held: dict[str, Run] = {}
         self._waiting: dict[str, list[Run]] = {}  # by conversation, in the order of arrival
@@ -89,7 +89,7 @@ class RunKeeper:
         with self._guard:
             self._held.pop(run.run_id, None)
         self.wake()  # the job may have nothing more to do
-        self._store.backend.unwatch_run(run.conversation_id, run.run_id, run._ring)
+        self._backend.unwatch_run(run.conversation_id, run.run_id, run._ring)
 
     def wake(self) -> None:
         """Ask the server soon about the runs that it has woken. From any thread."""
@@ -150,16 +150,16 @@ class RunKeeper:
     def _ask(self, conversation_id: str, runs: list[Run], wait: bool) -> RunOutcome:
         """Ask for the run on behalf of these callers."""
         callers = tuple((run.run_id, run.agent_name) for run in runs)
-        outcome: RunOutcome = self._store.backend.execute(TakeRun(conversation_id, callers, wait))
+        outcome: RunOutcome = self._backend.execute(TakeRun(conversation_id, callers, wait))
         fence = outcome.fence
         for run in runs:
             taken = fence is not None and run.run_id == fence.run_id
             if taken and not run._ended:
                 self._hold(run, outcome)
             elif taken and fence is not None:  # its caller stopped waiting while this call was under way
-                self._store.backend.execute(EndRun(conversation_id, fence, "interrupted"))
+                self._backend.execute(EndRun(conversation_id, fence, "interrupted"))
             elif run._ended:
-                self._store.backend.execute(LeaveRun(conversation_id, (run.run_id,)))
+                self._backend.execute(LeaveRun(conversation_id, (run.run_id,)))
             elif run.run_id == outcome.lost:
                 run._fail(refusals.run_lost(conversation_id))
         return outcome
@@ -209,7 +209,7 @@ class RunKeeper:
         for in_time in (True, False):
             some = {run: fence for run, fence in held.items() if fence and self.is_in_time(run) is in_time}
             op = KeepRuns(tuple((run.conversation_id, fence) for run, fence in some.items()), in_time=in_time)
-            for run, outcome in zip(some, self._store.backend.execute(op), strict=True):
+            for run, outcome in zip(some, self._backend.execute(op), strict=True):
                 if outcome.done:
                     run._renewed_at = time.monotonic()
                     run._is_stopping(outcome)

@@ -156,7 +156,7 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
         """Append messages in this order, in atomic batches of 500."""
         converted = await self._live.settle(key, _with_status(messages, status))
         for batch in _extras.batches(converted):
-            await asyncio.to_thread(self._store.append_many, key, batch)
+            await _extras.in_thread(self._store.append_many, key, batch)
 
     async def live(self, key: str, events: AsyncIterator[Event]) -> AsyncIterator[Event]:
         """Yields the events of an agent's `handler.stream_events()`, and stores what the model writes as it comes, with
