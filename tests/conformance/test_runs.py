@@ -777,3 +777,26 @@ async def test_a_waiter_that_was_passed_over_keeps_its_place(stores: Any) -> Non
         assert (info.run_id, [place.run_id for place in info.waiting]) == (run.run_id, ["late waiter"])
     assert (await execute(store, late)).done
     await execute(store, LeaveRun("c", ("late waiter",)))
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("how", ["completed", "failed", "stopped"])
+async def test_the_end_of_a_run_ends_the_replies_that_its_block_left(stores: Any, how: str) -> None:
+    """Of a task or thread that goes on, for example. Nobody waits until the lease of its writer expires."""
+    store, other = stores(), stores()
+    with contextlib.suppress(ZeroDivisionError, errors.RunStopped):
+        async with store.run("c") as run:
+            replies = [run.stream(id=name, interval=0.0) for name in "ab"]
+            for reply in replies:
+                await reply.write("half")
+            await replies[0].finish()
+            if how == "failed":
+                raise ZeroDivisionError
+            if how == "stopped":
+                await other.stop_run("c")
+                assert await run.wait_stop(SOON)
+    assert (await other.get_run("c")).status == how
+    left = {"completed": "interrupted", "failed": "interrupted", "stopped": "stopped"}[how]
+    assert [(one.text, one.status) for one in await other.get("c")] == [("half", "complete"), ("half", left)]
+    with pytest.raises(errors.RedisHistoryError):
+        await replies[1].write("late")
