@@ -271,7 +271,7 @@ class AsyncClusterDoorbell:
         self._guard = threading.Lock()  # for the three above; never held during a call to a server
         self._signal: Signal | None = None
         self._job: Job | None = None
-        self._closed = False
+        self._closed = self._abandoned = False
 
     @property
     def works(self) -> bool:
@@ -296,7 +296,7 @@ class AsyncClusterDoorbell:
 
     def abandon(self) -> None:
         """See `AsyncDoorbell.abandon`."""
-        self._closed = True
+        self._closed = self._abandoned = True
         if self._signal is not None:
             self._signal.set()
         for doorbell in [*self._doorbells.values()]:
@@ -330,6 +330,8 @@ class AsyncClusterDoorbell:
             except Exception as error:
                 _logger.warning("the doorbell failed and tries again", exc_info=error)
             await self._signal.wait(_COMPARE_SECONDS)
+        if self._abandoned:
+            await self._nodes.aclose()
 
     async def _match_primaries(self) -> None:
         """A doorbell for each primary, and none for other nodes."""

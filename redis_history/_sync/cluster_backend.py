@@ -272,7 +272,7 @@ class ClusterDoorbell:
         self._guard = threading.Lock()  # for the three above; never held during a call to a server
         self._signal: Signal | None = None
         self._job: Job | None = None
-        self._closed = False
+        self._closed = self._abandoned = False
 
     @property
     def works(self) -> bool:
@@ -297,7 +297,7 @@ class ClusterDoorbell:
 
     def abandon(self) -> None:
         """See `Doorbell.abandon`."""
-        self._closed = True
+        self._closed = self._abandoned = True
         if self._signal is not None:
             self._signal.set()
         for doorbell in [*self._doorbells.values()]:
@@ -331,6 +331,8 @@ class ClusterDoorbell:
             except Exception as error:
                 _logger.warning("the doorbell failed and tries again", exc_info=error)
             self._signal.wait(_COMPARE_SECONDS)
+        if self._abandoned:
+            self._nodes.close()
 
     def _match_primaries(self) -> None:
         """A doorbell for each primary, and none for other nodes."""

@@ -132,8 +132,8 @@ class Writing:
 
         No compaction, cap or plugin replaces or removes a pinned message, nor the calls and results that belong to it.
         Raises MessageNotFoundError, also for archived messages: `expand` their summary first. Raises ConflictError
-        while the message is being written (pin it afterwards, or begin it with `stream(metadata={"pinned": True})`), and
-        for a summary, which the next compaction replaces.
+        for a summary, which the next compaction replaces, and while the message is being written: pin it afterwards, or
+        begin it with `stream(metadata={"pinned": True})`.
         """
         check_conversation_id(conversation_id)
         check_message_id(message_id)

@@ -72,8 +72,8 @@ def reply_not_pinned(conversation_id: str, message_id: str) -> errors.ConflictEr
 
 def summary_not_pinned(conversation_id: str, message_id: str) -> errors.ConflictError:
     return errors.ConflictError(
-        f"message {message_id[:64]!r} of conversation {_named(conversation_id)} is a summary, which the next compaction "
-        "replaces; pin messages before they are compacted, or append one with the text and pin that"
+        f"message {message_id[:64]!r} of conversation {_named(conversation_id)} is a summary, which the next "
+        "compaction replaces; pin messages before they are compacted, or append one with the text and pin that"
     )
 
 
