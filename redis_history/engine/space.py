@@ -24,6 +24,7 @@ from redis_history.model.runs import (
     FORMER_AGE,
     FORMER_RUNS,
     PLACE_SECONDS,
+    WOKEN,
     RunInfo,
     RunStatus,
     RunWaiter,
@@ -150,11 +151,15 @@ class Runs:
         return self.run if self.run is not None and self.run.is_active else None
 
     def turn(self) -> int | None:
-        """The place of the waiter whose turn it is, if no run is active. A waiter that has not answered the end of the
-        last run for a while is passed over."""
-        if time.time() - self.freed < ANSWER_SECONDS:
+        """The place of the waiter whose turn it is, if no run is active; a silent one is passed over. See run.lua."""
+        now = time.time()
+        if now - self.freed < ANSWER_SECONDS:
             return 0 if self.queue else None
-        return next((at for at, (_, ends) in enumerate(self.queue) if ends - PLACE_SECONDS > self.freed), None)
+        for at, (_, ends) in enumerate(self.queue):
+            spoke = ends - PLACE_SECONDS
+            if spoke > self.freed if at < WOKEN else now - spoke < ANSWER_SECONDS + 0.25:
+                return at
+        return None
 
     @property
     def look_in(self) -> float | None:
@@ -496,6 +501,11 @@ class Space:
     def holds(self, conversation_id: str, fence: RunFence) -> bool:
         active = self.runs_of(conversation_id, fence.kind).active
         return active is not None and active.fence == fence
+
+    def ring_first(self, conversation_id: str, runs: Runs) -> None:
+        """Wake the first waiters, not the first alone, which may be dead."""
+        for waiter, _ in runs.queue[:WOKEN]:
+            self.ring(conversation_id, waiter.run_id)
 
     def announce_run(self, conversation_id: str, kind: LeaseKind) -> None:
         if kind == "run":

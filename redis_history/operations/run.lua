@@ -5,7 +5,7 @@
 -- ARGV  1 action   2 'R' the run, 'W' the lease of a compressor   then the arguments of the action:
 --   take   3 milliseconds until the lease expires, unless it is renewed   4 '1' to wait in the queue, '0' not to
 --          5 milliseconds for which a place in the queue is kept   6 milliseconds after which a waiter that has not answered
---          the end of the last run is passed over   7 the fence of an expired lease whose holder is dead, or '0'
+--          is passed over   7 the fence of an expired lease whose holder is dead, or '0'
 --          then run id and agent name of each caller, oldest first
 --   keep   3 fence   4 run id   5 '1' to renew an expired lease, too   6 milliseconds
 --   end    3 fence   4 run id   5 status   6 milliseconds until another compressor may take it
@@ -30,7 +30,7 @@
 --   f  how many leases there were; the fence of a lease is a number of this sequence
 --   Z  the ids of the last leases and of those that left: a late copy of `take` must not begin a lease that nobody holds
 local state, log, action, lease = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
-local TOMBSTONE, KEPT_IDS, MOST, KEPT_RUNS, KEPT_FOR = 120000, 64, 1000, 16, 60000
+local TOMBSTONE, KEPT_IDS, MOST, KEPT_RUNS, KEPT_FOR, WOKEN = 120000, 64, 1000, 16, 60000, 4
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local known = redis.call('HMGET', state, lease, 'Q', 'e', 'Z', 'f', 'q')
@@ -77,6 +77,11 @@ end
 -- Wakes one holder or one waiter: each listens to a channel of its own, so that a thousand waiters cost no more than one.
 local function ring(id) redis.call('PUBLISH', string.sub(state, 1, -2) .. 'r:' .. id, 0) end
 
+-- Wakes the first waiters, not the first alone, which may be dead.
+local function ring_first()
+  for i = 1, math.min(WOKEN, #queue) do ring(queue[i][1]) end
+end
+
 local function is_known(id) return known[4] and string.find(known[4], id, 1, true) end
 
 local function with_id(id) return string.sub((known[4] or '') .. id .. ';', -KEPT_IDS * (#id + 1)) end
@@ -103,18 +108,23 @@ end
 
 if action == 'take' then
   local milliseconds, waits, place_lasts, patience, dead = tonumber(ARGV[3]), ARGV[4] == '1', ARGV[5], tonumber(ARGV[6]), ARGV[7]
-  local CALLERS = 8
+  local CALLERS, LATE = 8, 250
   if lease == 'W' and not (known[3] and (active or not run or run[EXPIRES] <= now)) then return answer('busy') end
   if active and lease == 'R' then run[EXPIRES] = math.min(run[EXPIRES], now + milliseconds) end -- if the clock was set back
-  if expired and run[FENCE] == tonumber(dead) then free('interrupted', run[EXPIRES]) end
+  if expired and run[FENCE] == tonumber(dead) then
+    free('interrupted', run[EXPIRES])
+    ring_first()
+  end
 
-  -- The place of the waiter whose turn it is. One that has given no sign of life since the lease became free, although the
-  -- server woke it and some time has passed, may be dead: it is passed over, and keeps its place until that expires.
+  -- The place of the waiter whose turn it is. A silent one may be dead, and is passed over; it keeps its place until that
+  -- expires. Those that the server woke when the lease became free must have answered since, the others have missed a sign of
+  -- life, which they give by themselves a little more often.
   local freed = run and run[FREED] or 0
   local function turn()
     if now - freed < patience then return queue[1] and 1 end
     for i, place in ipairs(queue) do
-      if place[4] - place_lasts > freed then return i end
+      local spoke = place[4] - place_lasts
+      if i <= WOKEN and spoke > freed or i > WOKEN and now - spoke < patience + LATE then return i end
     end
   end
 
@@ -175,7 +185,7 @@ if action == 'keep' or action == 'end' then
   run[EXPIRES] = now + rest
   store()
   announce()
-  if queue[1] then ring(queue[1][1]) end
+  ring_first()
   return answer('ended')
 end
 
@@ -185,7 +195,7 @@ if action == 'bury' then
     free('interrupted', run[EXPIRES])
     store()
     announce()
-    if queue[1] then ring(queue[1][1]) end
+    ring_first()
   end
   return answer('read')
 end
@@ -221,7 +231,7 @@ if action == 'leave' then
   left, queue = left or #rest ~= #queue, rest
   if left or known[4] ~= ids then store() end
   if left then announce() end
-  if not active and queue[1] then ring(queue[1][1]) end
+  if not active then ring_first() end
   return answer('none')
 end
 

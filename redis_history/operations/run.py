@@ -197,8 +197,7 @@ class EndRun(OnConversation, Op[RunOutcome], frozen=True):
         run.status, run.ended_at = cast(RunStatus, self.status), datetime.now(UTC)
         run.expires, runs.freed = time.time() + self.rest, time.time()
         space.announce_run(name, self.fence.kind)
-        if runs.queue:
-            space.ring(name, runs.queue[0][0].run_id)
+        space.ring_first(name, runs)
         return _outcome(name, runs, True)
 
 
@@ -251,8 +250,8 @@ class LeaveRun(OnConversation, Op[RunOutcome], frozen=True):
         runs.queue = rest
         if left:
             space.announce(name)
-        if runs.active is None and runs.queue:
-            space.ring(name, runs.queue[0][0].run_id)
+        if runs.active is None:
+            space.ring_first(name, runs)
         return _outcome(name, runs, False)
 
 
