@@ -443,7 +443,9 @@ class AsyncCompressor:
         self._work.succeeded(conversation_id)
         return CompressionProgress("compressed", conversation_id, count, plan.tokens, after)
 
-    async def _summarize(self, plan: Plan, messages: list[Message], keep: Callable[[], Any], signal: Signal) -> Message:
+    async def _summarize(
+        self, plan: Plan, messages: list[Message], keep: Callable[[bool], Any], signal: Signal
+    ) -> Message:
         """Call the summarizer, and `keep` the lease in the meantime."""
         timing = self._timing
         kept = time.monotonic()

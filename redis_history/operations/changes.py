@@ -146,7 +146,7 @@ class ReadChanges(OnConversation, Op[Changes], frozen=True):
             LiveReply(Position(int(timestamp), sequence), message_id.decode(), content, size, lives / 1000)
             for sequence, timestamp, message_id, content, size, lives in reply[6]
         ]
-        run, expires, dead = read_run(self.conversation_id, *reply[7:10], settings)
+        run, expires, dead = read_run(self.conversation_id, settings, *reply[7:10])
         changes = recover(
             self.conversation_id,
             self.after,

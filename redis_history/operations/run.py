@@ -312,9 +312,9 @@ def _contact(conversation_id: str, settings: Settings) -> Contact:
 
 def _read(conversation_id: str, kind: LeaseKind, settings: Settings, reply: list[Any]) -> _Reply:
     what, run, queue, now, run_id = reply
-    present = read_run(conversation_id, run, queue, now, settings, kind=kind)
+    present = read_run(conversation_id, settings, run, queue, now, kind=kind)
     fence = before = None
-    packed = _decode(run) if run else [0, "", "", "", 0, 0, 0, "", 0, 0]
+    packed: list[Any] = _decode(run) if run else [0, "", "", "", 0, 0, 0, "", 0, 0]
     number, status, ends = packed[0], packed[3], packed[5]
     active = status in ("active", "stopping")
     if what == b"taken" and present.info is not None:
@@ -330,7 +330,7 @@ def _read(conversation_id: str, kind: LeaseKind, settings: Settings, reply: list
 
 
 def read_run(
-    conversation_id: str, run: bytes, queue: bytes, now: int, settings: Settings, *, kind: LeaseKind = "run"
+    conversation_id: str, settings: Settings, run: bytes, queue: bytes, now: int, *, kind: LeaseKind = "run"
 ) -> Present:
     """The newest run from the fields R and Q of the state. `now`: milliseconds of the server's clock. Raises
     CorruptDataError."""
