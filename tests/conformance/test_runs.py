@@ -800,3 +800,22 @@ async def test_the_end_of_a_run_ends_the_replies_that_its_block_left(stores: Any
     assert [(one.text, one.status) for one in await other.get("c")] == [("half", "complete"), ("half", left)]
     with pytest.raises(errors.RedisHistoryError):
         await replies[1].write("late")
+
+
+async def test_a_message_that_is_read_while_the_run_writes_one_of_its_id(stores: Any) -> None:
+    """Whose it is, only the outcome of the write says."""
+    holder, other = stores(), stores()
+    seen: list[list[str]] = []
+    async with holder.run("c") as run:
+
+        async def read() -> None:
+            seen.append([message.id for message in await run.messages()])
+
+        act_after(holder, Append, read)
+        call = tool_use("call", "find", {"text": "x", "numbers": [1, 2.5]})
+        await run.append(assistant(text("mine"), call, id="own", metadata={"b": 1, "a": None}))
+        await other.append("c", user("steer", id="steer"))
+        act_after(holder, Append, read)
+        assert (await run.append(user("steer", id="steer"))).duplicate
+        await read()
+    assert seen == [[], [], ["steer"]]
