@@ -150,7 +150,7 @@ class Background:
 
     def __init__(self, work: Work, signal: Signal) -> None:
         self.abandoned = False
-        self._work = work
+        self._work: Work | None = work
         self._signal = signal
         self._error: BaseException | None = None
         self._finished = False
@@ -174,9 +174,12 @@ class Background:
         self.abandoned = True
 
     def run(self) -> None:
+        # Forgotten, because who reads in the background also keeps this, and a cycle would keep a dropped store.
+        work, self._work = self._work, None
+        assert work is not None  # noqa: S101
         _thread_local.work = self
         try:
-            self._work()
+            work()
         except BaseException as error:  # noqa: BLE001 -- `result` raises it
             self._error = error
         finally:
