@@ -14,6 +14,7 @@ from redis.exceptions import ConnectionError, MovedError, RedisError, ResponseEr
 from redis_history._async._runtime import Lanes, Request, drop_client, socket_timeout, time_limit
 from redis_history.operations.failures import is_read_only, is_transient
 from redis_history.operations.lanes import EXCHANGES, Kind, kind_of
+from redis_history.operations.leases import Contact
 from redis_history.operations.settings import ServerClock
 
 #: The error of calls whose connections are closed while they use them.
@@ -50,6 +51,7 @@ class AsyncNode:
     ) -> None:
         self.timeout = timeout
         self.clock = ServerClock()
+        self.contact = Contact()
         #: Whether the server notifies subscribers, or the scripts publish, and whether it can confirm writes, as far as
         #: is known.
         self.announces = self.confirms = False
@@ -175,6 +177,8 @@ class AsyncLane:
             self._unfinished = False
         except BaseException as error:
             node.lost()
+            if not isinstance(error, ResponseError):
+                node.contact.failed()
             failure = self._failure(error)
             for request in requests:
                 request.fail(failure)
@@ -182,6 +186,8 @@ class AsyncLane:
                 raise
         else:
             node.clock.heard()
+            if not all(isinstance(reply, ResponseError) for reply in replies):  # one that is loading refuses all
+                node.contact.heard()
             for request in requests:
                 count = len(request.commands)
                 own, replies = replies[:count], replies[count:]
@@ -239,5 +245,6 @@ class AsyncLane:
     def _note(self, error: ResponseError) -> None:
         if is_read_only(error):
             self._node.lost()
+            self._node.contact.taken_over()
         elif isinstance(error, MovedError) or is_transient(error):
             self._node.forget()

@@ -248,9 +248,11 @@ class Receiver:
 
     def __init__(self) -> None:
         self._wait: asyncio.Timeout | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def get(self, pubsub: Any, seconds: float) -> Any:
         """The next message; None after this many seconds, or after an interrupt."""
+        self._loop = asyncio.get_running_loop()
         try:
             # redis-py ends a wait in the same way, so that no message is lost.
             async with asyncio.timeout(None) as self._wait:
@@ -264,6 +266,12 @@ class Receiver:
         if self._wait is not None:
             self._wait.reschedule(0)
             self._wait = None
+
+    def interrupt_from_outside(self) -> None:
+        """From any thread."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self.interrupt)
 
 
 class Job:

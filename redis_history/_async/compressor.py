@@ -385,9 +385,10 @@ class AsyncCompressor:
             _logger.warning("compressing %r failed: %s", conversation_id[:80], describe_error(error))
         return CompressionProgress(kind, conversation_id, wait=wait, error=describe_error(error))
 
-    async def _keep(self, conversation_id: str, lease: ops.RunFence) -> bool:
-        """Renew the lease. Returns whether it was still held."""
-        [outcome] = await self._store.backend.execute(ops.KeepRuns(((conversation_id, lease),), self._timing.lease))
+    async def _keep(self, conversation_id: str, lease: ops.RunFence, in_time: bool) -> bool:
+        """Renew the lease. Returns whether it was still held. `in_time`: it has not expired yet."""
+        op = ops.KeepRuns(((conversation_id, lease),), self._timing.lease, in_time)
+        [outcome] = await self._store.backend.execute(op)
         return outcome.done
 
     async def _release(self, conversation_id: str, lease: ops.RunFence, rest: float = 0.0) -> bool:
@@ -442,7 +443,9 @@ class AsyncCompressor:
         self._work.succeeded(conversation_id)
         return CompressionProgress("compressed", conversation_id, count, plan.tokens, after)
 
-    async def _summarize(self, plan: Plan, messages: list[Message], keep: Callable[[], Any], signal: Signal) -> Message:
+    async def _summarize(
+        self, plan: Plan, messages: list[Message], keep: Callable[[bool], Any], signal: Signal
+    ) -> Message:
         """Call the summarizer, and `keep` the lease in the meantime."""
         timing = self._timing
         kept = time.monotonic()
@@ -461,7 +464,7 @@ class AsyncCompressor:
                 if self._stop_at is not None and now >= self._stop_at:
                     raise _StoppedError
                 if now >= kept + timing.lease / 3:
-                    if not await keep():
+                    if not await keep(now - kept < timing.lease):
                         raise errors.RunLostError("the lease on the conversation ended while it was being summarized")
                     kept = now
                 until = min(ends, kept + timing.lease / 3, ends if self._stop_at is None else self._stop_at)

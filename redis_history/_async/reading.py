@@ -179,20 +179,21 @@ class AsyncReading:
         cursor `after` (None: all). `event.changed_at` is their time.
 
         An event has the messages as they are now, and the ids of those that were removed since. The log keeps at least
-        the newest `log_length` changes, without those before a fork or an import, which is a Reset here.
+        the newest `log_length` changes, without those before a fork or an import, which is a Reset here. If it does not
+        continue from `after`, because that is of a conversation which was deleted and created again, for example, the
+        only event is a Reset, as in a subscription: call it again without `after` for what the log has.
         """
         check_conversation_id(conversation_id)
         _validation.check_integer(limit, "limit", 1, 100_000, error=InvalidInputError)
         known = Cursor.of(after)
-        revision = 0 if known is None else known.revision
         events: list[Event] = []
         while len(events) < limit:
-            op = ops.ReadLog(conversation_id, revision, min(limit - len(events), PAGE))
+            op = ops.ReadLog(conversation_id, known, min(limit - len(events), PAGE))
             found = await self._backend.execute(op)
             if not found:
                 break
             events += found
-            revision = found[-1].revision
+            known = found[-1].cursor
         return events
 
     async def count_conversations(self, *, user_id: int | str | None = None, agent_name: str | None = None) -> int:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
+import warnings
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
+from weakref import finalize
 
 from msgspec.structs import replace
 from redis.exceptions import NoScriptError, RedisError, ResponseError, TryAgainError
@@ -51,6 +54,28 @@ _WORK_SECONDS: Final = 10.0
 _MAX_LATE: Final = 5
 
 
+async def announce(settings: Settings, node: AsyncNode) -> None:
+    """Have the server notify subscribers. If this user may not see or change the setting, the scripts of this store
+    publish each change instead."""
+    try:
+        setting = as_map(await node.execute([b"CONFIG", b"GET", NOTIFICATIONS]))
+        flags = merged_flags(next(iter(setting.values()), b""))
+        if flags is not None:
+            await node.execute([b"CONFIG", b"SET", NOTIFICATIONS, flags.encode()])
+    except ResponseError as error:
+        if is_transient(error):
+            raise
+        settings.publishes = True
+    node.announces = True
+
+
+def _end_dropped(doorbell: Any, address: str) -> None:
+    """A store was dropped, and so were its subscriptions and runs."""
+    doorbell.abandon()
+    text = f"a history store of {address} was not closed; use it in a with block, or close it"
+    warnings.warn(text, ResourceWarning, stacklevel=2)
+
+
 class AsyncRedisBackend:
     """The Redis backend for one server.
 
@@ -60,9 +85,11 @@ class AsyncRedisBackend:
     def __init__(self, server: Any, settings: Settings, retry: RetryPolicy) -> None:
         self._server = server
         self._settings = settings
+        settings.contact_of = server.contact
         self._retry = retry
         self._owner = Owner()
         self._doorbell: Any = None
+        self._dropped: finalize[Any, Any] | None = None
         self._usable = False
         self._closed = False
         # Postponed maintenance: the steps, each with the calls at which they stopped; and when it continues.
@@ -147,7 +174,9 @@ class AsyncRedisBackend:
         if self._closed:
             return
         if self._doorbell is None:
-            self._doorbell = self._make_doorbell()
+            self._doorbell = self._make_doorbell()  # which must not keep this alive
+            self._dropped = finalize(self, _end_dropped, self._doorbell, self._server.address)
+            self._dropped.atexit = False
         self._doorbell.watch(topic, wake)
 
     def _unwatch(self, topic: Topic, wake: Any) -> None:
@@ -155,7 +184,7 @@ class AsyncRedisBackend:
             self._doorbell.unwatch(topic, wake)
 
     def _make_doorbell(self) -> Any:
-        return AsyncDoorbell(self._server.node, self._settings.notifications, self._announce)
+        return AsyncDoorbell(self._server.node, self._settings.notifications, partial(announce, self._settings))
 
     async def ask(self, commands: Sequence[Sequence[bytes]]) -> list[list[Any]]:
         """The replies of each primary to read-only commands, in one round trip; errors are values."""
@@ -170,6 +199,8 @@ class AsyncRedisBackend:
             return
         self._owner.check()
         self._closed = True
+        if self._dropped is not None:
+            self._dropped.detach()
         if self._doorbell is not None:
             await self._doorbell.aclose()
         await self._server.aclose()
@@ -297,13 +328,11 @@ class AsyncRedisBackend:
             if not self._may_retry(error):
                 raise translate(error, self._server.address) from error
             outcome = await self._retry_call(method, arguments, error)
-        self._settings.outage.heard()
         return outcome
 
     async def _retry_call(self, method: Any, arguments: tuple[Any, ...], error: Exception) -> Any:
         self._check_open()
         address = self._server.address
-        self._settings.outage.note()
         _logger.info("%s: %s; trying again", address, error)
         # Immediately, because the connection may just be old.
         self._retry.notify(RetryDetails(address, 1, 0.0, 0.0, error))
@@ -317,15 +346,11 @@ class AsyncRedisBackend:
         )
         try:
             await self._server.start()
-            outcome: Any = await retrying(method, *arguments)
-            self._settings.outage.note()  # it has just ended
-            return outcome
+            return await retrying(method, *arguments)
         except (RedisError, OSError) as last:
-            self._settings.outage.note()
             raise translate(last, address) from last
 
     def _report_retry(self, state: RetryCallState) -> None:
-        self._settings.outage.note()
         error = state.outcome.exception() if state.outcome is not None else None
         assert error is not None  # noqa: S101
         waited = state.idle_for - state.upcoming_sleep
@@ -347,7 +372,7 @@ class AsyncRedisBackend:
         await self._with_retries(self._check_version)
         for primary in await self._with_retries(self._primaries):
             with suppress(RedisError, OSError):  # of a node that is away; writes to it try again
-                await self._announce(primary)
+                await announce(self._settings, primary)
         await self._run(use_index(self._settings))
         self._usable = True
         if self.search_mode == "server":
@@ -361,20 +386,6 @@ class AsyncRedisBackend:
     async def _primaries(self) -> list[AsyncNode]:
         await self._server.start()
         return [self._server.node]
-
-    async def _announce(self, node: AsyncNode) -> None:
-        """Have the server notify subscribers. If this user may not see or change the setting, the scripts of this store
-        publish each change instead."""
-        try:
-            setting = as_map(await node.execute([b"CONFIG", b"GET", NOTIFICATIONS]))
-            flags = merged_flags(next(iter(setting.values()), b""))
-            if flags is not None:
-                await node.execute([b"CONFIG", b"SET", NOTIFICATIONS, flags.encode()])
-        except ResponseError as error:
-            if is_transient(error):
-                raise
-            self._settings.publishes = True
-        node.announces = True
 
     async def _check_version(self) -> None:
         primary, *_ = await self._primaries()
@@ -413,7 +424,7 @@ class AsyncRedisBackend:
         before = attempt.uncertain
         for _ in range(_MAX_LATE):
             if not node.announces:
-                await self._announce(node)
+                await announce(self._settings, node)
             if not attempt.sent:
                 attempt.sent = node.clock.now or await node.time()
             sent = b"-%d" % attempt.sent if before else b"%d" % attempt.sent

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Iterable
 from contextvars import ContextVar
-from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
@@ -15,20 +15,26 @@ from msgspec.structs import replace
 from redis_history import operations as ops
 from redis_history._async._runtime import Canceller, Signal, uninterrupted, wait_for_unfinished
 from redis_history._async.replies import AsyncReply
-from redis_history._validation import check_name, check_seconds, check_text
-from redis_history.errors import BackendRefusedError, InvalidInputError, RedisHistoryError, RunLostError, RunStopped
-from redis_history.events import Cursor, HistoryRestored, MessagesAppended, ReplyEnded, Reset
+from redis_history._async.run_messages import AsyncRunMessages
+from redis_history._validation import check_name, check_process, check_seconds, check_text
+from redis_history.errors import (
+    BackendRefusedError,
+    DurabilityError,
+    InvalidInputError,
+    OutcomeUnknownError,
+    RedisHistoryError,
+    RunLostError,
+    RunStopped,
+)
 from redis_history.model import Message, Role, tool, tool_result
 from redis_history.model.helpers import MessageFields
 from redis_history.model.ids import check_conversation_id, new_token
-from redis_history.model.pairs import open_calls
+from redis_history.model.parts import ToolUsePart
 from redis_history.model.runs import RunStatus
 from redis_history.operations import refusals
 
 _logger = logging.getLogger("redis_history")
 
-#: How many of the newest messages are searched for tool calls that were left open.
-_LOOKED_AT: Final = 500
 _MAX_WAIT: Final = 24 * 3600.0
 
 
@@ -63,18 +69,16 @@ class AsyncRun:
         self._entered = False
         self._ended = False
         self._lost = False
+        self._process = os.getpid()
+        self._renewed_at = 0.0
         self._stop_requested = False
         self._stop_reason: str | None = None
         self._rung = False  # the server has woken this run
         self._signal: Signal | None = None  # is set when it has the run, is asked to stop, or has lost it
         self._error: RedisHistoryError | None = None  # of waiting
         self._unsettled_from: int | None = None  # the first sequence of the interrupted runs right before
-        self._cursor: Cursor | None = None  # up to which `messages` has read
-        self._newest = 0  # the newest sequence that `messages` has seen
-        self._newest_at: datetime | None = None  # the time of the newest message when the run began
-        self._returned: set[str] = set()  # ids of the messages that `messages` has returned
-        self._growing: set[str] = set()  # ids of the replies that it has seen before their end
-        self._own: set[str] = set()  # ids of the messages that the run has written
+        self._first = 0  # the first sequence that its messages may have
+        self._messages = AsyncRunMessages(store.backend, conversation_id)
         self._unfinished: set[Any] = store._unfinished
         self._ends_of_replies: set[Any] = set()  # that are unfinished
         self._replies: list[AsyncReply] = []  # that may not have ended
@@ -138,56 +142,16 @@ class AsyncRun:
         RunStopped, which ends it as "stopped" with its text. Raises RunLostError."""
         reply = self._store.stream(self.conversation_id, role=role, interval=interval, **fields)
         reply._join(self, self._fence_of_run())
-        self._own.add(reply.message.id)
         self._replies = [*(one for one in self._replies if one._message is None), reply]
         return reply  # type: ignore[no-any-return]
 
     async def messages(self) -> list[Message]:
         """The messages that others have appended since the run began, or since the last call, in the order of their
-        arrival: what a user added in the meantime, for example. A reply of others counts when it has ended; of what
-        others `restore`, the messages that are later than those at the beginning, and were not returned before."""
+        arrival: what a user added in the meantime, for example. Each is returned once, however many there are, also if
+        the change log has lost it. A reply of others counts when it has ended; of what others `restore`, the messages
+        that are later than those at the beginning, and were not returned before."""
         self._fence_of_run()
-        assert self._cursor is not None  # noqa: S101
-        found: dict[str, Message] = {}
-        cursor, newest = self._cursor, self._newest
-        while True:
-            changes = await self._store.backend.execute(ops.ReadChanges(self.conversation_id, cursor))
-            for event in changes.events:
-                if isinstance(event, Reset):
-                    page = await self._store.backend.execute(
-                        ops.ReadPage(self.conversation_id, _LOOKED_AT, newest=True)
-                    )
-                    messages = tuple(
-                        one
-                        for one in page.messages
-                        if one.id in self._growing or ((one.sequence or 0) > newest and self._is_new(one))
-                    )
-                elif isinstance(event, HistoryRestored):
-                    messages = tuple(filter(self._is_new, event.messages))
-                elif isinstance(event, MessagesAppended):
-                    messages = event.messages
-                elif isinstance(event, ReplyEnded) and event.message is not None:
-                    messages = (event.message,)
-                else:
-                    messages = ()
-                for message in messages:
-                    newest = max(newest, message.sequence or 0)
-                    if message.status == "streaming":
-                        self._growing.add(message.id)
-                    elif message.id not in self._own:
-                        found[message.id] = message
-                cursor = event.cursor
-            if not changes.more:  # and no read has failed
-                self._cursor, self._newest = cursor, newest
-                self._returned.update(found)
-                self._growing.difference_update(found)
-                return list(found.values())
-
-    def _is_new(self, message: Message) -> bool:
-        """Whether a message that got a new sequence, in a restore, was added by it or during the run."""
-        if message.id in self._returned:
-            return False
-        return self._newest_at is None or message.timestamp is None or message.timestamp > self._newest_at
+        return await self._messages.of_others()
 
     # The block
 
@@ -210,12 +174,8 @@ class AsyncRun:
     async def _begin(self) -> None:
         await self._store._runs.take(self, self._wait)
         try:
-            head = await self._store.backend.execute(ops.ReadHead(self.conversation_id, 1))
-            self._cursor = head.cursor
-            for message in head.newest.messages:
-                self._newest, self._newest_at = message.sequence or 0, message.timestamp
-            if self._unsettled_from is not None:
-                await self._settle("interrupted", start=self._unsettled_from)
+            await self._messages.begin()
+            await self._settle_former()
         except BaseException:
             await uninterrupted(self._abandon, self._unfinished)
             raise
@@ -258,17 +218,17 @@ class AsyncRun:
             await wait_for_unfinished(self._ends_of_replies)
             for reply in self._replies if not self._lost else ():  # of threads and tasks that go on
                 await reply.aclose()
-            if not self._lost and self._unsettled_from is not None:  # its reply may have ended only now
-                await self._settle("interrupted", start=self._unsettled_from)
-            if status != "completed" and self._own and not self._lost:
-                await self._settle(status)
+            if not self._lost:
+                await self._settle_former()  # its reply may have ended only now
+            if status != "completed" and not self._lost:
+                await self._settle_own(status)
             fence = self._fence
             if fence is None:  # a request for the run may still be under way, or have succeeded
                 await self._store.backend.execute(ops.LeaveRun(self.conversation_id, (self.run_id,)))
             elif not self._lost:
                 ended = await self._store.backend.execute(ops.EndRun(self.conversation_id, fence, status))
                 if status == "completed" and self._is_stopping(ended):  # this process did not know it yet
-                    await self._settle("stopped")
+                    await self._settle_own("stopped")
                     ended = await self._store.backend.execute(ops.EndRun(self.conversation_id, fence, "stopped"))
                 self._lost = not ended.done
         except RunLostError:
@@ -282,17 +242,19 @@ class AsyncRun:
         if self._lost:
             _logger.info("run %s of conversation %r was lost before its end", self.run_id, self.conversation_id[:80])
 
-    async def _settle(self, status: RunStatus, start: int | None = None) -> None:
-        """Append results for open calls of this run, or of interrupted ones, which began at the sequence `start`."""
-        page = await self._store.backend.execute(ops.ReadPage(self.conversation_id, _LOOKED_AT, newest=True))
-        for message, calls in open_calls(page.messages):
-            if message.status == "streaming":
-                continue
-            if start is not None and (message.sequence or 0) < start:
-                continue
-            if (message.id in self._own) is not (start is None):
-                continue
-            said = f"The call was {'stopped' if status == 'stopped' else 'interrupted'} before it returned."
+    async def _settle_own(self, status: RunStatus) -> None:
+        await self._settle(await self._messages.own_open_calls(), "stopped" if status == "stopped" else "interrupted")
+
+    async def _settle_former(self) -> None:
+        """Settle the calls of the interrupted runs right before."""
+        if self._unsettled_from is not None:
+            calls = await self._messages.open_calls_between(self._unsettled_from, self._first)
+            await self._settle(calls, "interrupted")
+
+    async def _settle(self, found: list[tuple[Message, list[ToolUsePart]]], how: str) -> None:
+        """Append results for open calls."""
+        for message, calls in found:
+            said = f"The call was {how} before it returned."
             results = [tool_result(call.id, said, is_error=True, name=call.name) for call in calls]
             await self.append(tool(results, participant=message.participant))
 
@@ -304,6 +266,7 @@ class AsyncRun:
             raise RunLostError(
                 "this run has not begun or has ended; use it inside its block: with store.run(conversation_id) as run"
             )
+        check_process(self._process)  # in a forked child nothing renews it, or hears of a stop
         return fence
 
     def _signal_of_run(self) -> Signal:
@@ -314,9 +277,24 @@ class AsyncRun:
     async def _write_own(self, op: Any) -> Any:
         """Write for the holder only."""
         op = op.for_run(self._fence_of_run())
-        if isinstance(op, ops.Append | ops.Restore):
-            self._own.update(entry.message.id for entry in op.entries)
-        return await self._write(op)
+        if isinstance(op, ops.UpdateMessage):
+            self._messages.note_calls(op.entry.message)
+        if not isinstance(op, ops.Append | ops.Restore):
+            return await self._write(op)
+        return await self._add(op, self._write)
+
+    async def _add(self, op: Any, write: Any) -> Any:
+        """Write messages, and remember that they are those of this run."""
+        self._messages.trying(op.entries)
+        try:
+            outcome = await write(op)
+        except (OutcomeUnknownError, DurabilityError):
+            raise  # they may be stored
+        except RedisHistoryError:
+            self._messages.refused(op.entries)
+            raise
+        self._messages.stored(outcome if isinstance(op, ops.Append) else op.entries)
+        return outcome
 
     async def _write(self, op: Any) -> Any:
         try:
@@ -328,11 +306,11 @@ class AsyncRun:
             raise
 
     async def _is_kept(self) -> bool:
-        """After a refused write: whether this run goes on. While the server was out of reach nobody could renew it, so
-        it has expired, but is still that of its holder until another one takes it."""
-        outcomes: list[ops.RunOutcome] = await self._store.backend.execute(
-            ops.KeepRuns(((self.conversation_id, self._fence_of_run()),))
-        )
+        """After a refused write: whether this run goes on. While the server was away nobody could renew it, so it has
+        expired, but is still that of its holder until another one finds that it is dead."""
+        kept = ((self.conversation_id, self._fence_of_run()),)
+        op = ops.KeepRuns(kept, in_time=self._keeper.is_in_time(self))
+        outcomes: list[ops.RunOutcome] = await self._store.backend.execute(op)
         return outcomes[0].done
 
     def _is_stopping(self, outcome: ops.RunOutcome) -> bool:

@@ -120,7 +120,7 @@ class AsyncHistoryStore(AsyncWriting, AsyncReading):
         self._capabilities: Capabilities | None = None
         self._unopened: list[AsyncFeed] = []
         self._jobs: dict[AsyncFeed, Job] = {}
-        self._runs = AsyncRunKeepers(self)
+        self._runs = AsyncRunKeepers(backend)
         self._unfinished: set[Any] = set()  # ends of replies and runs
         self._exclusive = False
 

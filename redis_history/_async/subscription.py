@@ -21,7 +21,7 @@ from redis_history.events import ANEW, ConversationDeleted, Cursor, Event, Reset
 from redis_history.model.replies import Progress
 from redis_history.model.runs import RunInfo
 from redis_history.operations import Changes, ReadChanges, ReadHead
-from redis_history.operations.backend import AsyncBackend, ChangeQuery, PendingWakeups
+from redis_history.operations.backend import AsyncBackend, ChangeQuery, PendingWakeups, WeakWake
 from redis_history.operations.changelog import is_gone
 
 _logger = logging.getLogger("redis_history")
@@ -235,6 +235,7 @@ class AsyncSubscription(AsyncFeed):
         self._ended = False
         self._read_at = 0.0
         self._more = self._notified = False
+        self._bell = WeakWake(self._notify)
         self._replies: dict[int, Progress] = {}
         self._run: RunInfo | UnsetType | None = UNSET
 
@@ -251,10 +252,10 @@ class AsyncSubscription(AsyncFeed):
     async def _start(self) -> None:
         if self._read_to is None:
             self._read_to = self._cursor = (await self._backend.execute(ReadHead(self.conversation_id))).cursor
-        await self._backend.watch(self.conversation_id, self._notify)
+        await self._backend.watch(self.conversation_id, self._bell)
 
     async def _unwatch(self) -> None:
-        await self._backend.unwatch(self.conversation_id, self._notify)
+        await self._backend.unwatch(self.conversation_id, self._bell)
 
     def _notify(self) -> None:
         self._notified = True
@@ -316,6 +317,7 @@ class AsyncNamespaceSubscription(AsyncFeed):
         self._doubted: set[str] = set()
         self._poll_at = self._paused_until = 0.0
         self._wakeups = PendingWakeups(self._wake)
+        self._bell = WeakWake(self._wakeups.add)
         # The replies that are being written, by conversation: how much of them was read, and when a writer may have
         # died.
         self._replies: dict[str, tuple[dict[int, Progress], float]] = {}
@@ -341,10 +343,10 @@ class AsyncNamespaceSubscription(AsyncFeed):
         else:
             self._pending = dict.fromkeys(found.heads)
         self._position = found.position
-        await self._backend.watch_all(self._wakeups.add)
+        await self._backend.watch_all(self._bell)
 
     async def _unwatch(self) -> None:
-        await self._backend.unwatch_all(self._wakeups.add)
+        await self._backend.unwatch_all(self._bell)
 
     def _until_read(self) -> float:
         ids, any_other = self._wakeups.take()

@@ -131,7 +131,8 @@ class AsyncWriting:
 
         No compaction, cap or plugin replaces or removes a pinned message, nor the calls and results that belong to it.
         Raises MessageNotFoundError, also for archived messages: `expand` their summary first. Raises ConflictError
-        while the message is being written: pin it afterwards, or begin it with `stream(metadata={"pinned": True})`.
+        for a summary, which the next compaction replaces, and while the message is being written: pin it afterwards, or
+        begin it with `stream(metadata={"pinned": True})`.
         """
         check_conversation_id(conversation_id)
         check_message_id(message_id)
@@ -142,6 +143,8 @@ class AsyncWriting:
                 raise refusals.message_missing(conversation_id, message_id)
             if message.status == "streaming":
                 raise refusals.reply_not_pinned(conversation_id, message_id)
+            if message.is_summary and pinned:
+                raise refusals.summary_not_pinned(conversation_id, message_id)
             metadata = {name: value for name, value in message.metadata.items() if name != "pinned"}
             changed = replace(message, metadata={**metadata, "pinned": True} if pinned else metadata)
             with suppress(errors.RevisionConflictError):  # without a revision it might undo an edit

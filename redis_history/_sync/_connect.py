@@ -23,6 +23,7 @@ from redis_history.engine.memory import MemoryBackend
 from redis_history.errors import ConfigurationError
 from redis_history.operations.backend import Backend
 from redis_history.operations.keys import Keyspace
+from redis_history.operations.leases import Contact
 from redis_history.operations.options import Options
 from redis_history.operations.settings import SearchIndex, Searching, Settings
 from redis_history.retry import RetryPolicy
@@ -39,10 +40,14 @@ class Server:
         self.address = address
         self.node = node
         self._embedded = embedded
-        self.sentinel = isinstance(node.client.connection_pool, SentinelConnectionPool)
+        pool = node.client.connection_pool
+        self.sentinel = node.contact.moves = isinstance(pool, SentinelConnectionPool)
         #: Clients of the Sentinels, which redis-py does not close together with the pool.
         self._sentinels: list[Redis] = [] if sentinels is None else sentinels.sentinels
         self.database = node.database
+
+    def contact(self, key: bytes) -> Contact:
+        return self.node.contact
 
     def start(self) -> None:
         if self._embedded is not None:

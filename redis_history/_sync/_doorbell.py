@@ -83,7 +83,7 @@ class Doorbell:
         self._job: Job | None = None
         self._receiver = Receiver()
         self._warned = False
-        self._closed = False
+        self._closed = self._abandoned = False
 
     @property
     def works(self) -> bool:
@@ -131,6 +131,12 @@ class Doorbell:
             # A connection whose use was cancelled is not closed when this returns, and then the loop may end too early.
             self._job.stop(_PATIENCE if self._confirmed else 0.0)
 
+    def abandon(self) -> None:
+        """End soon, and close the connections to the server, without anybody who waits for that. From any thread, and
+        at any moment: by the garbage collector."""
+        self._closed = self._abandoned = True
+        self._receiver.interrupt_from_outside()
+
     def _should_end(self) -> bool:
         return self._closed or is_cancelled()
 
@@ -162,6 +168,8 @@ class Doorbell:
             wait = min(2 * wait, _LONGEST_WAIT)
             while not self._should_end() and (left := until - time.monotonic()) > 0:
                 sleep(min(left, 0.1))
+        if self._abandoned:
+            self._node.close()
 
     def _listen(self, pubsub: Any) -> None:
         """Listen until the doorbell is closed. Raises errors of the connection."""

@@ -253,6 +253,8 @@ class Receiver:
     def interrupt(self) -> None:
         """Nothing to do."""
 
+    interrupt_from_outside = interrupt
+
 
 class Job:
     """Work in the background. It must end by itself, once asked to; `stop` only waits for that."""
@@ -282,7 +284,7 @@ class Background:
 
     def __init__(self, work: Work, signal: Signal) -> None:
         self.abandoned = False
-        self._work = work
+        self._work: Work | None = work
         self._signal = signal
         self._error: BaseException | None = None
         self._finished = False
@@ -306,9 +308,12 @@ class Background:
         self.abandoned = True
 
     def run(self) -> None:
+        # Forgotten, because who reads in the background also keeps this, and a cycle would keep a dropped store.
+        work, self._work = self._work, None
+        assert work is not None  # noqa: S101
         _thread_local.work = self
         try:
-            self._work()
+            work()
         except BaseException as error:  # noqa: BLE001 -- `result` raises it
             self._error = error
         finally:
@@ -349,8 +354,26 @@ _thread_local = threading.local()
 
 def is_abandoned() -> bool:
     """Whether the caller of this thread's work stopped waiting for it."""
-    work: Background | None = getattr(_thread_local, "work", None)
+    work: Background | Caller | None = getattr(_thread_local, "work", None)
     return work is not None and work.abandoned
+
+
+class Caller:
+    """A coroutine that waits for the work of a thread. After `abandon`, the work does not begin, or calls the server no
+    second time."""
+
+    def __init__(self) -> None:
+        self.abandoned = self.began = False
+
+    def run(self, function: Callable[..., T], *arguments: Any, **options: Any) -> T | None:
+        self.began = True
+        if self.abandoned:
+            return None
+        _thread_local.work = self
+        try:
+            return function(*arguments, **options)
+        finally:
+            _thread_local.work = None
 
 
 class SummarizerCall:

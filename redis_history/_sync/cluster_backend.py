@@ -36,11 +36,12 @@ from redis_history._sync._runtime import (
     uninterrupted,
     wait_for_unfinished,
 )
-from redis_history._sync.redis_backend import RedisBackend
+from redis_history._sync.redis_backend import RedisBackend, announce
 from redis_history.engine.urls import connection_settings
 from redis_history.errors import ConfigurationError
 from redis_history.operations.base import Call
 from redis_history.operations.failures import Attempt, raise_first
+from redis_history.operations.leases import Contact
 
 
 class Address(NamedTuple):
@@ -118,6 +119,12 @@ class ClusterNodes:
         except (redis_errors.SlotNotCoveredError, IndexError) as error:
             raise redis_errors.ClusterDownError(f"no node of the cluster serves the slot of {key!r}") from error
 
+    def contact(self, key: bytes) -> Contact:
+        try:
+            return self.node(self.owner(key)).contact
+        except redis_errors.RedisError:  # nobody serves it now
+            return Contact()
+
     def node(self, address: Address) -> Node:
         node = self._nodes.get(address)
         if node is None:
@@ -140,6 +147,7 @@ class ClusterNodes:
 
     def _refresh(self) -> None:
         self.stale = True
+        before = self.primaries
         failure: BaseException | None = None
         try:
             self._read_slots()
@@ -159,6 +167,7 @@ class ClusterNodes:
         if failure is not None:
             raise failure  # what redis-py wraps
         self.stale = False
+        self._note_failover(before)
         self._drop_missing()
 
     def _read_slots(self) -> None:
@@ -184,11 +193,17 @@ class ClusterNodes:
     def moved(self, error: redis_errors.MovedError, asked: Address) -> Address:
         """Take up a redirection; returns the node that serves the slot now."""
         assert self._cluster is not None  # noqa: S101
+        before = self.primaries
         address = self.redirected(error, asked)
         error.host, error.port = address
         resolve(self._cluster.nodes_manager.move_slot(error))
         self.stale = True  # other slots may have moved, too
+        self._note_failover(before)
         return address
+
+    def _note_failover(self, before: frozenset[Address]) -> None:
+        for address in self.primaries - before if before else ():
+            self.node(address).contact.taken_over()
 
     def redirected(self, error: redis_errors.AskError, asked: Address) -> Address:
         """The node that MOVED or ASK names; without a host, it is at that of the node that was asked."""
@@ -259,7 +274,7 @@ class ClusterDoorbell:
         self._guard = threading.Lock()  # for the three above; never held during a call to a server
         self._signal: Signal | None = None
         self._job: Job | None = None
-        self._closed = False
+        self._closed = self._abandoned = False
 
     @property
     def works(self) -> bool:
@@ -281,6 +296,14 @@ class ClusterDoorbell:
             self._watched.pop((topic, wake), None)
             for doorbell in self._doorbells.values():
                 doorbell.unwatch(topic, wake)
+
+    def abandon(self) -> None:
+        """See `Doorbell.abandon`."""
+        self._closed = self._abandoned = True
+        if self._signal is not None:
+            self._signal.set()
+        for doorbell in [*self._doorbells.values()]:
+            doorbell.abandon()
 
     def close(self) -> None:
         with self._guard:
@@ -310,6 +333,8 @@ class ClusterDoorbell:
             except Exception as error:
                 _logger.warning("the doorbell failed and tries again", exc_info=error)
             self._signal.wait(_COMPARE_SECONDS)
+        if self._abandoned:
+            self._nodes.close()
 
     def _match_primaries(self) -> None:
         """A doorbell for each primary, and none for other nodes."""
@@ -348,7 +373,7 @@ class ClusterBackend(RedisBackend):
         return [nodes.node(address) for address in sorted(nodes.primaries)]
 
     def _make_doorbell(self) -> Any:
-        return ClusterDoorbell(self._server, self._settings.notifications, self._announce)
+        return ClusterDoorbell(self._server, self._settings.notifications, partial(announce, self._settings))
 
     def watch_run(self, conversation_id: str, run_id: str, wake: Any) -> Any:
         self._make_usable()

@@ -386,9 +386,10 @@ class Compressor:
             _logger.warning("compressing %r failed: %s", conversation_id[:80], describe_error(error))
         return CompressionProgress(kind, conversation_id, wait=wait, error=describe_error(error))
 
-    def _keep(self, conversation_id: str, lease: ops.RunFence) -> bool:
-        """Renew the lease. Returns whether it was still held."""
-        [outcome] = self._store.backend.execute(ops.KeepRuns(((conversation_id, lease),), self._timing.lease))
+    def _keep(self, conversation_id: str, lease: ops.RunFence, in_time: bool) -> bool:
+        """Renew the lease. Returns whether it was still held. `in_time`: it has not expired yet."""
+        op = ops.KeepRuns(((conversation_id, lease),), self._timing.lease, in_time)
+        [outcome] = self._store.backend.execute(op)
         return outcome.done
 
     def _release(self, conversation_id: str, lease: ops.RunFence, rest: float = 0.0) -> bool:
@@ -443,7 +444,7 @@ class Compressor:
         self._work.succeeded(conversation_id)
         return CompressionProgress("compressed", conversation_id, count, plan.tokens, after)
 
-    def _summarize(self, plan: Plan, messages: list[Message], keep: Callable[[], Any], signal: Signal) -> Message:
+    def _summarize(self, plan: Plan, messages: list[Message], keep: Callable[[bool], Any], signal: Signal) -> Message:
         """Call the summarizer, and `keep` the lease in the meantime."""
         timing = self._timing
         kept = time.monotonic()
@@ -462,7 +463,7 @@ class Compressor:
                 if self._stop_at is not None and now >= self._stop_at:
                     raise _StoppedError
                 if now >= kept + timing.lease / 3:
-                    if not keep():
+                    if not keep(now - kept < timing.lease):
                         raise errors.RunLostError("the lease on the conversation ended while it was being summarized")
                     kept = now
                 until = min(ends, kept + timing.lease / 3, ends if self._stop_at is None else self._stop_at)

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import logging
 import time
+import warnings
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
+from weakref import finalize
 
 from msgspec.structs import replace
 from redis.exceptions import NoScriptError, RedisError, ResponseError, TryAgainError
@@ -52,6 +55,28 @@ _WORK_SECONDS: Final = 10.0
 _MAX_LATE: Final = 5
 
 
+def announce(settings: Settings, node: Node) -> None:
+    """Have the server notify subscribers. If this user may not see or change the setting, the scripts of this store
+    publish each change instead."""
+    try:
+        setting = as_map(node.execute([b"CONFIG", b"GET", NOTIFICATIONS]))
+        flags = merged_flags(next(iter(setting.values()), b""))
+        if flags is not None:
+            node.execute([b"CONFIG", b"SET", NOTIFICATIONS, flags.encode()])
+    except ResponseError as error:
+        if is_transient(error):
+            raise
+        settings.publishes = True
+    node.announces = True
+
+
+def _end_dropped(doorbell: Any, address: str) -> None:
+    """A store was dropped, and so were its subscriptions and runs."""
+    doorbell.abandon()
+    text = f"a history store of {address} was not closed; use it in a with block, or close it"
+    warnings.warn(text, ResourceWarning, stacklevel=2)
+
+
 class RedisBackend:
     """The Redis backend for one server.
 
@@ -61,9 +86,11 @@ class RedisBackend:
     def __init__(self, server: Any, settings: Settings, retry: RetryPolicy) -> None:
         self._server = server
         self._settings = settings
+        settings.contact_of = server.contact
         self._retry = retry
         self._owner = Owner()
         self._doorbell: Any = None
+        self._dropped: finalize[Any, Any] | None = None
         self._usable = False
         self._closed = False
         # Postponed maintenance: the steps, each with the calls at which they stopped; and when it continues.
@@ -148,7 +175,9 @@ class RedisBackend:
         if self._closed:
             return
         if self._doorbell is None:
-            self._doorbell = self._make_doorbell()
+            self._doorbell = self._make_doorbell()  # which must not keep this alive
+            self._dropped = finalize(self, _end_dropped, self._doorbell, self._server.address)
+            self._dropped.atexit = False
         self._doorbell.watch(topic, wake)
 
     def _unwatch(self, topic: Topic, wake: Any) -> None:
@@ -156,7 +185,7 @@ class RedisBackend:
             self._doorbell.unwatch(topic, wake)
 
     def _make_doorbell(self) -> Any:
-        return Doorbell(self._server.node, self._settings.notifications, self._announce)
+        return Doorbell(self._server.node, self._settings.notifications, partial(announce, self._settings))
 
     def ask(self, commands: Sequence[Sequence[bytes]]) -> list[list[Any]]:
         """The replies of each primary to read-only commands, in one round trip; errors are values."""
@@ -171,6 +200,8 @@ class RedisBackend:
             return
         self._owner.check()
         self._closed = True
+        if self._dropped is not None:
+            self._dropped.detach()
         if self._doorbell is not None:
             self._doorbell.close()
         self._server.close()
@@ -298,13 +329,11 @@ class RedisBackend:
             if not self._may_retry(error):
                 raise translate(error, self._server.address) from error
             outcome = self._retry_call(method, arguments, error)
-        self._settings.outage.heard()
         return outcome
 
     def _retry_call(self, method: Any, arguments: tuple[Any, ...], error: Exception) -> Any:
         self._check_open()
         address = self._server.address
-        self._settings.outage.note()
         _logger.info("%s: %s; trying again", address, error)
         # Immediately, because the connection may just be old.
         self._retry.notify(RetryDetails(address, 1, 0.0, 0.0, error))
@@ -318,15 +347,11 @@ class RedisBackend:
         )
         try:
             self._server.start()
-            outcome: Any = retrying(method, *arguments)
-            self._settings.outage.note()  # it has just ended
-            return outcome
+            return retrying(method, *arguments)
         except (RedisError, OSError) as last:
-            self._settings.outage.note()
             raise translate(last, address) from last
 
     def _report_retry(self, state: RetryCallState) -> None:
-        self._settings.outage.note()
         error = state.outcome.exception() if state.outcome is not None else None
         assert error is not None  # noqa: S101
         waited = state.idle_for - state.upcoming_sleep
@@ -348,7 +373,7 @@ class RedisBackend:
         self._with_retries(self._check_version)
         for primary in self._with_retries(self._primaries):
             with suppress(RedisError, OSError):  # of a node that is away; writes to it try again
-                self._announce(primary)
+                announce(self._settings, primary)
         self._run(use_index(self._settings))
         self._usable = True
         if self.search_mode == "server":
@@ -362,20 +387,6 @@ class RedisBackend:
     def _primaries(self) -> list[Node]:
         self._server.start()
         return [self._server.node]
-
-    def _announce(self, node: Node) -> None:
-        """Have the server notify subscribers. If this user may not see or change the setting, the scripts of this store
-        publish each change instead."""
-        try:
-            setting = as_map(node.execute([b"CONFIG", b"GET", NOTIFICATIONS]))
-            flags = merged_flags(next(iter(setting.values()), b""))
-            if flags is not None:
-                node.execute([b"CONFIG", b"SET", NOTIFICATIONS, flags.encode()])
-        except ResponseError as error:
-            if is_transient(error):
-                raise
-            self._settings.publishes = True
-        node.announces = True
 
     def _check_version(self) -> None:
         primary, *_ = self._primaries()
@@ -412,7 +423,7 @@ class RedisBackend:
         before = attempt.uncertain
         for _ in range(_MAX_LATE):
             if not node.announces:
-                self._announce(node)
+                announce(self._settings, node)
             if not attempt.sent:
                 attempt.sent = node.clock.now or node.time()
             sent = b"-%d" % attempt.sent if before else b"%d" % attempt.sent

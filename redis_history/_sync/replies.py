@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from contextlib import suppress
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 
 from redis_history import operations as ops
 from redis_history._sync._runtime import Job, Openable, Signal, spawn, uninterrupted
-from redis_history._validation import refuse
+from redis_history._validation import check_process, refuse
 from redis_history.errors import (
     InvalidInputError,
     MessageConflictError,
@@ -34,6 +35,8 @@ _logger = logging.getLogger("redis_history")
 
 #: Seconds after which the lease of the writer is renewed.
 _RENEW: Final = LEASE_SECONDS / 3
+#: Seconds after a failed call until the next one, which must renew the lease soon after an outage.
+_WAIT_AFTER_ERROR: Final = 0.5
 
 
 class Reply(Openable):
@@ -57,6 +60,7 @@ class Reply(Openable):
         self._sent = 0
         self._tools: list[tuple[int, bytes]] = []  # where records with tool calls or results end, and their marks
         self._size = len(op.entries[0].body)
+        self._process = os.getpid()
         self._renewed_at = 0.0
         # Renewing also extends the life of a conversation with a `ttl`.
         ttl = store._options.ttl
@@ -105,19 +109,23 @@ class Reply(Openable):
             raise
 
     def _begin(self) -> None:
-        try:
-            [appended] = self._store._write(self._op)
-        except RunLostError:
-            if self._run_of is None or not self._run_of._is_kept():
-                raise
-            self._op = replace(self._op, token=new_token())  # the refusal is the outcome of the former token
-            [appended] = self._store._write(self._op)
+        run, op = self._run_of, self._op
+        [appended] = self._store._write(op) if run is None else run._add(op, self._write_in_run)
         if appended.duplicate:
             raise refusals.message_conflict(self.conversation_id, self._start.id)
         self._start = appended.message
         self._renewed_at = time.monotonic()
         self._signal, self._ending = Signal(), Signal()
         self._job = spawn(self._run, "redis_history-reply")
+
+    def _write_in_run(self, op: ops.Append) -> Any:
+        try:
+            return self._store._write(op)
+        except RunLostError:
+            if not self._run_of._is_kept():
+                raise
+            self._op = replace(op, token=new_token())  # the refusal is the outcome of the former token
+            return self._store._write(self._op)
 
     def _give_up(self) -> None:
         with suppress(RedisHistoryError):
@@ -140,12 +148,15 @@ class Reply(Openable):
         if self._run_of is not None:
             self._run_of.check()
         self.open()
+        check_process(self._process)  # in a forked child nothing would send it
         if self._message is not None:
             raise StoreClosedError(f"reply {self._start.id[:64]!r} has ended: nothing can be written to it any more")
         error, self._error = self._error, None
         if error is not None:
             raise error
         size = check_size(part, self._size)
+        if self._run_of is not None:
+            self._run_of._messages.note_calls(replace(self._start, parts=(part,)))
         with self._lock:
             self._size = size
             self._parts.append(part)
@@ -205,16 +216,17 @@ class Reply(Openable):
     def _run(self) -> None:
         assert self._signal is not None  # noqa: S101
         assert self._ending is not None  # noqa: S101
+        wait = self._renew_every
         while not self._closing:
-            self._signal.wait(self._renew_every)
+            self._signal.wait(wait)
             self._signal.clear()
             if self._closing or self._ended_by_other:
                 continue
-            started = time.monotonic()
+            started, wait = time.monotonic(), self._renew_every
             try:
                 self._flush()
             except Exception as error:  # noqa: BLE001 -- raised by the next write
-                self._error = error
+                self._error, wait = error, min(wait, _WAIT_AFTER_ERROR)
                 if isinstance(error, StoreClosedError):
                     return
             # A slow server, or a busy event loop, gets more text per call, up to a quarter of a second's.

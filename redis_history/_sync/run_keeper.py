@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redis_history._sync._runtime import Job, Signal, spawn, uninterrupted
 from redis_history.errors import RedisHistoryError, RunBusyError, StoreClosedError
-from redis_history.model.runs import POLL_SECONDS, RENEW_SECONDS, RunInfo
+from redis_history.model.runs import POLL_SECONDS, RENEW_SECONDS, RUN_SECONDS, RunInfo
 from redis_history.operations import EndRun, KeepRuns, LeaveRun, RunOutcome, TakeRun, refusals
 
 if TYPE_CHECKING:
@@ -30,14 +30,14 @@ _WAIT_AFTER_ERROR: Final = 0.5
 class RunKeepers:
     """A keeper for each server, so that a server that hangs does not delay the renewals on others."""
 
-    def __init__(self, store: Any) -> None:
-        self._store = store
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
         self._keepers: dict[Any, RunKeeper] = {}
 
     def take(self, run: Run, wait: float) -> None:
         """Return when `run` has the run. Raises RunBusyError after `wait` seconds."""
-        server = self._store.backend.watch_run(run.conversation_id, run.run_id, run._ring)
-        run._keeper = self._keepers.setdefault(server, RunKeeper(self._store))
+        server = self._backend.watch_run(run.conversation_id, run.run_id, run._ring)
+        run._keeper = self._keepers.setdefault(server, RunKeeper(self._backend))
         run._keeper.take(run, wait)
 
     def close(self) -> None:
@@ -49,13 +49,14 @@ class RunKeepers:
 class RunKeeper:
     """The runs on one server: takes them, renews them, and keeps the places of those that wait."""
 
-    def __init__(self, store: Any) -> None:
-        self._store = store
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
         self._guard = threading.Lock()  # for the fields below; never held during a call
         self._held: dict[str, Run] = {}
         self._waiting: dict[str, list[Run]] = {}  # by conversation, in the order of arrival
         self._poll_at: dict[str, float] = {}
         self._renew_at = 0.0
+        self._trying_since: float | None = None  # since when renewals have been under way or failing
         self._closed = False
         self._signal: Signal | None = None
         self._job: Job | None = None
@@ -88,7 +89,7 @@ class RunKeeper:
         with self._guard:
             self._held.pop(run.run_id, None)
         self.wake()  # the job may have nothing more to do
-        self._store.backend.unwatch_run(run.conversation_id, run.run_id, run._ring)
+        self._backend.unwatch_run(run.conversation_id, run.run_id, run._ring)
 
     def wake(self) -> None:
         """Ask the server soon about the runs that it has woken. From any thread."""
@@ -129,10 +130,13 @@ class RunKeeper:
     def _hold(self, run: Run, outcome: RunOutcome) -> None:
         with self._guard:
             if not self._held:
+                self._trying_since = None
                 self._renew_at = time.monotonic() + RENEW_SECONDS
             self._held[run.run_id] = run
             run._fence = outcome.fence
             run._unsettled_from = outcome.unsettled_from
+            run._renewed_at = time.monotonic()
+            run._first = outcome.run.first_sequence if outcome.run is not None else 0
             self._start_job()
         run._is_stopping(outcome)
         run._notify()
@@ -146,16 +150,16 @@ class RunKeeper:
     def _ask(self, conversation_id: str, runs: list[Run], wait: bool) -> RunOutcome:
         """Ask for the run on behalf of these callers."""
         callers = tuple((run.run_id, run.agent_name) for run in runs)
-        outcome: RunOutcome = self._store.backend.execute(TakeRun(conversation_id, callers, wait))
+        outcome: RunOutcome = self._backend.execute(TakeRun(conversation_id, callers, wait))
         fence = outcome.fence
         for run in runs:
             taken = fence is not None and run.run_id == fence.run_id
             if taken and not run._ended:
                 self._hold(run, outcome)
             elif taken and fence is not None:  # its caller stopped waiting while this call was under way
-                self._store.backend.execute(EndRun(conversation_id, fence, "interrupted"))
+                self._backend.execute(EndRun(conversation_id, fence, "interrupted"))
             elif run._ended:
-                self._store.backend.execute(LeaveRun(conversation_id, (run.run_id,)))
+                self._backend.execute(LeaveRun(conversation_id, (run.run_id,)))
             elif run.run_id == outcome.lost:
                 run._fail(refusals.run_lost(conversation_id))
         return outcome
@@ -198,22 +202,33 @@ class RunKeeper:
 
     def _renew(self, runs: list[Run]) -> None:
         held = {run: run._fence for run in runs if run._fence is not None}
+        if self._trying_since is None:
+            self._trying_since = time.monotonic()
         for run in held:
             run._rung = False
-        op = KeepRuns(tuple((run.conversation_id, fence) for run, fence in held.items()))
-        for run, outcome in zip(held, self._store.backend.execute(op), strict=True):
-            if outcome.done:
-                run._is_stopping(outcome)
-            else:
-                run._lose()
+        for in_time in (True, False):
+            some = {run: fence for run, fence in held.items() if fence and self.is_in_time(run) is in_time}
+            op = KeepRuns(tuple((run.conversation_id, fence) for run, fence in some.items()), in_time=in_time)
+            for run, outcome in zip(some, self._backend.execute(op), strict=True):
+                if outcome.done:
+                    run._renewed_at = time.monotonic()
+                    run._is_stopping(outcome)
+                else:
+                    run._lose()
+        self._trying_since = None
+
+    def is_in_time(self, run: Run) -> bool:
+        """Whether this process has been trying to renew the run since before it expired. If not, it hung."""
+        trying = self._trying_since
+        return (time.monotonic() if trying is None else trying) - run._renewed_at < RUN_SECONDS
 
     def _poll(self, conversation_id: str, runs: list[Run]) -> None:
         for run in runs:
             run._rung = False
         outcome = self._ask(conversation_id, runs, True)
         wait = POLL_SECONDS
-        if outcome.expires is not None:  # look when the run of a dead holder expires
-            wait = min(wait, outcome.expires + 0.05)
+        if outcome.look_in is not None:  # when the run of a dead holder expires, or a dead waiter is passed over
+            wait = min(wait, outcome.look_in + 0.05)
         for run in runs:
             if run._fence is not None or run._error is not None:
                 self._remove_waiting(run)

@@ -121,7 +121,7 @@ class HistoryStore(Writing, Reading):
         self._capabilities: Capabilities | None = None
         self._unopened: list[Feed] = []
         self._jobs: dict[Feed, Job] = {}
-        self._runs = RunKeepers(self)
+        self._runs = RunKeepers(backend)
         self._unfinished: set[Any] = set()  # ends of replies and runs
         self._exclusive = False
 

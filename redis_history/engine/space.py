@@ -19,7 +19,16 @@ from redis_history.model import Message, Position
 from redis_history.model.message import ForkedFrom
 from redis_history.model.pairs import oldest_with_results
 from redis_history.model.replies import LEASE_SECONDS, grown, read_records
-from redis_history.model.runs import FORMER_AGE, FORMER_RUNS, RunInfo, RunStatus, RunWaiter
+from redis_history.model.runs import (
+    ANSWER_SECONDS,
+    FORMER_AGE,
+    FORMER_RUNS,
+    PLACE_SECONDS,
+    WOKEN,
+    RunInfo,
+    RunStatus,
+    RunWaiter,
+)
 from redis_history.model.wire import STREAMING, decode_member, encode_member
 from redis_history.operations import Entry, LeaseKind, Precondition, refusals
 from redis_history.operations.append import Appended
@@ -124,13 +133,15 @@ class Runs:
     fence: int = 0
     last_ids: deque[str] = field(default_factory=lambda: deque(maxlen=64))
     former: list[Run] = field(default_factory=list)
+    #: Since when the next run can begin.
+    freed: float = 0.0
 
     def refresh(self) -> bool:
         """Note what has expired. Returns whether waiters have left."""
         now = time.time()
         run = self.run
         if run is not None and run.is_active and run.expires <= now:
-            run.status, run.ended_at = "interrupted", datetime.now(UTC)
+            run.status, run.ended_at, self.freed = "interrupted", datetime.now(UTC), now
         present = [place for place in self.queue if place[1] > now]
         left, self.queue = len(present) != len(self.queue), present
         return left
@@ -139,10 +150,23 @@ class Runs:
     def active(self) -> Run | None:
         return self.run if self.run is not None and self.run.is_active else None
 
+    def turn(self) -> int | None:
+        """The place of the waiter whose turn it is, if no run is active; a silent one is passed over. See run.lua."""
+        now = time.time()
+        if now - self.freed < ANSWER_SECONDS:
+            return 0 if self.queue else None
+        for at, (_, ends) in enumerate(self.queue):
+            spoke = ends - PLACE_SECONDS
+            if spoke > self.freed if at < WOKEN else now - spoke < ANSWER_SECONDS + 0.25:
+                return at
+        return None
+
     @property
-    def expires(self) -> float | None:
-        """Seconds until the active run expires."""
-        return None if self.active is None else self.active.expires - time.time()
+    def look_in(self) -> float | None:
+        """Seconds until the active run expires, or until a waiter that has not answered is passed over."""
+        if self.active is not None:
+            return self.active.expires - time.time()
+        return max(0.1, self.freed + ANSWER_SECONDS - time.time()) if self.queue else None
 
     def begin(self, waiter: RunWaiter, kind: LeaseKind, seconds: float, newest: int) -> Run:
         """Begin the run of a waiter, after the sequence `newest`."""
@@ -472,11 +496,16 @@ class Space:
         if (conversation_id, "run") not in self.runs:
             return None, None
         runs = self.runs_of(conversation_id)
-        return runs.info(conversation_id), runs.expires
+        return runs.info(conversation_id), None if runs.active is None else runs.look_in
 
     def holds(self, conversation_id: str, fence: RunFence) -> bool:
         active = self.runs_of(conversation_id, fence.kind).active
         return active is not None and active.fence == fence
+
+    def ring_first(self, conversation_id: str, runs: Runs) -> None:
+        """Wake the first waiters, not the first alone, which may be dead."""
+        for waiter, _ in runs.queue[:WOKEN]:
+            self.ring(conversation_id, waiter.run_id)
 
     def announce_run(self, conversation_id: str, kind: LeaseKind) -> None:
         if kind == "run":

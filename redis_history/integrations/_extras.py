@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from redis_history._async.store import AsyncHistoryStore
 from redis_history._faces import answer_of
+from redis_history._sync._runtime import Caller
 from redis_history._sync.store import HistoryStore
 from redis_history.errors import (
     BatchTooLargeError,
@@ -243,6 +244,23 @@ def check_stores(store: object, async_store: object, who: str) -> None:
         check_store(async_store, f"async_store= of {who}", AsyncHistoryStore)
 
 
+async def in_thread(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Call a method of a HistoryStore in a thread. If this is cancelled, it ends when the call has ended, so that no
+    write lands later; the call is not repeated then, if the server is out of reach."""
+    caller = Caller()
+    call = asyncio.ensure_future(asyncio.to_thread(caller.run, function, *arguments, **options))
+    try:
+        return await asyncio.shield(call)
+    except asyncio.CancelledError:
+        caller.abandoned = True
+        while caller.began and not call.done():  # anyio cancels again and again
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([call])
+        if call.done() and not call.cancelled():
+            call.exception()  # retrieved, so that asyncio does not report an error that nobody waits for
+        raise
+
+
 class _InThreads:
     """The methods of a HistoryStore as coroutines, which work in any event loop."""
 
@@ -252,7 +270,7 @@ class _InThreads:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # `copy` asks for some before there is a store
             raise AttributeError(name)
-        return partial(asyncio.to_thread, getattr(self._store, name))
+        return partial(in_thread, getattr(self._store, name))
 
 
 def asynchronous(store: AsyncHistoryStore | HistoryStore, who: str) -> AsyncHistoryStore:

@@ -15,6 +15,10 @@ RENEW_SECONDS: Final = 2.0
 #: Seconds for which a place in the queue is kept without a sign of life, and between two signs of life.
 PLACE_SECONDS: Final = 5.0
 POLL_SECONDS: Final = 1.5
+#: Seconds in which a waiter that was woken by the end of a run must give a sign of life. Otherwise it is passed over,
+#: because the next run has to begin within 2 seconds. WOKEN: the number of waiters that are woken.
+ANSWER_SECONDS: Final = 1.5
+WOKEN: Final = 4
 #: The number of runs that are remembered after the next one has begun, and for how long.
 FORMER_RUNS: Final = 16
 FORMER_AGE: Final = timedelta(minutes=1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, Literal, Protocol, TypeVar, runtime_checkable
+from weakref import WeakMethod
 
 from msgspec import Struct
 
@@ -144,6 +145,18 @@ class Backend(Protocol):
     def poll_changes(self, query: ChangeQuery) -> ChangedHeads: ...
 
     def close(self) -> None: ...
+
+
+class WeakWake:
+    """A wake of an object that it does not keep alive, because backends keep wakes until they are told otherwise."""
+
+    def __init__(self, method: Callable[..., object]) -> None:
+        self._method = WeakMethod(method)
+
+    def __call__(self, *arguments: Any) -> None:
+        method = self._method()
+        if method is not None:
+            method(*arguments)
 
 
 #: The most ids that PendingWakeups keeps. With more, any conversation may have changed.

@@ -128,7 +128,8 @@ class Changes(Struct, frozen=True):
 
     `replies`: how much the reader has now of each reply that is being written, by sequence. `check_in`: seconds after
     which a writer or the holder of the run may have died. `dead`: the positions of replies whose writers
-    have died. `run`: the newest run, if all changes were read.
+    have died. `run`: the newest run, if all changes were read. `dead_run`: its fence, if its holder is
+    dead, and nobody has noted that yet.
     """
 
     events: list[Event]
@@ -137,6 +138,7 @@ class Changes(Struct, frozen=True):
     check_in: float | None = None
     dead: tuple[Position, ...] = ()
     run: RunInfo | None = None
+    dead_run: int | None = None
 
 
 def recover(
@@ -217,6 +219,12 @@ def recover(
 
 def _reset(conversation_id: str, head: Cursor, reason: ResetReason, *, more: bool = False) -> Changes:
     return Changes([Reset(conversation_id=conversation_id, revision=head.revision, cursor=head, reason=reason)], more)
+
+
+def break_of(conversation_id: str, after: Cursor, head: Cursor, entries: list[LogEntry], former: str) -> list[Event]:
+    """A Reset if the log does not continue from the cursor `after`; the arguments are those of `recover`."""
+    reason = _break(after, head, entries, former)
+    return [] if reason is None else _reset(conversation_id, head, reason).events
 
 
 def is_gone(head: Cursor) -> bool:

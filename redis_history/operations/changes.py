@@ -11,19 +11,28 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.structs import replace
 
-from redis_history.events import BEGINNING, Cursor, Event
+from redis_history.events import ANEW, BEGINNING, Cursor, Event
 from redis_history.model import Message, Position
 from redis_history.model.replies import Progress
 from redis_history.model.runs import RunInfo
 from redis_history.model.wire import decode_member
-from redis_history.operations.base import UNREADABLE, Call, OnConversation, Op, Steps, read, readable
-from redis_history.operations.changelog import Changes, Kind, LiveReply, LogEntry, events_of, is_gone, recover
+from redis_history.operations.base import UNREADABLE, Call, OnConversation, Op, Pause, Steps, read, readable
+from redis_history.operations.changelog import (
+    Changes,
+    Kind,
+    LiveReply,
+    LogEntry,
+    break_of,
+    events_of,
+    is_gone,
+    recover,
+)
 from redis_history.operations.page import Page, page_of_members
 from redis_history.operations.record import RECORD_KEYS, decode_value
-from redis_history.operations.run import read_run
+from redis_history.operations.run import bury_run, read_run
 from redis_history.operations.scripts import PLACES, load_script
 from redis_history.operations.settings import Settings
-from redis_history.operations.stream import Current, end_dead, read_replies, shown, with_content
+from redis_history.operations.stream import Current, end_dead, judge, read_replies, shown, with_content
 
 if TYPE_CHECKING:
     from redis_history.engine.space import Change, ConversationState, Reply, Space
@@ -62,12 +71,17 @@ class ReadHead(OnConversation, Op[Head], frozen=True):
         head, replies = yield from read(call, settings)
         if not head.newest.live:
             return head
-        joined = _joined_head(head, replies, settings)
+        joined, pause = judge(self.conversation_id, _joined_head(head, replies), settings)
+        if pause:
+            yield Pause(pause)
+            head, replies = yield from read(call, settings)
+            joined, _ = judge(self.conversation_id, _joined_head(head, replies), settings)
         done = yield from end_dead(self.conversation_id, joined, settings)
         if any(done):  # read the cursor of these messages
             head, replies = yield from read(call, settings)
-            joined = _joined_head(head, replies, settings)
-        return replace(head, newest=replace(head.newest, messages=[shown(one, done) for one in joined]))
+            joined, _ = judge(self.conversation_id, _joined_head(head, replies), settings)
+        messages = [shown(one, done) for one in joined if one is not None]
+        return replace(head, newest=replace(head.newest, messages=messages))
 
     def _decode(self, reply: list[Any]) -> tuple[Head, dict[int, tuple[bytes, float]]]:
         """The head; and by sequence, the content of streaming replies and how long their writers count as alive."""
@@ -89,9 +103,9 @@ class ReadHead(OnConversation, Op[Head], frozen=True):
         )
 
 
-def _joined_head(head: Head, replies: dict[int, tuple[bytes, float]], settings: Settings) -> list[Current]:
+def _joined_head(head: Head, replies: dict[int, tuple[bytes, float]]) -> list[Current]:
     return [
-        with_content(message, *replies.get(message.sequence or 0, (b"", 0.0)), settings)
+        with_content(message, *replies.get(message.sequence or 0, (b"", 0.0)))
         if message.status == "streaming"
         else Current(message)
         for message in head.newest.messages
@@ -112,8 +126,11 @@ class ReadChanges(OnConversation, Op[Changes], frozen=True):
         changes: Changes = yield from read(self.call(settings), settings)
         if changes.dead:
             found = yield from read_replies(self.conversation_id, changes.dead, settings)
-            if any((yield from end_dead(self.conversation_id, found, settings))):
+            judged, _ = judge(self.conversation_id, found, settings)
+            if any((yield from end_dead(self.conversation_id, judged, settings))):
                 changes = yield from read(self.call(settings), settings)
+        if changes.dead_run is not None:
+            yield from bury_run(self.conversation_id, changes.dead_run, settings)
         return changes
 
     def call(self, settings: Settings) -> Call:
@@ -129,20 +146,21 @@ class ReadChanges(OnConversation, Op[Changes], frozen=True):
             LiveReply(Position(int(timestamp), sequence), message_id.decode(), content, size, lives / 1000)
             for sequence, timestamp, message_id, content, size, lives in reply[6]
         ]
-        run, expires = read_run(self.conversation_id, *reply[7:10], outage=settings.outage)
-        return recover(
+        run, expires, dead = read_run(self.conversation_id, settings, *reply[7:10])
+        changes = recover(
             self.conversation_id,
             self.after,
             _cursor(reply),
             entries,
             self.limit,
-            former="log" if reply[3] == b"log" else reply[3].hex(),
+            former=former_of(reply[3]),
             replies=replies,
             had=self.replies,
             run=run,
             expires=expires,
             known_run=self.run,
         )
+        return replace(changes, dead_run=dead)
 
     def apply(self, space: Space) -> Changes:
         conversation = space.find(self.conversation_id)
@@ -174,30 +192,36 @@ class ReadChanges(OnConversation, Op[Changes], frozen=True):
 
 
 class ReadLog(OnConversation, Op[list[Event]], frozen=True):
-    """At most `limit` changes behind the revision `after`, the oldest that the log still has first. Maybe fewer; none
-    only if there are none."""
+    """At most `limit` changes after the cursor `after` (None: all), the oldest that the log still has first. Maybe
+    fewer; none only if there are none. A single Reset if the log does not continue from the cursor."""
 
-    after: int
+    after: Cursor | None
     limit: int
 
     def steps(self, settings: Settings) -> Steps[list[Event]]:
-        call = ReadChanges(self.conversation_id, Cursor("", self.after, ""), self.limit).call(settings)
+        call = ReadChanges(self.conversation_id, self.after or ANEW, self.limit).call(settings)
         return read(replace(call, decode=self._decode), settings)
 
     def _decode(self, reply: list[Any]) -> list[Event]:
-        if is_gone(_cursor(reply)):
-            return []
         entries = [_log_entry(revision, *raw) for revision, raw in enumerate(reply[5], reply[4])]
-        entries = [entry for entry in entries if entry.revision > self.after]
-        return events_of(self.conversation_id, reply[0].decode(), entries[: self.limit])
+        return self._events(_cursor(reply), entries, former_of(reply[3]))
 
     def apply(self, space: Space) -> list[Event]:
         conversation = space.find(self.conversation_id)
-        if conversation is None:
-            return []
-        changes = [change for change in conversation.log if change.entry.revision > self.after][: self.limit]
-        entries = (_with_content(change, conversation, list(conversation.log)) for change in changes)
-        return events_of(self.conversation_id, conversation.epoch, entries)
+        head = conversation.head if conversation else space.deleted_head(self.conversation_id)
+        log = list(conversation.log if conversation else space.deleted_logs.get(self.conversation_id, ()))
+        first = 0 if self.after is None else self.after.revision
+        changes = [change for change in log if change.entry.revision >= first][: self.limit + 1]
+        entries = [_with_content(change, conversation, log) for change in changes]
+        return self._events(head, entries, conversation.former if conversation else "")
+
+    def _events(self, head: Cursor, entries: list[LogEntry], former: str) -> list[Event]:
+        if self.after is None:
+            return [] if is_gone(head) else events_of(self.conversation_id, head.epoch, entries[: self.limit])
+        if reset := break_of(self.conversation_id, self.after, head, entries, former):
+            return reset
+        fresh = [entry for entry in entries if entry.revision > self.after.revision]
+        return events_of(self.conversation_id, self.after.epoch if is_gone(head) else head.epoch, fresh[: self.limit])
 
 
 class Snapshot(Struct, frozen=True):
@@ -207,6 +231,11 @@ class Snapshot(Struct, frozen=True):
     messages: list[Message]
     cursor: Cursor
     message_count: int
+
+
+def former_of(field: bytes) -> str:
+    """`former` of `recover`, from the field o of the state."""
+    return "log" if field == b"log" else field.hex()
 
 
 def _cursor(reply: list[Any]) -> Cursor:

@@ -70,6 +70,13 @@ def reply_not_pinned(conversation_id: str, message_id: str) -> errors.ConflictEr
     )
 
 
+def summary_not_pinned(conversation_id: str, message_id: str) -> errors.ConflictError:
+    return errors.ConflictError(
+        f"message {message_id[:64]!r} of conversation {_named(conversation_id)} is a summary, which the next "
+        "compaction replaces; pin messages before they are compacted, or append one with the text and pin that"
+    )
+
+
 def compaction_conflict(conversation_id: str, why: str) -> errors.CompactionConflictError:
     return errors.CompactionConflictError(
         f"conversation {_named(conversation_id)} was not compacted: {why}; read and summarize it again"

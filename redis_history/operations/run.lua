@@ -1,15 +1,16 @@
 -- Takes, renews, ends, stops and reads a lease on a conversation: its run, which is the right of one agent to work on it, or
--- that of a compressor. A lease is no part of the history: it has no revision and no entry in the change log. After _grace.lua.
+-- that of a compressor. A lease is no part of the history: it has no revision and no entry in the change log.
 --
 -- KEYS  1 state (hash)   unless for `keep` and `read` 2 change log (list)
 -- ARGV  1 action   2 'R' the run, 'W' the lease of a compressor   then the arguments of the action:
 --   take   3 milliseconds until the lease expires, unless it is renewed   4 '1' to wait in the queue, '0' not to
---          5 milliseconds for which a place in the queue is kept   6 the fence of an expired lease whose holder may be taken for
---          dead, or '0'   then run id and agent name of each caller, oldest first
+--          5 milliseconds for which a place in the queue is kept   6 milliseconds after which a waiter that has not answered
+--          is passed over   7 the fence of an expired lease whose holder is dead, or '0'
+--          then run id and agent name of each caller, oldest first
 --   keep   3 fence   4 run id   5 '1' to renew an expired lease, too   6 milliseconds
---   end    3 fence   4 run id   5 '1' to end an expired lease, too   6 status
---          7 milliseconds until another compressor may take it
+--   end    3 fence   4 run id   5 status   6 milliseconds until another compressor may take it
 --   stop   3 run id  4 reason   5 '1' to stop an expired lease, too
+--   bury   3 the fence of an expired lease whose holder is dead: the lease ends as 'interrupted'
 --   leave  run ids that do not wait any more, or were cancelled before they knew that they have the lease: then it ends
 --   read
 --
@@ -17,25 +18,26 @@
 -- 'read'. `lease` and `queue` are the values of the fields, or ''; all times are milliseconds of this server's clock. The run id
 -- is that of a caller of `take` that had the lease before, and has lost it, or that has left.
 --
--- An expired lease stays that of its holder until it is taken: nobody may have been able to renew it, because the server was
--- out of reach. The caller knows that, see `Outage` in base.py. Its holder cannot write before it has renewed it.
+-- An expired lease stays that of its holder until it is taken or buried: the server may have been away, so that nobody could
+-- renew it. The callers judge that, see leases.py. Its holder cannot write before it has renewed it.
 --
 -- Fields of the state: R  the newest run, as MessagePack {fence, run id, agent name, status, started, expires, ended, reason,
---   the first sequence that its messages may have, that of the first of the interrupted runs right before it, or 0, and the same of
---   the last runs that ended shortly before, the newest first: who follows one of them may have missed its end}
+--   the first sequence that its messages may have, that of the first of the interrupted runs right before it, or 0, the same of
+--   the last runs that ended shortly before, the newest first: who follows one of them may have missed its end, and since when
+--   the next run can begin, or 0}
 --   Q  who waits, oldest first: {{run id, agent name, since, expires}, ...}
 --   W  the newest lease of a compressor, like R; nobody waits for it
 --   f  how many leases there were; the fence of a lease is a number of this sequence
 --   Z  the ids of the last leases and of those that left: a late copy of `take` must not begin a lease that nobody holds
 local state, log, action, lease = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
-local TOMBSTONE, KEPT_IDS, MOST, KEPT_RUNS, KEPT_FOR = 120000, 64, 1000, 16, 60000
+local TOMBSTONE, KEPT_IDS, MOST, KEPT_RUNS, KEPT_FOR, WOKEN = 120000, 64, 1000, 16, 60000, 4
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local known = redis.call('HMGET', state, lease, 'Q', 'e', 'Z', 'f', 'q')
 local run = known[1] and cmsgpack.unpack(known[1])
 local waiting = lease == 'R' and known[2]
 local queue = waiting and cmsgpack.unpack(waiting) or {}
-local FENCE, ID, AGENT, STATUS, STARTED, EXPIRES, ENDED, REASON, FIRST, SINCE, FORMER = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
+local FENCE, ID, AGENT, STATUS, STARTED, EXPIRES, ENDED, REASON, FIRST, SINCE, FORMER, FREED = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12
 
 local active = run and (run[STATUS] == 'active' or run[STATUS] == 'stopping')
 local expired = active and run[EXPIRES] <= now
@@ -75,18 +77,28 @@ end
 -- Wakes one holder or one waiter: each listens to a channel of its own, so that a thousand waiters cost no more than one.
 local function ring(id) redis.call('PUBLISH', string.sub(state, 1, -2) .. 'r:' .. id, 0) end
 
+-- Wakes the first waiters, not the first alone, which may be dead.
+local function ring_first()
+  for i = 1, math.min(WOKEN, #queue) do ring(queue[i][1]) end
+end
+
 local function is_known(id) return known[4] and string.find(known[4], id, 1, true) end
 
 local function with_id(id) return string.sub((known[4] or '') .. id .. ';', -KEPT_IDS * (#id + 1)) end
 
-local function take(id, agent)
+-- The holder has ended the lease, or is dead: the next one may take it from now on.
+local function free(status, ended)
+  run[STATUS], run[ENDED], run[FREED], active, expired = status, ended, now, false, false
+end
+
+local function begin(id, agent, milliseconds)
   local fence, since, former = (known[5] or 0) + 1, 0, {}
   -- A run that was interrupted may not have settled the calls of the one before.
   if run and run[STATUS] == 'interrupted' then since = (run[SINCE] or 0) > 0 and run[SINCE] or run[FIRST] end
   for _, one in ipairs(run and lease == 'R' and {run, unpack(run[FORMER] or {})} or {}) do
     if #former < KEPT_RUNS and one[ENDED] > now - KEPT_FOR then former[#former + 1] = {unpack(one, 1, SINCE)} end
   end
-  run = {fence, id, agent, 'active', now, now + ARGV[3], 0, '', (known[6] or 0) + 1, since, former}
+  run = {fence, id, agent, 'active', now, now + milliseconds, 0, '', (known[6] or 0) + 1, since, former, 0}
   active = true
   redis.call('HSET', state, 'f', fence, 'Z', with_id(id))
   store()
@@ -95,31 +107,48 @@ local function take(id, agent)
 end
 
 if action == 'take' then
+  local milliseconds, waits, place_lasts, patience, dead = tonumber(ARGV[3]), ARGV[4] == '1', ARGV[5], tonumber(ARGV[6]), ARGV[7]
+  local CALLERS, LATE = 8, 250
   if lease == 'W' and not (known[3] and (active or not run or run[EXPIRES] <= now)) then return answer('busy') end
-  if active and lease == 'R' then run[EXPIRES] = math.min(run[EXPIRES], now + ARGV[3]) end -- if the clock was set back
-  if expired and run[FENCE] == tonumber(ARGV[6]) and could_renew(run[EXPIRES], ARGV[3], now) then
-    run[STATUS], run[ENDED], active, expired = 'interrupted', run[EXPIRES], false, false
+  if active and lease == 'R' then run[EXPIRES] = math.min(run[EXPIRES], now + milliseconds) end -- if the clock was set back
+  if expired and run[FENCE] == tonumber(dead) then
+    free('interrupted', run[EXPIRES])
+    ring_first()
   end
-  local at, waits, changed = {}, ARGV[4] == '1', left
+
+  -- The place of the waiter whose turn it is. A silent one may be dead, and is passed over; it keeps its place until that
+  -- expires. Those that the server woke when the lease became free must have answered since, the others have missed a sign of
+  -- life, which they give by themselves a little more often.
+  local freed = run and run[FREED] or 0
+  local function turn()
+    if now - freed < patience then return queue[1] and 1 end
+    for i, place in ipairs(queue) do
+      local spoke = place[4] - place_lasts
+      if i <= WOKEN and spoke > freed or i > WOKEN and now - spoke < patience + LATE then return i end
+    end
+  end
+
+  local at, changed = {}, left
   for i, place in ipairs(queue) do at[place[1]] = i end
-  for i = 7, #ARGV, 2 do
+  for i = CALLERS, #ARGV, 2 do
     local id = ARGV[i]
     if run and run[ID] == id then return answer(active and 'taken' or 'lost', id) end
     if is_known(id) then return answer('lost', id) end
     if at[id] then
-      queue[at[id]][4] = now + ARGV[5]
-    elseif waits or not active and #queue == 0 then
+      queue[at[id]][4] = now + place_lasts
+    elseif waits or not active and not turn() then
       if #queue >= MOST then break end
-      queue[#queue + 1] = {id, ARGV[i + 1], now, now + ARGV[5]}
+      queue[#queue + 1] = {id, ARGV[i + 1], now, now + place_lasts}
       at[id], changed = #queue, true
     end
   end
-  local first = queue[1]
-  if not active and first then
-    for i = 7, #ARGV, 2 do
+  local nth = not active and turn()
+  if nth then
+    local first = queue[nth]
+    for i = CALLERS, #ARGV, 2 do
       if ARGV[i] == first[1] then
-        table.remove(queue, 1)
-        return take(first[1], first[2])
+        table.remove(queue, nth)
+        return begin(first[1], first[2], milliseconds)
       end
     end
     ring(first[1]) -- it may have missed the end of the last run
@@ -128,7 +157,7 @@ if action == 'take' then
     local rest = {}
     for _, place in ipairs(queue) do
       local own = false
-      for i = 7, #ARGV, 2 do own = own or ARGV[i] == place[1] end
+      for i = CALLERS, #ARGV, 2 do own = own or ARGV[i] == place[1] end
       if own then changed = true else rest[#rest + 1] = place end
     end
     queue = rest
@@ -139,27 +168,44 @@ if action == 'take' then
 end
 
 if action == 'keep' or action == 'end' then
-  if not run or run[FENCE] ~= tonumber(ARGV[3]) or run[ID] ~= ARGV[4] then return answer('lost') end
-  if expired and ARGV[5] ~= '1' then return answer('expired') end
+  local fence, id = tonumber(ARGV[3]), ARGV[4]
+  if not run or run[FENCE] ~= fence or run[ID] ~= id then return answer('lost') end
   if action == 'keep' then
+    local in_time, milliseconds = ARGV[5] == '1', ARGV[6]
     if not active then return answer('lost') end
-    run[EXPIRES] = now + ARGV[6]
+    if expired and not in_time then return answer('expired') end
+    run[EXPIRES] = now + milliseconds
     store()
     return answer('kept')
   end
-  if not active then return answer(run[STATUS] == ARGV[6] and 'ended' or 'lost') end
-  if run[STATUS] == 'stopping' and ARGV[6] == 'completed' then return answer('stopping') end -- its holder has not seen it yet
-  run[STATUS], run[ENDED], run[EXPIRES], active = ARGV[6], now, now + ARGV[7], false
+  local status, rest = ARGV[5], ARGV[6]
+  if not active then return answer(run[STATUS] == status and 'ended' or 'lost') end
+  if run[STATUS] == 'stopping' and status == 'completed' then return answer('stopping') end -- its holder has not seen it yet
+  free(status, now)
+  run[EXPIRES] = now + rest
   store()
   announce()
-  if queue[1] then ring(queue[1][1]) end
+  ring_first()
   return answer('ended')
 end
 
+if action == 'bury' then
+  local fence = tonumber(ARGV[3])
+  if expired and run[FENCE] == fence then
+    free('interrupted', run[EXPIRES])
+    store()
+    announce()
+    ring_first()
+  end
+  return answer('read')
+end
+
 if action == 'stop' then
-  if not active or expired and ARGV[5] ~= '1' or run[ID] ~= ARGV[3] then return answer('none') end
+  local id, reason, expired_too = ARGV[3], ARGV[4], ARGV[5] == '1'
+  if not active or run[ID] ~= id then return answer('none') end
+  if expired and not expired_too then return answer('expired') end
   if run[STATUS] == 'active' then
-    run[STATUS], run[REASON] = 'stopping', ARGV[4]
+    run[STATUS], run[REASON] = 'stopping', reason
     store()
     announce()
   end
@@ -176,7 +222,8 @@ if action == 'leave' then
   redis.call('HDEL', state, 'z') -- takes no memory, and after it, a full server accepts the writes below
   if known[4] ~= ids then redis.call('HSET', state, 'Z', known[4]) end
   if active and gone[run[ID]] then
-    run[STATUS], run[ENDED], run[EXPIRES], active, left = 'interrupted', now, now, false, true
+    free('interrupted', now)
+    run[EXPIRES], left = now, true
   end
   for _, place in ipairs(queue) do
     if not gone[place[1]] then rest[#rest + 1] = place end
@@ -184,7 +231,7 @@ if action == 'leave' then
   left, queue = left or #rest ~= #queue, rest
   if left or known[4] ~= ids then store() end
   if left then announce() end
-  if not active and queue[1] then ring(queue[1][1]) end
+  if not active then ring_first() end
   return answer('none')
 end
 

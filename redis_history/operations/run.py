@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -11,21 +12,42 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 import msgspec
 from msgspec import Struct
 
-from redis_history.errors import CorruptDataError
-from redis_history.model.runs import MAX_WAITING, PLACE_SECONDS, RUN_SECONDS, RunInfo, RunStatus, RunWaiter
+from redis_history.errors import CorruptDataError, RedisHistoryError
+from redis_history.model.runs import (
+    ANSWER_SECONDS,
+    MAX_WAITING,
+    PLACE_SECONDS,
+    RUN_SECONDS,
+    RunInfo,
+    RunStatus,
+    RunWaiter,
+)
 from redis_history.model.times import from_microseconds
-from redis_history.operations.base import FIELDS, UNREADABLE, Call, LeaseKind, OnConversation, Op, RunFence, Steps
+from redis_history.operations.base import (
+    FIELDS,
+    UNREADABLE,
+    Call,
+    LeaseKind,
+    OnConversation,
+    Op,
+    Pause,
+    RunFence,
+    Steps,
+)
+from redis_history.operations.leases import PROMISE, Contact, Lease
 from redis_history.operations.scripts import load_script
-from redis_history.operations.settings import Outage, Settings
+from redis_history.operations.settings import Settings
 
 if TYPE_CHECKING:
     from redis_history.engine.space import Runs, Space
 
-RUN: Final = load_script("run", "_grace")
+RUN: Final = load_script("run")
+_logger = logging.getLogger("redis_history")
 
 _PLACE_MS: Final = b"%d" % round(1000 * PLACE_SECONDS)
-#: A call that takes this many seconds counts as an outage, during which nobody could renew a lease.
-_SLOW: Final = 3.0
+_ANSWER_MS: Final = b"%d" % round(1000 * ANSWER_SECONDS)
+#: Seconds until a waiter looks again whether those before it, who have not answered yet, have left.
+_LOOK_AGAIN: Final = 0.3
 _DONE: Final = (b"taken", b"kept", b"ended", b"stopping", b"read")
 _decode = msgspec.msgpack.Decoder().decode
 
@@ -35,7 +57,7 @@ class RunOutcome(Struct, frozen=True):
 
     `fence`: for TakeRun, the right to write of the caller that has the run now; `lost`: the run id of a caller whose
     run has ended, or that left the queue. `unsettled_from`: the first sequence of the interrupted runs right before
-    it. `expires`: seconds until the present run expires; None without one.
+    it. `look_in`: seconds until the present run expires, or until a waiter may be passed over; None: nothing is due.
     """
 
     done: bool
@@ -43,7 +65,7 @@ class RunOutcome(Struct, frozen=True):
     fence: RunFence | None = None
     lost: str | None = None
     unsettled_from: int | None = None
-    expires: float | None = None
+    look_in: float | None = None
 
 
 class TakeRun(OnConversation, Op[RunOutcome], frozen=True):
@@ -58,19 +80,29 @@ class TakeRun(OnConversation, Op[RunOutcome], frozen=True):
     kind: LeaseKind = "run"
 
     def steps(self, settings: Settings) -> Steps[RunOutcome]:
-        """Two calls if the present lease has expired: after the first one, this store knows whether there was an
-        outage, in which its holder could not renew it."""
+        """Two calls if the present lease has expired, and its holder is dead. Who waits in the queue asks again; the
+        others wait here until that is certain, see `leases`."""
         callers = [text.encode() for run_id, agent in self.callers for text in (run_id, agent or "")]
-        before = [_milliseconds(self.seconds), b"1" if self.wait else b"0", _PLACE_MS]
-        started = time.monotonic()
-        first = *before, b"0", *callers
-        reply: _Reply = yield _call(self.conversation_id, settings, b"take", *first, kind=self.kind, keys=2)
-        if time.monotonic() - started > _SLOW:
-            settings.outage.note()
-        if reply.what == b"expired" and not settings.outage.spares((self.conversation_id, reply.number), reply.left):
-            second = *before, reply.number, *callers
-            reply = yield _call(self.conversation_id, settings, b"take", *second, kind=self.kind, keys=2)
+        before = [_milliseconds(self.seconds), b"1" if self.wait else b"0", _PLACE_MS, _ANSWER_MS]
+
+        def take(dead: bytes) -> Call:
+            return _call(self.conversation_id, settings, b"take", *before, dead, *callers, kind=self.kind, keys=2)
+
+        reply: _Reply = yield take(b"0")
+        if reply.what != b"expired":
+            return reply.outcome
+        contact = _contact(self.conversation_id, settings)
+        pause = 0.0 if self.wait else contact.pause(reply.lease, reply.over, self._doubted_for)
+        if pause:
+            yield Pause(pause)
+        if pause or not contact.spares(reply.lease, reply.over):
+            reply = yield take(reply.number)
         return reply.outcome
+
+    @property
+    def _doubted_for(self) -> float:
+        """Compressors always wait, because nobody waits for them."""
+        return PROMISE if self.kind == "compressor" else self.seconds
 
     def apply(self, space: Space) -> RunOutcome:
         name = self.conversation_id
@@ -89,15 +121,16 @@ class TakeRun(OnConversation, Op[RunOutcome], frozen=True):
             at = next((index for index, (waiter, _) in enumerate(runs.queue) if waiter.run_id == run_id), None)
             if at is not None:
                 runs.queue[at] = (runs.queue[at][0], ends)
-            elif self.wait or (runs.active is None and not runs.queue):
+            elif self.wait or (runs.active is None and runs.turn() is None):
                 if len(runs.queue) >= MAX_WAITING:
                     break
                 runs.queue.append((RunWaiter(run_id, agent, datetime.now(UTC)), ends))
                 space.announce_run(name, self.kind)
-        if runs.active is None and runs.queue:
-            first = runs.queue[0][0]
+        turn = runs.turn() if runs.active is None else None
+        if turn is not None:
+            first = runs.queue[turn][0]
             if first.run_id in own:
-                del runs.queue[0]
+                del runs.queue[turn]
                 conversation = space.find(name)
                 newest = conversation.sequence if conversation is not None else 0
                 run = runs.begin(first, self.kind, self.seconds, newest)
@@ -111,24 +144,20 @@ class TakeRun(OnConversation, Op[RunOutcome], frozen=True):
 
 
 class KeepRuns(Struct, Op[list[RunOutcome]], frozen=True):
-    """Renew leases, by conversation: they expire in `seconds`. Done for each that its holder still has."""
+    """Renew leases, by conversation: they expire in `seconds`. Done for each that its holder still has. `in_time`: it
+    tried to renew them before they expired, so they are renewed although the server got that later."""
 
     runs: tuple[tuple[str, RunFence], ...]
     seconds: float = RUN_SECONDS
+    in_time: bool = False
 
     def steps(self, settings: Settings) -> Steps[list[RunOutcome]]:
-        def calls(runs: list[tuple[str, RunFence]], expired: bytes) -> list[Call]:
-            args = expired, _milliseconds(self.seconds)
-            return [_call(name, settings, b"keep", *_fence(fence), *args, kind=fence.kind) for name, fence in runs]
-
         if not self.runs:
             return []
-        replies: list[_Reply] = yield calls([*self.runs], b"0")
-        again = [index for index, reply in enumerate(replies) if reply.what == b"expired"]
-        if again and settings.outage.is_recent:
-            kept = yield calls([self.runs[index] for index in again], b"1")
-            for index, reply in zip(again, kept, strict=True):
-                replies[index] = reply
+        args = b"1" if self.in_time else b"0", _milliseconds(self.seconds)
+        replies: list[_Reply] = yield [
+            _call(name, settings, b"keep", *_fence(fence), *args, kind=fence.kind) for name, fence in self.runs
+        ]
         return [reply.outcome for reply in replies]
 
     def apply(self, space: Space) -> list[RunOutcome]:
@@ -151,11 +180,8 @@ class EndRun(OnConversation, Op[RunOutcome], frozen=True):
     rest: float = 0.0
 
     def steps(self, settings: Settings) -> Steps[RunOutcome]:
-        for expired in (b"0", b"1"):
-            args = *_fence(self.fence), expired, self.status.encode(), _milliseconds(self.rest)
-            reply: _Reply = yield _call(self.conversation_id, settings, b"end", *args, kind=self.fence.kind, keys=2)
-            if reply.what != b"expired" or not settings.outage.is_recent:
-                break
+        args = *_fence(self.fence), self.status.encode(), _milliseconds(self.rest)
+        reply: _Reply = yield _call(self.conversation_id, settings, b"end", *args, kind=self.fence.kind, keys=2)
         # Asked to stop, and not ended: see EndRun.
         return msgspec.structs.replace(reply.outcome, done=reply.what == b"ended")
 
@@ -169,10 +195,9 @@ class EndRun(OnConversation, Op[RunOutcome], frozen=True):
         if run.status == "stopping" and self.status == "completed":
             return _outcome(name, runs, False)
         run.status, run.ended_at = cast(RunStatus, self.status), datetime.now(UTC)
-        run.expires = time.time() + self.rest
+        run.expires, runs.freed = time.time() + self.rest, time.time()
         space.announce_run(name, self.fence.kind)
-        if runs.queue:
-            space.ring(name, runs.queue[0][0].run_id)
+        space.ring_first(name, runs)
         return _outcome(name, runs, True)
 
 
@@ -183,9 +208,13 @@ class StopRun(OnConversation, Op[RunOutcome], frozen=True):
     reason: str | None
 
     def steps(self, settings: Settings) -> Steps[RunOutcome]:
-        expired = b"1" if settings.outage.is_recent else b"0"
-        args = self.run_id.encode(), (self.reason or "").encode(), expired
-        reply: _Reply = yield _call(self.conversation_id, settings, b"stop", *args, keys=2)
+        def stop(expired: bytes) -> Call:
+            args = self.run_id.encode(), (self.reason or "").encode(), expired
+            return _call(self.conversation_id, settings, b"stop", *args, keys=2)
+
+        reply: _Reply = yield stop(b"0")
+        if reply.what == b"expired" and _contact(self.conversation_id, settings).spares(reply.lease, reply.over):
+            reply = yield stop(b"1")  # its holder may come back
         return reply.outcome
 
     def apply(self, space: Space) -> RunOutcome:
@@ -217,11 +246,12 @@ class LeaveRun(OnConversation, Op[RunOutcome], frozen=True):
         run, left = runs.active, len(rest) != len(runs.queue)
         if run is not None and run.fence.run_id in self.run_ids:
             run.status, run.ended_at, run.expires, left = "interrupted", datetime.now(UTC), time.time(), True
+            runs.freed = run.expires
         runs.queue = rest
         if left:
             space.announce(name)
-        if runs.active is None and runs.queue:
-            space.ring(name, runs.queue[0][0].run_id)
+        if runs.active is None:
+            space.ring_first(name, runs)
         return _outcome(name, runs, False)
 
 
@@ -229,7 +259,16 @@ class ReadRun(OnConversation, Op[RunOutcome], frozen=True):
     """The newest run of a conversation; `run` is None if there never was one, or the conversation was deleted."""
 
     def steps(self, settings: Settings) -> Steps[RunOutcome]:
-        reply: _Reply = yield _call(self.conversation_id, settings, b"read")
+        call = _call(self.conversation_id, settings, b"read")
+        reply: _Reply = yield call
+        pause = 0.0
+        if reply.over > 0:
+            pause = _contact(self.conversation_id, settings).pause(reply.lease, reply.over, RUN_SECONDS)
+        if pause:
+            yield Pause(pause)
+            reply = yield call
+        if reply.dead is not None:
+            yield from bury_run(self.conversation_id, reply.dead, settings)
         return reply.outcome
 
     def apply(self, space: Space) -> RunOutcome:
@@ -239,10 +278,23 @@ class ReadRun(OnConversation, Op[RunOutcome], frozen=True):
 class _Reply(NamedTuple):
     what: bytes
     outcome: RunOutcome
-    #: The number of the lease that has expired, if `what` is b"expired".
+    #: The fence of the newest lease.
     number: bytes
-    #: Seconds until it expires, below 0 since it has.
-    left: float
+    #: Since when it has been over without an end, in seconds; 0 or less: it has not expired, or has ended.
+    over: float
+    #: What `Contact` calls it.
+    lease: Lease
+    #: Its fence, if its holder is dead, and nobody has noted that yet.
+    dead: int | None
+
+
+class Present(NamedTuple):
+    """The newest run, and how many seconds until it expires, or until it is certain that its holder is dead; None if
+    it is not active. `dead`: the fence of a run whose holder is dead, which nobody has noted yet."""
+
+    info: RunInfo | None
+    look_in: float | None = None
+    dead: int | None = None
 
 
 def _call(
@@ -254,34 +306,47 @@ def _call(
     return Call(RUN, declared, [action, FIELDS[kind], *args], partial(_read, conversation_id, kind, settings))
 
 
+def _contact(conversation_id: str, settings: Settings) -> Contact:
+    return settings.contact_of(settings.keyspace.conversation(conversation_id).state)
+
+
 def _read(conversation_id: str, kind: LeaseKind, settings: Settings, reply: list[Any]) -> _Reply:
     what, run, queue, now, run_id = reply
-    info, expires = read_run(conversation_id, run, queue, now, outage=settings.outage)
+    present = read_run(conversation_id, settings, run, queue, now, kind=kind)
     fence = before = None
-    packed = _decode(run) if run else [0] * 10
-    number, ends = packed[0], packed[5]
-    if what == b"taken" and info is not None:
-        fence, before = RunFence(number, info.run_id, kind), packed[9] or None
+    packed: list[Any] = _decode(run) if run else [0, "", "", "", 0, 0, 0, "", 0, 0]
+    number, status, ends = packed[0], packed[3], packed[5]
+    active = status in ("active", "stopping")
+    if what == b"taken" and present.info is not None:
+        fence, before = RunFence(number, present.info.run_id, kind), packed[9] or None
     lost = run_id.decode() if what == b"lost" and run_id else None
-    return _Reply(
-        what, RunOutcome(what in _DONE, info, fence, lost, before, expires), b"%d" % number, (ends - now) / 1000
-    )
+    look_in = present.look_in
+    if what == b"busy" and run and not active:  # it is another waiter's turn
+        look_in = (packed[11] - now) / 1000 + ANSWER_SECONDS
+        look_in = look_in if look_in > 0 else _LOOK_AGAIN
+    outcome = RunOutcome(what in _DONE, present.info, fence, lost, before, look_in)
+    over = (now - ends) / 1000 if active else 0.0
+    return _Reply(what, outcome, b"%d" % number, over, (conversation_id, f"{kind} {number}"), present.dead)
 
 
 def read_run(
-    conversation_id: str, run: bytes, queue: bytes, now: int, *, outage: Outage
-) -> tuple[RunInfo | None, float | None]:
-    """The newest run from the fields R and Q of the state, and the seconds until it expires; None if it is not active.
-    `now`: milliseconds of the server's clock. In an outage nobody can renew it, so it does not expire. Raises
+    conversation_id: str, settings: Settings, run: bytes, queue: bytes, now: int, *, kind: LeaseKind = "run"
+) -> Present:
+    """The newest run from the fields R and Q of the state. `now`: milliseconds of the server's clock. Raises
     CorruptDataError."""
     if not run:
-        return None, None
+        return Present(None)
+    dead, left = None, 0.0
     try:
         packed = _decode(run)
-        status, expires = packed[3], packed[5]
-        expired = status in ("active", "stopping") and expires <= now
-        if expired and not outage.excuses((expires - now) / 1000):
-            packed[3], packed[6] = "interrupted", expires
+        number, status, expires = packed[0], packed[3], packed[5]
+        if status in ("active", "stopping"):
+            left = (expires - now) / 1000
+            if left <= 0:
+                contact = _contact(conversation_id, settings)
+                left = contact.spares((conversation_id, f"{kind} {number}"), -left)
+                if not left:
+                    dead, packed[3], packed[6] = number, "interrupted", expires
         waiting = [
             RunWaiter(place[0], place[1] or None, _time(place[2]))
             for place in (_decode(queue) if queue else ())
@@ -291,8 +356,15 @@ def read_run(
         info = _info(conversation_id, packed, tuple(waiting), former)
     except UNREADABLE as error:
         raise CorruptDataError(f"the run of conversation {conversation_id[:80]!r} is unreadable: {error}") from error
-    left = 1.0 if expired else (expires - now) / 1000
-    return info, left if info.is_active else None
+    return Present(info, left if info.is_active else None, dead)
+
+
+def bury_run(conversation_id: str, dead: int, settings: Settings) -> Steps[None]:
+    """Note that the holder of an expired run is dead, so that it does not come back when others have seen its end."""
+    try:
+        yield _call(conversation_id, settings, b"bury", b"%d" % dead, keys=2)
+    except RedisHistoryError as error:
+        _logger.info("the run of conversation %r could not be ended: %s", conversation_id[:80], error)
 
 
 def _info(
@@ -325,4 +397,4 @@ def _fence(fence: RunFence) -> tuple[bytes, bytes]:
 
 
 def _outcome(conversation_id: str, runs: Runs, done: bool, **fields: Any) -> RunOutcome:
-    return RunOutcome(done, runs.info(conversation_id), expires=runs.expires, **fields)
+    return RunOutcome(done, runs.info(conversation_id), look_in=runs.look_in, **fields)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from redis_history.operations.keys import Keyspace
+from redis_history.operations.leases import Contact
 from redis_history.search.redisearch import create_arguments
 
 if TYPE_CHECKING:
@@ -108,58 +110,9 @@ class ServerClock:
         return int(report[0] + (time.monotonic() - report[1]) * 1e6 * _SLOWEST_CLOCK)
 
 
-class Outage:
-    """When the server was last out of reach. Meanwhile no writer could renew the lease of its reply, so a reader that
-    comes back first must not take the writers for dead."""
-
-    #: Seconds after the last sign of an outage in which holders can renew their leases: a call may take 5 seconds to
-    #: notice the outage, and then waits for a second. Nobody is to wait for a holder that died in it for more than 10
-    #: seconds after its end, of which a waiting agent may need one to notice the end, and one until it asks again.
-    GRACE: Final = 7.0
-    #: A lease outlives an outage of 4 seconds. If this store has heard nothing for almost as long, there may have been
-    #: a longer one without a failed call of this store, after which writers come back when their wait is over. That is
-    #: no excuse for a lease that had ended before.
-    SILENCE: Final = 3.5
-    GRACE_AFTER_SILENCE: Final = 3.0
-
-    def __init__(self) -> None:
-        self._ends = self._silent_since = self._silence_ends = float("-inf")
-        self._heard: float | None = None
-        self._looks: dict[tuple[str, bytes], tuple[int, float]] = {}  # by expired lease: how many, and the last one
-
-    def note(self) -> None:
-        """A call has just failed."""
-        self._ends = time.monotonic() + self.GRACE
-
-    def heard(self) -> None:
-        """The server has just answered."""
-        now = time.monotonic()
-        if self._heard is not None and now - self._heard > self.SILENCE:
-            self._silent_since, self._silence_ends = self._heard, now + self.GRACE_AFTER_SILENCE
-        self._heard = now
-
-    @property
-    def is_recent(self) -> bool:
-        return time.monotonic() < max(self._ends, self._silence_ends)
-
-    def excuses(self, left: float) -> bool:
-        """Whether the holder of a lease may not have been able to renew it. `left`: seconds until it ends, below 0 if
-        it has ended."""
-        now = time.monotonic()
-        return now < self._ends or (now < self._silence_ends and now + left > self._silent_since)
-
-    def spares(self, lease: tuple[str, bytes], left: float) -> bool:
-        """Whether the holder of an expired lease may still renew it. Each second in which the server answers counts,
-        or a client that fails now and then would wait for a dead holder forever."""
-        if not self.is_recent:
-            self._looks.clear()
-        if not self.excuses(left):
-            return False
-        now = time.monotonic()
-        count, last = self._looks.get(lease, (0, 0.0))
-        if now - last >= 1:
-            self._looks[lease] = count, _ = count + 1, now
-        return count < self.GRACE
+def _one_contact() -> Callable[[bytes], Contact]:
+    contact = Contact()
+    return lambda _: contact
 
 
 @dataclass(eq=False)
@@ -168,7 +121,7 @@ class Settings:
     `ttl`: seconds. `confirm`: None if the reply is enough. `index`: None without search.
     `zstd`: whether to compress messages that become smaller. `publishes`: the scripts publish each change, because this
     user may not see or change the server's setting for keyspace notifications, as the first call finds out.
-    `outage`: the last one, as this store saw it.
+    `contact_of`: with the server of a key.
     `lists`: by the key of the state, the lists of conversations that scripts have asked for in a cluster; with them,
     the next write takes one round trip.
     """
@@ -182,7 +135,7 @@ class Settings:
     index: SearchIndex | None = None
     zstd: bool = False
     publishes: bool = False
-    outage: Outage = field(default_factory=Outage)
+    contact_of: Callable[[bytes], Contact] = field(default_factory=_one_contact)
     cluster: bool = False
     lists: dict[bytes, list[bytes]] = field(default_factory=dict)
 

@@ -31,6 +31,7 @@ from redis_history.operations.base import (
     Entry,
     OnConversation,
     Op,
+    Pause,
     Precondition,
     RunFence,
     Space,
@@ -42,6 +43,7 @@ from redis_history.operations.base import (
     readable,
     with_extra_keys,
 )
+from redis_history.operations.leases import Contact
 from redis_history.operations.scripts import WRITING, load_script
 from redis_history.operations.settings import Settings
 from redis_history.operations.update import ReplyEnd, UpdateMessage
@@ -139,24 +141,50 @@ _RESERVE: Final = 1_000
 
 
 class Current(NamedTuple):
-    """A message as it is now. `dead_size`: bytes of content of a dead writer; None if there is nothing to end."""
+    """A message as it is now. `dead_size`: the bytes of its content, if the lease of its writer expired `over` seconds
+    ago; None: there is nothing to end."""
 
     message: Message
     dead_size: int | None = None
+    over: float = 0.0
 
 
-def with_content(message: Message, content: bytes, lives: float, settings: Settings) -> Current:
+def with_content(message: Message, content: bytes, lives: float) -> Current:
     """A streaming message with its text so far; `lives`: milliseconds for which its writer counts as alive."""
     try:
         message = grown(message, read_records(content))
     except CorruptDataError as error:
         _logger.error("message %r: %s", message.id[:80], error)
     seconds = lives / 1000
-    return (
-        Current(message)
-        if counts_as_alive(seconds) or (seconds <= 0 and settings.outage.excuses(seconds))
-        else Current(replace(message, status="interrupted"), len(content))
-    )
+    return Current(message) if counts_as_alive(seconds) else Current(message, len(content), -seconds)
+
+
+class Judged(NamedTuple):
+    """Messages as they are now. Those of dead writers are interrupted, and have a `dead_size`. `pause`: the seconds
+    after which to read again, because a writer must not be taken for alive without certainty."""
+
+    found: list[Current | None]
+    pause: float
+
+
+def judge(conversation_id: str, found: Sequence[Current | None], settings: Settings) -> Judged:
+    """Decide which writers are dead."""
+    judged, pause = list[Current | None](), 0.0
+    for one in found:
+        if one is None or one.dead_size is None:
+            judged.append(one)
+            continue
+        lease, contact = (conversation_id, one.message.id), _contact(conversation_id, settings)
+        if one.over >= 0 and contact.spares(lease, one.over):
+            pause = max(pause, contact.pause(lease, one.over, LEASE_SECONDS))
+            judged.append(Current(one.message))
+        else:
+            judged.append(one._replace(message=replace(one.message, status="interrupted")))
+    return Judged(judged, pause)
+
+
+def _contact(conversation_id: str, settings: Settings) -> Contact:
+    return settings.contact_of(settings.keyspace.conversation(conversation_id).state)
 
 
 def read_replies(
@@ -166,14 +194,14 @@ def read_replies(
     keys = settings.keyspace.conversation(conversation_id)
     args = [b"%d" % number for position in positions for number in position]
     replies = yield from read(Call(REPLY, (keys.state, keys.messages), args, as_is), settings)
-    return [_current(reply, settings) for reply in replies]
+    return [_current(reply) for reply in replies]
 
 
-def _current(reply: list[Any], settings: Settings) -> Current | None:
+def _current(reply: list[Any]) -> Current | None:
     message = readable(reply[0]) if reply else None
     if message is None:
         return None
-    return Current(message) if len(reply) == 1 else with_content(message, reply[1], reply[2], settings)
+    return Current(message) if len(reply) == 1 else with_content(message, reply[1], reply[2])
 
 
 def end_dead(conversation_id: str, found: Sequence[Current | None], settings: Settings) -> Steps[list[bool | None]]:
@@ -194,14 +222,17 @@ def end_dead(conversation_id: str, found: Sequence[Current | None], settings: Se
 
 def refreshed(conversation_id: str, positions: Sequence[Position], settings: Settings) -> Steps[list[Message | None]]:
     """Streaming messages as they are now, after the replies of dead writers were ended."""
-    found = yield from read_replies(conversation_id, positions, settings)
+    found, pause = judge(conversation_id, (yield from read_replies(conversation_id, positions, settings)), settings)
+    if pause:
+        yield Pause(pause)
+        found, _ = judge(conversation_id, (yield from read_replies(conversation_id, positions, settings)), settings)
     done = yield from end_dead(conversation_id, found, settings)
-    if not all(done):  # the writer is back, another reader ended it, or the server has just started
-        found = yield from read_replies(conversation_id, positions, settings)
+    if not all(done):  # the writer is back, or another reader ended it
+        found, _ = judge(conversation_id, (yield from read_replies(conversation_id, positions, settings)), settings)
     return [one and shown(one, done) for one in found]
 
 
 def shown(one: Current, done: list[bool | None]) -> Message:
-    """A reply that the server does not end yet goes on: after a restart its writer needs time to come back."""
+    """A reply that the server does not end goes on: its writer has come back in the meantime."""
     lives = one.dead_size is not None and None in done
     return replace(one.message, status="streaming") if lives else one.message

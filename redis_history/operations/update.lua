@@ -46,7 +46,6 @@ if asked == 'reply' or asked == 'settle' then
   else
     ends = live_before and (not reply or
            reply[4] <= math.floor(now / 1000) and redis.call('STRLEN', content_of_reply(state, reply[1])) == tonumber(of))
-    ends = ends and (not reply or could_renew(reply[4], LEASE, math.floor(now / 1000)))
     if ends and reply then settled = reply[1] end
     for i, one in ipairs(replies_in(known[13])) do
       if one[2] == sequence and one[4] > now / 1000 + LEASE then -- the clock was set back

@@ -16,7 +16,7 @@ from redis_history.operations.scripts import PLACES, WRITING, load_script
 from redis_history.operations.settings import Settings
 from redis_history.search.redisearch import document
 
-UPDATE: Final = load_script("update", *WRITING, *PLACES, "_grace")
+UPDATE: Final = load_script("update", *WRITING, *PLACES)
 
 
 class ReplyEnd(Struct, frozen=True):

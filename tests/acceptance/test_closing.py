@@ -1,6 +1,7 @@
 """A store is closed during calls: each call ends with its outcome or StoreClosedError, and no connection is left."""
 
 import asyncio
+import gc
 import socket
 import threading
 from collections.abc import Callable
@@ -74,6 +75,40 @@ async def test_during_calls_that_are_connecting(
     for outcome in await asyncio.gather(*calls, return_exceptions=True):
         assert isinstance(outcome, Appended | StoreClosedError)
     await until(lambda: connections() == 0)
+
+
+@pytest.mark.parametrize("face", ["sync", "async"])
+@pytest.mark.parametrize("left", ["a closed subscription", "an open subscription", "an ended run"])
+async def test_a_dropped_store_ends_its_doorbell(
+    url: str, namespace: str, connections: Callable[[], int], face: str, left: str
+) -> None:
+    """As scripts that run again and again in one process leave stores. It says so, as files do."""
+
+    async def use() -> None:
+        store = open_store(face, url, namespace=namespace)
+        if left == "an ended run":
+            async with store.run("c", wait=1.0):
+                pass
+            return
+        subscription = store.subscribe("c")
+        await subscription.get(timeout=0)
+        if left == "a closed subscription":
+            await subscription.aclose()
+
+    before = {*threading.enumerate()}
+
+    def ended() -> bool:
+        gc.collect()
+        doorbells = [one for one in {*threading.enumerate()} - before if one.name == "redis_history-doorbell"]
+        return connections() == 0 and not doorbells
+
+    async def use_and_drop() -> None:
+        await use()
+        await until(ended, "the end of the doorbell")
+
+    with pytest.warns(ResourceWarning, match="was not closed") as said:
+        await use_and_drop()
+    assert len([one for one in said if "history store" in str(one.message)]) == 1
 
 
 async def test_at_any_step_of_calls(url: str, namespace: str, connections: Callable[[], int], full: bool) -> None:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import anyio
@@ -20,13 +21,17 @@ from redis_history import (
     Conversation,
     HistoryStore,
     MessagesAppended,
+    RetryPolicy,
     assistant,
+    tool_use,
     user,
 )
 from redis_history.errors import EventLoopError, RevisionConflictError, RunStopped, StoreClosedError
+from redis_history.integrations._extras import asynchronous
 from tests.conftest import Servers
 from tests.support.faces import open_store
 from tests.support.forks import Forked, write_messages
+from tests.support.proxy import LossyProxy
 from tests.support.servers import RealServer, Start, until, wait_until
 
 #: So long that changes arrive in time only through a doorbell.
@@ -294,14 +299,19 @@ async def test_a_forked_child_needs_a_store_of_its_own(server: RealServer, names
     async with (
         open_store(face, server.url, namespace=namespace, poll_interval=NEVER) as store,
         store.subscribe("c") as subscription,
+        store.run("run") as run,
+        store.stream("reply", id="r") as reply,
     ):
+        await reply.write("of the parent")
         await store.append("c", user("before"))
         assert await subscription.get(timeout=10) is not None
         child = os.fork()
         if child == 0:
             code = 1
             try:
-                thread = threading.Thread(target=lambda: asyncio.run(in_child(face, store, subscription, server.url)))
+                thread = threading.Thread(
+                    target=lambda: asyncio.run(in_child(face, store, subscription, run, reply, server.url))
+                )
                 errors: list[Any] = []
                 threading.excepthook = errors.append
                 thread.start()
@@ -314,12 +324,13 @@ async def test_a_forked_child_needs_a_store_of_its_own(server: RealServer, names
         await store.append("c", user("after"))
         event = await subscription.get(timeout=10)
         assert [message.text for message in event.messages] == ["after"]
+    assert reply.message.text == "of the parent"
     with HistoryStore(server.url) as reader:
         assert [message.text for message in reader.get("c")] == ["of the child"]
         reader.delete_conversation("c")
 
 
-async def in_child(face: str, store: Any, subscription: Any, url: str) -> None:
+async def in_child(face: str, store: Any, subscription: Any, run: Any, reply: Any, url: str) -> None:
     for call in (
         lambda: store.append("c", user("x")),
         lambda: store.get("c"),
@@ -327,6 +338,12 @@ async def in_child(face: str, store: Any, subscription: Any, url: str) -> None:
         lambda: store.subscribe("c").open(),
         lambda: store.on_change("c", print),
         lambda: subscription.get(timeout=1),
+        lambda: reply.write("of the child"),
+        lambda: reply.add(tool_use("1", "f", {})),
+        lambda: run.append(user("x")),
+        lambda: run.messages(),
+        lambda: run.wait_stop(0),
+        lambda: run.stream().write("x"),
     ):
         with pytest.raises(StoreClosedError, match="create a store in each process"):
             await call()
@@ -334,6 +351,42 @@ async def in_child(face: str, store: Any, subscription: Any, url: str) -> None:
     await store.aclose()
     async with open_store(face, url) as own:
         await own.append("c", user("of the child"))
+
+
+@pytest.mark.parametrize("anyios", [False, True])
+async def test_a_cancelled_write_in_a_thread_does_not_land_later(own_server: Start, anyios: bool) -> None:
+    """Adapters call a HistoryStore in threads, which cannot be ended. When the caller goes on, the thread has ended."""
+    server = own_server(tcp=True)
+    retries: list[Any] = []
+    policy = RetryPolicy(deadline=60.0, on_retry=retries.append)
+    with (
+        closing(LossyProxy(server.port)) as proxy,
+        HistoryStore(f"redis://127.0.0.1:{proxy.port}", search="off", retry=policy) as store,
+    ):
+        in_threads: Any = asynchronous(store, "this test")
+        await in_threads.append("c", user("before"))
+        proxy.refuse()
+
+        async def write() -> None:
+            with anyio.CancelScope() as scope:
+                if anyios:
+                    scopes.append(scope)
+                await in_threads.append("c", user("late"))
+
+        scopes: list[anyio.CancelScope] = []
+        task = asyncio.create_task(write())
+        await until(lambda: len(retries) > 2, "the write to be repeated")
+        if anyios:
+            scopes[0].cancel()
+        else:
+            task.cancel()
+        await asyncio.wait([task], timeout=10)
+        assert task.done()
+        assert task.cancelled() is not anyios
+        async with asyncio.timeout(2):
+            await asyncio.get_running_loop().shutdown_default_executor()
+        proxy.forward(server.port)
+        assert [message.text for message in store.get("c")] == ["before"]
 
 
 def test_another_thread_does_the_maintenance_first(

@@ -101,6 +101,16 @@ async def test_compaction_leaves_pinned_messages_and_their_pairs(store: Any) -> 
     assert ids(await store.get("c")) == ["a", "b", "call", "result", "d", "e"]
 
 
+async def test_a_summary_is_not_pinned(store: Any) -> None:
+    await _talk(store)
+    await store.compact("c", through="d", summary=summary(id="s"))
+    before = await store.get_message("c", "s")
+    with pytest.raises(ConflictError, match="is a summary"):
+        await store.pin("c", "s")
+    assert await store.get_message("c", "s") == before
+    assert await store.pin("c", "s", pinned=False) == before
+
+
 async def test_a_policy_never_chooses_pinned_messages(store: Any) -> None:
     await _talk(store)
     await store.pin("c", "call")

@@ -678,3 +678,144 @@ async def test_a_task_that_outlives_a_run_writes_for_the_run_of_its_own(stores: 
         await until_waiting(store, 1)
     await task
     assert [message.text for message in await store.get("c")] == ["written"]
+
+
+async def test_a_message_of_others_whose_id_the_run_was_refused_is_returned(stores: Any) -> None:
+    holder, other = stores(), stores()
+    await other.append("c", user("q"))
+    async with holder.run("c") as run:
+        await other.append("c", user("steer", id="one"))
+        with pytest.raises(errors.MessageConflictError):
+            await run.append(assistant("mine", id="one"))
+        assert [message.text for message in await run.messages()] == ["steer"]
+        await other.append_many("c", [user("second", id="two"), user("third", id="three")])
+        with pytest.raises(errors.MessageConflictError):
+            await run.append_many([assistant("mine", id="own"), assistant("mine", id="three")])
+        with pytest.raises(errors.MessageConflictError):
+            async with run.stream(id="two"):
+                pass
+        assert (await run.append(user("second", id="two"))).duplicate
+        assert [message.text for message in await run.messages()] == ["second", "third"]
+        await run.append(assistant("mine", id="own"))
+        with pytest.raises(errors.MessageConflictError):
+            await run.append(assistant("other", id="own"))
+        assert await run.messages() == []
+
+
+async def test_an_own_message_that_others_edit_is_not_returned(stores: Any) -> None:
+    holder, other = stores(), stores()
+    async with holder.run("c") as run:
+        await run.append(assistant("mine", id="own"))
+        await other.update_message("c", assistant("edited", id="own"))
+        assert await run.messages() == []
+
+
+@pytest.mark.smoke
+async def test_all_messages_of_others_are_returned_although_the_log_has_lost_them(stores: Any) -> None:
+    holder, other = stores(log_length=10, max_messages=None), stores(log_length=10, max_messages=None)
+    await other.append("c", user("q"))
+    async with holder.run("c") as run:
+        texts = [str(number) for number in range(2600)]  # more than a page
+        for start in range(0, 2600, 100):
+            await other.append_many("c", [user(one) for one in texts[start : start + 100]])
+        await other.append("c", user("old", timestamp="2020-01-01T00:00:00Z"))
+        await run.append(assistant("mine"))
+        for number in range(300):
+            await other.update_conversation("c", title=str(number))
+        assert [message.text for message in await run.messages()] == [*texts, "old"]
+        assert await run.messages() == []
+        await other.append("c", user("last"))
+        assert [message.text for message in await run.messages()] == ["last"]
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+async def test_each_open_call_is_settled_whatever_followed_it(stores: Any, stopped: bool) -> None:
+    holder, other = stores(max_messages=None), stores(max_messages=None)
+
+    async def work() -> None:
+        async with holder.run("c") as run:
+            for number in range(3):
+                call = tool_use(f"call {number}", "find", {})
+                await run.append(assistant(call, timestamp=f"202{number}-01-01T00:00:00Z"))
+                for _ in range(9):
+                    await other.append_many("c", [user("x") for _ in range(100)])
+            if stopped:
+                await other.stop_run("c")
+                assert await run.wait_stop(SOON)
+            else:
+                await lose(other, run)
+
+    await work()
+    async with holder.run("c"):
+        results = [result for message in await other.get("c", limit=3000) for result in message.tool_results]
+    assert [result.tool_use_id for result in results] == [f"call {number}" for number in range(3)]
+
+
+async def test_a_dead_waiter_delays_the_next_run_for_less_than_two_seconds(stores: Any) -> None:
+    store, other = stores(), stores()
+    async with store.run("c"):
+        for number in range(3):
+            dead = TakeRun("c", ((f"dead waiter {number}", None),), True)
+            assert not (await execute(store, dead)).done
+        waiting = asyncio.create_task(enter(other))
+        await until_waiting(store, 4)
+        for number in range(3):  # as if they had just given a sign of life
+            await execute(store, TakeRun("c", ((f"dead waiter {number}", None),), True))
+    ended = time.monotonic()
+    await waiting
+    assert time.monotonic() - ended < 2
+
+
+async def test_a_waiter_that_was_passed_over_keeps_its_place(stores: Any) -> None:
+    store = stores()
+    late = TakeRun("c", (("late waiter", None),), True)
+    async with store.run("c"):
+        assert not (await execute(store, late)).done
+    async with store.run("c", wait=SOON) as run:
+        assert not (await execute(store, late)).done
+        info = await store.get_run("c")
+        assert (info.run_id, [place.run_id for place in info.waiting]) == (run.run_id, ["late waiter"])
+    assert (await execute(store, late)).done
+    await execute(store, LeaveRun("c", ("late waiter",)))
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("how", ["completed", "failed", "stopped"])
+async def test_the_end_of_a_run_ends_the_replies_that_its_block_left(stores: Any, how: str) -> None:
+    """Of a task or thread that goes on, for example. Nobody waits until the lease of its writer expires."""
+    store, other = stores(), stores()
+    with contextlib.suppress(ZeroDivisionError, errors.RunStopped):
+        async with store.run("c") as run:
+            replies = [run.stream(id=name, interval=0.0) for name in "ab"]
+            for reply in replies:
+                await reply.write("half")
+            await replies[0].finish()
+            if how == "failed":
+                raise ZeroDivisionError
+            if how == "stopped":
+                await other.stop_run("c")
+                assert await run.wait_stop(SOON)
+    assert (await other.get_run("c")).status == how
+    left = {"completed": "interrupted", "failed": "interrupted", "stopped": "stopped"}[how]
+    assert [(one.text, one.status) for one in await other.get("c")] == [("half", "complete"), ("half", left)]
+    with pytest.raises(errors.RedisHistoryError):
+        await replies[1].write("late")
+
+
+async def test_a_message_that_is_read_while_the_run_writes_one_of_its_id(stores: Any) -> None:
+    """Whose it is, only the outcome of the write says."""
+    holder, other = stores(), stores()
+    seen: list[list[str]] = []
+    async with holder.run("c") as run:
+
+        async def read() -> None:
+            seen.append([message.id for message in await run.messages()])
+
+        act_after(holder, Append, read)
+        call = tool_use("call", "find", {"text": "x", "numbers": [1, 2.5]})
+        await run.append(assistant(text("mine"), call, id="own", metadata={"b": 1, "a": None}))
+        await other.append("c", user("steer", id="steer"))
+        act_after(holder, Append, read)
+        assert (await run.append(user("steer", id="steer"))).duplicate
+        await read()
+    assert seen == [[], [], ["steer"]]

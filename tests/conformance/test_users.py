@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from redis_history import Conversation, user
+from redis_history import Conversation, Cursor, user
 from redis_history.errors import ConversationExistsError, InvalidInputError
 from tests.conformance.test_compaction import summary
 
@@ -115,3 +115,37 @@ async def test_the_log_says_what_changed_and_when(store: Any) -> None:
         await store.log("c", limit=0)
     await store.fork("c", "d")
     assert [type(event).__name__ for event in await store.log("d")] == ["Reset"]
+
+
+async def test_a_cursor_of_a_former_life_gets_a_reset_from_the_log(stores: Any) -> None:
+    store = stores()
+    await store.append_many("c", [user(str(number)) for number in range(3)])
+    for number in range(3):
+        await store.append("c", user(str(number)))
+    events = await store.log("c")
+    former = events[1].cursor
+    await store.delete_conversation("c")
+    assert await store.log("c") == []
+    (gone,) = await store.log("c", after=events[-1].cursor)
+    assert type(gone).__name__ == "ConversationDeleted" or gone.reason == "conversation_missing"
+    for number in range(6):
+        await store.append("c", user(f"new {number}"))
+    (reset,) = await store.log("c", after=former)
+    assert (type(reset).__name__, reset.reason, reset.revision) == ("Reset", "conversation_replaced", 6)
+    assert await store.log("c", after=reset.cursor) == []
+    await store.append("c", user("later"))
+    (later,) = await store.log("c", after=reset.cursor)
+    assert later.messages[0].text == "later"
+    (ahead,) = await store.log("c", after=Cursor(later.cursor.epoch, 40, later.cursor.token))
+    assert (type(ahead).__name__, ahead.reason) == ("Reset", "server_rewound")
+    assert len(await store.log("c")) == 7
+
+
+async def test_a_cursor_that_the_log_has_lost_gets_a_reset(stores: Any) -> None:
+    store = stores(log_length=10)
+    await store.append("c", user("first"))
+    (first,) = await store.log("c")
+    for number in range(300):
+        await store.update_conversation("c", title=str(number))
+    (reset,) = await store.log("c", after=first.cursor)
+    assert (type(reset).__name__, reset.reason) == ("Reset", "log_trimmed")

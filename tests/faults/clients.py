@@ -8,6 +8,7 @@ import logging
 import random
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -36,6 +37,7 @@ from redis_history.errors import OutcomeUnknownError, RedisHistoryError, Revisio
 from redis_history.events import BEGINNING
 from redis_history.model.ids import rng
 from redis_history.operations import Append
+from tests.faults.deaths import die, mourn
 from tests.faults.recording import UNKNOWN, Fork, Journal, form, lines, record
 
 NAMESPACE = "faults"
@@ -629,6 +631,12 @@ def main(role: str, raw: str) -> None:
             journal = Journal(folder / f"{settings.name}-{settings.life}.calls")
             if role == "writer":
                 Writer(settings, journal, stack).run()
+            elif role in ("doomed", "mourner"):
+                store = partial(HistoryStore, settings.url, **settings.options())
+                if role == "doomed":
+                    die(store(), folder)
+                else:
+                    mourn(store, folder, partial(journal.write, "problem"))
             else:
                 asyncio.run(Streamer(settings, journal).run())
         return

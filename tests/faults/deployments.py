@@ -81,6 +81,11 @@ class Deployment:
             proxy.settle()
         return sum((proxy.counts for proxy in self._proxies), Counter())
 
+    def lose_every(self, seconds: float) -> None:
+        """From now on, each proxy loses one reply in this many seconds, and does no other harm."""
+        for proxy in self._proxies:
+            proxy.lose_every = seconds
+
     def _proxy(self, port: int) -> LossyProxy:
         proxy = LossyProxy(port, faults=HARM, latest=self._latest, seed=len(self._proxies))
         self._proxies.append(proxy)

@@ -25,6 +25,7 @@ from redis_history.tokens import count_characters, message_tokens
 from tests.faults import recording
 from tests.faults.checking import check, is_of_reply
 from tests.faults.clients import LOG, MAYFLY, NAMES, NAMESPACE, OWNERS, PATIENT, RUNS, Settings
+from tests.faults.deaths import LOSE_EVERY
 from tests.faults.deployments import Deployment
 from tests.faults.recording import Call, Final, Recorded, Seen, form
 from tests.support.servers import wait_until
@@ -229,6 +230,27 @@ class Episode:
             assert client.process.wait(150) == 0, client.log.read_text()[-3000:]
         self._acknowledged()
         self._observer.settle()
+        self._check_deaths()
+
+    def _check_deaths(self) -> None:
+        """What a killed process held ends in time, also for readers that lose replies."""
+        folder, url = str(self._folder), self._deployment.direct
+        doomed, mourner = (
+            Client(role, Settings(folder, url, name, self._seed), self._package)
+            for role, name in (("doomed", "d0"), ("mourner", "m0"))
+        )
+        self._stack.callback(doomed.kill)
+        self._stack.callback(mourner.kill)
+        for client, file in ((doomed, "doomed"), (mourner, "mourning")):
+            wait_until((self._folder / file).exists, f"the {client.role} to begin", 60)
+        self._deployment.lose_every(LOSE_EVERY)
+        time.sleep(LOSE_EVERY)  # the reader has lost a reply
+        doomed.kill()
+        (self._folder / "dead").touch()
+        try:
+            assert mourner.process.wait(60) == 0, mourner.log.read_text()[-3000:]
+        finally:
+            self._deployment.lose_every(0.0)
 
     def _open(self, **options: Any) -> Any:
         return HistoryStore(self._deployment.direct, namespace=NAMESPACE, retry=PATIENT, log_length=LOG, **options)

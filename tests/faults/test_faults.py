@@ -156,6 +156,12 @@ MUTATIONS: dict[str, tuple[Any, ...]] = {
         "redis 8",
         ("_append.lua", "local left = departed()", "local left = {}"),
     ),
+    "a lost reply excuses dead writers and holders": (
+        "was still alive",
+        "redis 8",
+        ("leases.py", "        self._failed = True\n", "        self._failed, self._since = True, None\n"),
+        ("leases.py", "min(since, first)", "since"),
+    ),
     "a summary of pinned messages": (
         "but it is",
         "redis 8",

@@ -4,6 +4,7 @@ import contextlib
 import random
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Mapping
 
@@ -35,6 +36,9 @@ class LossyProxy:
     ) -> None:
         self._target: int | None = port
         self.faults = {"reply_lost": loss, **(faults or {})}
+        #: Lose one reply in this many seconds; 0: none.
+        self.lose_every = 0.0
+        self._lost_at = time.monotonic()
         self._delay = delay
         self._latest = latest
         self._random = random.Random(seed)
@@ -107,6 +111,9 @@ class LossyProxy:
         """The fault of the next piece of bytes, or ''."""
         if server in self._of_replicas:
             return ""
+        if self.lose_every and kinds is REPLY_FAULTS and time.monotonic() - self._lost_at > self.lose_every:
+            self._lost_at = time.monotonic()
+            return "reply_lost"
         chance = self._random.random()
         for kind in kinds:
             chance -= self.faults.get(kind, 0.0)

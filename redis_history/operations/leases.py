@@ -1,0 +1,85 @@
+"""Whether the holder of an expired lease may still renew it, because the server was away. Pure.
+
+A server that was suspended or restarted, or whose primary was replaced, cannot tell: to its clock, the lease of a
+living holder has then expired like that of a dead one. So a client judges by its own contact with the server. It ends
+the leases of others only after it has heard from the server for a while, in which a living holder has come back.
+
+A failed call is no evidence of an outage: between two replies of the server, there was none of more than their
+distance. So a client that loses a reply now and then, or cannot reach another node of a cluster, judges like any other.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+#: Seconds without a reply in which the server may have been away for so long that leases have expired. A lease of 6
+#: seconds that is renewed every two outlives an outage of 4.
+SILENCE: Final = 3.5
+#: Seconds in which a living holder renews its leases after the server has come back: it repeats its calls after a
+#: second at most.
+RETURN: Final = 3.0
+#: The same after another server has taken over: until then a holder may have waited for 5 seconds for the former one.
+RETURN_AFTER_FAILOVER: Final = 7.0
+#: Seconds after the last sign of life of a holder at which nobody takes it for alive any more.
+PROMISE: Final = 10.0
+
+_MAX_DOUBTS: Final = 10_000
+#: A lease that was renewed expires later by at least this number of seconds.
+_RENEWED: Final = 3.0
+
+#: Names a lease: its conversation, and what it is.
+Lease = tuple[str, str]
+
+
+class Contact:
+    """How long this client has been hearing from one server. `moves`: the server is found anew at each connection, as
+    behind Sentinels, so another one may have taken over while calls failed."""
+
+    def __init__(self) -> None:
+        self.moves = False
+        self._since: float | None = None
+        self._heard = 0.0
+        self._failed = False
+        self._return = RETURN
+        #: By expired lease: when it expired, and when this client first found that.
+        self._doubts: dict[Lease, tuple[float, float]] = {}
+
+    def heard(self) -> None:
+        """The server has just replied."""
+        now = time.monotonic()
+        if self._since is None or now - self._heard > SILENCE:
+            self._return = RETURN_AFTER_FAILOVER if self.moves and self._failed else RETURN
+            self._since = now
+        self._heard, self._failed = now, False
+
+    def failed(self) -> None:
+        """A call has just failed without a reply. This alone breaks no contact."""
+        self._failed = True
+
+    def taken_over(self) -> None:
+        """Another server has just become the primary in place of the former one."""
+        self._since = self._heard = time.monotonic()
+        self._return = RETURN_AFTER_FAILOVER
+
+    def spares(self, lease: Lease, over: float) -> float:
+        """The seconds for which the holder of a lease may still come back, which expired `over` seconds ago by the
+        server's clock; 0: it is dead. Each expired lease is spared once, however often this client loses contact."""
+        now = time.monotonic()
+        since = now if self._since is None else self._since
+        if now - since >= self._return:
+            return 0.0
+        expired, first = self._doubts.get(lease, (float("-inf"), now))
+        if now - over - expired > _RENEWED:  # it is new, or was renewed in the meantime
+            if len(self._doubts) >= _MAX_DOUBTS:
+                self._doubts.clear()
+            self._doubts[lease] = now - over, now
+            first = now
+        return max(0.0, min(since, first) + self._return - now)
+
+    def pause(self, lease: Lease, over: float, length: float) -> float:
+        """The seconds after which to look again, because by then it is certain whether the holder of an expired lease
+        of this length is alive; 0: no need to wait. A caller waits only for a lease whose holder has not been heard of
+        for so long that it must not be taken for alive any more."""
+        left = self.spares(lease, over)
+        return left if over + length >= PROMISE and left <= RETURN else 0.0
