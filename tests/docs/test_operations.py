@@ -72,8 +72,9 @@ _FREQUENT = list(itertools.accumulate(1 / (n + 1) for n in range(len(_WORDS))))
 
 
 def used_memory(client: Any) -> int:
+    """Without what waits for a slow disk, and without the buffers of connections."""
     memory = client.info("memory")
-    return int(memory["used_memory"] - memory["mem_aof_buffer"])  # what waits for a slow disk
+    return int(memory["used_memory"] - memory["mem_aof_buffer"] - memory["mem_clients_normal"])
 
 
 @pytest.mark.parametrize("search", ["off", "require"])
