@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from redis_history.model import Message, Position
 from redis_history.model.wire import decode_member, decode_members, has_live
+from redis_history.operations.archives import Archive
 from redis_history.operations.base import Call, OnConversation, Read, Steps, as_is, field_of, plain
 from redis_history.operations.keys import ConversationKeys
 from redis_history.operations.scripts import PLACES, load_script
@@ -62,12 +63,12 @@ class ReadPage(OnConversation, Read[Page], frozen=True):
     after: Position | None = None
     before: Position | None = None
     archived: bool = False
-    archive: int | None = None
+    archive: Archive | None = None
 
     def call(self, settings: Settings) -> Call:
         keys = settings.keyspace.conversation(self.conversation_id)
         if self.archive is not None:
-            keys = keys._replace(messages=keys.archive(self.archive))
+            keys = keys._replace(messages=keys.archive(self.archive.token, self.archive.number))
         elif self.archived:
             window = _window(self.limit, self.newest, self.after, self.before)
             return Call(PAGE_ARCHIVED, (keys.state, keys.messages), window, self._decode_all)
@@ -109,7 +110,8 @@ class ReadPage(OnConversation, Read[Page], frozen=True):
             return self._apply_to_all(conversation)
         live, position_of = conversation.live, itemgetter(0)
         if self.archive is not None:
-            live = next((archive.held for archive in conversation.archives if archive.revision == self.archive), [])
+            number = self.archive.number
+            live = next((archive.held for archive in conversation.archives if archive.revision == number), [])
         first = 0 if self.after is None else bisect_right(live, self.after, key=position_of)
         last = len(live) if self.before is None else bisect_left(live, self.before, key=position_of)
         if self.newest:

@@ -30,9 +30,9 @@ KINDS: Final = {
     "messages": r"[^:]+:m",
     "log": r"[^:]+:l",
     "copy": r"[^:]+:x",
-    "archive": r"[^:]+:a:\d+",
+    "archive": r"[^:]+:a:\w+:\d+",
     "content": r"[^:]+:t:\w+",
-    "draft": r"[^:]+:d:\w+(:\d+)?",
+    "draft": r"[^:]+:d:\w+(:0)?",
 }
 #: How many arguments of a command are keys, from the first on. Other commands take one key.
 KEYS_OF: Final = {"UNLINK": 9999, "EXISTS": 9999, "RENAME": 2, "ZRANGESTORE": 2}
