@@ -76,7 +76,7 @@ local owners = (owner or agent or forked) and {owner, agent, forked} or nil
 local needed
 if excess or replace or lives or ARGV[6] ~= '' then
   use_archives()
-  local archives = replace and archive_index.all(state) or archives_due(lives, archives_end)
+  local archives = replace and in_cluster() and archive_index.all(state) or archives_due(lives, archives_end)
   needed = lists_and(owners or {}, contents_in(archives, redis.call('HGET', state, '~')))
 elseif owners then
   needed = lists_of(owners)

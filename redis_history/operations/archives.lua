@@ -5,8 +5,8 @@
 --
 -- Returns {time to live in milliseconds or '', the highest sequence, 1 if there are more archives, 1 if erased summaries must be
 -- removed first (scrub.lua), then for each archive, oldest first: its revision, its token, the id of the summary that replaced its
--- messages ('' if that was removed), and the id of the summary that this replaced ('' if there was none, or it was removed)};
--- {} if there is no conversation.
+-- messages ('' if that was removed), the id of the summary that this replaced ('' if there was none, or it was removed), and
+-- the time and the sequence of its own summary}; {} if there is no conversation.
 use_archives()
 local state, known_up_to, most = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2])
 local known = redis.call('HMGET', state, 'e', 'l', 'q')
@@ -29,6 +29,8 @@ for i, block in ipairs(blocks) do
         answer[#answer + 1] = record[OF.token]
         answer[#answer + 1] = tonumber(present[j]) == record[OF.revision] and record[OF.summary] or ''
         answer[#answer + 1] = record[OF.former] or ''
+        answer[#answer + 1] = string.format('%.0f', record[OF.last])
+        answer[#answer + 1] = record[OF.sequence]
       end
     end
   end

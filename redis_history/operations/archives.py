@@ -6,6 +6,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from redis_history.model import Position
 from redis_history.operations.base import Call, OnConversation, Op, Space, Steps, as_is
 from redis_history.operations.keys import ConversationKeys
 from redis_history.operations.scripts import PLACES, load_script
@@ -15,23 +16,29 @@ ARCHIVES: Final = load_script("archives", "_declared", "_member", "_archive")
 SCRUB: Final = load_script("scrub", "_declared", "_member", "_archive", *PLACES)
 
 #: Blocks of the index that are read together: some 2 ms of the server's time.
-_BLOCKS: Final = 20
+_BLOCKS: Final = 10
 
 
 class Archive(Struct, frozen=True):
     """The messages that the summary `summary_id` replaced, of which `former` is the summary before it (None: there was
-    none, or it was removed). Archives are numbered in the order of their compactions. `token`: of the change."""
+    none, or it was removed). Archives are numbered in the order of their compactions."""
 
     number: int
     summary_id: str | None = None
     former: str | None = None
+
+
+class StoredArchive(Archive, frozen=True):
+    """An archive with the position of its summary, if that exists, and the token of the compaction."""
+
+    position: Position | None = None
     token: str = ""
 
 
 class Layout(Struct, frozen=True):
     """The archives of a conversation, oldest first, its own time to live in seconds, and its highest sequence."""
 
-    archives: tuple[Archive, ...] = ()
+    archives: tuple[StoredArchive, ...] = ()
     ttl: float | None = None
     sequence: int = 0
 
@@ -41,7 +48,7 @@ class ReadLayout(OnConversation, Op[Layout | None], frozen=True):
 
     def steps(self, settings: Settings) -> Steps[Layout | None]:
         keys = settings.keyspace.conversation(self.conversation_id)
-        archives: list[Archive] = []
+        archives: list[StoredArchive] = []
         more = True
         while more:
             last = archives[-1].number if archives else 0
@@ -51,17 +58,20 @@ class ReadLayout(OnConversation, Op[Layout | None], frozen=True):
             ttl, sequence, more, erased, *rest = reply
             if erased:
                 yield from scrub(keys, settings)
-            archives += (
-                Archive(number, summary.decode() or None, former.decode() or None, token.decode())
-                for number, token, summary, former in zip(*(rest[at::4] for at in range(4)), strict=True)
-            )
+            for number, token, summary, former, time, place in zip(*(rest[at::6] for at in range(6)), strict=True):
+                position = Position(int(time), place) if summary else None
+                names = summary.decode() or None, former.decode() or None
+                archives.append(StoredArchive(number, *names, position, token.decode()))
         return Layout(tuple(archives), int(ttl) / 1000 if ttl else None, int(sequence))
 
     def apply(self, space: Space) -> Layout | None:
         conversation = space.find(self.conversation_id)
         if conversation is None:
             return None
-        archives = (Archive(one.revision, one.summary_id or None, one.former) for one in conversation.archives)
+        archives = []
+        for one in conversation.archives:
+            position = conversation.stored[one.summary_id].position if one.summary_id else None
+            archives.append(StoredArchive(one.revision, one.summary_id or None, one.former, position))
         return Layout(tuple(archives), conversation.ttl, conversation.sequence)
 
 

@@ -24,15 +24,13 @@ end
 local known = redis.call('HMGET', state, unpack(fields)) -- at most 1,013
 local revision = tonumber(known[2] or 0)
 local names = contents_in(archives_due(known[6], known[8]), redis.call('HGET', state, '~'))
-for i = 1, string.find(ARGV[9], 'c', 1, true) and count_asked or 0 do
+for i = 1, in_cluster() and count_asked or 0 do
   if known[KNOWN + i] then note_archives(names, known[KNOWN + i]) end
 end
 local ask = undeclared(lists_and(owners(), names)) or known[7] and moving(known[7])
 if ask then return ask end
 local seen, reply = open_change(known[1], revision, known[12], known[13])
 if reply then return reply end
-local blocks = archive_index.blocks(state)
-if quoting ~= '' and archive_index.erased then return {'unfinished'} end
 
 -- What is to be removed: {id, field of the state, its value}; and the first position of these messages.
 local leaving, asked, earliest, earliest_sequence = {}, {}, nil, nil
@@ -56,6 +54,14 @@ local former_ids, live_summaries = {}, {}
 local function quotes(timestamp, sequence)
   return timestamp > earliest or timestamp == earliest and sequence >= earliest_sequence
 end
+if earliest and quoting == 'live' and known[9] and not asked[known[9]] then
+  local place = redis.call('HGET', state, field_of(known[9]))
+  local timestamp, sequence = earliest, -1
+  if place then timestamp, sequence = place_of(place) end
+  if quotes(timestamp, sequence) then return unchanged(seen, known[1], {'quoted', known[9]}) end
+end
+local blocks = archive_index.blocks(state)
+if quoting ~= '' and archive_index.erased then return {'unfinished'} end
 if earliest and quoting ~= '' then
   local archived, candidates = {}, {}
   for _, block in ipairs(blocks) do
@@ -74,7 +80,6 @@ if earliest and quoting ~= '' then
     local id = record[OF.summary]
     local standing = not archived[id] and not asked[id] and redis.call('HMGET', state, '^' .. id, field_of(id))
     if standing and standing[2] and tonumber(standing[1]) == record[OF.revision] then
-      if quoting == 'live' and id == known[9] then return unchanged(seen, known[1], {'quoted', id}) end
       live_summaries[#live_summaries + 1] = {id, field_of(id), standing[2]}
     end
   end

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 from redis_history._validation import check_list
 from redis_history.errors import BatchTooLargeError
@@ -119,7 +119,7 @@ class EraseMessages(_Removing[int | str], frozen=True):
         summaries = {name for archive in conversation.archives for name in (archive.summary_id, archive.former)}
         quoting = sorted(name for name in summaries - {*found} if name in stored and stored[name].position >= earliest)
         if conversation.summary in quoting and not self.forced:
-            return cast(str, conversation.summary)
+            return conversation.summary
         space.drop_forks(self.conversation_id)
         for message_id in (*found, *quoting):
             conversation.remove(message_id)

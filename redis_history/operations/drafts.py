@@ -86,7 +86,8 @@ class WriteDraft(OnConversation, Op[bool], frozen=True, kw_only=True):
 
     def steps(self, settings: Settings) -> Steps[Any]:
         keys = settings.keyspace.conversation(self.conversation_id)
-        sets = dict.fromkeys(archive for archive, *_ in (*self.removed, *self.entries))
+        used = [archive for archive, _, _ in self.removed] + [archive for archive, _ in self.entries]
+        sets = list(dict.fromkeys(used))
         at = {archive: b"%d" % number for number, archive in enumerate(sets, 2)}
         args = [b"%d" % self.page, _DRAFT_LASTS_MS, b"%d" % self.archives, b"%d" % len(self.removed)]
         for archive, message_id, (timestamp, sequence) in self.removed:
@@ -206,7 +207,7 @@ class Publish(Write[bool], frozen=True, kw_only=True):
         if ttl:
             call.args[5] = ttl
         sets = [draft, *(_set_of(keys, self.token, number) for number in (0, *(one.number for one, _ in filled)))]
-        return (yield from self.send(replace(call, keys=(*call.keys, *sets)), settings))
+        return bool((yield from self.send(replace(call, keys=(*call.keys, *sets)), settings)))
 
     def _times(self) -> tuple[int, int] | None:
         """Those of the first and of the last message."""

@@ -372,7 +372,7 @@ class _Reading:
         kept = yield from self._kept(layout, end)
         opened = [archive for archive in layout.archives if archive not in kept]
         draft.begin(len(kept))
-        numbered = [replace(archive, number=number, token="") for number, archive in enumerate(kept, 1)]
+        numbered = [ops.Archive(number, one.summary_id, one.former) for number, one in enumerate(kept, 1)]
         for start in range(0, len(kept), _TOGETHER):
             yield from self._read_archives(kept[start : start + _TOGETHER], start + 1)
         summaries = {archive.summary_id for archive in opened}
@@ -397,7 +397,7 @@ class _Reading:
         present = (one if one.summary_id not in self._removed else replace(one, summary_id=None) for one in numbered)
         return Snapshot(record, list(present), layout.ttl, layout.sequence)
 
-    def _read_archives(self, archives: Sequence[ops.Archive], number: int) -> Steps[None]:
+    def _read_archives(self, archives: Sequence[ops.StoredArchive], number: int) -> Steps[None]:
         """Read archives into those of the draft that begin with this number, several together, as most are small."""
         first = ops.ReadPage(self.conversation_id, _PAGE // _TOGETHER, newest=False)
         reads = [replace(first, archive=archive) for archive in archives]
@@ -413,7 +413,7 @@ class _Reading:
                 following = next_page(following, page, _PAGE)
         yield from self.draft.add(found)
 
-    def _kept(self, layout: ops.Layout, end: Position | None) -> Steps[tuple[ops.Archive, ...]]:
+    def _kept(self, layout: ops.Layout, end: Position | None) -> Steps[tuple[ops.StoredArchive, ...]]:
         """The archives of the fork: those whose summaries quote no message behind the end. The messages of the others
         are live in the fork. A later archive may be of earlier messages, which were added with times of the past.
 
@@ -423,25 +423,24 @@ class _Reading:
         """
         if end is None:
             return layout.archives
-        kept, roots, inner = dict[int, ops.Archive](), list[tuple[Position, ops.Archive]](), set[str]()
+        kept, roots, inner = dict[int, ops.StoredArchive](), list[tuple[Position, ops.StoredArchive]](), set[str]()
         for archive in reversed(layout.archives):
-            last = summary = None
-            if archive.summary_id not in inner:  # whose archive is kept, too
-                if archive.summary_id is not None:
-                    last = summary = yield ops.FindMessage(self.conversation_id, archive.summary_id)
-                if last is None:
-                    page = yield ops.ReadPage(self.conversation_id, 1, newest=True, archive=archive)
-                    last = page.messages[-1] if page.messages else None
-            if last is None or last.position is None or last.position <= end:
+            last = archive.position
+            if archive.summary_id in inner:  # whose archive is kept, too
+                last = None
+            elif last is None:
+                page = yield ops.ReadPage(self.conversation_id, 1, newest=True, archive=archive)
+                last = page.messages[-1].position if page.messages else None
+            elif last <= end:
+                roots.append((last, archive))
+            if last is None or last <= end:
                 kept[archive.number] = archive
                 if archive.former is not None:
                     inner.add(archive.former)
-                if summary is not None and summary.position is not None:
-                    roots.append((summary.position, archive))
         by_summary = {archive.summary_id: archive for archive in kept.values()}
         stays = max(roots, key=lambda root: root[0], default=None)
         for root in roots:
-            opened: ops.Archive | None = None if root is stays else root[1]
+            opened: ops.StoredArchive | None = None if root is stays else root[1]
             while opened is not None:
                 del kept[opened.number]
                 opened = by_summary.get(opened.former) if opened.former is not None else None

@@ -11,37 +11,66 @@ local state, messages, limit, newest, cluster = KEYS[1], KEYS[2], tonumber(ARGV[
 local after, after_sequence, before, before_sequence = ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local lower, upper = tonumber(after) or -math.huge, tonumber(before) or math.huge
 
--- What is still to be looked at: blocks of archives, archives, and the live messages, each with its first and last time.
--- The next is always that which reaches furthest, so that few blocks are read, however many there are.
-local waiting, missing = {}, {}
-local function add(first, last, what)
-  if first <= upper and last >= lower then waiting[#waiting + 1] = {first = first, last = last, what = what} end
+-- The live messages and the archives are looked at in the order in which they reach into the window, and the index is read
+-- only as far as that takes. `ready`: those that were read, the next one last; `blocks`: the others, the next one last.
+local function reach(one)
+  return newest and one.last or not newest and -one.first
 end
-local function next_waiting()
-  local best
-  for i, one in ipairs(waiting) do
-    if not best or newest and one.last > waiting[best].last or not newest and one.first < waiting[best].first then best = i end
-  end
-  return best and table.remove(waiting, best)
+local function by_reach(one, other) return reach(one) < reach(other) end
+local function is_within(one) return one.first <= upper and one.last >= lower end
+local ready, blocks, answer, missing, total, edge = {}, {}, {}, {}, 0, nil
+for _, block in ipairs(archive_index.blocks(state)) do
+  if is_within(block) then blocks[#blocks + 1] = block end
 end
-
+table.sort(blocks, by_reach)
 local first = redis.call('ZRANGE', messages, 0, 0, 'WITHSCORES')[2]
 if first then
   local last = redis.call('ZRANGE', messages, -1, -1, 'WITHSCORES')[2]
-  add(tonumber(first), tonumber(last), {key = messages, revision = 0, former = ''})
+  local live = {first = tonumber(first), last = tonumber(last), key = messages, revision = 0, former = ''}
+  if is_within(live) then ready[1] = live end
 end
-for _, block in ipairs(archive_index.blocks(state)) do add(block.first, block.last, {block = block}) end
 
-local answer, total, edge = {}, 0, nil
+local function next_set()
+  while #blocks > 0 and (#ready == 0 or reach(blocks[#blocks]) >= reach(ready[#ready])) do
+    for _, record in ipairs(archive_index.records(state, table.remove(blocks))) do
+      local set = {first = record[OF.first], last = record[OF.last], record = record, revision = record[OF.revision]}
+      if is_within(set) then
+        set.former = record[OF.former] or ''
+        if archive_index.is_erased(record) then set.former, set.erased = '', record[OF.former] end
+        ready[#ready + 1] = set
+      end
+    end
+    table.sort(ready, by_reach)
+  end
+  local one = table.remove(ready)
+  if one and one.record then one.key = archive_of(state, one.record) end
+  return one
+end
+
+-- The outermost time of what was read, until there is enough: what is behind it is not needed.
+local function note(count, time)
+  if total < limit and (not edge or newest and time < edge or not newest and time > edge) then edge = time end
+  total = total + count
+end
+
 local function read(set)
-  local key, from, to = set.key, 0, redis.call('ZCARD', set.key)
-  if after ~= '' then from = rank_of(key, after, tonumber(after_sequence)) end
-  if before ~= '' then to = rank_of(key, before, tonumber(before_sequence)) end
-  if newest then from = math.max(from, to - limit) else to = math.min(to, from + limit) end
-  if from >= to then return end
-  local members = redis.call('ZRANGE', key, from, to - 1)
-  local outer = members[newest and 1 or #members]
-  local time = tonumber(redis.call('ZSCORE', key, outer))
+  local key, from, to = set.key, 0, -1
+  if set.first <= lower or set.last >= upper or not set.record then
+    to = redis.call('ZCARD', key)
+    if after ~= '' then from = rank_of(key, after, tonumber(after_sequence)) end
+    if before ~= '' then to = rank_of(key, before, tonumber(before_sequence)) end
+    if newest then from = math.max(from, to - limit) else to = math.min(to, from + limit) end
+    if from >= to then return end
+    to = to - 1
+  elseif newest then
+    from = -limit
+  else
+    to = limit - 1
+  end
+  local members = redis.call('ZRANGE', key, from, to)
+  local count, time = #members, newest and set.first or not newest and set.last
+  if count == 0 then return end
+  if count == limit or not set.record then time = tonumber(redis.call('ZSCORE', key, members[newest and 1 or count])) end
   if set.erased then
     local left = {}
     for _, member in ipairs(members) do
@@ -49,35 +78,21 @@ local function read(set)
     end
     members = left
   end
-  total = total + #members
-  if not edge or newest and time < edge or not newest and time > edge then edge = time end
+  note(#members, time)
   answer[#answer + 1] = set.revision
   answer[#answer + 1] = set.former
   answer[#answer + 1] = members
 end
 
--- An archive that is not declared counts as if its messages were in the window: if they are not, the next call asks for more.
-local function skip(set, record)
-  missing[#missing + 1] = set.key
-  total = total + record[OF.messages]
-  local time = newest and record[OF.first] or record[OF.last]
-  if not edge or newest and time < edge or not newest and time > edge then edge = time end
-end
-
 while true do
-  local one = next_waiting()
-  if not one or edge and total >= limit and (newest and one.last < edge or not newest and one.first > edge) then break end
-  if one.what.block then
-    for _, record in ipairs(archive_index.records(state, one.what.block)) do
-      local set = {key = archive_of(state, record), revision = record[OF.revision], former = record[OF.former] or ''}
-      if archive_index.is_erased(record) then set.former, set.erased = '', record[OF.former] end
-      set.record = record
-      add(record[OF.first], record[OF.last], set)
-    end
-  elseif one.what.record and undeclared_keys({one.what.key}, cluster) then
-    skip(one.what, one.what.record)
+  local one = next_set()
+  if not one or total >= limit and (newest and one.last < edge or not newest and one.first > edge) then break end
+  if one.record and undeclared_keys({one.key}, cluster) then
+    -- It counts as if its messages were in the window: if they are not, the next call asks for more.
+    missing[#missing + 1] = one.key
+    note(one.record[OF.messages], newest and one.first or one.last)
   else
-    read(one.what)
+    read(one)
   end
 end
 return undeclared_keys(missing, cluster) or answer

@@ -29,8 +29,8 @@ local archive_of, undeclared_archives
 local function use_archives()
   local BLOCK, MOST = '>I6I2i7i7I4I4', 50
 
-  function archive_of(state, record)
-    return string.sub(state, 1, -2) .. 'a:' .. record[OF.token] .. ':' .. string.format('%.0f', record[OF.revision])
+  function archive_of(state, record) -- `..` writes numbers below 10^14 as they are
+    return string.sub(state, 1, -2) .. 'a:' .. record[OF.token] .. ':' .. record[OF.revision]
   end
 
   -- The blocks of the index, oldest first.
@@ -50,7 +50,7 @@ local function use_archives()
   -- The archives of a block, oldest first, as arrays: see OF.
   function archive_index.records(state, block)
     if not block.records then
-      block.records = {cmsgpack.unpack(redis.call('HGET', state, 'w' .. string.format('%.0f', block.revision)) or '')}
+      block.records = {cmsgpack.unpack(redis.call('HGET', state, 'w' .. block.revision) or '')}
     end
     return block.records
   end
@@ -111,7 +111,7 @@ local function use_archives()
   function archive_index.write_block(state, block)
     local packed = {}
     for i, record in ipairs(block.records) do packed[i] = cmsgpack.pack(record) end
-    local field = 'w' .. string.format('%.0f', block.revision)
+    local field = 'w' .. block.revision
     if #packed == 0 then redis.call('HDEL', state, field) else redis.call('HSET', state, field, table.concat(packed)) end
   end
 
@@ -135,7 +135,7 @@ local function use_archives()
                low = record[OF.low], high = record[OF.high]}
       blocks[#blocks + 1] = block
     end
-    local field = 'w' .. string.format('%.0f', block.revision)
+    local field = 'w' .. block.revision
     redis.call('HSET', state, field, (block.count > 0 and redis.call('HGET', state, field) or '') .. packed)
     block.records, block.count = nil, block.count + 1
     block.first, block.last = math.min(block.first, record[OF.first]), math.max(block.last, record[OF.last])
@@ -144,8 +144,8 @@ local function use_archives()
   end
 
   function archive_index.keys(state, records)
-    local names = {}
-    for i, record in ipairs(records) do names[i] = archive_of(state, record) end
+    local names, before = {}, string.sub(state, 1, -2) .. 'a:'
+    for i, record in ipairs(records) do names[i] = before .. record[OF.token] .. ':' .. record[OF.revision] end
     return names
   end
 

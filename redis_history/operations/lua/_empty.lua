@@ -12,13 +12,16 @@ local function note_recent(seen, newest, periods)
   if newest - since <= 0 then return end
   use_archives()
   use_places()
-  local keys, total, fields = {messages}, 0, {}
-  for _, block in ipairs(archive_index.blocks(state)) do
-    for _, archive in ipairs(block.high > since and archive_index.records(state, block) or {}) do
-      if archive[OF.high] > since then keys[#keys + 1] = archive_of(state, archive) end
+  local keys, total, fields, blocks = {messages}, redis.call('ZCARD', messages), {}, archive_index.blocks(state)
+  for i = #blocks, 1, -1 do
+    if total > LOOKED_AT then break end
+    for _, archive in ipairs(blocks[i].high > since and archive_index.records(state, blocks[i]) or {}) do
+      if archive[OF.high] > since then
+        keys[#keys + 1] = archive_of(state, archive)
+        total = total + archive[OF.messages]
+      end
     end
   end
-  for _, key in ipairs(keys) do total = total + redis.call('ZCARD', key) end
   for _, key in ipairs(keys) do
     for _, member in ipairs(redis.call('ZRANGE', key, -LOOKED_AT, -1)) do
       local id = sequence_of(member) > since and id_of(member)
@@ -44,7 +47,7 @@ local function open_removal()
   local known = redis.call('HMGET', state, 'e', 'r', 'n', 'l', 'i', 'm', 'N', 'u', 'g', 'U', 'A', 'B', '~', 'q', 'p')
   local owners = {known[10], known[11], known[12]}
   use_archives()
-  local ask = undeclared(lists_and(owners, contents_in(archive_index.all(state), known[13]))) or moving(known[5])
+  local ask = undeclared(lists_and(owners, contents_in(in_cluster() and archive_index.all(state) or {}, known[13]))) or moving(known[5])
   if ask then return known, nil, ask end
   return known, open_change(known[1], tonumber(known[2] or 0), known[8], known[9])
 end

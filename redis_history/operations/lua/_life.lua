@@ -30,12 +30,12 @@ local function live(ttl, now, before, generation, archived)
   if generation then renew_documents(generation, now, ttl, ttl ~= before) end
 end
 
--- The archives that get a new time to live in this call: see `live`, which may look a moment later. `before`, `archived`: fields
--- l and a.
+-- The archives that get a new time to live in this call, if they must be declared: see `live`, which may look a moment later.
+-- `before`, `archived`: fields l and a.
 local function archives_due(before, archived)
   use_archives()
   local ttl = ARGV[6] ~= '' and ARGV[6] or before
-  if not ttl or not archived then return {} end
+  if not ttl or not archived or not in_cluster() then return {} end
   if ttl == before and tonumber(archived) > math.floor(clock() / 1000) + ttl + 1000 then return {} end
   return archive_index.all(state)
 end
