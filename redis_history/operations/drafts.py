@@ -31,6 +31,8 @@ PUBLISH: Final = load_script("publish", *WRITING, "_empty")
 _DRAFT_LASTS_MS: Final = b"600000"
 #: Until a fork that nobody has ended is forgotten: its draft has expired, and no late page brings that back.
 _FORK_LASTS_MS: Final = b"1200000"
+#: Microseconds: as in lua/_change.lua, LIFETIME.
+_FAR_AHEAD: Final = 60_000_000
 #: Archives in a block of the index: see lua/_archive.lua.
 _IN_BLOCK: Final = 50
 #: Fields of the index that are written together, and their bytes; and keys that are removed together.
@@ -274,10 +276,11 @@ class Publish(Write[bool], frozen=True, kw_only=True):
             conversation.add_archive(archive.number, archive.summary_id or "", self.token, archive.former, messages)
         if self.archives:
             conversation.summary = self.summary
-        times = [stored.position.timestamp for stored in conversation.stored.values()]
         conversation.times = self._times()
         conversation.sequence = self.sequence
-        conversation.stamp = max([time for time in times if time <= space.now()], default=0)
+        # Messages without a time come after the newest message, unless its time is far ahead of the clock.
+        latest = conversation.times[1] if conversation.times else 0
+        conversation.stamp = max(latest, 0) if latest < space.now() + _FAR_AHEAD else 0
         given = {name: getattr(record, name) for name in RECORD_FIELDS}
         conversation.record = {name: value for name, value in given.items() if value not in (None, {})}
         conversation.forked_from = record.forked_from

@@ -35,7 +35,7 @@ local function note_recent(seen, newest, periods)
   end
   local places = {}
   if #fields > 0 then
-    for i, place in ipairs(redis.call('HMGET', state, unpack(fields))) do -- at most 2 * LOOKED_AT
+    for i, place in ipairs(redis.call('HMGET', state, unpack(fields))) do -- at most 2,000
       if place then places[#places + 1] = {fields[i], place} end
     end
   end
@@ -58,7 +58,7 @@ local function take_journal(seen, hset)
   local too_long = count > LOOKED_AT
   if count > 0 and not too_long then
     for number = seen.first, seen.following - 1 do names[#names + 1] = entry_of(number) end
-    for _, entry in ipairs(redis.call('HMGET', state, unpack(names))) do -- at most LOOKED_AT
+    for _, entry in ipairs(redis.call('HMGET', state, unpack(names))) do -- at most 1,000
       for _, name in ipairs(names_in(entry or '')) do names[#names + 1] = name end
       too_long = #names > 3 * LOOKED_AT
       if too_long then break end
@@ -69,7 +69,7 @@ local function take_journal(seen, hset)
     names, seen.names, seen.first, seen.forgotten = {}, {}, seen.following, seen.now
   end
   if #names > 0 then
-    for i, value in ipairs(redis.call('HMGET', state, unpack(names))) do -- at most 3 * LOOKED_AT
+    for i, value in ipairs(redis.call('HMGET', state, unpack(names))) do -- at most 3,000
       if value then
         hset[#hset + 1] = names[i]
         hset[#hset + 1] = value
