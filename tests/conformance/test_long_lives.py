@@ -166,7 +166,7 @@ async def test_copies_of_a_long_life(store: Any, tmp_path: Path) -> None:
     assert await _every(store, "d") == source
     assert await store.get("d") == await store.get("c")
     await store.fork("d", "e", through="m90")
-    assert ids(await _every(store, "e")) == order[: order.index("m90") + 1] + ["s90"]
+    assert ids(await _every(store, "e")) == [*order[: order.index("m90") + 1], "s90"]
     assert ids(await store.get("e")) == ["s90"]
     await store.delete_conversation("c")
     await import_into(store, tmp_path / "file")
