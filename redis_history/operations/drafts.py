@@ -128,10 +128,13 @@ class DropDraft(OnConversation, Op[None], frozen=True):
 
     def steps(self, settings: Settings) -> Steps[Any]:
         keys = settings.keyspace.conversation(self.conversation_id)
-        [archives] = yield [Call(DROP, (keys.draft(self.token),), [_DRAFT_LASTS_MS if self.refuses else b""], as_is)]
+        call = Call(DROP, (keys.draft(self.token),), [b"refuse" if self.refuses else b"drop", _DRAFT_LASTS_MS], as_is)
+        [archives] = yield [call]
         sets = [] if archives is None else [_set_of(keys, self.token, number) for number in range(archives + 1)]
         for start in range(0, len(sets), _UNLINKED):
             yield [plain(b"UNLINK", *sets[start : start + _UNLINKED])]
+        if sets and not self.refuses:
+            yield [replace(call, args=[b"end", _DRAFT_LASTS_MS])]
 
     def apply(self, space: Space) -> None:
         space.drop_draft(self.token, refuses=self.refuses)

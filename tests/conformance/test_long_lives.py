@@ -34,7 +34,7 @@ async def _every(store: Any, name: str = "c") -> list[Message]:
     return [one async for one in store.iter(name, batch=30, include_archived=True)]
 
 
-@pytest.mark.proves("archive")
+@pytest.mark.proves("archive", "long-lives")
 async def test_windows_of_a_long_life(store: Any) -> None:
     order = await lived(store)
     every = await _every(store)
@@ -154,7 +154,7 @@ async def test_what_comes_after_an_erasure_that_was_killed(stores: Any, tmp_path
     assert ids(await _every(store)) == left
 
 
-@pytest.mark.proves("fork", "backup")
+@pytest.mark.proves("fork", "backup", "long-lives")
 async def test_copies_of_a_long_life(store: Any, tmp_path: Path) -> None:
     """A fork, and an export and its import, are equal to it; also when all is expanded again."""
     order = await lived(store)
