@@ -33,9 +33,19 @@ CHANGES: dict[str, Callable[[Any], Coroutine[Any, Any, Any]]] = {
     "append": lambda store: store.append("c", user("more", id="more")),
     "edit": lambda store: store.update_message("c", user("edited", id="m3")),
     "delete": lambda store: store.delete_messages("c", ["m2", "s1"]),
-    "compact": lambda store: store.compact("c", through="m3", summary=summary(f"all of {SECRET}", id="s2")),
+    "compact": lambda store: _compact(store),
     "expand": lambda store: store.expand("c", "s1"),
 }
+
+
+async def _compact(store: Any) -> None:
+    """As compressors do: a summary that quotes what was erased in the meantime is refused."""
+    seen = (await store.get("c"))[:3]
+    await store.compact(
+        "c", through=seen[-1], summary=summary(" and ".join(one.text for one in seen), id="s2"), seen=seen
+    )
+
+
 FORKS: dict[str, Callable[[Any], Coroutine[Any, Any, Any]]] = {
     "fork": lambda store: store.fork("c", "f"),
     "fork through": lambda store: store.fork("c", "f", through="m3"),
@@ -212,7 +222,7 @@ async def test_every_order_in_memory(fork: str, others: tuple[str, ...]) -> None
 @pytest.mark.parametrize("others", _triples())
 async def test_every_order_of_three_in_memory(others: tuple[str, ...]) -> None:
     orders = await _explore("fork", others, archived=False)
-    assert len({*map(tuple, orders)}) == len(orders) > 100
+    assert len({*map(tuple, orders)}) == len(orders) > 50
 
 
 @pytest.mark.proves("fork", "erase-user")
