@@ -20,7 +20,7 @@ from redis_history.model.ids import check_conversation_id, check_message_id
 from redis_history.operations.backend import Backend
 from redis_history.operations.base import Steps, T
 from redis_history.operations.options import Embedder, Options
-from redis_history.operations.page import PAGE, newest_messages, next_page
+from redis_history.operations.page import ARCHIVED_PAGE, PAGE, newest_messages, next_page
 from redis_history.operations.searches import Asked, Embed, Searcher, Work
 from redis_history.search.hits import Reindexed, SearchHits
 from redis_history.tokens import TokenCounter
@@ -52,7 +52,7 @@ class Reading:
         after) and `before` (strictly before) take a datetime (naive means UTC), an ISO 8601 string, seconds since 1970,
         or a message's position: `since=messages[-1].position` reads on. `scope`, `roles` and `participant_ids` select
         messages. All filters must hold. Corrupt messages are logged and skipped. More than 2,000 messages are read in
-        several steps, so they are not of one moment.
+        several steps, with archived ones more than 500, so they are not of one moment.
 
         With `include_archived`, compacted messages too. Each summary, also a former one, follows the messages that it
         replaced.
@@ -61,7 +61,8 @@ class Reading:
         _validation.check_integer(limit, "limit", optional=True, error=InvalidInputError)
         filters = make_filters(roles, participant_ids, scope, since, before)
         wanted = filters.wants if filters.selects else None
-        first = ops.ReadPage(conversation_id, PAGE, True, filters.since, filters.before, include_archived)
+        page = ARCHIVED_PAGE if include_archived else PAGE
+        first = ops.ReadPage(conversation_id, page, True, filters.since, filters.before, include_archived)
         return self._run(newest_messages(first, limit, wanted))
 
     def iter(

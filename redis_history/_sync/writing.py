@@ -30,7 +30,7 @@ from redis_history.operations.backend import Backend
 from redis_history.operations.base import Steps, T
 from redis_history.operations.compact import through_of
 from redis_history.operations.options import Options
-from redis_history.operations.page import PAGE
+from redis_history.operations.page import ARCHIVED_PAGE
 from redis_history.operations.searches import Searcher
 
 #: Attempts to change a message in a conversation that others change.
@@ -193,7 +193,7 @@ class Writing:
         """
         if ids is None:
             count = 0
-            for message in self.iter(conversation_id, batch=PAGE, include_archived=True):
+            for message in self.iter(conversation_id, batch=ARCHIVED_PAGE, include_archived=True):
                 count += not message.is_summary
             self.clear(conversation_id)
             return count

@@ -134,7 +134,7 @@ def _questions(keyspace: Keyspace, database: int, cluster: bool) -> Iterator[tup
         "messages": keys.messages,
         "log": keys.log,
         "registry": keys.registry,
-        "archive": keys.archive(1),
+        "archive": keys.archive("0", 1),
         "content": keys.state[:-1] + b"t:1",
         "pending_work": keys.pending_work,
         "pending_delete": keys.pending_work + b":1",

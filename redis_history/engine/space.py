@@ -93,11 +93,13 @@ class Reply:
 
 @dataclass(slots=True)
 class Draft:
-    """A conversation that is not visible yet: its last page, when that was written, and messages by archive."""
+    """A conversation that is not visible yet: its last page (-1: it was dropped), when that was written, messages by
+    archive, and the conversation of which it is a fork."""
 
     page: int = 0
     touched: float = 0.0
     sets: dict[int, dict[Position, Entry]] = field(default_factory=dict)
+    source: str | None = None
 
 
 @dataclass(slots=True)
@@ -484,6 +486,18 @@ class Space:
         for name in [name for name, draft in self.drafts.items() if draft.touched < oldest]:
             del self.drafts[name]
         return self.drafts.get(token, Draft())
+
+    def drop_draft(self, token: str, *, refuses: bool = False) -> None:
+        """Remove a draft, if it exists. `refuses`: refuse the pages that its writer still sends."""
+        if refuses:
+            self.drafts[token] = Draft(page=-1, touched=time.time())
+        elif token in self.drafts and self.drafts[token].page != -1:
+            del self.drafts[token]
+
+    def drop_forks(self, conversation_id: str) -> None:
+        """Drop the drafts of forks of a conversation, because content was removed for good: see `operations.fork`."""
+        for token in [token for token, draft in self.drafts.items() if draft.source == conversation_id]:
+            self.drop_draft(token, refuses=True)
 
     def runs_of(self, conversation_id: str, kind: LeaseKind = "run") -> Runs:
         runs = self.runs.setdefault((conversation_id, kind), Runs())

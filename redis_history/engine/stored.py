@@ -258,7 +258,7 @@ class _Entry(msgspec.Struct, array_like=True):
 
 
 _Packed = tuple[ConversationState, list[Change], list[tuple[_Entry, Position, int, str]]]
-_PackedDraft = tuple[int, float, list[tuple[int, list[tuple[Position, _Entry]]]]]
+_PackedDraft = tuple[int, float, list[tuple[int, list[tuple[Position, _Entry]]]], str | None]
 
 
 def _as_list(value: Any) -> Any:
@@ -306,9 +306,9 @@ def _pack_draft(draft: Draft) -> bytes:
         (archive, [(position, _Entry.of(entry)) for position, entry in held.items()])
         for archive, held in draft.sets.items()
     ]
-    return _encode((draft.page, draft.touched, sets))
+    return _encode((draft.page, draft.touched, sets, draft.source))
 
 
 def _draft(data: bytes) -> Draft:
-    page, touched, sets = _unpack_draft(data)
-    return Draft(page, touched, {archive: {at: one.entry() for at, one in held} for archive, held in sets})
+    page, touched, sets, source = _unpack_draft(data)
+    return Draft(page, touched, {archive: {at: one.entry() for at, one in held} for archive, held in sets}, source)

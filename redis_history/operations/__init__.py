@@ -7,13 +7,14 @@ a lost reply) has its first outcome and changes nothing. The operations of searc
 """
 
 from redis_history.operations.append import Append, Appended, Restore
+from redis_history.operations.archives import Archive, Layout, ReadLayout, StoredArchive
 from redis_history.operations.base import ANY, Entry, LeaseKind, Op, Precondition, ReadTogether, RunFence, Write
 from redis_history.operations.changelog import Changes
 from redis_history.operations.changes import Head, ReadChanges, ReadHead, ReadLog, Snapshot
 from redis_history.operations.clear import Clear
 from redis_history.operations.compact import Compact, Compacted
 from redis_history.operations.delete import DeleteConversation, DeleteMessages, EraseMessages
-from redis_history.operations.drafts import Archive, DropDraft, Held, Layout, Publish, ReadLayout, WriteDraft
+from redis_history.operations.drafts import DropDraft, Held, NoteFork, Publish, WriteDraft
 from redis_history.operations.expand import Expand, Expanded
 from redis_history.operations.listing import (
     CountConversations,
@@ -31,11 +32,61 @@ from redis_history.operations.stream import GrowReply
 from redis_history.operations.update import ReplyEnd, UpdateMessage
 
 __all__ = [
-    "ANY", "Append", "Appended", "Archive", "Changes", "Clear", "Compact", "Compacted", "CountConversations",
-    "DeleteConversation", "DeleteMessages", "DropDraft", "EndRun", "Entry", "EraseMessages", "Expand", "Expanded",
-    "FindMessage", "GrowReply", "Head", "Held", "KeepRuns", "Layout", "LeaseKind", "LeaveRun", "ListConversations",
-    "ListPreviews", "Op", "Page", "Precondition", "Preview", "Publish", "ReadChanges", "ReadConversation", "ReadHead",
-    "ReadLayout", "ReadLife", "ReadLog", "ReadPage", "ReadRun", "ReadTogether", "ReplyEnd", "Restore", "RunFence",
-    "RunOutcome", "ScanConversations", "Scanned", "Selection", "Snapshot", "StopRun", "TakeRun", "UpdateMessage",
-    "Write", "WriteDraft", "WriteRecord",
+    "ANY",
+    "Append",
+    "Appended",
+    "Archive",
+    "Changes",
+    "Clear",
+    "Compact",
+    "Compacted",
+    "CountConversations",
+    "DeleteConversation",
+    "DeleteMessages",
+    "DropDraft",
+    "EndRun",
+    "Entry",
+    "EraseMessages",
+    "Expand",
+    "Expanded",
+    "FindMessage",
+    "GrowReply",
+    "Head",
+    "Held",
+    "KeepRuns",
+    "Layout",
+    "LeaseKind",
+    "LeaveRun",
+    "ListConversations",
+    "ListPreviews",
+    "NoteFork",
+    "Op",
+    "Page",
+    "Precondition",
+    "Preview",
+    "Publish",
+    "ReadChanges",
+    "ReadConversation",
+    "ReadHead",
+    "ReadLayout",
+    "ReadLife",
+    "ReadLog",
+    "ReadPage",
+    "ReadRun",
+    "ReadTogether",
+    "ReplyEnd",
+    "Restore",
+    "RunFence",
+    "RunOutcome",
+    "ScanConversations",
+    "Scanned",
+    "Selection",
+    "Snapshot",
+    "StopRun",
+    "StoredArchive",
+    "TakeRun",
+    "UpdateMessage",
+    "Write",
+    "WriteDraft",
+    "WriteRecord",
 ]  # fmt: skip

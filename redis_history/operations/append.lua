@@ -12,6 +12,7 @@
 -- or {'stored', that, {index, revision, sequence, timestamp, own} of each message that was stored before}, own = 1 if
 -- this very call had stored it (sequence 0: it has left again, and its place is not known any more);
 -- or {'pending', that, generation} if documents of replaced messages are still to be removed (purge.lua);
+-- of a replacement with forks under way, what with_forks in _journal.lua makes of these;
 -- or {'trim'} if many messages must leave before (trim.lua);
 -- or {'conflict', id} | {'revision', current} | {'missing'} | {'exists', current} | {'late', …}; then nothing was written.
 local FIRST, WIDTH, FIELDS, BACKLOG = 13, 3, 10, 100
@@ -21,18 +22,18 @@ local fields = {'e', 'r', 'q', 't', 'n', 'c', 'k', 'O', 'p', 'F', ARGV[FIRST]}
 for i = 2, count do
   fields[FIELDS + i] = ARGV[FIRST + (i - 1) * WIDTH]
 end
-local known = redis.call('HMGET', state, unpack(fields))
+local known = redis.call('HMGET', state, unpack(fields)) -- at most 1,010
 local epoch, revision = known[1], (known[2] or 0) + 0
 -- A field that a small hash does not have is looked for from start to end, so those that most conversations do not have are
 -- read only if one of them may be there.
-local lives, generation, archives_end, archived_count, archives, journal, owner, agent, forked
+local lives, generation, archives_end, archived_count, journal, owner, agent, forked
 if not epoch then
   journal = redis.call('HGET', state, 'g')
 elseif known[8] and byte(known[8]) == 105 then -- 'i'
   generation = sub(known[8], 2)
 elseif known[8] ~= '' then
-  lives, generation, archives_end, archived_count, archives, journal, owner, agent, forked = unpack(
-    redis.call('HMGET', state, 'l', 'i', 'a', 'm', 'w', 'g', 'U', 'A', 'B'))
+  local more = redis.call('HMGET', state, 'l', 'i', 'a', 'm', 'g', 'U', 'A', 'B')
+  lives, generation, archives_end, archived_count, journal, owner, agent, forked = unpack(more) -- at most 8
 end
 local now = clock()
 -- Whether an earlier copy of this call may be in the journal, and whether the journal has entries that are too old.
@@ -74,6 +75,8 @@ if excess and ARGV[10] == '0' and (known[5] or 0) - ARGV[11] > BACKLOG then retu
 local owners = (owner or agent or forked) and {owner, agent, forked} or nil
 local needed
 if excess or replace or lives or ARGV[6] ~= '' then
+  use_archives()
+  local archives = replace and in_cluster() and archive_index.all(state) or archives_due(lives, archives_end)
   needed = lists_and(owners or {}, contents_in(archives, redis.call('HGET', state, '~')))
 elseif owners then
   needed = lists_of(owners)
@@ -174,13 +177,13 @@ if not generation and #documents > 0 then
   local alone = not epoch or known[8] == ''
   for _, value in ipairs({'i', generation, 'O', alone and 'i' .. generation or '1'}) do hset[#hset + 1] = value end
 end
-if added > 0 then redis.call('ZADD', messages, unpack(zadd)) end
+if added > 0 then redis.call('ZADD', messages, unpack(zadd)) end -- at most 2,000
 if added > 64 then
   -- A small hash is a list, in which every field is looked for from the start; a long value makes it a table first:
   -- longer than hash-max-listpack-value, which is 64, or 512 where search documents are to be lists.
   hset[#hset + 1], hset[#hset + 2] = 'z', string.rep('z', 513)
 end
-redis.call('HSET', state, unpack(hset))
+redis.call('HSET', state, unpack(hset)) -- at most 2,050
 if added > 64 then redis.call('HDEL', state, 'z') end
 if #documents > 0 then
   local ttl, prefix = ARGV[6] ~= '' and ARGV[6] or lives, documents_of(generation)
@@ -191,6 +194,7 @@ if excess > 0 and trim_to_cap(excess, newest_entry, entry, at_start_before) then
 announce(revision, now, owners)
 if ARGV[6] ~= '' or lives then live(ARGV[6], now, lives, generation, archives_end) end
 if pending then outcome = {'pending', outcome, pending} elseif stored then outcome = {'stored', outcome, stored} end
+if replace then outcome = with_forks(outcome, redis.call('HGET', state, 'N')) end
 -- What others had stored is not recognised by the marks of this call.
 local kept = (replace or stored) and outcome or nil
 -- What the journal says of a former life counts for a new conversation, too.

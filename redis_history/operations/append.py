@@ -21,6 +21,7 @@ from redis_history.operations import refusals
 from redis_history.operations.base import ANY, Entry, Precondition, Steps, T, Write, field_of
 from redis_history.operations.changelog import Kind
 from redis_history.operations.documents import purge_after, write_documents
+from redis_history.operations.drafts import drop_forks
 from redis_history.operations.scripts import PLACES, WRITING, load_script
 from redis_history.operations.settings import Settings
 from redis_history.search.redisearch import document
@@ -83,7 +84,8 @@ class _Adding(Write[T], frozen=True):
         args = [how, most, _pack_totals(len(self.entries), characters, tokens), *rest]
         upkeep = how == b"1" or (indexed and len(self.entries) > 1)
         after = partial(self._upkeep, settings, indexed) if upkeep else None
-        return self.send(self.script_call(APPEND, settings, args), settings, after)
+        drop = drop_forks if how == b"1" else None
+        return self.send(self.script_call(APPEND, settings, args), settings, after, drop=drop)
 
     def _upkeep(self, settings: Settings, indexed: bool, reply: Any) -> Steps[None]:
         if type(reply[0]) is int or reply[0] in (b"stored", b"pending"):
@@ -249,6 +251,7 @@ class Restore(_Adding[int], frozen=True):
         space.check(self.conversation_id, self.precondition)
         conversation = space.find_or_create(self.conversation_id, self.token)
         conversation.empty()
+        space.drop_forks(self.conversation_id)
         clock = space.now()
         references = [(entry.message.id, conversation.add(entry, self.token, clock).sequence) for entry in self.entries]
         gone = space.trimmed(self.conversation_id, conversation)

@@ -1,28 +1,38 @@
--- Reads which archives a conversation has. After _member.lua and _archive.lua.
+-- Reads which archives a conversation has, some at a time. After _member.lua and _archive.lua.
 --
 -- KEYS  1 state (hash)
--- Returns {time to live in milliseconds or '', the highest sequence, then for each archive, oldest first: its revision, the id of the summary that
--- replaced its messages, and the id of the summary that this replaced ('': none, or it was removed)}; {} if there is no conversation.
+-- ARGV  1 the revision up to which archives are known, '0' for all   2 most blocks of the index to read
+--
+-- Returns {time to live in milliseconds or '', the highest sequence, 1 if there are more archives, 1 if erased summaries must be
+-- removed first (scrub.lua), then for each archive, oldest first: its revision, its token, the id of the summary that replaced its
+-- messages ('' if that was removed), the id of the summary that this replaced ('' if there was none, or it was removed), and
+-- the time and the sequence of its own summary}; {} if there is no conversation.
 use_archives()
-local known = redis.call('HMGET', KEYS[1], 'e', 'l', 's', 'w', 'q')
+local state, known_up_to, most = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2])
+local known = redis.call('HMGET', state, 'e', 'l', 'q')
 if not known[1] then return {} end
-local archives, summaries = archives_in(known[4]), {}
-local function note(summary)
-  local revision = summary and summary ~= '' and redis.call('HGET', KEYS[1], '^' .. summary)
-  if revision then summaries[revision] = summary end
-  return revision
-end
-note(known[3])
-local formers = {}
-for i, archive in ipairs(archives) do
-  local size = redis.call('HGET', KEYS[1], '#' .. archive[1]) or ''
-  formers[i] = string.match(size, '^%d+ %d+ %d+ %x+ (.*)$') or ''
-  if not note(formers[i]) then formers[i] = '' end
-end
-local answer = {known[2] or '', known[5] or '0'}
-for i, archive in ipairs(archives) do
-  answer[#answer + 1] = archive[1]
-  answer[#answer + 1] = summaries[archive[1]] or ''
-  answer[#answer + 1] = formers[i]
+local blocks, read = archive_index.blocks(state), 0
+local answer = {known[2] or '', known[3] or '0', 0, archive_index.erased and 1 or 0}
+for i, block in ipairs(blocks) do
+  if not blocks[i + 1] or blocks[i + 1].revision > known_up_to then
+    if read == most then
+      answer[3] = 1
+      break
+    end
+    read = read + 1
+    local records, names = archive_index.records(state, block), {}
+    for j, record in ipairs(records) do names[j] = '^' .. record[OF.summary] end
+    local present = redis.call('HMGET', state, unpack(names)) -- at most 50
+    for j, record in ipairs(records) do
+      if record[OF.revision] > known_up_to then
+        answer[#answer + 1] = record[OF.revision]
+        answer[#answer + 1] = record[OF.token]
+        answer[#answer + 1] = tonumber(present[j]) == record[OF.revision] and record[OF.summary] or ''
+        answer[#answer + 1] = record[OF.former] or ''
+        answer[#answer + 1] = string.format('%.0f', record[OF.last])
+        answer[#answer + 1] = record[OF.sequence]
+      end
+    end
+  end
 end
 return answer

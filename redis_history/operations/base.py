@@ -350,17 +350,30 @@ class Write(OnConversation, Op[T_co], frozen=True, kw_only=True):
         header = change_header(self.token, settings, keys, self.precondition)
         return Call(script, keys.writing, [*header, *args], decode or self.decode, SENT)
 
-    def send(self, call: Call, settings: Settings, after: Callable[[Any], Steps[None]] | None = None) -> Steps[Any]:
+    def send(
+        self,
+        call: Call,
+        settings: Settings,
+        after: Callable[[Any], Steps[None]] | None = None,
+        *,
+        drop: Callable[[bytes, Settings], Steps[None]] | None = None,
+    ) -> Steps[Any]:
         """The steps of a write: its call, then the upkeep that `after` makes from the reply. The reply is decoded last,
-        because that raises an error if the write is not confirmed."""
+        because that raises an error if the write is not confirmed. `drop`: of a change that removes content for good,
+        removes the drafts of forks under way (see with_forks in lua/_journal.lua)."""
         if settings.confirm is not None:
             confirmed = partial(self._confirmed, call.decode, settings.confirm)
             call = replace(call, decode=confirmed, confirm=settings.confirm)
-        if after is None and not settings.cluster:
+        if after is None and drop is None and not settings.cluster:
             return (yield call)
         reply = yield from with_extra_keys(call, settings.lists)
+        own = reply if settings.confirm is None else reply[0]
+        if drop is not None and type(own) is list and own[0] == b"forks":
+            _, own, forks = own
+            reply = own if settings.confirm is None else (own, reply[1])
+            yield from drop(forks, settings)  # no upkeep: before that, not all copies are gone
         if after is not None:
-            yield Upkeep(after(reply if settings.confirm is None else reply[0]), later=True)
+            yield Upkeep(after(own), later=True)
         return decoded(call, reply)
 
     def _confirmed(self, decode: Callable[[Any], Any], confirmation: Confirmation, replies: tuple[Any, Any]) -> Any:

@@ -22,23 +22,30 @@ local length = revision > 0 and redis.call('LLEN', log) or 0
 local asked = tonumber(ARGV[1])
 local oldest = revision - length + 1
 local first = math.max(asked, oldest)
-local summary, listed
+local summary
+
+-- Asks for archives, those of all entries together.
+local function need(archives)
+  local missing = undeclared_archives(state, archives, cluster)
+  if not missing then return end
+  ask = ask or {'keys'}
+  for i = 2, #missing do ask[#ask + 1] = missing[i] end
+end
 
 -- The member of an appended message. Summaries have the position of a message that they replaced.
 local function appended(timestamp, sequence)
   local time = string.format('%.0f', timestamp)
   local member = locate(messages, time, sequence)
   if summary == nil then
-    local known = redis.call('HMGET', state, 's', 'w')
-    summary, listed = known[1], archives_in(known[2])
+    summary = redis.call('HGET', state, 's')
   end
   if member and not (summary and id_of(member) == summary) then return member end
-  ask = ask or undeclared_archives(state, listed, cluster)
-  for _, archive in ipairs(listed) do
-    if archive[2] <= timestamp and timestamp <= archive[3] then
-      member = locate(archive_of(state, archive[1]), time, sequence)
-      if member and not redis.call('HGET', state, '^' .. (id_of(member) or '')) then return member end
-    end
+  local archives = archive_index.at(state, timestamp, sequence)
+  need(archives)
+  for i = #archives, 1, -1 do
+    member = locate(archive_of(state, archives[i]), time, sequence)
+    local id = member and id_of(member) or ''
+    if member and id ~= archives[i][OF.former] and not redis.call('HGET', state, '^' .. id) then return member end
   end
 end
 
@@ -46,9 +53,8 @@ local function of_id(id, timestamp, sequence)
   local time = string.format('%.0f', timestamp)
   local live = locate_live(messages, time, sequence, id)
   if live then return live end
-  local archives = redis.call('HGET', state, 'w')
-  ask = ask or undeclared_archives(state, archives_in(archives), cluster)
-  return find_archived(state, archives, time, sequence, id)
+  need((archive_index.at(state, timestamp, sequence)))
+  return (find_archived(state, time, sequence, id))
 end
 
 local missing, first_missing = {}, nil -- by sequence, the list for its id
@@ -152,7 +158,7 @@ if listed_replies and at >= length then
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
   local contents = cluster == 'c' and {'keys'} or nil
   for i, reply in ipairs(replies_in(listed_replies)) do
-    local token, sequence, timestamp, ends = unpack(reply)
+    local token, sequence, timestamp, ends = reply[1], reply[2], reply[3], reply[4]
     local time = string.format('%.0f', timestamp)
     local member = locate(messages, time, sequence)
     local content, size = read_content(state, token, had[sequence] or 0, contents)

@@ -8,6 +8,7 @@ from typing import Final
 from redis_history.operations.base import Revised, Space, Steps
 from redis_history.operations.changelog import Kind
 from redis_history.operations.documents import purge_after
+from redis_history.operations.drafts import drop_forks
 from redis_history.operations.scripts import WRITING, load_script
 from redis_history.operations.settings import Settings
 
@@ -19,11 +20,13 @@ class Clear(Revised, frozen=True):
 
     def steps(self, settings: Settings) -> Steps[int]:
         keys = settings.keyspace.conversation(self.conversation_id)
-        return self.send(self.script_call(CLEAR, settings, ()), settings, partial(purge_after, keys))
+        return self.send(self.script_call(CLEAR, settings, ()), settings, partial(purge_after, keys), drop=drop_forks)
 
     def apply(self, space: Space) -> int:
         conversation = space.check(self.conversation_id, self.precondition)
         if conversation is None or not (conversation.live or conversation.archives):
+            space.drop_forks(self.conversation_id)
             return conversation.revision if conversation else 0
         conversation.empty()
+        space.drop_forks(self.conversation_id)
         return space.write(self, conversation, Kind.CLEARED)

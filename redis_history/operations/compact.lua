@@ -1,5 +1,5 @@
 -- Replaces the oldest messages by a summary, as one change, and moves them to an archive. The client has read them in pages
--- (plan_compaction.py); this script checks that they have not changed. After _documents.lua, _locate.lua.
+-- (compact.py); this script checks that they have not changed. After _documents.lua, _locate.lua.
 --
 -- ARGV  10, 11 epoch or '' and revision at the start of reading
 --       12 id of the summary   13 its characters, flags, header byte and tool marks   14 the rest of its body
@@ -7,7 +7,9 @@
 --       18 how many of them are replaced, 0: there is nothing to do   19, 20 characters and tokens of these
 --       21, 22 timestamp and sequence of the last of these, which the summary gets
 --       23 the newest sequence that was read, '' if later appends do not matter
---       24 the state's field of the summary   25 how many runs of messages stay, then for each the ranks of its first and last
+--       24 the lowest and the highest sequence of those that are replaced, 4 bytes each; then the time (7 bytes) and the sequence
+--         (4) of the live summary, if it is one of them
+--       25 the state's field of the summary   26 how many runs of messages stay, then for each the ranks of its first and last
 --       then the fields and values of the summary's search document, if there is one
 --
 -- Returns {'stored', revision, messages replaced, sequence, timestamp, own}: own = 0 if an earlier call with this summary
@@ -18,23 +20,26 @@ use_journal()
 use_documents()
 use_places()
 local id, count, replaced = ARGV[12], tonumber(ARGV[17]), tonumber(ARGV[18])
-local known = redis.call('HMGET', state, 'e', 'r', 'n', 'c', 'k', 'l', 'i', 'h', 's', 'w', 'a', 'm', ARGV[24], '^' .. id, 'q', 'u', 'g', 'j')
+local known = redis.call('HMGET', state, 'e', 'r', 'n', 'c', 'k', 'l', 'i', 'h', 's', 'a', 'm', ARGV[25], '^' .. id, 'q', 'u', 'g', 'j')
 local ttl = ARGV[6] ~= '' and ARGV[6] or known[6]
-local names = contents_in(known[10], ttl and redis.call('HGET', state, '~')) -- a time to live is renewed
-names[#names + 1] = archive_of(state, string.format('%.0f', (known[2] or 0) + 1))
+local names = contents_in(archives_due(known[6], known[10] or '0'), ttl and redis.call('HGET', state, '~'))
+local record = {(known[2] or 0) + 1, 0, 0, 0, 0, replaced, tonumber(ARGV[19]), tonumber(ARGV[20]), token, id, tonumber(ARGV[22])}
+local archive = archive_of(state, record)
+names[#names + 1] = archive
+if known[12] then note_archives(names, known[12]) end
 local ask = undeclared(lists_and(owners(), names)) or known[7] and moving(known[7])
 if ask then return ask end
-local seen, reply = decided(known[16], known[17])
+local seen, reply = decided(known[15], known[16])
 if reply then return reply end
-local revision, place = tonumber(known[2] or 0), known[13]
-if known[14] and place and (ARGV[2] == '' or tonumber(ARGV[2]) + 1 == tonumber(known[14])) then
+local revision, place = tonumber(known[2] or 0), known[12]
+if known[13] and place and (ARGV[2] == '' or tonumber(ARGV[2]) + 1 == tonumber(known[13])) then
   local timestamp, sequence = place_of(place)
   local time = format('%.0f', timestamp)
-  local there = locate_live(messages, time, sequence, id) or find_archived(state, known[10], time, sequence, id)
+  local there = locate_live(messages, time, sequence, id) or (find_archived(state, time, sequence, id))
   if there and is_same(there, ARGV[13], ARGV[14]) then
     force_write()
-    local held, own = string.match(redis.call('HGET', state, '#' .. known[14]), '^(%d+) %d+ %d+ (%x+)')
-    return {'stored', tonumber(known[14]), tonumber(held), sequence, time, own == token and 1 or 0}
+    local made = archive_index.with(state, tonumber(known[13]))
+    return {'stored', made[OF.revision], made[OF.messages], sequence, time, made[OF.token] == token and 1 or 0}
   end
 end
 local refusal = refused(known[1], revision)
@@ -42,7 +47,7 @@ if refusal then return unchanged(seen, known[1], refusal) end
 if (known[1] or '') ~= ARGV[10] or known[8] and tonumber(known[8]) > tonumber(ARGV[11]) then return {'stale'} end
 if rank_of(messages, ARGV[15], tonumber(ARGV[16])) ~= count then return {'stale'} end
 if replaced == 0 then return unchanged(seen, known[1], {'nothing', revision}) end
-if ARGV[23] ~= '' and (known[15] or '0') ~= ARGV[23] then return {'appended'} end
+if ARGV[23] ~= '' and (known[14] or '0') ~= ARGV[23] then return {'appended'} end
 if place then return unchanged(seen, known[1], {'conflict', id}) end
 
 local now = clock()
@@ -50,7 +55,6 @@ revision = revision + 1
 local member = member_of(tonumber(ARGV[22]), tonumber(ARGV[21]), ARGV[13], ARGV[14])
 local newest = head_of_entry(COMPACTED, now)
 write_log(newest, {id, tonumber(ARGV[21]), tonumber(ARGV[22]), replaced})
-local archive = archive_of(state, revision)
 if 2 * count > redis.call('ZCARD', messages) then
   redis.call('RENAME', messages, archive)
   redis.call('PERSIST', archive)
@@ -60,8 +64,8 @@ else
   redis.call('ZRANGESTORE', archive, messages, 0, count - 1)
   redis.call('ZREMRANGEBYRANK', messages, 0, count - 1)
 end
-local at, stay = 26, {}
-for _ = 1, ARGV[25] do
+local at, stay = 27, {}
+for _ = 1, ARGV[26] do
   local run = redis.call('ZRANGE', archive, ARGV[at], ARGV[at + 1], 'WITHSCORES')
   for i = 1, #run, 2 do
     stay[#stay + 1] = {run[i], run[i + 1]}
@@ -76,18 +80,22 @@ redis.call('ZADD', messages, ARGV[21], member)
 
 local oldest = redis.call('ZRANGE', archive, 0, 0, 'WITHSCORES')
 local last = redis.call('ZRANGE', archive, -1, -1, 'WITHSCORES')
-local listed = format('%s %.0f %.0f;', revision, tonumber(oldest[2]), tonumber(last[2]))
-local size = table.concat({replaced, ARGV[19], ARGV[20], token}, ' ')
-local former = known[9]
-if former then size = size .. ' ' .. former end
+record[OF.first], record[OF.last] = tonumber(oldest[2]), tonumber(last[2])
+record[OF.low], record[OF.high] = struct.unpack('>I4I4', ARGV[24])
+local former, moved = known[9], #ARGV[24] > 8 -- a pinned summary stays
+if former then
+  record[OF.former] = former
+  if moved then record[OF.former_time], record[OF.former_sequence] = struct.unpack('>i7I4', ARGV[24], 9) end
+end
+archive_index.add(state, record)
 local characters = struct.unpack('>I3', ARGV[13])
 redis.call('HSET', state, 'r', revision, 'x', newest, 'u', now, 'n', known[3] - replaced + 1,
            'c', known[4] - ARGV[19] + characters, 'k', known[5] - ARGV[20] + math.ceil(characters / 4), 'h', revision, 's', id,
-           'w', (known[10] or '') .. listed, 'O', '1', 'm', (known[12] or 0) + replaced - (former and 1 or 0),
-           ARGV[24], pack_place(ARGV[21], mark, tonumber(ARGV[22]), revision) .. string.sub(ARGV[13], 6), '^' .. id, revision, '#' .. revision, size)
-if not known[11] or not ttl then redis.call('HSET', state, 'a', 0) end
+           'O', '1', 'm', (known[11] or 0) + replaced - (moved and 1 or 0),
+           ARGV[25], pack_place(ARGV[21], mark, tonumber(ARGV[22]), revision) .. string.sub(ARGV[13], 6), '^' .. id, revision)
+if not known[10] or not ttl then redis.call('HSET', state, 'a', 0) end
 local generation = known[7]
-if generation and former then
+if generation and former and moved then
   local its = sequence_at(state, former)
   if its then forget_documents(generation, {'-' .. its}) end
 end
@@ -99,11 +107,11 @@ if #ARGV >= at then
   document(documents_of(generation), generation, '-' .. ARGV[22], ARGV[21], at, #ARGV, ttl and document_ends(now, ttl))
 end
 if generation then
-  redis.call('HSET', state, 'j', note_move(known[18], revision, tonumber(oldest[2]), tonumber(last[2]), ttl))
+  redis.call('HSET', state, 'j', note_move(known[17], revision, record[OF.first], record[OF.last], ttl))
 end
 announce(revision, now, owners())
 if ttl then
   redis.call('PEXPIREAT', archive, document_ends(now, ttl)) -- the other archives may live long enough
-  live(ARGV[6], now, known[6], generation, known[11] or '0')
+  live(ARGV[6], now, known[6], generation, known[10] or '0')
 end
 return concluded(seen, true, {'stored', revision, replaced, tonumber(ARGV[22]), ARGV[21], 1})

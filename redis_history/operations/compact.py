@@ -151,6 +151,7 @@ class Compact(Write[Compacted], frozen=True):
             return found
         _measure(found)
         if former is not None:
+            found.former = former.decode()
             [standing] = yield [plain(b"HGET", keys.state, field_of(former.decode()))]
             self.check_summary(None if standing is None else position_of(standing))
         yield from self._read_pairs(settings, found, keys, end)
@@ -234,6 +235,7 @@ class Compact(Write[Compacted], frozen=True):
             *entry.for_script(settings),
             *(b"%d" % number for number in numbers),
             b"" if found.tail is None else b"%d" % found.tail.sequence,
+            _sequences(leaving, found.former),
             field_of(entry.message.id),
             b"%d" % (len(runs) // 2),
             *(b"%d" % rank for rank in runs),
@@ -356,7 +358,7 @@ class _Tail(Struct):
 
 class _Range(Struct):
     """A range as it was read. `held`: the number of its members. `runs`: first and last ranks of messages that stay.
-    `tail`: None if no later message matters."""
+    `tail`: None if no later message matters. `former`: the id of the live summary."""
 
     epoch: bytes = b""
     revision: int = 0
@@ -370,6 +372,7 @@ class _Range(Struct):
     runs: list[list[int]] = []
     characters: int = 0
     tokens: int = 0
+    former: str | None = None
 
 
 def _read_messages(found: _Range, keys: ConversationKeys, end: Position) -> Steps[None]:
@@ -411,6 +414,17 @@ def _measure(found: _Range) -> None:
     staying = len(found.messages) - len(leaving)
     if staying > _MOST_STAYING:
         raise refusals.too_many_staying(staying, _MOST_STAYING)
+
+
+def _sequences(leaving: Sequence[Message], former: str | None) -> bytes:
+    """The lowest and the highest sequence of these messages, and the position of the live summary among them."""
+    sequences = [message.sequence or 0 for message in leaving] or [0]
+    packed = min(sequences).to_bytes(4, "big") + max(sequences).to_bytes(4, "big")
+    for message in leaving:
+        if message.id == former and message.position is not None:
+            timestamp, sequence = message.position
+            packed += timestamp.to_bytes(7, "big", signed=True) + sequence.to_bytes(4, "big")
+    return packed
 
 
 def _add(tail: _Tail, message: Message) -> None:

@@ -7,7 +7,7 @@
 -- Returns {how many were read, how many the copy has now, epoch, revision and sequence of the conversation}, or {-1} if
 -- earlier pages are missing (the copy expired, was evicted, or a failover lost a part), or another copy was begun; then nothing
 -- was written. Field X of the state has the token of the copy, so that changes know that there is one.
-local from, state, copy = unpack(KEYS)
+local from, state, copy = KEYS[1], KEYS[2], KEYS[3]
 local known = redis.call('HMGET', state, 'e', 'r', 'q', 'X')
 if not known[1] then return {-1} end
 local some, zadd = redis.call('ZRANGE', from, ARGV[1], ARGV[2], 'WITHSCORES'), {}
@@ -26,7 +26,7 @@ for i = 1, #some, 2 do
   zadd[i], zadd[i + 1] = some[i + 1], some[i]
 end
 if #some > 0 then
-  redis.call('ZADD', copy, unpack(zadd))
+  redis.call('ZADD', copy, unpack(zadd)) -- at most 1,000
   redis.call('PEXPIRE', copy, ARGV[3])
 end
 return {#some / 2, redis.call('ZCARD', copy), known[1], known[2] or '0', known[3] or '0'}

@@ -2,86 +2,105 @@
 -- After _documents.lua and _archived.lua.
 --
 -- ARGV  10 how many, then their fields of the state, then the ids, distinct, then which summaries may stay although they may
---       quote these messages: '' all; 'live' none, and if the live summary is one of them, nothing is written, so that the
+--       quote these messages: '' all; 'live' none, and if a live summary is one of them, nothing is written, so that the
 --       caller can expand it; 'none' none
 --
--- Returns {revision, how many of the ids were removed}, {'quoted', id of the live summary}, or {'revision', current} |
--- {'missing'} | {'late', …}; in all but the first case nothing was written.
+-- There may be thousands of former summaries to remove, which takes longer than a script may. So this change only notes which
+-- they are (field E, see _archive.lua): from then on no reader sees them, and scrub.lua removes them little by little.
+--
+-- Returns {revision, how many of the ids were removed, 1 if scrub.lua has work to do}, {'quoted', id of the live summary}, or
+-- {'unfinished'} if it has work to do before this erasure, or {'revision', current} | {'missing'} | {'late', …}; in all but the
+-- first case nothing was written. With forks under way: see with_forks in _journal.lua.
 use_journal()
 use_documents()
 use_places()
 use_replies()
-local FIRST, FIELDS, count_asked = 11, 13, tonumber(ARGV[10])
-local fields = {'e', 'r', 'n', 'c', 'k', 'l', 'i', 'a', 's', 'm', 'w', 'u', 'g'}
-for i = FIRST, FIRST + count_asked - 1 do
+local FIELDS_FIRST, KNOWN, count_asked = 11, 13, tonumber(ARGV[10])
+local quoting = ARGV[FIELDS_FIRST + 2 * count_asked]
+local fields = {'e', 'r', 'n', 'c', 'k', 'l', 'i', 'a', 's', 'm', 'N', 'u', 'g'}
+for i = FIELDS_FIRST, FIELDS_FIRST + count_asked - 1 do
   fields[#fields + 1] = ARGV[i]
 end
-local known = redis.call('HMGET', state, unpack(fields))
+local known = redis.call('HMGET', state, unpack(fields)) -- at most 1,013
 local revision = tonumber(known[2] or 0)
-local ask = undeclared(lists_and(owners(), contents_in(known[11], redis.call('HGET', state, '~')))) or known[7] and moving(known[7])
+local names = contents_in(archives_due(known[6], known[8]), redis.call('HGET', state, '~'))
+for i = 1, in_cluster() and count_asked or 0 do
+  if known[KNOWN + i] then note_archives(names, known[KNOWN + i]) end
+end
+local ask = undeclared(lists_and(owners(), names)) or known[7] and moving(known[7])
 if ask then return ask end
 local seen, reply = open_change(known[1], revision, known[12], known[13])
 if reply then return reply end
 
--- The ids and fields to remove. Copies, because quoting summaries are added, in this change: one that is written after it
--- was not made from these messages, because compact.lua refuses ranges that were read before the newest 'h'.
-local asked, asked_fields, asked_places = {}, {}, {}
-local quoting, earliest, earliest_sequence = ARGV[FIRST + 2 * count_asked], nil, nil
+-- What is to be removed: {id, field of the state, its value}; and the first position of these messages.
+local leaving, asked, earliest, earliest_sequence = {}, {}, nil, nil
 for i = 1, count_asked do
-  asked[i], asked_fields[i] = ARGV[FIRST + count_asked + i - 1], ARGV[FIRST + i - 1]
-  asked_places[i] = known[FIELDS + i] or nil
-  if quoting ~= '' and asked_places[i] then
-    local timestamp, sequence = place_of(asked_places[i])
+  local place, id = known[KNOWN + i], ARGV[FIELDS_FIRST + count_asked + i - 1]
+  asked[id] = true
+  if place then
+    leaving[#leaving + 1] = {id, ARGV[FIELDS_FIRST + i - 1], place}
+    local timestamp, sequence = place_of(place)
     if not earliest or timestamp < earliest or timestamp == earliest and sequence < earliest_sequence then
       earliest, earliest_sequence = timestamp, sequence
     end
   end
 end
-local count_all = count_asked
-if earliest then
-  local present = {}
-  for i = 1, count_asked do present[asked[i]] = true end
-  -- A summary has the position of the last message it replaced, so an earlier one cannot quote these messages.
-  local function add(id)
-    if not id or id == '' or present[id] then return false end
-    local field = field_of(id)
-    local place = redis.call('HGET', state, field)
-    if not place then return false end
-    local timestamp, sequence = place_of(place)
-    if timestamp < earliest or timestamp == earliest and sequence < earliest_sequence then return false end
-    present[id], count_all = true, count_all + 1
-    asked[count_all], asked_fields[count_all], asked_places[count_all] = id, field, place
-    return true
+
+-- The summaries that may quote them. A summary has the position of the last message it replaced, so an earlier one cannot. One
+-- that is written after this change was not made from these messages, because compact.lua refuses ranges that were read before
+-- the newest 'h'. There should be one live summary at most, but that is not relied on: every summary counts that was not
+-- archived by a later compaction.
+local former_ids, live_summaries = {}, {}
+local function quotes(timestamp, sequence)
+  return timestamp > earliest or timestamp == earliest and sequence >= earliest_sequence
+end
+if earliest and quoting == 'live' and known[9] and not asked[known[9]] then
+  local place = redis.call('HGET', state, field_of(known[9]))
+  local timestamp, sequence = earliest, -1
+  if place then timestamp, sequence = place_of(place) end
+  if quotes(timestamp, sequence) then return unchanged(seen, known[1], {'quoted', known[9]}) end
+end
+local blocks = archive_index.blocks(state)
+if quoting ~= '' and archive_index.erased then return {'unfinished'} end
+if earliest and quoting ~= '' then
+  local archived, candidates = {}, {}
+  for _, block in ipairs(blocks) do
+    if block.last >= earliest then
+      for _, record in ipairs(archive_index.records(state, block)) do
+        local former, time = record[OF.former], record[OF.former_time]
+        if time then
+          archived[former] = true
+          if not asked[former] and quotes(time, record[OF.former_sequence]) then former_ids[#former_ids + 1] = former end
+        end
+        if quotes(record[OF.last], record[OF.sequence]) then candidates[#candidates + 1] = record end
+      end
+    end
   end
-  if add(known[9]) and quoting == 'live' then return unchanged(seen, known[1], {'quoted', known[9]}) end
-  for _, archive in ipairs(archives_in(known[11])) do
-    if archive[3] >= earliest then
-      local text = redis.call('HGET', state, '#' .. archive[1])
-      add(text and string.match(text, '^%d+ %d+ %d+ %x+ (.+)$'))
+  for _, record in ipairs(candidates) do
+    local id = record[OF.summary]
+    local standing = not archived[id] and not asked[id] and redis.call('HMGET', state, '^' .. id, field_of(id))
+    if standing and standing[2] and tonumber(standing[1]) == record[OF.revision] then
+      live_summaries[#live_summaries + 1] = {id, field_of(id), standing[2]}
     end
   end
 end
+for _, one in ipairs(live_summaries) do leaving[#leaving + 1] = one end
 
-local removed = 0
+local marks, removed = {}, 0
+for i, one in ipairs(leaving) do marks[i] = '^' .. one[1] end
+local summaries = #blocks > 0 and #marks > 0 and redis.call('HMGET', state, unpack(marks)) or {} -- at most 2,000
 local members, gone, ids, their_sequences, places, sequences = {}, {}, {}, {}, {}, {}
-local archived, count, originals = {}, 0, tonumber(known[10] or 0)
+local archived, changed_blocks, count, originals = {}, {}, 0, tonumber(known[10] or 0)
 local replies = {}
-local summaries = {}
-if known[11] then
-  for i = 1, count_all do
-    summaries[i] = '^' .. asked[i]
-  end
-  summaries = redis.call('HMGET', state, unpack(summaries))
-end
 local characters, tokens = tonumber(known[4] or 0), tonumber(known[5] or 0)
-for i = 1, count_all do
-  local place, field, id = asked_places[i], asked_fields[i], asked[i]
-  if place then
-    if i <= count_asked then removed = removed + 1 end
-    local timestamp, sequence = place_of(place)
-    local time = format('%.0f', timestamp)
-    local member, archive = locate_live(messages, time, sequence, id), nil
-    if not member then member, archive = find_archived(state, known[11], time, sequence, id) end
+for i, one in ipairs(leaving) do
+  local id, field, place = one[1], one[2], one[3]
+  local timestamp, sequence = place_of(place)
+  local time = format('%.0f', timestamp)
+  local member, archive, block, erased = locate_live(messages, time, sequence, id), nil, nil, nil
+  if not member then member, archive, block, erased = find_archived(state, time, sequence, id) end
+  if not erased then
+    if asked[id] then removed = removed + 1 end
     local c = member and characters_of(member) or 0
     local k = math.ceil(c / 4)
     gone[#gone + 1] = field
@@ -90,12 +109,21 @@ for i = 1, count_all do
     places[#places + 1] = {field, place}
     if member and is_live(member) then replies[sequence] = true end
     local summary = summaries[i]
-    if summary then gone[#gone + 1] = '^' .. id end
+    if summary then
+      gone[#gone + 1] = '^' .. id
+      local later, its_block = archive_index.with(state, tonumber(summary), true)
+      if later and later[OF.former] == id then
+        later[OF.former], later[OF.former_time], later[OF.former_sequence] = nil, nil, nil
+        changed_blocks[its_block] = true
+      end
+    end
     if archive then
-      archived[archive] = archived[archive] or {members = {}, c = 0, k = 0}
-      local its = archived[archive]
-      its.members[#its.members + 1] = member
-      its.c, its.k = its.c + c, its.k + k
+      local key = archive_of(state, archive)
+      archived[key] = archived[key] or {}
+      table.insert(archived[key], member)
+      archive[OF.messages] = archive[OF.messages] - 1
+      archive[OF.characters], archive[OF.tokens] = archive[OF.characters] - c, archive[OF.tokens] - k
+      changed_blocks[block] = true
       if not summary then originals = originals - 1 end
     else
       members[#members + 1] = member
@@ -105,22 +133,27 @@ for i = 1, count_all do
     if not (archive and summary) then sequences[#sequences + 1] = summary and -sequence or sequence end
   end
 end
-if #ids == 0 then return unchanged(seen, known[1], {revision, 0}) end
+local work = archive_index.erased and 1 or 0
+if #ids == 0 then return unchanged(seen, known[1], with_forks({revision, 0, work}, quoting ~= '' and known[11])) end
+for _, id in ipairs(former_ids) do
+  ids[#ids + 1] = id
+  their_sequences[#ids] = 0
+end
 
 local now = clock()
 revision = revision + 1
 free()
 local newest = head_of_entry(DELETED, now)
 write_log(newest, {ids, their_sequences})
-if #members > 0 then redis.call('ZREM', messages, unpack(members)) end
-for archive, its in pairs(archived) do
-  redis.call('ZREM', archive_of(state, archive), unpack(its.members))
-  local held, c, k, rest = string.match(redis.call('HGET', state, '#' .. archive) or '', '^(%d+) (%d+) (%d+) (.*)$')
-  if held then
-    redis.call('HSET', state, '#' .. archive, held - #its.members .. ' ' .. c - its.c .. ' ' .. k - its.k .. ' ' .. rest)
-  end
+in_slices('ZREM', messages, members)
+for key, of_archive in pairs(archived) do in_slices('ZREM', key, of_archive) end
+for block in pairs(changed_blocks) do archive_index.write_block(state, block) end
+in_slices('HDEL', state, gone)
+if #former_ids > 0 then
+  local last = archive_index.records(state, blocks[#blocks])
+  redis.call('HSET', state, 'E', pack('>i7I4I6I6', earliest, earliest_sequence, last[#last][OF.revision], 0))
+  work = 1
 end
-redis.call('HDEL', state, unpack(gone))
 if next(replies) then forget_replies(state, replies) end
 note_places(seen, places)
 drop_copy()
@@ -128,4 +161,5 @@ forget_documents(known[7], sequences)
 redis.call('HSET', state, 'r', revision, 'x', newest, 'u', now, 'n', known[3] - count, 'c', characters,
            'k', tokens, 'h', revision)
 if known[10] then redis.call('HSET', state, 'm', originals) end
-return close_change(seen, {revision, removed}, revision, now, known[6], known[7], known[8])
+local outcome = with_forks({revision, removed, work}, quoting ~= '' and known[11])
+return close_change(seen, outcome, revision, now, known[6], known[7], known[8])

@@ -5,15 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from redis_history._validation import check_list
 from redis_history.errors import BatchTooLargeError
 from redis_history.model.ids import check_conversation_id, check_message_id
 from redis_history.operations.append import MAX_BATCH_MESSAGES
-from redis_history.operations.base import Precondition, Space, Steps, T, Write, field_of
+from redis_history.operations.archives import scrub
+from redis_history.operations.base import Call, Precondition, Space, Steps, T, Write, field_of
 from redis_history.operations.changelog import Kind, token_of
 from redis_history.operations.documents import purge_after
+from redis_history.operations.drafts import drop_forks
 from redis_history.operations.scripts import PLACES, WRITING, load_script
 from redis_history.operations.settings import Settings
 
@@ -27,10 +29,10 @@ LOG_OUTLIVES_MS: Final = b"60000"
 class _Removing(Write[T], frozen=True):
     message_ids: tuple[str, ...]
 
-    def _send(self, settings: Settings, quoted: bytes) -> Steps[Any]:
+    def _call(self, settings: Settings, quoted: bytes) -> Call:
         ids = self.message_ids
         args = [b"%d" % len(ids), *map(field_of, ids), *map(str.encode, ids), quoted]
-        return self.send(self.script_call(DELETE, settings, args), settings)
+        return self.script_call(DELETE, settings, args)
 
     def decode(self, reply: list[Any]) -> Any:
         if type(reply[0]) is bytes:
@@ -56,7 +58,7 @@ class DeleteMessages(_Removing[int], frozen=True):
         return cls(conversation_id, ids, precondition=Precondition.of(expected_revision))
 
     def steps(self, settings: Settings) -> Steps[int]:
-        return self._send(settings, b"")
+        return self.send(self._call(settings, b""), settings)
 
     def apply(self, space: Space) -> int:
         conversation = space.check(self.conversation_id, self.precondition)
@@ -67,6 +69,13 @@ class DeleteMessages(_Removing[int], frozen=True):
             conversation.remove(message_id)
         space.write(self, conversation, Kind.DELETED, ids=tuple(found))
         return len(found)
+
+
+class _Erased(NamedTuple):
+    """The outcome of an erasure, and whether summaries that it has made invisible must still be removed."""
+
+    outcome: int | str
+    has_work: bool
 
 
 class EraseMessages(_Removing[int | str], frozen=True):
@@ -80,23 +89,38 @@ class EraseMessages(_Removing[int | str], frozen=True):
     forced: bool = False
 
     def steps(self, settings: Settings) -> Steps[int | str]:
-        return self._send(settings, b"none" if self.forced else b"live")
+        keys = settings.keyspace.conversation(self.conversation_id)
+        while True:
+            call = self._call(settings, b"none" if self.forced else b"live")
+            done: _Erased | bytes = yield from self.send(call, settings, drop=drop_forks)
+            if isinstance(done, bytes) or done.has_work:
+                yield from scrub(keys, settings)
+            if isinstance(done, _Erased):
+                return done.outcome
 
-    def decode(self, reply: list[Any]) -> Any:
-        return reply[1].decode() if reply[0] == b"quoted" else super().decode(reply)
+    def decode(self, reply: list[Any]) -> _Erased | bytes:
+        """What was done; b"unfinished": nothing, because summaries of an earlier erasure must be removed first."""
+        if reply[0] == b"unfinished":
+            return b"unfinished"
+        if reply[0] == b"quoted":
+            return _Erased(reply[1].decode(), False)
+        return _Erased(super().decode(reply), bool(reply[2]))
 
     def apply(self, space: Space) -> int | str:
         conversation = space.check(self.conversation_id, self.precondition)
         stored = {} if conversation is None else conversation.stored
         found = [message_id for message_id in self.message_ids if message_id in stored]
         if conversation is None or not found:
+            space.drop_forks(self.conversation_id)
             return 0
         earliest = min(stored[message_id].position for message_id in found)
         # A summary has the position of the last message it replaced, so an earlier one cannot quote these messages.
-        summaries = {conversation.summary, *(archive.former for archive in conversation.archives)} - {None, *found}
-        quoting = sorted(one for one in summaries if one in stored and stored[one].position >= earliest)
+        # There should be one live summary at most, but that is not relied on.
+        summaries = {name for archive in conversation.archives for name in (archive.summary_id, archive.former)}
+        quoting = sorted(name for name in summaries - {*found} if name in stored and stored[name].position >= earliest)
         if conversation.summary in quoting and not self.forced:
             return conversation.summary
+        space.drop_forks(self.conversation_id)
         for message_id in (*found, *quoting):
             conversation.remove(message_id)
         space.write(self, conversation, Kind.DELETED, ids=(*found, *quoting))
@@ -111,7 +135,7 @@ class DeleteConversation(Write[bool], frozen=True):
         # The script cannot see subscribers at another node, which hear only what is published.
         channel = b"" if settings.publishes else settings.notifications + keys.log
         call = self.script_call(DELETE_CONVERSATION, settings, [LOG_OUTLIVES_MS, channel])
-        return self.send(call, settings, partial(purge_after, keys))
+        return self.send(call, settings, partial(purge_after, keys), drop=drop_forks)
 
     def decode(self, reply: list[Any]) -> bool:
         if type(reply[0]) is bytes:
@@ -123,6 +147,7 @@ class DeleteConversation(Write[bool], frozen=True):
 
     def apply(self, space: Space) -> bool:
         conversation = space.check(self.conversation_id, self.precondition)
+        space.drop_forks(self.conversation_id)
         if conversation is None:
             return False
         if (self.conversation_id, "") in space.watchers or space.watchers_of_all:

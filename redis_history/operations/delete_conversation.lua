@@ -4,13 +4,13 @@
 --       11 the channel of subscribers; '': they may have none
 --
 -- Returns {1} if it existed, {1, generation} if purge.lua must remove search documents, {0} if it did not exist,
--- or {'revision', current} | {'missing'} | {'late', …}; then nothing was written.
+-- or {'revision', current} | {'missing'} | {'late', …}; then nothing was written. With forks under way: see with_forks.
 use_journal()
 use_documents()
 local known, seen, reply = open_removal()
 if reply then return reply end
 local revision = tonumber(known[2] or 0)
-if not known[1] then return unchanged(seen, false, {0}) end
+if not known[1] then return unchanged(seen, false, with_forks({0}, known[7])) end
 -- Without subscribers the log is removed too. If the server refuses the question, there may be subscribers.
 local function listeners()
   if ARGV[11] == '' then return true end
@@ -27,15 +27,15 @@ if watched then
 else
   redis.call('UNLINK', log)
 end
-note_recent(seen, known[14], known[15], known[7])
-local pending = schedule_purge(known[5], (known[3] or 0) + (known[6] or 0), known[4], known[7])
+note_recent(seen, known[14], known[15])
+local pending = schedule_purge(known[5], (known[3] or 0) + (known[6] or 0), known[4])
 use_replies()
 forget_replies(state)
 redis.call('UNLINK', messages)
-forget_archives(state, known[7])
+archive_index.forget(state)
 drop_copy()
 local staying = {'o', last}
-for _, name in ipairs({'f', 'Z'}) do -- for late copies of calls that took a lease: see run.lua
+for _, name in ipairs({'f', 'Z', 'N'}) do -- for late copies of calls that took a lease (run.lua), and for forks (forks.lua)
   local value = redis.call('HGET', state, name)
   if value then staying[#staying + 1], staying[#staying + 2] = name, value end
 end
@@ -43,4 +43,4 @@ start_over(seen, staying)
 redis.call('ZREM', registry, ARGV[5])
 for _, list in ipairs(lists_of({known[10], known[11], known[12]})) do redis.call('ZREM', list, ARGV[5]) end
 if ARGV[8] ~= '' then redis.pcall('PUBLISH', ARGV[8], revision + 1) end
-return concluded(seen, false, {1, pending})
+return concluded(seen, false, with_forks({1, pending}, known[7]))

@@ -12,12 +12,12 @@
 use_documents()
 use_places()
 local read_at, count, FIELDS = tonumber(ARGV[11]), tonumber(ARGV[12]), 5
-local fields, marks = {'e', 'i', 'l', 's', 'w'}, {}
+local fields, marks = {'e', 'i', 'l', 's', 'm'}, {}
 for i = 1, count do
   fields[FIELDS + i] = ARGV[11 + 2 * i]
   marks[i] = '^' .. ARGV[12 + 2 * i]
 end
-local known = redis.call('HMGET', state, unpack(fields))
+local known = redis.call('HMGET', state, unpack(fields)) -- at most 1,005
 if count == 0 then
   if moving(token) then return 0 end
   local prefix, newest = string.match(redis.call('HGET', KEYS[5], ARGV[13]) or '', '^(.*) (%d+)$')
@@ -32,7 +32,7 @@ if count == 0 then
       names[#names + 1] = prefix .. format('%.0f', sequence)
       names[#names + 1] = prefix .. format('%.0f', -sequence)
     end
-    if #names > 0 then attempt('UNLINK', unpack(names)) end
+    if #names > 0 then attempt('UNLINK', unpack(names)) end -- at most 500
     if left > 0 then
       redis.call('HSET', KEYS[5], ARGV[13], prefix .. ' ' .. format('%.0f', left))
       return 1
@@ -45,7 +45,7 @@ end
 if not known[1] or ARGV[10] ~= '' and ARGV[10] ~= known[1] then return 0 end
 -- A document that is made where its slot arrives would be in the way of the one that is still to come.
 if moving(token) then return 0 end
-marks = known[5] and redis.call('HMGET', state, unpack(marks)) or {}
+marks = known[5] and redis.call('HMGET', state, unpack(marks)) or {} -- at most 1,000
 local now, generation, written, ends = clock(), known[2], 0, nil
 if not generation then
   generation = token
@@ -53,16 +53,11 @@ if not generation then
 end
 if known[3] then ends = document_ends(now, known[3]) end
 local prefix, at = documents_of(generation), 13 + 2 * count
-local archives = archives_in(known[5])
 
 -- Whether a message is archived now; it may have moved since it was read.
 local function is_archived(timestamp, sequence, id)
-  for _, archive in ipairs(archives) do
-    if archive[2] <= timestamp and timestamp <= archive[3] then
-      return not locate_live(messages, format('%.0f', timestamp), sequence, id)
-    end
-  end
-  return false
+  if #archive_index.at(state, timestamp, sequence) == 0 then return false end
+  return not locate_live(messages, format('%.0f', timestamp), sequence, id)
 end
 
 -- One check for all: new messages have no documents.
@@ -73,7 +68,7 @@ for i = 1, count do
     keys[#keys + 1] = prefix .. (ARGV[12 + 2 * i] == known[4] and -sequence or sequence)
   end
 end
-local anew = #keys == 0 or attempt('EXISTS', unpack(keys)) == 0
+local anew = #keys == 0 or attempt('EXISTS', unpack(keys)) == 0 -- at most 1,000
 
 for i = 1, count do
   local place, to = known[FIELDS + i], at + ARGV[at]

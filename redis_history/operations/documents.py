@@ -18,7 +18,7 @@ from redis_history.search.redisearch import document
 
 DOCUMENTS: Final = load_script("documents", *WRITING, *PLACES)
 MARK: Final = load_script("mark", "_declared", "_member", "_archive", "_locate")
-PURGE: Final = load_script("purge", "_member")
+PURGE: Final = load_script("purge", "_declared", "_member")
 
 #: Search documents removed together: some 3 ms of the server's time.
 PURGED_AT_ONCE: Final = b"500"

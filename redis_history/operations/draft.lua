@@ -1,35 +1,41 @@
--- Adds messages to the draft of a conversation, which publish.lua makes visible, or removes them again. After _member.lua and
--- _locate.lua.
+-- Adds messages and fields to the draft of a conversation, which publish.lua makes visible, or removes them again. After
+-- _declared.lua, _member.lua and _locate.lua.
 --
--- KEYS  1 the draft's state (hash)   2 one of its sets of messages (sorted set): the live ones, or those of an archive
--- ARGV  1 page: 1 begins the draft   2 milliseconds until it expires if it is not used
---       3 how many messages to remove, then for each: timestamp, sequence, field of the state
---       then for each message: score, member, field of the state and its value
+-- KEYS  1 the draft's state (hash)   then the sets of messages (sorted sets) of this page: the live ones, or those of an archive
+-- ARGV  1 page: 1 begins the draft   2 milliseconds until it expires if it is not used   3 the number of its archives
+--       4 how many messages to remove, then for each: which of KEYS, timestamp, sequence, field of the state
+--       then how many fields of the state to set, then these and their values
+--       then for each message to add: which of KEYS, score, member, field of the state and its value
 --
--- Returns 1; 0 if earlier pages are lost (expired, evicted, or a failover lost a part), or if this is a late copy of an earlier
--- page; then nothing was written. A repeated page has the same effect.
-local page, before = tonumber(ARGV[1]), tonumber(redis.call('HGET', KEYS[1], 'page') or 0)
+-- Returns 1; 0 if the draft was dropped (drop.lua), if earlier pages are lost (expired, evicted, or a failover lost a part), or if
+-- this is a late copy of an earlier page; then nothing was written. A repeated page has the same effect.
+local draft, page, lasts, archives, count_removed = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
+local before = tonumber(redis.call('HGET', draft, 'page') or 0)
 if before ~= page and before ~= page - 1 then return 0 end
-local at = 4
-local fields = {'page', page}
+local fields = {'page', page, 'archives', archives}
 if page == 1 then -- a long value makes the hash a table, see append.lua
-  fields[3], fields[4] = 'z', string.rep('z', 513)
+  fields[5], fields[6] = 'z', string.rep('z', 513)
 end
+local fields_at = 5 + 4 * count_removed
+local added_at = fields_at + 1 + 2 * ARGV[fields_at]
+for i = fields_at + 1, added_at - 1 do fields[#fields + 1] = ARGV[i] end
 local zadd = {}
-for i = at + 3 * ARGV[3], #ARGV, 4 do
-  zadd[#zadd + 1], zadd[#zadd + 2] = ARGV[i], ARGV[i + 1]
-  fields[#fields + 1], fields[#fields + 2] = ARGV[i + 2], ARGV[i + 3]
+for i = added_at, #ARGV, 5 do
+  local key = KEYS[tonumber(ARGV[i])]
+  local own = zadd[key] or {}
+  zadd[key] = own
+  own[#own + 1], own[#own + 2] = ARGV[i + 1], ARGV[i + 2]
+  fields[#fields + 1], fields[#fields + 2] = ARGV[i + 3], ARGV[i + 4]
 end
-redis.call('HSET', KEYS[1], unpack(fields))
-for _ = 1, ARGV[3] do
-  local member = locate(KEYS[2], ARGV[at], tonumber(ARGV[at + 1]))
+in_slices('HSET', draft, fields)
+for at = 5, fields_at - 1, 4 do
+  local key, timestamp, sequence, field = KEYS[tonumber(ARGV[at])], ARGV[at + 1], tonumber(ARGV[at + 2]), ARGV[at + 3]
+  local member = locate(key, timestamp, sequence)
   if member then
-    redis.call('ZREM', KEYS[2], member)
-    redis.call('HDEL', KEYS[1], ARGV[at + 2])
+    redis.call('ZREM', key, member)
+    redis.call('HDEL', draft, field)
   end
-  at = at + 3
 end
-if #zadd > 0 then redis.call('ZADD', KEYS[2], unpack(zadd)) end
-redis.call('PEXPIRE', KEYS[1], ARGV[2])
-redis.call('PEXPIRE', KEYS[2], ARGV[2])
+for key, own in pairs(zadd) do in_slices('ZADD', key, own) end
+for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, lasts) end
 return 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
@@ -13,130 +14,157 @@ from redis_history.model import Conversation, Position
 from redis_history.model.message import RECORD_FIELDS
 from redis_history.model.times import to_microseconds
 from redis_history.model.wire import encode_member
-from redis_history.operations.base import Call, Entry, OnConversation, Op, Space, Steps, Write, field_of, plain
+from redis_history.operations.archives import Archive
+from redis_history.operations.base import Call, Entry, OnConversation, Op, Space, Steps, Write, as_is, field_of, plain
 from redis_history.operations.changelog import Kind
 from redis_history.operations.keys import ConversationKeys
 from redis_history.operations.record import RECORD_KEYS
 from redis_history.operations.scripts import WRITING, load_script
 from redis_history.operations.settings import Settings
 
-ARCHIVES: Final = load_script("archives", "_declared", "_member", "_archive")
-DRAFT: Final = load_script("draft", "_member", "_locate")
+DRAFT: Final = load_script("draft", "_declared", "_member", "_locate")
+DROP: Final = load_script("drop")
+FORKS: Final = load_script("forks")
 PUBLISH: Final = load_script("publish", *WRITING, "_empty")
 
 #: Until a draft that nobody continues is removed.
 _DRAFT_LASTS_MS: Final = b"600000"
+#: Until a fork that nobody has ended is forgotten: its draft has expired, and no late page brings that back.
+_FORK_LASTS_MS: Final = b"1200000"
+#: Microseconds: as in lua/_change.lua, LIFETIME.
+_FAR_AHEAD: Final = 60_000_000
+#: Archives in a block of the index: see lua/_archive.lua.
+_IN_BLOCK: Final = 50
+#: Fields of the index that are written together, and their bytes; and keys that are removed together.
+_FIELDS: Final = 500
+_FIELDS_BYTES: Final = 100_000
+_UNLINKED: Final = 500
 
 
-class Archive(Struct, frozen=True):
-    """The messages that the summary `summary_id` replaced, of which `former` is the summary before it (None: there was
-    none, or it was removed). Archives are numbered in the order of their compactions."""
+class NoteFork(OnConversation, Op[bool], frozen=True, kw_only=True):
+    """Note in a conversation that a fork begins, or that it has ended: the id of the new conversation, and the token of
+    its draft. False: there is no conversation."""
 
-    number: int
-    summary_id: str | None = None
-    former: str | None = None
+    new_id: str
+    token: str
+    begins: bool
 
-
-class Layout(Struct, frozen=True):
-    """The archives of a conversation, oldest first, its own time to live in seconds, and its highest sequence."""
-
-    archives: tuple[Archive, ...] = ()
-    ttl: float | None = None
-    sequence: int = 0
-
-
-class ReadLayout(OnConversation, Op[Layout | None], frozen=True):
-    """The archives of a conversation, or None if the conversation does not exist."""
-
-    def steps(self, settings: Settings) -> Steps[Layout | None]:
+    def steps(self, settings: Settings) -> Steps[bool]:
         keys = settings.keyspace.conversation(self.conversation_id)
-        layout: Layout | None = yield Call(ARCHIVES, (keys.state,), [], _layout)
-        return layout
+        args = [b"1" if self.begins else b"0", self.new_id.encode(), self.token.encode(), _FORK_LASTS_MS]
+        return (yield Call(FORKS, (keys.state,), args, bool))  # type: ignore[no-any-return]
 
-    def apply(self, space: Space) -> Layout | None:
-        conversation = space.find(self.conversation_id)
-        if conversation is None:
-            return None
-        archives = (Archive(one.revision, one.summary_id or None, one.former) for one in conversation.archives)
-        return Layout(tuple(archives), conversation.ttl, conversation.sequence)
+    def apply(self, space: Space) -> bool:
+        exists = space.find(self.conversation_id) is not None
+        if self.begins and exists:
+            draft = space.draft(self.token)
+            draft.source, draft.touched = self.conversation_id, time.time()
+            space.drafts[self.token] = draft
+        return exists
+
+
+def drop_forks(forks: bytes, settings: Settings) -> Steps[None]:
+    """Drop the drafts of these forks, which are under way: field N of the state (see forks.lua)."""
+    for new_id, token, _ in msgspec.msgpack.decode(forks):
+        yield from DropDraft(new_id, token, refuses=True).steps(settings)
 
 
 class WriteDraft(OnConversation, Op[bool], frozen=True, kw_only=True):
     """Add messages to a draft of a conversation, which nobody sees before it is published. `token` is that of the
-    `Publish` to come, `revision` its revision. `archive`: the number of the archive; 0: live messages. The messages of
-    `entries` have their positions. Before, the messages `removed` are removed, each an id and a position.
+    `Publish` to come, `revision` its revision. `archives`: how many the draft has. `entries`: each the number of its
+    archive, 0 for a live message, and a message with its position. Before, the messages `removed` are removed, each an
+    archive, an id and a position.
 
     `page` counts 1, 2, 3 … A repeated page has the same effect. False: earlier pages are lost, because the draft was
-    not continued for minutes or the server lost it. In this case nothing was done.
+    not continued for minutes or the server lost it, or the draft was dropped. In this case nothing was done.
     """
 
     token: str
     page: int
     revision: int
-    archive: int = 0
-    entries: tuple[Entry, ...] = ()
-    removed: tuple[tuple[str, Position], ...] = ()
+    archives: int = 0
+    entries: tuple[tuple[int, Entry], ...] = ()
+    removed: tuple[tuple[int, str, Position], ...] = ()
 
     def steps(self, settings: Settings) -> Steps[Any]:
         keys = settings.keyspace.conversation(self.conversation_id)
-        args = [b"%d" % self.page, _DRAFT_LASTS_MS, b"%d" % len(self.removed)]
-        for message_id, (timestamp, sequence) in self.removed:
-            args += (b"%d" % timestamp, b"%d" % sequence, field_of(message_id))
+        used = [archive for archive, _, _ in self.removed] + [archive for archive, _ in self.entries]
+        sets = list(dict.fromkeys(used))
+        at = {archive: b"%d" % number for number, archive in enumerate(sets, 2)}
+        args = [b"%d" % self.page, _DRAFT_LASTS_MS, b"%d" % self.archives, b"%d" % len(self.removed)]
+        for archive, message_id, (timestamp, sequence) in self.removed:
+            args += (at[archive], b"%d" % timestamp, b"%d" % sequence, field_of(message_id))
+        args.append(b"0")
         mark = bytes.fromhex(self.token[:6])
-        for entry in self.entries:
+        for archive, entry in self.entries:
             timestamp, sequence = entry.timestamp or 0, entry.message.sequence or 0
             place = timestamp.to_bytes(7, "big", signed=True) + mark + _packed(sequence) + _packed(self.revision)
-            args += (b"%d" % timestamp, _member(entry, settings), field_of(entry.message.id), place + entry.tools)
-        return (yield Call(DRAFT, (keys.draft(self.token), _set_of(keys, self.token, self.archive)), args, bool))
+            where = b"%d" % timestamp, _member(entry, settings)
+            args += (at[archive], *where, field_of(entry.message.id), place + entry.tools)
+        return (
+            yield Call(DRAFT, (keys.draft(self.token), *(_set_of(keys, self.token, one) for one in sets)), args, bool)
+        )
 
     def apply(self, space: Space) -> bool:
         draft = space.draft(self.token)
         if draft.page not in (self.page, self.page - 1):
             return False
-        held = draft.sets.setdefault(self.archive, {})
-        for _, position in self.removed:
-            held.pop(position, None)
-        for entry in self.entries:
-            held[Position(entry.timestamp or 0, entry.message.sequence or 0)] = entry
+        for archive, _, position in self.removed:
+            draft.sets.get(archive, {}).pop(position, None)
+        for archive, entry in self.entries:
+            position = Position(entry.timestamp or 0, entry.message.sequence or 0)
+            draft.sets.setdefault(archive, {})[position] = entry
         draft.page, draft.touched = self.page, time.time()
         space.drafts[self.token] = draft
         return True
 
 
 class DropDraft(OnConversation, Op[None], frozen=True):
-    """Remove a draft with these archives, if it exists."""
+    """Remove a draft, unless it was published. `refuses`: its writer may not know, so pages that it still writes are
+    refused."""
 
     token: str
-    archives: tuple[int, ...]
+    refuses: bool = False
 
     def steps(self, settings: Settings) -> Steps[Any]:
         keys = settings.keyspace.conversation(self.conversation_id)
-        sets = (_set_of(keys, self.token, archive) for archive in (0, *self.archives))
-        yield plain(b"UNLINK", keys.draft(self.token), *sets)
+        call = Call(DROP, (keys.draft(self.token),), [b"refuse" if self.refuses else b"drop", _DRAFT_LASTS_MS], as_is)
+        [archives] = yield [call]
+        sets = [] if archives is None else [_set_of(keys, self.token, number) for number in range(archives + 1)]
+        for start in range(0, len(sets), _UNLINKED):
+            yield [plain(b"UNLINK", *sets[start : start + _UNLINKED])]
+        if sets and not self.refuses:
+            yield [replace(call, args=[b"end", _DRAFT_LASTS_MS])]
 
     def apply(self, space: Space) -> None:
-        space.drafts.pop(self.token, None)
+        space.drop_draft(self.token, refuses=self.refuses)
 
 
 class Held(Struct, frozen=True):
-    """The number of some messages, their totals, and their earliest and latest timestamp."""
+    """The number of some messages, their totals, their earliest and latest timestamp, and their lowest and highest
+    sequence. Of an archive, also the positions of its summary and of the summary before it, if they exist."""
 
     messages: int = 0
     characters: int = 0
     tokens: int = 0
     times: tuple[int, int] | None = None
+    sequences: tuple[int, int] | None = None
+    summary: Position | None = None
+    former: Position | None = None
 
 
 class Publish(Write[bool], frozen=True, kw_only=True):
     """Make a draft the conversation, which must not exist. `page`: its last page. `record` has the record, the origin
     of a fork and the revision, and optionally `created_at`, `updated_at`, `first_message_at` and `last_message_at`,
-    which may be times of removed messages. `live` and `archives`: what the draft has. `sequence`: the highest one.
+    which may be times of removed messages. `live` and `archives`: what the draft has. `summary`: the id of the live
+    summary. `sequence`: the highest one.
     `ttl`: the time to live in seconds, if the store has none. False: the draft is lost."""
 
     page: int
     record: Conversation
     live: Held
     archives: tuple[tuple[Archive, Held], ...] = ()
+    summary: str | None = None
     sequence: int = 0
     ttl: float | None = None
 
@@ -156,25 +184,35 @@ class Publish(Write[bool], frozen=True, kw_only=True):
         if record.forked_from is not None:
             fields[b"B"] = msgspec.msgpack.encode(record.forked_from.conversation_id)
             fields[b"C"] = msgspec.msgpack.encode((record.forked_from.revision, record.forked_from.message_id))
-        fields |= self._fields_of_archives()
+        if self.archives:
+            documents = sum(held.messages - (held.former is not None) for _, held in self.archives)
+            fields |= {b"m": b"%d" % documents, b"a": b"0"}
+        if self.summary is not None:
+            fields[b"s"] = self.summary.encode()
         ttl = b"" if self.ttl is None or settings.ttl is not None else b"%d" % round(self.ttl * 1000)
         moments = (record.created_at, record.updated_at)
+        draft, page = keys.draft(self.token), self.page
+        for index in self._index():
+            # A part of the draft, so that the script that publishes it has little to do. If it is refused, so is that,
+            # or an earlier copy of this call has published the draft.
+            page += 1
+            given = [b"%d" % page, _DRAFT_LASTS_MS, b"%d" % len(self.archives), b"0", b"%d" % len(index)]
+            yield Call(DRAFT, (draft,), [*given, *(part for pair in index for part in pair)], bool)
+        filled = [(archive, held) for archive, held in self.archives if held.messages]
         args = [
-            b"%d" % self.page,
+            b"%d" % page,
             *(b"" if time is None else b"%d" % to_microseconds(time) for time in moments),
             b"%d" % record.revision,
             b"%d" % self.live.messages,
-            b"%d" % len(self.archives),
-            *(b"%d" % held.messages for _, held in self.archives),
+            b"%d" % len(filled),
+            *(b"%d" % held.messages for _, held in filled),
             *(part for pair in fields.items() for part in pair),
         ]
         call = self.script_call(PUBLISH, settings, args)
         if ttl:
             call.args[5] = ttl
-        sets = [keys.draft(self.token), _set_of(keys, self.token, 0)]
-        for archive, _ in self.archives:
-            sets += (_set_of(keys, self.token, archive.number), keys.archive(archive.number))
-        return self.send(replace(call, keys=(*call.keys, *sets)), settings)
+        sets = [draft, *(_set_of(keys, self.token, number) for number in (0, *(one.number for one, _ in filled)))]
+        return bool((yield from self.send(replace(call, keys=(*call.keys, *sets)), settings)))
 
     def _times(self) -> tuple[int, int] | None:
         """Those of the first and of the last message."""
@@ -184,26 +222,36 @@ class Publish(Write[bool], frozen=True, kw_only=True):
         times += [to_microseconds(time) for time in given if time is not None]
         return (min(times), max(times)) if times else None
 
-    def _fields_of_archives(self) -> dict[bytes, bytes]:
-        """The fields of the state: see lua/_archive.lua."""
-        if not self.archives:
-            return {}
-        fields, listed, documents = {}, b"", 0
-        for archive, held in self.archives:
-            first, last = held.times or (0, 0)
-            listed += b"%d %d %d;" % (archive.number, first, last)
-            size = f"{held.messages} {held.characters} {held.tokens} {self.token}"
-            if archive.former is not None:
-                size += f" {archive.former}"
-                documents -= 1
-            documents += held.messages
-            fields[b"#%d" % archive.number] = size.encode()
-            if archive.summary_id is not None:
-                fields[b"^" + archive.summary_id.encode()] = b"%d" % archive.number
-        newest = self.archives[-1][0].summary_id
-        if newest is not None:
-            fields[b"s"] = newest.encode()
-        return fields | {b"w": listed, b"m": b"%d" % documents, b"a": b"0"}
+    def _index(self) -> Iterator[list[tuple[bytes, bytes]]]:
+        """The fields of the index of the archives (see lua/_archive.lua), those that are written together."""
+        fields, size, blocks = list[tuple[bytes, bytes]](), 0, b""
+        for start in range(0, len(self.archives), _IN_BLOCK):
+            records = [self._record(*one) for one in self.archives[start : start + _IN_BLOCK]]
+            first = records[0][0]
+            blocks += first.to_bytes(6, "big") + len(records).to_bytes(2, "big")
+            for at, choose, width in ((1, min, 7), (2, max, 7), (3, min, 4), (4, max, 4)):
+                blocks += choose(record[at] for record in records).to_bytes(width, "big", signed=width == 7)
+            packed = b"".join(map(msgspec.msgpack.encode, records))
+            fields.append((b"w%d" % first, packed))
+            fields += ((b"^" + record[9].encode(), b"%d" % record[0]) for record in records if record[9])
+            size += len(packed)
+            if len(fields) > _FIELDS or size > _FIELDS_BYTES:
+                yield fields
+                fields, size = [], 0
+        if blocks:
+            yield [*fields, (b"w", blocks)]
+
+    def _record(self, archive: Archive, held: Held) -> list[Any]:
+        """A record of the index. The time of its last message is that of its summary, also if that one was removed."""
+        places = [place for place in (held.summary, held.former) if place is not None]
+        times = [*(held.times or ()), *(place.timestamp for place in places)] or [0]
+        sequences = [*(held.sequences or ()), *(place.sequence for place in places)] or [0]
+        record: list[Any] = [archive.number, min(times), max(times), min(sequences), max(sequences)]
+        record += [held.messages, held.characters, held.tokens, self.token]
+        record += (archive.summary_id, held.summary.sequence) if archive.summary_id and held.summary else ("", 0)
+        if archive.former is not None:
+            record += (archive.former, *(held.former or ()))
+        return record
 
     def decode(self, reply: int | list[Any]) -> bool:
         if type(reply) is list:
@@ -230,11 +278,12 @@ class Publish(Write[bool], frozen=True, kw_only=True):
                 messages.append((position, entry.message.id))
             conversation.add_archive(archive.number, archive.summary_id or "", self.token, archive.former, messages)
         if self.archives:
-            conversation.summary = self.archives[-1][0].summary_id
-        times = [stored.position.timestamp for stored in conversation.stored.values()]
+            conversation.summary = self.summary
         conversation.times = self._times()
         conversation.sequence = self.sequence
-        conversation.stamp = max([time for time in times if time <= space.now()], default=0)
+        # Messages without a time come after the newest message, unless its time is far ahead of the clock.
+        latest = conversation.times[1] if conversation.times else 0
+        conversation.stamp = max(latest, 0) if latest < space.now() + _FAR_AHEAD else 0
         given = {name: getattr(record, name) for name in RECORD_FIELDS}
         conversation.record = {name: value for name, value in given.items() if value not in (None, {})}
         conversation.forked_from = record.forked_from
@@ -248,19 +297,9 @@ class Publish(Write[bool], frozen=True, kw_only=True):
         return True
 
 
-def _layout(reply: list[bytes]) -> Layout | None:
-    if not reply:
-        return None
-    ttl, sequence, *rest = reply
-    archives = (
-        Archive(int(rest[at]), rest[at + 1].decode() or None, rest[at + 2].decode() or None)
-        for at in range(0, len(rest), 3)
-    )
-    return Layout(tuple(archives), int(ttl) / 1000 if ttl else None, int(sequence))
-
-
 def _set_of(keys: ConversationKeys, token: str, archive: int) -> bytes:
-    return b"%b:%d" % (keys.draft(token), archive)
+    """The set of the live messages of a draft (0), or of an archive, which has its final name from the beginning."""
+    return keys.archive(token, archive) if archive else keys.draft(token) + b":0"
 
 
 def _member(entry: Entry, settings: Settings) -> bytes:

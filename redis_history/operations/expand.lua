@@ -5,35 +5,41 @@
 --       13, 14, 15 with a copy: epoch, revision and sequence of its first page   16 the copy's own token
 --
 -- Returns {revision, how many messages were restored, revision of the compaction, id of the summary that is live now or ''},
--- {'stale'} if a (new) copy is needed, {'unknown'} if this is not the live summary, or {'revision', current} |
--- {'missing'} | {'late', …}; then nothing was written.
+-- {'stale', key of the archive} if a (new) copy is needed, {'unfinished'} if erased summaries must be removed first (scrub.lua),
+-- {'unknown'} if this is not the live summary, or {'revision', current} | {'missing'} | {'late', …}; then nothing was written.
 use_journal()
 use_documents()
 use_places()
 local FEW, LOOKED_AT = 1000, 1000
 local id, copy = ARGV[10], sub(state, 1, -2) .. 'x'
-local known = redis.call('HMGET', state, 'e', 'r', 'n', 'c', 'k', 'l', 'i', 's', 'w', 'a', 'm', ARGV[11], '^' .. id, 'h', 'q', 'u', 'g', 'j')
-local revision, place, compaction = tonumber(known[2] or 0), known[12], known[13]
+local known = redis.call('HMGET', state, 'e', 'r', 'n', 'c', 'k', 'l', 'i', 's', 'a', 'm', ARGV[11], '^' .. id, 'h', 'q', 'u', 'g', 'j', 'E')
+local revision, place, compaction = tonumber(known[2] or 0), known[11], tonumber(known[12])
+local made, block, index
 if compaction then
-  local names = {archive_of(state, compaction), ARGV[12] == '1' and copy or nil}
-  if ARGV[6] ~= '' or known[6] then names = contents_in(known[9], redis.call('HGET', state, '~')) end -- it is renewed
+  made, block, index = archive_index.with(state, compaction)
+  local names = {archive_of(state, made), ARGV[12] == '1' and copy or nil}
+  if ARGV[6] ~= '' or known[6] then -- a time to live is renewed
+    for _, name in ipairs(contents_in(archives_due(known[6], known[9]), redis.call('HGET', state, '~'))) do
+      names[#names + 1] = name
+    end
+  end
   local ask = undeclared(lists_and(owners(), names)) or moving(known[7])
   if ask then return ask end
 end
-local seen, reply = open_change(known[1], revision, known[16], known[17])
+local seen, reply = open_change(known[1], revision, known[15], known[16])
 if reply then return reply end
 if known[8] ~= id or not place or not compaction then return unchanged(seen, known[1], {'unknown'}) end
-local held, c, k, former = string.match(redis.call('HGET', state, '#' .. compaction), '^(%d+) (%d+) (%d+) %x+ ?(.*)$')
+if known[18] then return {'unfinished'} end
+local held, c, k, former = made[OF.messages], made[OF.characters], made[OF.tokens], made[OF.former] or ''
 local timestamp, sequence = place_of(place)
 local member = locate_live(messages, format('%.0f', timestamp), sequence, id)
 local own_c = member and characters_of(member) or 0
-local archive, generation = archive_of(state, compaction), known[7]
-held = tonumber(held)
+local archive, generation = archive_of(state, made), known[7]
 local count, live_count = redis.call('ZCARD', archive), redis.call('ZCARD', messages)
 
 -- The messages appended since the copy was started: they have a higher sequence, and nearly always come last.
 local function appended(since)
-  local wanted, found, rank = known[15] - since, {}, live_count
+  local wanted, found, rank = known[14] - since, {}, live_count
   while #found < 2 * wanted do
     if rank <= 0 or live_count - rank >= LOOKED_AT + wanted then return nil end
     local some = redis.call('ZRANGE', messages, math.max(0, rank - 100), rank - 1, 'WITHSCORES')
@@ -49,16 +55,16 @@ end
 
 local fresh
 if ARGV[12] == '1' then
-  if known[1] ~= ARGV[13] or known[14] and tonumber(known[14]) > tonumber(ARGV[14]) then return {'stale'} end
-  if redis.call('HGET', state, 'X') ~= ARGV[16] then return {'stale'} end
+  if known[1] ~= ARGV[13] or known[13] and tonumber(known[13]) > tonumber(ARGV[14]) then return {'stale', archive} end
+  if redis.call('HGET', state, 'X') ~= ARGV[16] then return {'stale', archive} end
   fresh = appended(tonumber(ARGV[15]))
-  if not fresh or #fresh > 2 * FEW or redis.call('EXISTS', copy) == 0 then return {'stale'} end
+  if not fresh or #fresh > 2 * FEW or redis.call('EXISTS', copy) == 0 then return {'stale', archive} end
   -- The copy is complete: since the revision of its first page there were only appends, so all its members still exist, and
   -- their number is that of both sets.
-  if #fresh > 0 then redis.call('ZADD', copy, unpack(fresh)) end
-  if redis.call('ZCARD', copy) ~= count + live_count then return {'stale'} end
+  in_slices('ZADD', copy, fresh)
+  if redis.call('ZCARD', copy) ~= count + live_count then return {'stale', archive} end
 elseif ARGV[12] == '' and count > FEW and live_count > FEW then
-  return {'stale'}
+  return {'stale', archive}
 end
 
 -- Adds the members of the smaller set to the larger one.
@@ -70,7 +76,7 @@ local function add(few, many)
     for i = 1, #some, 2 do
       zadd[i], zadd[i + 1] = some[i + 1], some[i]
     end
-    redis.call('ZADD', many, unpack(zadd))
+    in_slices('ZADD', many, zadd)
     rank = rank + 1000
   end
 end
@@ -95,16 +101,17 @@ if larger then
 end
 if larger ~= archive then redis.call('UNLINK', archive) end
 if member then redis.call('ZREM', messages, member) end
-local rest, moved = {}, nil
-for _, one in ipairs(archives_in(known[9])) do
-  if one[1] == compaction then
-    moved = one
-  else
-    rest[#rest + 1] = format('%s %.0f %.0f;', unpack(one))
-  end
+table.remove(archive_index.records(state, block), index)
+block.count = block.count - 1
+local rest = #archive_index.blocks(state) > 1 or block.count > 0
+if index == 1 and block.count > 0 then -- the block has another name then
+  redis.call('HDEL', state, format('w%.0f', block.revision))
+  block.revision = block.records[1][OF.revision]
 end
-redis.call('HDEL', state, ARGV[11], '^' .. id, '#' .. compaction, 's', 'w', 'm')
-if #rest == 0 then redis.call('HDEL', state, 'a') end
+archive_index.write_block(state, block)
+archive_index.write_blocks(state)
+redis.call('HDEL', state, ARGV[11], '^' .. id, 's', 'm')
+if not rest then redis.call('HDEL', state, 'a') end
 local hset = {'r', revision, 'x', newest, 'u', now, 'n', known[3] - 1 + held, 'c', known[4] - own_c + c,
               'k', known[5] - math.ceil(own_c / 4) + k, 'h', revision}
 local function set(name, value)
@@ -112,13 +119,10 @@ local function set(name, value)
   hset[#hset + 1] = value
 end
 if former ~= '' and redis.call('HGET', state, '^' .. former) then set('s', former) else former = '' end
-if #rest > 0 then
-  set('w', table.concat(rest))
-  set('m', known[11] - held + (former ~= '' and 1 or 0))
+if rest then set('m', known[10] - held + (made[OF.former_time] and 1 or 0)) end
+if generation then
+  set('j', note_move(known[17], revision, made[OF.first], made[OF.last], ARGV[6] ~= '' and ARGV[6] or known[6]))
 end
-if generation and moved then
-  set('j', note_move(known[18], revision, moved[2], moved[3], ARGV[6] ~= '' and ARGV[6] or known[6]))
-end
-redis.call('HSET', state, unpack(hset))
+redis.call('HSET', state, unpack(hset)) -- at most 22
 forget_documents(generation, {-sequence})
-return close_change(seen, {revision, held, tonumber(compaction), former}, revision, now, known[6], generation, #rest > 0 and known[10])
+return close_change(seen, {revision, held, compaction, former}, revision, now, known[6], generation, rest and known[9])

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from redis_history.operations.archives import scrub
 from redis_history.operations.base import Call, Space, Steps, Upkeep, Write, as_is, field_of, once, plain, readable
 from redis_history.operations.changelog import Kind
 from redis_history.operations.compact import position_of
@@ -42,30 +43,36 @@ class Expand(Write[Expanded | None], frozen=True):
         keys = settings.keyspace.conversation(self.conversation_id)
         outcome: Expanded | bytes = yield from self._attempt(settings, keys, [b"", b"", b"", b"", b""])
         for attempt in range(_COPIES):
-            if outcome != b"stale":
+            if isinstance(outcome, Expanded) or outcome == b"unknown":
                 break
             # A new token each time, so that late pages of an earlier copy cannot reach this one.
             token = b"%b.%d" % (self.token.encode(), attempt)
-            [compaction] = yield [plain(b"HGET", keys.state, b"^" + self.summary_id.encode())]
-            archive = keys.archive(int(compaction or 0))
-            begun = yield from _make_copy(keys, archive, token)
+            begun = yield from _make_copy(keys, outcome, token)
             if begun is not None:
                 outcome = yield from self._attempt(settings, keys, [b"1", *begun, token])
-            if outcome == b"stale":
+            if isinstance(outcome, bytes):
                 yield Upkeep(once([plain(b"UNLINK", keys.copy)]))
-        if outcome == b"stale":
+        if isinstance(outcome, bytes) and outcome != b"unknown":
             outcome = yield from self._attempt(settings, keys, [b"2", b"", b"", b"", b""])
         return outcome if isinstance(outcome, Expanded) else None
 
     def _attempt(self, settings: Settings, keys: ConversationKeys, prepared: list[bytes]) -> Steps[Expanded | bytes]:
         args = [self.summary_id.encode(), field_of(self.summary_id), *prepared]
         call = self.script_call(EXPAND, settings, args)
-        return self.send(call, settings, partial(self._index_after, settings, keys) if settings.indexed else None)
+        after = partial(self._index_after, settings, keys) if settings.indexed else None
+        outcome: Expanded | bytes = yield from self.send(call, settings, after)
+        while outcome == b"unfinished":
+            yield from scrub(keys, settings)
+            outcome = yield from self.send(call, settings, after)
+        return outcome
 
     def decode(self, reply: list[Any]) -> Expanded | bytes:
-        """The outcome; b"stale" or b"unknown" if nothing was changed."""
+        """The outcome. If nothing was changed, b"unknown", b"unfinished", or the key of the archive, of which a copy is
+        needed."""
         kind = reply[0]
-        if kind in (b"stale", b"unknown"):
+        if kind == b"stale":
+            return bytes(reply[1])
+        if kind in (b"unfinished", b"unknown"):
             return bytes(kind)
         if type(kind) is bytes:
             self.refuse(reply)

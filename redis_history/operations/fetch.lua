@@ -9,12 +9,12 @@
 use_archives()
 use_places()
 local around = tonumber(ARGV[2])
-local known = redis.call('HMGET', KEYS[1], 'i', 's', 'w')
+local known = redis.call('HMGET', KEYS[1], 'i', 's')
 local standing = 0 -- the sequence of the live summary, which an archived message shares
 if known[2] then standing = sequence_at(KEYS[1], known[2]) or 0 end
 
 local cluster = ARGV[#ARGV] == 'c' and 'c' or ''
-local ask
+local ask = {'keys'}
 
 local function beside(key, timestamp, sequence, archived)
   local rank = rank_of(key, timestamp, sequence)
@@ -22,6 +22,23 @@ local function beside(key, timestamp, sequence, archived)
   local members = redis.call('ZRANGE', key, first, rank + around)
   local member = members[rank - first + 1]
   if member and sequence_of(member) == sequence then return {members, rank - first, archived} end
+end
+
+-- The same in an archive, without a summary that was erased.
+local function beside_archived(archive, timestamp, sequence)
+  local found = beside(archive_of(KEYS[1], archive), timestamp, sequence, 1)
+  if not found or not archive_index.is_erased(archive) then return found end
+  local members, at = {}, found[2]
+  for i, member in ipairs(found[1]) do
+    if id_of(member) ~= archive[OF.former] then
+      members[#members + 1] = member
+    elseif i == found[2] + 1 then
+      return nil
+    elseif i <= found[2] then
+      at = at - 1
+    end
+  end
+  return {members, at, 1}
 end
 
 local function look_up(timestamp, sequence)
@@ -32,13 +49,12 @@ local function look_up(timestamp, sequence)
     if found then return found end
   end
   if of_summary then return {} end
-  local time, archives = tonumber(timestamp), archives_in(known[3])
-  ask = ask or undeclared_archives(KEYS[1], archives, cluster)
-  for _, archive in ipairs(ask and {} or archives) do -- the oldest with this sequence is not a summary
-    if archive[2] <= time and time <= archive[3] then
-      local found = beside(archive_of(KEYS[1], archive[1]), timestamp, sequence, 1)
-      if found then return found end
-    end
+  local archives = archive_index.at(KEYS[1], tonumber(timestamp), sequence)
+  local missing = undeclared_archives(KEYS[1], archives, cluster)
+  for i = 2, #(missing or '') do ask[#ask + 1] = missing[i] end
+  for i = missing and 0 or #archives, 1, -1 do -- the oldest with this sequence is not a summary
+    local found = beside_archived(archives[i], timestamp, sequence)
+    if found then return found end
   end
   return {}
 end
@@ -48,4 +64,4 @@ for i = 3, #ARGV - #cluster do
   local timestamp = known[1] == ARGV[1] and redis.call('HGET', KEYS[i], 'm')
   answer[i - 2] = timestamp and look_up(timestamp, tonumber(ARGV[i])) or {}
 end
-return ask or answer
+return #ask > 1 and ask or answer

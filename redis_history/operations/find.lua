@@ -5,11 +5,12 @@
 -- Returns its member, or nil; or {'keys', ...}: see _archive.lua.
 use_archives()
 use_places()
-local found = redis.call('HMGET', KEYS[1], ARGV[1], 'w')
-if not found[1] then return nil end
-local timestamp, sequence = place_of(found[1])
+local state, messages, field, id, cluster = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3]
+local place = redis.call('HGET', state, field)
+if not place then return nil end
+local timestamp, sequence = place_of(place)
 local time = string.format('%.0f', timestamp)
-local live = locate_live(KEYS[2], time, sequence, ARGV[2])
-local ask = not live and undeclared_archives(KEYS[1], archives_in(found[2]), ARGV[3])
+local live = locate_live(messages, time, sequence, id)
+local ask = not live and undeclared_archives(state, archive_index.at(state, timestamp, sequence), cluster)
 if ask then return ask end
-return live or (find_archived(KEYS[1], found[2], time, sequence, ARGV[2]))
+return live or (find_archived(state, time, sequence, id))

@@ -13,7 +13,7 @@ local oldest = (time[1] * 1000 - KEPT) * 1000
 local kind, digest = string.match(KEYS[1], ':(.):(%x+)$')
 for i, name in ipairs(ARGV) do
   local state = KEYS[i + 1]
-  local epoch, user, agent, forked = unpack(redis.call('HMGET', state, 'e', 'U', 'A', 'B'))
+  local epoch, user, agent, forked = unpack(redis.call('HMGET', state, 'e', 'U', 'A', 'B')) -- at most 4
   if not epoch then
     local changed = tonumber(redis.call('ZSCORE', KEYS[1], name) or 0)
     if changed > oldest then

@@ -3,6 +3,21 @@ outcomes; errors of these are raised at the `yield`.
 
 A snapshot is read in pages, while others write; then the change log says what has changed since, until nothing has. It
 is written as a draft, which becomes a conversation in one step.
+
+What is removed for good must not come back by a fork under way. Its source and the new conversation may be on different
+nodes, so no script sees both. Instead:
+
+1. A fork is noted in its source (`NoteFork`) before it reads anything. If the source is gone by then, the fork fails.
+2. `erase`, `clear`, `restore` and `delete_conversation`, and with that `erase_user`, find the note in the script that
+   removes. Before they return, they drop the drafts of all forks noted there (`DropDraft`): a draft that was dropped
+   takes no more pages, and is never published. The note outlives the messages, so a repeated call finds it again.
+3. The fork is published only if its draft was not dropped, which the script that publishes it checks.
+
+Say a removal has returned, and a fork with removed messages is published later. It has read them before the removal's
+script, so it was noted before (1), so its draft was dropped before the removal returned (2): it cannot be published
+(3). A fork that is published before its draft is dropped is one that was made before the removal: neither call had
+returned. The draft of a killed fork is dropped in the same way. An expired source is read as gone, and its note
+expires with it: a fork that has read all before that was made before.
 """
 
 from __future__ import annotations
@@ -25,8 +40,9 @@ from redis_history.operations.base import Entry, Steps, T
 from redis_history.operations.changelog import is_gone
 from redis_history.operations.page import next_page
 
-#: Messages read together; messages and bytes written together: some 2 ms of the server's time.
+#: Messages and archives read together; messages and bytes written together: some 2 ms of the server's time.
 _PAGE: Final = 500
+_TOGETHER: Final = 25
 _WRITTEN: Final = 250
 _WRITTEN_BYTES: Final = 1_000_000
 #: Attempts, if the conversation is compacted or replaced, or the draft lost, at the same time.
@@ -59,43 +75,44 @@ class Draft:
     def __init__(self, conversation_id: str, revision: int = 0) -> None:
         self.conversation_id = conversation_id
         self.revision = revision
+        self.token = new_token()
         self.messages: dict[str, _Staged] = {}
-        self._token = new_token()
         self._page = 0
-        self._archives: dict[int, None] = {}
+        self._archives = 0
 
     def begin(self, archives: int) -> None:
-        """Prepare a fork with this number of archives for its first message."""
-        self.revision = archives + 1
+        """Prepare a draft with the archives 1, 2, 3 … up to this number for its first message."""
+        self.revision = max(self.revision, archives + 1)
+        self._archives = archives
 
-    def add(self, archive: int, messages: Iterable[Message]) -> Steps[None]:
-        """Add messages, which have their positions, or replace them. Raises DraftLostError."""
-        entries = [Entry.of(message) for message in messages]
+    def add(self, messages: Iterable[tuple[int, Message]]) -> Steps[None]:
+        """Add messages, each with the number of its archive (0: it is live), or replace them. They have their
+        positions. Raises DraftLostError."""
+        entries = [(archive, Entry.of(message)) for archive, message in messages]
         for chunk in _chunks(entries):
-            known = [(entry.message.id, self.messages.get(entry.message.id)) for entry in chunk]
-            yield from self._write(archive, chunk, [(name, one.position) for name, one in known if one is not None])
-            self.messages.update((entry.message.id, _Staged(archive, entry)) for entry in chunk)
+            known = [(entry.message.id, self.messages.get(entry.message.id)) for _, entry in chunk]
+            removed = [(one.archive, name, one.position) for name, one in known if one is not None]
+            yield from self._write(chunk, removed)
+            self.messages.update((entry.message.id, _Staged(archive, entry)) for archive, entry in chunk)
 
     def remove(self, message_ids: Iterable[str]) -> Steps[None]:
         """Remove messages; unknown ones are ignored. Raises DraftLostError."""
-        gone: dict[int, list[tuple[str, Position]]] = {}
+        removed = []
         for message_id in message_ids:
             staged = self.messages.pop(message_id, None)
             if staged is not None:
-                gone.setdefault(staged.archive, []).append((message_id, staged.position))
-        for archive, removed in gone.items():
-            for start in range(0, len(removed), _WRITTEN):
-                yield from self._write(archive, [], removed[start : start + _WRITTEN])
+                removed.append((staged.archive, message_id, staged.position))
+        for start in range(0, len(removed), _WRITTEN):
+            yield from self._write([], removed[start : start + _WRITTEN])
 
-    def _write(self, archive: int, entries: list[ops.Entry], removed: list[tuple[str, Position]]) -> Steps[None]:
+    def _write(self, entries: list[tuple[int, ops.Entry]], removed: list[tuple[int, str, Position]]) -> Steps[None]:
         self._page += 1
-        self._archives[archive] = None
         written = yield ops.WriteDraft(
             self.conversation_id,
-            token=self._token,
+            token=self.token,
             page=self._page,
             revision=self.revision,
-            archive=archive,
+            archives=self._archives,
             entries=tuple(entries),
             removed=tuple(removed),
         )
@@ -105,27 +122,31 @@ class Draft:
     def publish(self, snapshot: Snapshot) -> Steps[None]:
         """Make it the conversation, as the snapshot says. Raises ConversationExistsError, DraftLostError."""
         if not self._page:
-            yield from self._write(0, [], [])
+            yield from self._write([], [])
         groups: dict[int, list[_Staged]] = {}
         for staged in self.messages.values():
             groups.setdefault(staged.archive, []).append(staged)
-        kept = []
+        kept, live_summary = [], None
         for archive in snapshot.archives:
-            summary, former, held = archive.summary_id, archive.former, groups.get(archive.number, [])
-            if former is not None and getattr(self.messages.get(former), "archive", None) != archive.number:
+            held = _held(groups.get(archive.number, []))
+            summary, former = self.messages.get(archive.summary_id or ""), self.messages.get(archive.former or "")
+            if former is not None and former.archive != archive.number:
                 former = None
-            if summary not in self.messages:
-                summary = None
-            if held or summary is not None:
-                kept.append((replace(archive, summary_id=summary, former=former), _held(held)))
+            if summary is not None and summary.archive == 0:
+                live_summary = archive.summary_id
+            if held.messages or summary is not None:
+                names = {"summary_id": summary and archive.summary_id, "former": former and archive.former}
+                places = {"summary": summary and summary.position, "former": former and former.position}
+                kept.append((replace(archive, **names), replace(held, **places)))
         published = yield ops.Publish(
             self.conversation_id,
-            token=self._token,
+            token=self.token,
             precondition=ops.Precondition(must_not_exist=True),
             page=self._page,
             record=replace(snapshot.record, conversation_id=self.conversation_id, revision=self.revision),
             live=_held(groups.get(0, [])),
             archives=tuple(kept),
+            summary=live_summary,
             sequence=max([snapshot.sequence, *(staged.position.sequence for staged in self.messages.values())]),
             ttl=snapshot.ttl,
         )
@@ -136,26 +157,29 @@ class Draft:
         """Remove what was written, if anything was. Errors are ignored: the server removes it later."""
         with suppress(RedisHistoryError):
             if self._page:
-                yield ops.DropDraft(self.conversation_id, self._token, tuple(filter(None, self._archives)))
+                yield ops.DropDraft(self.conversation_id, self.token)
 
 
-def _chunks(entries: list[ops.Entry]) -> Iterator[list[ops.Entry]]:
-    chunk: list[ops.Entry] = []
+def _chunks(entries: list[tuple[int, ops.Entry]]) -> Iterator[list[tuple[int, ops.Entry]]]:
+    chunk: list[tuple[int, ops.Entry]] = []
     size = 0
-    for entry in entries:
-        if chunk and (len(chunk) == _WRITTEN or size + len(entry.body) > _WRITTEN_BYTES):
+    for one in entries:
+        length = len(one[1].body)
+        if chunk and (len(chunk) == _WRITTEN or size + length > _WRITTEN_BYTES):
             yield chunk
             chunk, size = [], 0
-        chunk.append(entry)
-        size += len(entry.body)
+        chunk.append(one)
+        size += length
     if chunk:
         yield chunk
 
 
 def _held(staged: list[_Staged]) -> ops.Held:
-    times = [one.position.timestamp for one in staged]
     characters, tokens = sum(one.characters for one in staged), sum(one.tokens for one in staged)
-    return ops.Held(len(staged), characters, tokens, (min(times), max(times)) if times else None)
+    if not staged:
+        return ops.Held()
+    times, sequences = zip(*(one.position for one in staged), strict=True)
+    return ops.Held(len(staged), characters, tokens, (min(times), max(times)), (min(sequences), max(sequences)))
 
 
 class _Cut:
@@ -222,6 +246,9 @@ def _retried(conversation_id: str, attempt: Callable[[], Steps[T]]) -> Steps[T]:
 def _copy(conversation_id: str, new_id: str, through: Position | str | None) -> Steps[None]:
     """One attempt to make a fork."""
     draft = Draft(new_id)
+    note = ops.NoteFork(conversation_id, new_id=new_id, token=draft.token, begins=True)
+    if not (yield note):
+        raise refusals.conversation_missing(conversation_id)
     try:
         if isinstance(through, str):
             last = yield ops.FindMessage(conversation_id, through)
@@ -238,7 +265,14 @@ def _copy(conversation_id: str, new_id: str, through: Position | str | None) -> 
         yield from draft.publish(snapshot._replace(record=record, sequence=0))
     except (DraftLostError, _StaleError, RedisHistoryError):
         yield from draft.drop()
+        yield from _forget(note)
         raise
+    yield from _forget(note)
+
+
+def _forget(note: ops.NoteFork) -> Steps[None]:
+    with suppress(RedisHistoryError):  # a later fork does it
+        yield replace(note, begins=False)
 
 
 class _Everything(_Cut):
@@ -258,8 +292,8 @@ class Collected:
     def begin(self, archives: int) -> None:
         """Nothing to prepare."""
 
-    def add(self, archive: int, messages: Iterable[Message]) -> Steps[None]:
-        for message in messages:
+    def add(self, messages: Iterable[tuple[int, Message]]) -> Steps[None]:
+        for archive, message in messages:
             at = message.position or Position(0, 0)
             self.messages[message.id] = CollectedMessage(archive, at, self._encode(message, archive))
         yield from ()
@@ -305,15 +339,12 @@ def collect(
 def publish(snapshot: Snapshot, archive_of: Mapping[str, int], messages: Sequence[Message]) -> Steps[None]:
     """Make a conversation that was exported. Raises ConversationExistsError."""
     record = snapshot.record
-    groups: dict[int, list[Message]] = {}
-    for message in messages:
-        groups.setdefault(archive_of.get(message.id, 0), []).append(message)
 
     def attempt() -> Steps[None]:
-        draft = Draft(record.conversation_id, max(record.revision, len(snapshot.archives) + 1))
+        draft = Draft(record.conversation_id, record.revision)
+        draft.begin(max((archive.number for archive in snapshot.archives), default=0))
         try:
-            for number, group in groups.items():
-                yield from draft.add(number, group)
+            yield from draft.add((archive_of.get(message.id, 0), message) for message in messages)
             yield from draft.publish(snapshot)
         except (DraftLostError, RedisHistoryError):
             yield from draft.drop()
@@ -341,19 +372,16 @@ class _Reading:
         kept = yield from self._kept(layout, end)
         opened = [archive for archive in layout.archives if archive not in kept]
         draft.begin(len(kept))
-        numbered = [replace(archive, number=number) for number, archive in enumerate(kept, 1)]
-        for archive, new in zip(kept, numbered, strict=True):
-            op: ops.ReadPage | None = ops.ReadPage(self.conversation_id, _PAGE, newest=False, archive=archive.number)
-            while op is not None:
-                page = yield op
-                yield from draft.add(new.number, page.messages)
-                op = next_page(op, page, _PAGE)
+        numbered = [ops.Archive(number, one.summary_id, one.former) for number, one in enumerate(kept, 1)]
+        for start in range(0, len(kept), _TOGETHER):
+            yield from self._read_archives(kept[start : start + _TOGETHER], start + 1)
         summaries = {archive.summary_id for archive in opened}
+        op: ops.ReadPage | None
         op = ops.ReadPage(self.conversation_id, _PAGE, newest=False, archived=bool(opened))
         while op is not None:
             page = yield op
             fresh = (one for one in page.messages if one.id not in draft.messages and one.id not in summaries)
-            yield from draft.add(0, filter(cut.wants, fresh))
+            yield from draft.add((0, message) for message in filter(cut.wants, fresh))
             op = next_page(op, page, _PAGE)
             if end is not None and page.messages and page.messages[-1].position > end and not cut.waits:
                 break
@@ -369,25 +397,54 @@ class _Reading:
         present = (one if one.summary_id not in self._removed else replace(one, summary_id=None) for one in numbered)
         return Snapshot(record, list(present), layout.ttl, layout.sequence)
 
-    def _kept(self, layout: ops.Layout, end: Position | None) -> Steps[tuple[ops.Archive, ...]]:
+    def _read_archives(self, archives: Sequence[ops.StoredArchive], number: int) -> Steps[None]:
+        """Read archives into those of the draft that begin with this number, several together, as most are small."""
+        first = ops.ReadPage(self.conversation_id, _PAGE // _TOGETHER, newest=False)
+        reads = [replace(first, archive=archive) for archive in archives]
+        pages = yield ops.ReadTogether(tuple(reads))
+        found = []
+        for own, (op, page) in enumerate(zip(reads, pages, strict=True), number):
+            found += [(own, message) for message in page.messages]
+            following = next_page(op, page, _PAGE)
+            while following is not None:
+                yield from self.draft.add(found)
+                page = yield following
+                found = [(own, message) for message in page.messages]
+                following = next_page(following, page, _PAGE)
+        yield from self.draft.add(found)
+
+    def _kept(self, layout: ops.Layout, end: Position | None) -> Steps[tuple[ops.StoredArchive, ...]]:
         """The archives of the fork: those whose summaries quote no message behind the end. The messages of the others
-        are live in the fork. A later archive may be of earlier messages, which were added with times of the past."""
+        are live in the fork. A later archive may be of earlier messages, which were added with times of the past.
+
+        At most one summary is live in a fork, as in its source. Several could be if a summary was deleted, of which
+        the archive is not kept: then the summary before it would be live, besides one that was written later. The one
+        at the latest position stays, and the originals of the others are live.
+        """
         if end is None:
             return layout.archives
-        kept, inner = [], set[str]()
+        kept, roots, inner = dict[int, ops.StoredArchive](), list[tuple[Position, ops.StoredArchive]](), set[str]()
         for archive in reversed(layout.archives):
-            last = None
-            if archive.summary_id not in inner:  # whose archive is kept, too
-                if archive.summary_id is not None:
-                    last = yield ops.FindMessage(self.conversation_id, archive.summary_id)
-                if last is None:
-                    page = yield ops.ReadPage(self.conversation_id, 1, newest=True, archive=archive.number)
-                    last = page.messages[-1] if page.messages else None
-            if last is None or last.position is None or last.position <= end:
-                kept.append(archive)
+            last = archive.position
+            if archive.summary_id in inner:  # whose archive is kept, too
+                last = None
+            elif last is None:
+                page = yield ops.ReadPage(self.conversation_id, 1, newest=True, archive=archive)
+                last = page.messages[-1].position if page.messages else None
+            elif last <= end:
+                roots.append((last, archive))
+            if last is None or last <= end:
+                kept[archive.number] = archive
                 if archive.former is not None:
                     inner.add(archive.former)
-        return tuple(reversed(kept))
+        by_summary = {archive.summary_id: archive for archive in kept.values()}
+        stays = max(roots, key=lambda root: root[0], default=None)
+        for root in roots:
+            opened: ops.StoredArchive | None = None if root is stays else root[1]
+            while opened is not None:
+                del kept[opened.number]
+                opened = by_summary.get(opened.former) if opened.former is not None else None
+        return tuple(archive for archive in layout.archives if archive.number in kept)
 
     def _catch_up(self, known: events.Cursor) -> Steps[events.Cursor]:
         """Repeat the changes since `known` in the draft. Returns the newest change. Raises _StaleError."""
@@ -401,11 +458,7 @@ class _Reading:
                 known = event.cursor
             yield from self.draft.remove(removed)
             self._removed.update(removed)
-            groups: dict[int, list[Message]] = {}
-            for archive, message in added.values():
-                groups.setdefault(archive, []).append(message)
-            for archive, messages in groups.items():
-                yield from self.draft.add(archive, messages)
+            yield from self.draft.add(added.values())
             more = changes.more
         return known
 

@@ -4,16 +4,17 @@
     rh2:{<namespace>:<bucket>}:<conversation>:m    sorted set: the messages
     rh2:{<namespace>:<bucket>}:<conversation>:l    list: the change log
     rh2:{<namespace>:<bucket>}:<conversation>:t:<token>       string: the content of a streaming reply
-    rh2:{<namespace>:<bucket>}:<conversation>:a:<revision>    sorted set: messages replaced by that compaction
+    rh2:{<namespace>:<bucket>}:<conversation>:a:<token>:<revision>    sorted set: messages replaced by a compaction, the
+                                                              token of its change and its revision; of a fork or an
+                                                              import that of the draft, and the number of the archive
     rh2:{<namespace>:<bucket>}:<conversation>:x    sorted set: the staging copy of an expansion
-    rh2:{<namespace>:<bucket>}:<conversation>:d:<token>       hash: the state of a draft; with :<n> a sorted set: its
-                                                              live messages (0), or those of an archive
+    rh2:{<namespace>:<bucket>}:<conversation>:d:<token>       hash: the state of a draft
+    rh2:{<namespace>:<bucket>}:<conversation>:d:<token>:0     sorted set: the live messages of a draft
     rh2:{<namespace>:<bucket>}:c                   sorted set: the bucket's conversations by time of last change
     rh2:{<namespace>:<bucket>}:u:<digest>          sorted set: those of a user_id (v: an agent_name, f: the forks of
                                                    a conversation), by its SHA-1
     rh2:{<namespace>:<bucket>}:g                   hash: unfinished work on search documents
-    rh2:{<namespace>:<bucket>}:g:<generation>      sorted set: messages whose documents must be deleted;
-                                                   of an archive: <generation>.<revision>
+    rh2:{<namespace>:<bucket>}:g:<generation>      sorted set: messages whose documents must be deleted
 
     rhd2:{<namespace>:<bucket>}:<conversation>:<generation>:<sequence>    hash: the search document of a message
 
@@ -77,9 +78,9 @@ class ConversationKeys(NamedTuple):
         """The state of a draft: see lua/draft.lua."""
         return b"%bd:%b" % (self.state[:-1], token.encode())
 
-    def archive(self, revision: int) -> bytes:
-        """The messages replaced by the compaction of this revision. Scripts also make this key."""
-        return b"%ba:%d" % (self.state[:-1], revision)
+    def archive(self, token: str, number: int) -> bytes:
+        """The messages replaced by the compaction of this token and revision. Scripts also make this key."""
+        return b"%ba:%b:%d" % (self.state[:-1], token.encode(), number)
 
 
 class Keyspace:

@@ -10,24 +10,24 @@ use_archives()
 use_places()
 local AT_ONCE = 50 -- 5 to 8 ms, because changed documents are indexed again
 local known = redis.call('HMGET', KEYS[1], 'i', 'j', 's')
-local moves = archives_in(known[2])
-if not known[1] or #moves == 0 then
+local revision, first, last, rest = string.match(known[2] or '', '^(%d+) (%-?%d+) (%-?%d+);(.*)$')
+if not known[1] or not revision then
   if known[2] then redis.call('HDEL', KEYS[1], 'j') end
   redis.call('HDEL', KEYS[3], ARGV[1])
   return {}
 end
-local revision, first, last = unpack(moves[1])
+last = tonumber(last)
 -- Messages of an expansion are live, also those of a compaction that was expanded since.
-local archived = redis.call('HGET', KEYS[1], '#' .. revision)
+local archived = archive_index.with(KEYS[1], tonumber(revision))
 local set, standing = KEYS[2], nil
 if archived then
-  set = archive_of(KEYS[1], revision)
-  local ask = undeclared_archives(KEYS[1], {moves[1]}, 'c')
+  set = archive_of(KEYS[1], archived)
+  local ask = undeclared_archives(KEYS[1], {archived}, 'c')
   if ask then return ask end
 elseif known[3] then -- the live summary shares the sequence of a message in its archive
   standing = sequence_at(KEYS[1], known[3])
 end
-local timestamp, sequence = string.format('%.0f', first), 0
+local timestamp, sequence = first, 0
 if ARGV[2] == revision then timestamp, sequence = ARGV[3], tonumber(ARGV[4]) end
 local rank = rank_of(set, timestamp, sequence)
 local members = redis.call('ZRANGE', set, rank, rank + AT_ONCE - 1, 'WITHSCORES')
@@ -57,7 +57,6 @@ if more then
   if not readable then timestamp, sequence = members[#members] + 1, 0 end -- skip members without a readable position
   return {revision, string.format('%.0f', tonumber(timestamp)), sequence}
 end
-local rest = string.match(known[2], '^[^;]*;(.*)$')
 if rest ~= '' then
   redis.call('HSET', KEYS[1], 'j', rest)
   return {'', '', 0}

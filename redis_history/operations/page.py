@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from redis_history.model import Message, Position
 from redis_history.model.wire import decode_member, decode_members, has_live
+from redis_history.operations.archives import StoredArchive
 from redis_history.operations.base import Call, OnConversation, Read, Steps, as_is, field_of, plain
 from redis_history.operations.keys import ConversationKeys
 from redis_history.operations.scripts import PLACES, load_script
@@ -31,6 +32,8 @@ _logger = logging.getLogger("redis_history")
 
 #: Messages read together. Larger reads go page by page, so that no single one holds the server for long.
 PAGE: Final = 2000
+#: The same with archived messages: each may be in an archive of its own.
+ARCHIVED_PAGE: Final = 500
 
 
 class Page(Struct, frozen=True):
@@ -62,12 +65,12 @@ class ReadPage(OnConversation, Read[Page], frozen=True):
     after: Position | None = None
     before: Position | None = None
     archived: bool = False
-    archive: int | None = None
+    archive: StoredArchive | None = None
 
     def call(self, settings: Settings) -> Call:
         keys = settings.keyspace.conversation(self.conversation_id)
         if self.archive is not None:
-            keys = keys._replace(messages=keys.archive(self.archive))
+            keys = keys._replace(messages=keys.archive(self.archive.token, self.archive.number))
         elif self.archived:
             window = _window(self.limit, self.newest, self.after, self.before)
             return Call(PAGE_ARCHIVED, (keys.state, keys.messages), window, self._decode_all)
@@ -109,7 +112,8 @@ class ReadPage(OnConversation, Read[Page], frozen=True):
             return self._apply_to_all(conversation)
         live, position_of = conversation.live, itemgetter(0)
         if self.archive is not None:
-            live = next((archive.held for archive in conversation.archives if archive.revision == self.archive), [])
+            number = self.archive.number
+            live = next((archive.held for archive in conversation.archives if archive.revision == number), [])
         first = 0 if self.after is None else bisect_right(live, self.after, key=position_of)
         last = len(live) if self.before is None else bisect_left(live, self.before, key=position_of)
         if self.newest:
@@ -221,15 +225,16 @@ def newest_messages(
     pages: list[list[Message]] = []
     found = 0
     op: ReadPage | None = first
+    most = first.limit
     if wanted is None and limit is not None:
-        op = replace(first, limit=min(PAGE, limit))
+        op = replace(first, limit=min(most, limit))
     while op is not None and (limit is None or found < limit):
         page = yield op
         messages = page.messages if wanted is None else list(filter(wanted, page.messages))
         if messages:
             pages.append(messages)
             found += len(messages)
-        op = next_page(op, page, PAGE if wanted is not None or limit is None else min(PAGE, limit - found))
+        op = next_page(op, page, most if wanted is not None or limit is None else min(most, limit - found))
     pages.reverse()
     every = pages[0] if len(pages) == 1 else [message for one in pages for message in one]
     return every if limit is None or found <= limit else every[found - limit :]

@@ -1,20 +1,35 @@
--- Removes search documents after all messages were removed. See _document.lua. After _member.lua.
+-- Removes search documents after all messages were removed. See _document.lua. After _declared.lua and
+-- _member.lua.
 --
 -- KEYS  1 pending work of the bucket (hash: name of a pending delete, prefix of its documents' keys)
 --       2 pending delete (sorted set: the removed messages)
 -- ARGV  1 name of the pending delete   2 how many to remove at most
+--
+-- With two numbers behind the prefix there is no sorted set: all documents with sequences from the first to the second are
+-- removed, the highest first.
 -- Returns how many are left.
-local prefix = redis.call('HGET', KEYS[1], ARGV[1])
-if not prefix then return 0 end
-local popped, keys = redis.call('ZPOPMIN', KEYS[2], ARGV[2]), {}
-for i = 1, #popped, 2 do
-  local sequence = sequence_of(popped[i])
-  if sequence > 0 then
-    keys[#keys + 1] = prefix .. sequence
-    keys[#keys + 1] = prefix .. '-' .. sequence -- if it was a summary
-  end
+local work, removed, name, most = KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2])
+local value = redis.call('HGET', work, name)
+if not value then return 0 end
+local format, keys, left = string.format, {}, 0
+local function add(prefix, sequence)
+  keys[#keys + 1] = prefix .. format('%.0f', sequence)
+  keys[#keys + 1] = prefix .. format('-%.0f', sequence) -- if it was a summary
 end
-if #keys > 0 then redis.call('UNLINK', unpack(keys)) end
-local left = redis.call('ZCARD', KEYS[2])
-if left == 0 then redis.call('HDEL', KEYS[1], ARGV[1]) end
+local prefix, low, high = string.match(value, '^(.*) (%d+) (%d+)$')
+if prefix then
+  local from = math.max(tonumber(low), high - most + 1)
+  for sequence = from, high do add(prefix, sequence) end
+  left = from - low
+  if left > 0 then redis.call('HSET', work, name, format('%s %s %.0f', prefix, low, from - 1)) end
+else
+  local popped = redis.call('ZPOPMIN', removed, most)
+  for i = 1, #popped, 2 do
+    local sequence = sequence_of(popped[i])
+    if sequence > 0 then add(value, sequence) end
+  end
+  left = redis.call('ZCARD', removed)
+end
+in_slices('UNLINK', nil, keys)
+if left == 0 then redis.call('HDEL', work, name) end
 return left

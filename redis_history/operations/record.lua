@@ -5,7 +5,7 @@
 -- Returns the revision, or {'revision', current} | {'missing'} | {'exists', current} | {'late', …}; then nothing was written.
 use_journal()
 use_documents()
-local known = redis.call('HMGET', state, 'e', 'r', 'l', 'i', 'a', 'u', 'g', 'U', 'A', 'B', 'w', '~')
+local known = redis.call('HMGET', state, 'e', 'r', 'l', 'i', 'a', 'u', 'g', 'U', 'A', 'B', '~')
 local epoch, revision = known[1], tonumber(known[2] or 0)
 local later = {known[8], known[9], known[10]}
 for i = 11, #ARGV, 2 do
@@ -13,7 +13,7 @@ for i = 11, #ARGV, 2 do
 end
 local names = lists_of(later)
 if ARGV[6] ~= '' or known[3] then -- a time to live is renewed
-  for _, name in ipairs(contents_in(known[11], known[12])) do names[#names + 1] = name end
+  for _, name in ipairs(contents_in(archives_due(known[3], known[5]), known[11])) do names[#names + 1] = name end
 end
 local ask = undeclared(lists_and({known[8], known[9], known[10]}, names))
 if ask then return ask end
@@ -32,7 +32,7 @@ if not epoch then
     hset[#hset + 1] = value
   end
 end
-redis.call('HSET', state, unpack(hset))
+redis.call('HSET', state, unpack(hset)) -- at most 60
 local lists = {}
 for _, list in ipairs(lists_of(owners())) do lists[list] = true end
 for _, list in ipairs(lists_of({known[8], known[9], known[10]})) do

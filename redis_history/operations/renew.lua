@@ -8,15 +8,15 @@
 -- Returns nothing, or {'late', ...}: see _change.lua; then nothing was written.
 use_replies()
 use_documents()
-local known = redis.call('HMGET', state, '~', 'l', 'i', 'a', 'w', 'U', 'A', 'B')
+local known = redis.call('HMGET', state, '~', 'l', 'i', 'a', 'U', 'A', 'B')
 local at, reply
 for i, one in ipairs(replies_in(known[1])) do
   if content_of_reply(state, one[1]) == KEYS[5] then at, reply = 33 * i - 32, one end
 end
 if not reply then return end
 if known[2] or ARGV[6] ~= '' then -- the keys whose life the call extends
-  local names = contents_in(known[5], known[1])
-  for _, list in ipairs(lists_of({known[6], known[7], known[8]})) do names[#names + 1] = list end
+  local names = contents_in(archives_due(known[2], known[4]), known[1])
+  for _, list in ipairs(lists_of({known[5], known[6], known[7]})) do names[#names + 1] = list end
   local ask = undeclared(names)
   if ask then return ask end
 end

@@ -95,8 +95,8 @@ local function begin(id, agent, milliseconds)
   local fence, since, former = (known[5] or 0) + 1, 0, {}
   -- A run that was interrupted may not have settled the calls of the one before.
   if run and run[STATUS] == 'interrupted' then since = (run[SINCE] or 0) > 0 and run[SINCE] or run[FIRST] end
-  for _, one in ipairs(run and lease == 'R' and {run, unpack(run[FORMER] or {})} or {}) do
-    if #former < KEPT_RUNS and one[ENDED] > now - KEPT_FOR then former[#former + 1] = {unpack(one, 1, SINCE)} end
+  for _, one in ipairs(run and lease == 'R' and {run, unpack(run[FORMER] or {})} or {}) do -- at most 64
+    if #former < KEPT_RUNS and one[ENDED] > now - KEPT_FOR then former[#former + 1] = {unpack(one, 1, SINCE)} end -- at most 10
   end
   run = {fence, id, agent, 'active', now, now + milliseconds, 0, '', (known[6] or 0) + 1, since, former, 0}
   active = true

@@ -36,7 +36,7 @@ end
 
 while at <= #ARGV do
   local first, adapted, to = at == 2, ARGV[at + 1], at + 1 + ARGV[at]
-  local command = {unpack(ARGV, at + 2, to)}
+  local command = {unpack(ARGV, at + 2, to)} -- at most 2,000
   command[7] = generation
   at = to + 1
   local reply = {0}
@@ -45,7 +45,7 @@ while at <= #ARGV do
     if count_at and count_at > 0 then
       command[count_at] = math.max(LEAST_NEAR, math.min(matches, MOST_NEAR))
     end
-    reply = redis.pcall(unpack(command))
+    reply = redis.pcall(unpack(command)) -- at most 2,000
   end
   if reply.err then
     if string.find(reply.err, 'non local key', 1, true) then return {generation, count, -2} end

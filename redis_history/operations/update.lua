@@ -11,18 +11,23 @@ use_journal()
 use_documents()
 use_places()
 use_replies()
-local known = redis.call('HMGET', state, 'e', 'r', 'c', 'k', 'l', ARGV[10], 'i', 'a', 's', 'w', 'u', 'g', '~')
+local known = redis.call('HMGET', state, 'e', 'r', 'c', 'k', 'l', ARGV[10], 'i', 'a', 's', 'u', 'g', '~')
 local revision, place = tonumber(known[2] or 0), known[6]
-local ask = undeclared(lists_and(owners(), contents_in(known[10], known[13]))) or known[7] and moving(known[7])
+local names = contents_in(archives_due(known[5], known[8]), known[12])
+if place then note_archives(names, place) end
+local ask = undeclared(lists_and(owners(), names)) or known[7] and moving(known[7])
 if ask then return ask end
-local seen, reply = decided(known[11], known[12])
+local seen, reply = decided(known[10], known[11])
 if reply then return reply end
-local id, timestamp, sequence, changed, whose, old, archived_one = ARGV[11]
+local id, timestamp, sequence, changed, whose, old, archived_one, erased = ARGV[11]
 if place then
   timestamp, sequence, changed, whose = place_of(place)
   local time = format('%.0f', timestamp)
   old = locate_live(messages, time, sequence, id)
-  if not old then archived_one = find_archived(state, known[10], time, sequence, id) end
+  if not old then
+    local _
+    archived_one, _, _, erased = find_archived(state, time, sequence, id)
+  end
 end
 if place and (old or archived_one) and is_same(old or archived_one, ARGV[12], ARGV[13]) then
   if ARGV[2] == '' or tonumber(ARGV[2]) == revision or tonumber(ARGV[2]) + 1 == changed then
@@ -33,12 +38,12 @@ local refusal = refused(known[1], revision)
 if refusal then return unchanged(seen, known[1], refusal) end
 if not place then return unchanged(seen, known[1], {'unknown'}) end
 
-if archived_one then return unchanged(seen, true, {'unknown'}) end
+if archived_one or erased then return unchanged(seen, true, {'unknown'}) end
 
 local now, live_before, settled = clock(), old and is_live(old), nil
 local asked, of = string.match(ARGV[3], '^(%a+):([^;]*)')
 if asked == 'reply' or asked == 'settle' then
-  local reply = live_before and reply_at(known[13], sequence)
+  local reply = live_before and reply_at(known[12], sequence)
   local ends
   if asked == 'reply' then
     -- The writer also ends a reply that a reader took for dead, unless the message was changed since then.
@@ -47,10 +52,10 @@ if asked == 'reply' or asked == 'settle' then
     ends = live_before and (not reply or
            reply[4] <= math.floor(now / 1000) and redis.call('STRLEN', content_of_reply(state, reply[1])) == tonumber(of))
     if ends and reply then settled = reply[1] end
-    for i, one in ipairs(replies_in(known[13])) do
+    for i, one in ipairs(replies_in(known[12])) do
       if one[2] == sequence and one[4] > now / 1000 + LEASE then -- the clock was set back
         local record = reply_record(one[1], sequence, timestamp, now)
-        redis.call('HSET', state, '~', string.sub(known[13], 1, 33 * i - 33) .. record .. string.sub(known[13], 33 * i + 1))
+        redis.call('HSET', state, '~', string.sub(known[12], 1, 33 * i - 33) .. record .. string.sub(known[12], 33 * i + 1))
       end
     end
   end

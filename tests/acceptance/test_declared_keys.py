@@ -14,6 +14,7 @@ import pytest
 
 from redis_history import Conversation, HistoryStore, user
 from redis_history.errors import MessageNotFoundError
+from redis_history.operations import NoteFork
 from redis_history.operations.keys import Keyspace
 from redis_history.operations.scripts import SCRIPTS
 from tests.conftest import Servers
@@ -30,9 +31,9 @@ KINDS: Final = {
     "messages": r"[^:]+:m",
     "log": r"[^:]+:l",
     "copy": r"[^:]+:x",
-    "archive": r"[^:]+:a:\d+",
+    "archive": r"[^:]+:a:\w+:\d+",
     "content": r"[^:]+:t:\w+",
-    "draft": r"[^:]+:d:\w+(:\d+)?",
+    "draft": r"[^:]+:d:\w+(:0)?",
 }
 #: How many arguments of a command are keys, from the first on. Other commands take one key.
 KEYS_OF: Final = {"UNLINK": 9999, "EXISTS": 9999, "RENAME": 2, "ZRANGESTORE": 2}
@@ -141,6 +142,10 @@ def _work(cluster: RealCluster, namespace: str) -> None:
         summary = store.compact("c", through="m8", summary="again").summary
         store.expand("c", summary.id)
         store.compact("c", through="m8", summary="again")
+        last = store.compact("c", through="m9", summary="and again").summary
+        store.delete_messages("c", [last.id])
+        store.erase("c", ["m8"])  # and the summary before, which is removed after the change
+        store.backend.execute(NoteFork("c", new_id="never", token="0" * 16, begins=True))
         store.clear("c")
         capped.append_many("c", _messages(4, 100))
         with capped.stream("c", id="cut") as reply:

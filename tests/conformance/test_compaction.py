@@ -32,13 +32,13 @@ async def _filled(store: Any, names: str = "abcdef", **fields: Any) -> list[Mess
     return [one.message for one in appended]
 
 
-async def _totals(store: Any) -> tuple[int, int, int]:
-    found = await store.get_conversation("c")
+async def _totals(store: Any, name: str = "c") -> tuple[int, int, int]:
+    found = await store.get_conversation(name)
     return found.message_count, found.characters, found.tokens
 
 
-async def _expected_totals(store: Any) -> tuple[int, int, int]:
-    sizes = [len(message.text) for message in await store.get("c")]
+async def _expected_totals(store: Any, name: str = "c") -> tuple[int, int, int]:
+    sizes = [len(message.text) for message in await store.get(name)]
     return len(sizes), sum(sizes), sum(-(-size // 4) for size in sizes)
 
 

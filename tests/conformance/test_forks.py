@@ -1,8 +1,10 @@
 """Forks: a copy is a snapshot of one moment, or absent."""
 
 import asyncio
+import inspect
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +12,10 @@ import pytest
 from redis_history import Conversation, assistant, errors, system, tool, tool_result, tool_use, user
 from redis_history.events import BEGINNING
 from redis_history.model import Position
-from redis_history.operations import ReadPage
+from redis_history.operations import Clear, DeleteConversation, DeleteMessages, ReadPage
 from tests.conformance.conftest import ids, is_gone, take
 from tests.conformance.test_compaction import summary
+from tests.conformance.test_transfer import exported, import_into
 from tests.support.faces import act_after
 from tests.support.servers import until
 
@@ -363,3 +366,63 @@ async def test_a_fork_is_one_moment_while_others_write(stores: Any) -> None:
     finally:
         done.set()
         await writing
+
+
+def _executed(store: Any, op: Any) -> Any:
+    """The outcome of an operation, which may have been executed before."""
+    found = getattr(store, "_target", store).backend.execute(op)
+    return found if inspect.isawaitable(found) else asyncio.sleep(0, found)
+
+
+@pytest.mark.proves("fork", "at-most-once")
+@pytest.mark.parametrize("made", ["fork", "import"])
+async def test_a_late_copy_of_a_call_to_a_former_conversation_changes_no_copy(
+    store: Any, tmp_path: Path, made: str
+) -> None:
+    """What the journal of the former conversation says counts for the new one of its id."""
+    await _talk(store)
+    await _talk(store, "xyz", "d")
+    await exported(store, tmp_path / "file", conversation_ids=["d"])
+    calls = [DeleteMessages("d", ("x", "a")), Clear("d"), DeleteConversation("d")]
+    outcomes = [await _executed(store, op) for op in calls]
+    if made == "fork":
+        await store.fork("c", "d")
+    else:
+        await import_into(store, tmp_path / "file")
+    before = await store.get("d")
+    assert len(before) == (6 if made == "fork" else 3)
+    assert [await _executed(store, op) for op in calls] == outcomes
+    assert await store.get("d") == before
+
+
+@pytest.mark.proves("fork")
+async def test_what_is_appended_to_a_fork_comes_last(store: Any) -> None:
+    """Also if the clock of the server is behind the newest message, as after a failover."""
+    await _talk(store)
+    ahead = datetime.now(UTC) + timedelta(seconds=20)
+    await store.append("c", user("ahead", id="ahead", timestamp=ahead))
+    await store.fork("c", "d")
+    appended = await store.append_many("d", [user("next", id="next"), user("last", id="last")])
+    assert ids(await store.get("d")) == [*"abcdef", "ahead", "next", "last"]
+    assert appended[0].message.timestamp > ahead
+
+
+@pytest.mark.proves("fork")
+async def test_a_fork_has_one_live_summary_at_most(store: Any) -> None:
+    """The archive of the later messages is open in the fork, and so would be the summary before it: besides the summary
+    of messages with times of the past, which was written later."""
+    await _talk(store, "ab")
+    await store.compact("c", through="b", summary=summary("sum of a and b", id="s1"))
+    await store.append_many("c", [user(f"text {one}", id=one) for one in "de"])
+    await store.compact("c", through="e", summary=summary("sum of all", id="s2"))
+    await store.append("c", user("text g", id="g"))
+    await store.delete_messages("c", ["s2"])
+    for number in (1, 2):
+        await store.append("c", user("old", id=f"o{number}", timestamp=f"2020-01-01T00:00:0{number}Z"))
+    await store.compact("c", through="o2", summary=summary("sum of the old", id="s3"))
+    await store.fork("c", "f", through=(await store.get_message("c", "d")).position)
+    assert ids(await store.get("f")) == ["o1", "o2", "s1", "d"]
+    assert ids(await store.get("f", include_archived=True)) == ["o1", "o2", "a", "b", "s1", "d"]
+    await store.compact("f", through="d", summary=summary(id="s9"))
+    assert await store.erase("f", ["a"]) == 1
+    assert ids(await store.get("f", include_archived=True)) == ["o1", "o2", "b", "d"]

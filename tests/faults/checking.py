@@ -50,7 +50,7 @@ def check(recorded: Recorded) -> list[str]:
     calls: dict[str, list[Call]] = defaultdict(list)
     for call in _united(recorded.calls):
         calls[call.conversation].append(call)
-    problems = [*recorded.problems]
+    problems = [*recorded.problems, *(recorded.revived if not recorded.losses else ())]
     timelines = {}
     for name in sorted({*recorded.changes, *calls, *recorded.final} - recorded.partly):
         one = _Timeline(name, recorded.changes.get(name, []), calls[name], recorded.losses)

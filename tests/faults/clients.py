@@ -7,6 +7,7 @@ import itertools
 import logging
 import random
 import sys
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -51,7 +52,9 @@ SHARED = "shared"
 RUNS = "runs"
 #: Several summaries quote what is erased here.
 QUOTED = "quoted"
-NAMES = (*TALKS, CAPPED, SHARED, RUNS, QUOTED)
+#: It is compacted again and again, so that the index of its archives has several blocks.
+LIVED = "lived"
+NAMES = (*TALKS, CAPPED, SHARED, RUNS, QUOTED, LIVED)
 #: The keys of this conversation expire.
 MAYFLY, TTL = "mayfly", 3.0
 #: Changes that a log keeps.
@@ -208,6 +211,8 @@ class Writer:
         "search": 2,
         "list": 1,
         "fork": 0.6,
+        "fork_removed": 1.5,
+        "live": 0.6,
         "copy": 0.1,
     }
 
@@ -319,6 +324,57 @@ class Writer:
             summary = self._summarize(QUOTED, there, there)
         self._store.delete_messages(QUOTED, [summary])  # an erasure would expand it, and then the former one
         self._erase_these(QUOTED, [replace(message, status="complete")])
+
+    def _live(self) -> None:
+        for _ in range(self._random.randint(5, 20)):
+            self._store.append(LIVED, user(f"t{self._word()}", id=self._word()))
+            there = self._store.get(LIVED)
+            word = self._word()
+            text = " ".join([word, *(one.text[-100:] for one in there[-3:])])
+            summary = user(text, id=word, metadata={"is_summary": True})
+            self._store.compact(LIVED, through=there[-1], summary=summary, seen=there)
+        every = self._store.get(LIVED, include_archived=True)
+        if self._random.random() < 0.3:
+            if self._random.random() < 0.5:  # else the newest summaries are expanded
+                self._store.delete_messages(LIVED, [word])
+            self._erase_these(LIVED, [self._random.choice(every)])
+
+    def _fork_removed(self) -> None:
+        """What a removal has taken does not come back by a fork under way."""
+        if self._settings.asynchronous:
+            return
+        name, new, owner = (f"{MAYFLY} {self._word()}" for _ in range(3))
+        secret, store = f"t{self._word()}", self._mayfly
+        store.create_conversation(Conversation(name, user_id=owner))
+        store.append_many(name, [user(secret, id="m0"), *(user("x", id=f"m{number}") for number in range(1, 9))])
+        for number in range(4):
+            store.compact(name, through=f"m{number}", summary=f"{secret} {number}")
+
+        def fork() -> None:
+            with contextlib.suppress(RedisHistoryError):
+                store.fork(name, new)
+
+        def has_it() -> bool:
+            return any(secret in one.text for one in store.get(new, include_archived=True))
+
+        removals = [
+            lambda: store.erase(name, ["m0"]),
+            lambda: store.erase_user(owner),
+            lambda: store.delete_conversation(name),
+            lambda: store.clear(name),
+            lambda: store.restore(name, []),
+        ]
+        forking = threading.Thread(target=fork)
+        forking.start()
+        try:
+            time.sleep(self._random.uniform(0, 0.02))
+            self._random.choice(removals)()
+            had_it = has_it()
+        finally:
+            forking.join()
+        if not had_it and has_it():
+            self._journal.write("revived", f"{new} has what was removed from {name} before")
+        store.delete_conversation(new)
 
     def _clear(self) -> None:
         self._store.clear(self._talk())

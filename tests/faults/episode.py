@@ -387,8 +387,9 @@ class Episode:
         def lasting() -> list[tuple[bytes, int]]:
             """Keys, and the milliseconds that they have to live."""
             left = [(key, node.watcher.pttl(key)) for node in self._deployment.nodes for key in node.watcher.keys("*")]
-            # Drafts of writers that were killed last longer.
-            return [(key, its) for key, its in left if its != -2 and not 0 <= its <= soon and b":d:" not in key]
+            # Drafts of writers that were killed last longer, with their archives.
+            drafts = re.compile(rb":d:|:%b[^:]*:a:" % MAYFLY.encode())
+            return [(key, its) for key, its in left if its != -2 and not 0 <= its <= soon and not drafts.search(key)]
 
         # A registry that a lasting conversation shared keeps the name of one that expires until a listing reads it.
         with contextlib.suppress(AssertionError):

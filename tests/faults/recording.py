@@ -124,7 +124,8 @@ class Recorded(Struct):
     of `losses` is a time from which on a server lost what it had not confirmed as durable, and the time when that was
     over. `events` are of each subscriber; `follows`: the conversations it subscribed to (missing: all). `histories` are
     the shared histories at the end, by conversation; `added` what was given to them. `found`: the ids that a search for
-    a word found at the end, by conversation. `problems`: errors that are certain without the rest.
+    a word found at the end, by conversation. `problems`: errors that are certain without the rest;
+    `revived`: those that are, if no server has lost writes.
     """
 
     calls: list[Call] = msgspec.field(default_factory=list)
@@ -138,6 +139,7 @@ class Recorded(Struct):
     added: list[tuple[str, str]] = msgspec.field(default_factory=list)
     found: list[tuple[str, str, list[str]]] = msgspec.field(default_factory=list)
     problems: list[str] = msgspec.field(default_factory=list)
+    revived: list[str] = msgspec.field(default_factory=list)
 
 
 class Journal:
@@ -368,4 +370,6 @@ def read_journal(path: Path, recorded: Recorded) -> None:
             recorded.histories.append((fields[0], [as_form(one) for one in fields[1]]))
         elif what == "problem":
             recorded.problems.append(f"{name}: {fields[0]}")
+        elif what == "revived":
+            recorded.revived.append(f"{name}: {fields[0]}")
     recorded.calls += open_calls.values()

@@ -124,7 +124,17 @@ MUTATIONS: dict[str, tuple[Any, ...]] = {
     "an erasure that forgets former summaries": (
         "was erased, but is in",
         "redis 8",
-        ("delete.lua", "if archive[3] >= earliest then", "if false then"),
+        ("delete.lua", "if not asked[former] and quotes(time, record[OF.former_sequence]) then", "if false then"),
+    ),
+    "erased summaries stay in the archives": (
+        "was erased, but is in",
+        "redis 8",
+        ("scrub.lua", "redis.call('ZREM', key, member)", "local _ = key"),
+    ),
+    "removals that drop no forks": (
+        "has what was removed",
+        "redis 8",
+        ("_journal.lua", "return forks and {'forks', outcome, forks} or outcome", "return outcome"),
     ),
     "repeated calls are not recognized": (
         "times: as revisions",

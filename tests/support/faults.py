@@ -56,3 +56,32 @@ class FlakyStore:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
+
+
+class KilledError(BaseException):
+    """The process of a store was killed."""
+
+
+@contextmanager
+def killed_before(store: Any, script: str, number: int = 1) -> Iterator[None]:
+    """Kill a store of a server, of either kind, before the call of this script for the first (second, ...) time. It is
+    an error if that is never called."""
+    backend, calls = getattr(store, "_target", store).backend, [0]
+    carry_out = backend.carry_out
+
+    def carrying(work: Any) -> Any:
+        first = work[0] if type(work) is list else work
+        if first.script is not None and first.script.name == script:
+            calls[0] += 1
+            if calls[0] == number:
+                raise KilledError
+        return carry_out(work)
+
+    backend.carry_out = carrying
+    try:
+        yield
+    except KilledError:
+        return
+    finally:
+        del backend.carry_out
+    raise AssertionError(f"{script} was called {calls[0]} times")

@@ -8,7 +8,7 @@ local function departed()
   for i = 1, count do
     own[i] = ';' .. sub(ARGV[FIRST + (i - 1) * WIDTH], 2) .. of_call
   end
-  for i, place in ipairs(redis.call('HMGET', state, unpack(own))) do
+  for i, place in ipairs(redis.call('HMGET', state, unpack(own))) do -- at most 1,000
     if place then
       local timestamp, sequence, changed = place_of(place)
       found[i] = {i - 1, changed, sequence, format('%.0f', timestamp), 1}
@@ -41,17 +41,29 @@ local function repeated_messages()
       local id, given = id_at(rest, 1), byte(head, -1) > 0 and sub(head, -1 - byte(head, -1), -2)
       local timestamp, sequence, changed, whose = place_of(place)
       local time, own = format('%.0f', timestamp), whose == mark
-      local there = locate_live(messages, time, sequence, id) or find_archived(state, archives, time, sequence, id)
-      if there and not is_same(there, head, rest) or given and tonumber(given) ~= timestamp then
-        conflict = conflict or id
+      local there, erased = locate_live(messages, time, sequence, id), nil
+      if not there then
+        local names, _ = {}, nil
+        note_archives(names, place)
+        local ask = undeclared(names)
+        if ask then return ask end
+        there, _, _, erased = find_archived(state, time, sequence, id)
       end
-      stored[#stored + 1] = {i - 1, changed, sequence, time, own and 1 or 0}
-      if own then owned = owned + 1 end
-      newest = changed
-      local c = struct.unpack('>I3', head)
-      characters, tokens = characters - c, tokens - math.ceil(c / 4)
+      if erased then -- its place is still to be removed
+        known[FIELDS + i] = false
+      else
+        if there and not is_same(there, head, rest) or given and tonumber(given) ~= timestamp then
+          conflict = conflict or id
+        end
+        stored[#stored + 1] = {i - 1, changed, sequence, time, own and 1 or 0}
+        if own then owned = owned + 1 end
+        newest = changed
+        local c = struct.unpack('>I3', head)
+        characters, tokens = characters - c, tokens - math.ceil(c / 4)
+      end
     end
   end
+  if stored and #stored == 0 then stored = nil end
   local mine = owned > 0
   if mine and asks or (conflict or owned < count) and (mine or asks or not epoch or sent > now) then
     -- An earlier copy may have been executed, and what it stored has left or was replaced since; or it was edited, and
@@ -111,9 +123,9 @@ end
 -- Removes all messages, for those that take their place. `head`: of the log entry. Returns what purge.lua needs.
 local function empty_before(head, above_cap)
   if above_cap then redis.call('HSET', state, 'x', head) end -- takes memory, so that a full server refuses here
-  note_recent(seen, known[3], known[9], archives)
-  local pending = schedule_purge(generation, before_count + (archived_count or 0), lives or ARGV[6], archives)
-  empty(archives, seen)
+  note_recent(seen, known[3], known[9])
+  local pending = schedule_purge(generation, before_count + (archived_count or 0), lives or ARGV[6])
+  empty(seen)
   generation, archives_end = nil, nil
   return pending
 end

@@ -8,14 +8,14 @@ local function locate_live(messages, timestamp, sequence, id)
   if own == nil or own == id then return member end
 end
 
--- The member of an id in the archives `listed`, and the revision of its archive.
-local function find_archived(state, listed, timestamp, sequence, id)
-  local archives, time = archives_in(listed), tonumber(timestamp)
-  for i = #archives, 1, -1 do
-    local archive = archives[i]
-    if archive[2] <= time and time <= archive[3] then
-      local member = locate_live(archive_of(state, archive[1]), timestamp, sequence, id)
-      if member then return member, archive[1] end
+-- The member of an id in the archives, its archive and the block of that. If it is an erased summary, nil, nil, nil, true.
+local function find_archived(state, timestamp, sequence, id)
+  local archives, blocks = archive_index.at(state, tonumber(timestamp), sequence)
+  for i, archive in ipairs(archives) do
+    local member = locate_live(archive_of(state, archive), timestamp, sequence, id)
+    if member then
+      if archive[OF.former] == id and archive_index.is_erased(archive) then return nil, nil, nil, true end
+      return member, archive, blocks[i]
     end
   end
 end

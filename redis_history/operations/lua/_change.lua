@@ -19,8 +19,8 @@
 -- F times of the first and the last message since the last restore or clear (7 bytes each);
 -- O '' if none of i, l, a, m, w, g, U, A and B exists, or 'i' and the value of i if it alone does, so that appends need not read
 -- them;
--- i, d, y search documents (_document.lua); R, W, Q, Z, f leases (run.lua); X the token of a staging copy (copy.lua); a, h, m, s, w,
--- '^<id>', '#<revision>' compactions (_archive.lua); g, j, J, ';' the journal (see below); p newest period with appends (uint32),
+-- i, d, y search documents (_document.lua); R, W, Q, Z, f leases (run.lua); X the token of a staging copy (copy.lua); N the forks
+-- under way (forks.lua); a, h, m, s, w, w<revision>, E, '^<id>' compactions (_archive.lua); g, j, J, ';' the journal (see below); p newest period with appends (uint32),
 -- the sequence at its start and at the start of the one before (6 bytes each);
 -- ~ streaming replies (_live.lua);
 -- the record: U user id, A agent name, T title, D auditing id, M metadata (each a MessagePack value); of a fork B the id of the forked

@@ -34,9 +34,9 @@ local function use_document()
     -- Fields that not every document has. The key stays: a node whose slot is leaving cannot create it again.
     if not anew then attempt('HDEL', key, 'p', 's', 'v', 'w', 'z') end
     if archived then
-      attempt('HSET', key, 'c', generation, 'm', timestamp, 'z', '1', unpack(ARGV, from, to))
+      attempt('HSET', key, 'c', generation, 'm', timestamp, 'z', '1', unpack(ARGV, from, to)) -- at most 20
     else
-      attempt('HSET', key, 'c', generation, 'm', timestamp, unpack(ARGV, from, to))
+      attempt('HSET', key, 'c', generation, 'm', timestamp, unpack(ARGV, from, to)) -- at most 20
     end
     if ends then attempt('PEXPIREAT', key, ends) end
   end

@@ -16,7 +16,7 @@ local function use_documents()
       for i = first, math.min(first + 999, #sequences) do
         keys[#keys + 1] = prefix .. sequences[i]
       end
-      if not attempt('UNLINK', unpack(keys)) then -- all or none
+      if not attempt('UNLINK', unpack(keys)) then -- all or none, at most 1,000
         for _, key in ipairs(keys) do attempt('UNLINK', key) end
       end
     end
@@ -51,34 +51,36 @@ local function use_documents()
   -- The same for documents that must say where their messages are: the value of 'j' with one more move.
   function note_move(moves, revision, first, last, ttl)
     note_unfinished('=' .. ARGV[5], '', ttl)
-    return (moves or '') .. format('%s %.0f %.0f;', revision, first, last)
+    return (moves or '') .. format('%.0f %.0f %.0f;', revision, first, last)
   end
 
-  -- Before all messages leave, `listed` archives too: removes their documents, or leaves that to purge.lua; then returns the
+  -- Before all messages leave, archived ones too: removes their documents, or leaves that to purge.lua; then returns the
   -- names of the pending deletes, with blanks between. `count`: how many documents there are.
-  function schedule_purge(generation, count, ttl, listed)
+  function schedule_purge(generation, count, ttl)
     if not generation or count == 0 then return nil end
-    local sets = {{messages, generation}}
-    for _, archive in ipairs(archives_in(listed)) do
-      sets[#sets + 1] = {archive_of(state, archive[1]), generation .. '.' .. archive[1]}
-    end
-    if count <= AT_ONCE then
-      local prefix = documents_of(generation)
+    local prefix, blocks = documents_of(generation), archive_index.blocks(state)
+    if count <= AT_ONCE and #blocks <= 1 then
+      local sets = {messages}
+      for _, archive in ipairs(archive_index.all(state)) do sets[#sets + 1] = archive_of(state, archive) end
       for _, set in ipairs(sets) do
-        local keys = keys_of(prefix, attempt('ZRANGE', set[1], 0, -1) or {})
-        if #keys > 0 then attempt('UNLINK', unpack(keys)) end
+        local keys = keys_of(prefix, attempt('ZRANGE', set, 0, -1) or {})
+        for first = 1, #keys, 1000 do attempt('UNLINK', unpack(keys, first, math.min(first + 999, #keys))) end -- at most 1,000
       end
       return nil
     end
     local work, names = string.sub(registry, 1, -2) .. 'g', {}
     local lasts = ttl and ttl ~= '' and math.floor(ttl * 1.5)
-    for _, set in ipairs(sets) do
-      local pending_delete = work .. ':' .. set[2]
-      if attempt('EXISTS', set[1]) == 1 and attempt('RENAME', set[1], pending_delete) then
-        if lasts then redis.call('PEXPIRE', pending_delete, lasts) else redis.call('PERSIST', pending_delete) end
-        note_unfinished(set[2], documents_of(generation), ttl)
-        names[#names + 1] = set[2]
-      end
+    local pending_delete = work .. ':' .. generation
+    if attempt('EXISTS', messages) == 1 and attempt('RENAME', messages, pending_delete) then
+      if lasts then redis.call('PEXPIRE', pending_delete, lasts) else redis.call('PERSIST', pending_delete) end
+      note_unfinished(generation, prefix, ttl)
+      names[1] = generation
+    end
+    -- Those of archives by their sequences: there may be too many archives to keep the set of each.
+    for _, block in ipairs(blocks) do
+      local name = format('%s.%.0f', generation, block.revision)
+      note_unfinished(name, format('%s %.0f %.0f', prefix, block.low, block.high), ttl)
+      names[#names + 1] = name
     end
     return table.concat(names, ' ')
   end
@@ -87,53 +89,49 @@ local function use_documents()
   -- then its archives, the newest last; what that misses, the next search in the conversation writes anew. Until all have
   -- got the end of another time to live the turns are longer, and the rest is noted as unfinished work.
   function renew_documents(generation, now, ttl, changed)
-    local known = redis.call('HMGET', state, 'd', 'y', 's', 'w')
+    local known = redis.call('HMGET', state, 'd', 'y', 's')
     local needed = math.floor(now / 1000) + ttl
     if changed then
       redis.call('HDEL', state, 'd')
       known[1], known[2] = false, false
     end
     if known[1] and tonumber(known[1]) >= needed then return end
-    local rank, ends, archive = 0, nil, nil
-    if known[2] then rank, ends, archive = string.match(known[2], '^(%d+) (%d+) ?(%d*)$') end
-    if not ends or tonumber(ends) < needed then rank, ends, archive = 0, document_ends(now, ttl), '' end
-    rank = tonumber(rank)
+    local rank, ends, revision = 0, nil, nil
+    if known[2] then rank, ends, revision = string.match(known[2], '^(%d+) (%d+) ?(%d*)$') end
+    if not ends or tonumber(ends) < needed then rank, ends, revision = 0, document_ends(now, ttl), '' end
+    rank, revision = tonumber(rank), tonumber(revision) or 0
+    local archive = revision > 0 and archive_index.with(state, revision) or nil
     local prefix, left = documents_of(generation), known[1] and RENEWED or FIRST_RENEWED
     repeat
-      local key = archive == '' and messages or archive_of(state, archive)
-      local members = attempt('ZRANGE', key, rank, rank + RENEWED - 1) or {}
+      local key = revision == 0 and messages or archive and archive_of(state, archive)
+      local members = key and attempt('ZRANGE', key, rank, rank + RENEWED - 1) or {}
       for _, member in ipairs(members) do
         if #member >= SHORTEST then attempt('PEXPIREAT', prefix .. sequence_of(member), ends) end
       end
-      if archive == '' and rank == 0 and known[3] then
+      if revision == 0 and rank == 0 and known[3] then
         use_places()
         local sequence = sequence_at(state, known[3])
         if sequence then attempt('PEXPIREAT', prefix .. '-' .. sequence, ends) end
       end
       rank, left = rank + RENEWED, left - #members - 1
       if #members < RENEWED then
-        local here, following = tonumber(archive) or 0, nil
-        for _, one in ipairs(archives_in(known[4])) do
-          if not following and tonumber(one[1]) > here then following = one[1] end
-        end
-        if not following then
+        archive = archive_index.with(state, revision, true)
+        if not archive then
           redis.call('HSET', state, 'd', ends)
           redis.call('HDEL', state, 'y')
           return
         end
-        rank, archive = 0, following
+        rank, revision = 0, archive[OF.revision]
       end
     until left <= 0
-    redis.call('HSET', state, 'y', rank .. ' ' .. ends .. (archive == '' and '' or ' ' .. archive))
+    redis.call('HSET', state, 'y', rank .. ' ' .. ends .. (revision == 0 and '' or format(' %.0f', revision)))
     if not known[1] then note_unfinished('+' .. ARGV[5], prefix .. ' ' .. redis.call('HGET', state, 'q')) end -- documents.lua
   end
 
   -- Lets archives live half as long again as their conversation, so that not every change must renew them.
   function renew_archives(now, ttl)
     local ends = document_ends(now, ttl)
-    for _, archive in ipairs(archives_in(redis.call('HGET', state, 'w'))) do
-      attempt('PEXPIREAT', archive_of(state, archive[1]), ends)
-    end
+    for _, archive in ipairs(archive_index.all(state)) do attempt('PEXPIREAT', archive_of(state, archive), ends) end
     redis.call('HSET', state, 'a', ends)
   end
 end

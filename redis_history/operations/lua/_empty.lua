@@ -3,8 +3,8 @@
 local LOOKED_AT = 1000 -- messages, or entries of the journal
 
 -- Keeps the positions of those messages that a late append may ask for, before all leave. If they are not found in a short time,
--- such appends cannot be decided. `newest` and `periods`: fields q and p; `listed`: the archives.
-local function note_recent(seen, newest, periods, listed)
+-- such appends cannot be decided. `newest` and `periods`: fields q and p.
+local function note_recent(seen, newest, periods)
   if not periods then return end
   local since, begun, at_its_start, at_start_before = tonumber(newest), struct.unpack('>I4I6I6', periods)
   local period = math.floor(clock() / LIFETIME)
@@ -12,9 +12,16 @@ local function note_recent(seen, newest, periods, listed)
   if newest - since <= 0 then return end
   use_archives()
   use_places()
-  local keys, total, fields = {messages}, 0, {}
-  for _, archive in ipairs(archives_in(listed)) do keys[#keys + 1] = archive_of(state, archive[1]) end
-  for _, key in ipairs(keys) do total = total + redis.call('ZCARD', key) end
+  local keys, total, fields, blocks = {messages}, redis.call('ZCARD', messages), {}, archive_index.blocks(state)
+  for i = #blocks, 1, -1 do
+    if total > LOOKED_AT then break end
+    for _, archive in ipairs(blocks[i].high > since and archive_index.records(state, blocks[i]) or {}) do
+      if archive[OF.high] > since then
+        keys[#keys + 1] = archive_of(state, archive)
+        total = total + archive[OF.messages]
+      end
+    end
+  end
   for _, key in ipairs(keys) do
     for _, member in ipairs(redis.call('ZRANGE', key, -LOOKED_AT, -1)) do
       local id = sequence_of(member) > since and id_of(member)
@@ -28,7 +35,7 @@ local function note_recent(seen, newest, periods, listed)
   end
   local places = {}
   if #fields > 0 then
-    for i, place in ipairs(redis.call('HMGET', state, unpack(fields))) do
+    for i, place in ipairs(redis.call('HMGET', state, unpack(fields))) do -- at most 2,000
       if place then places[#places + 1] = {fields[i], place} end
     end
   end
@@ -37,9 +44,10 @@ end
 
 -- For calls that remove all messages: fields of the state, the journal (see look), and the reply if there is nothing to do.
 local function open_removal()
-  local known = redis.call('HMGET', state, 'e', 'r', 'n', 'l', 'i', 'm', 'w', 'u', 'g', 'U', 'A', 'B', '~', 'q', 'p')
+  local known = redis.call('HMGET', state, 'e', 'r', 'n', 'l', 'i', 'm', 'N', 'u', 'g', 'U', 'A', 'B', '~', 'q', 'p')
   local owners = {known[10], known[11], known[12]}
-  local ask = undeclared(lists_and(owners, contents_in(known[7], known[13]))) or moving(known[5])
+  use_archives()
+  local ask = undeclared(lists_and(owners, contents_in(in_cluster() and archive_index.all(state) or {}, known[13]))) or moving(known[5])
   if ask then return known, nil, ask end
   return known, open_change(known[1], tonumber(known[2] or 0), known[8], known[9])
 end
@@ -50,7 +58,7 @@ local function take_journal(seen, hset)
   local too_long = count > LOOKED_AT
   if count > 0 and not too_long then
     for number = seen.first, seen.following - 1 do names[#names + 1] = entry_of(number) end
-    for _, entry in ipairs(redis.call('HMGET', state, unpack(names))) do
+    for _, entry in ipairs(redis.call('HMGET', state, unpack(names))) do -- at most 1,000
       for _, name in ipairs(names_in(entry or '')) do names[#names + 1] = name end
       too_long = #names > 3 * LOOKED_AT
       if too_long then break end
@@ -61,7 +69,7 @@ local function take_journal(seen, hset)
     names, seen.names, seen.first, seen.forgotten = {}, {}, seen.following, seen.now
   end
   if #names > 0 then
-    for i, value in ipairs(redis.call('HMGET', state, unpack(names))) do
+    for i, value in ipairs(redis.call('HMGET', state, unpack(names))) do -- at most 3,000
       if value then
         hset[#hset + 1] = names[i]
         hset[#hset + 1] = value
@@ -74,15 +82,15 @@ end
 local function start_over(seen, hset)
   take_journal(seen, hset)
   redis.call('UNLINK', state)
-  redis.call('HSET', state, unpack(hset))
+  in_slices('HSET', state, hset)
 end
 
 -- Fields of the state that stay.
-local STAYING = {'v', 'e', 'r', 'x', 'q', 't', 'b', 'u', 'l', 'f', 'p', 'o', 'R', 'Q', 'W', 'Z', unpack(RECORD)}
+local STAYING = {'v', 'e', 'r', 'x', 'q', 't', 'b', 'u', 'l', 'f', 'p', 'o', 'R', 'Q', 'W', 'Z', 'N', unpack(RECORD)} -- at most 24
 
--- Removes the messages. `listed`: the archives. `seen`: the journal (see look).
-local function empty(listed, seen)
-  local values = redis.call('HMGET', state, unpack(STAYING))
+-- Removes the messages. `seen`: the journal (see look).
+local function empty(seen)
+  local values = redis.call('HMGET', state, unpack(STAYING)) -- at most 24
   local hset = {'n', 0, 'c', 0, 'k', 0}
   for i, name in ipairs(STAYING) do
     if values[i] then
@@ -93,7 +101,7 @@ local function empty(listed, seen)
   use_replies()
   forget_replies(state)
   redis.call('UNLINK', messages)
-  forget_archives(state, listed)
+  archive_index.forget(state)
   drop_copy()
   start_over(seen, hset)
 end

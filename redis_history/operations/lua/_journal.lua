@@ -1,6 +1,6 @@
 -- The journal of a conversation (see _change.lua), and other functions that most appends do not need. After _change.lua.
 local force_write, free, look, late, decided, open_change, close_change
-local concluded, unchanged, note_places, forget_old, entry_of, names_in
+local concluded, unchanged, note_places, forget_old, entry_of, names_in, with_forks
 
 -- Creates these functions; see use_archives.
 local function use_journal()
@@ -94,7 +94,7 @@ local function use_journal()
           (seen.oldest <= seen.horizon or seen.following - seen.first > KEPT) do
       local gone = names_in(redis.call('HGET', state, entry_of(seen.first)) or '')
       gone[#gone + 1] = entry_of(seen.first)
-      redis.call('HDEL', state, unpack(gone))
+      redis.call('HDEL', state, unpack(gone)) -- at most 102
       seen.forgotten = math.max(seen.forgotten, seen.oldest)
       seen.first, removed = seen.first + 1, removed + #gone
       if seen.first < seen.following then
@@ -128,7 +128,7 @@ local function use_journal()
     if exists then
       hset[#hset + 1], hset[#hset + 2] = 'O', '1'
     end
-    redis.call('HSET', state, unpack(hset))
+    in_slices('HSET', state, hset)
     if not exists then redis.call('PEXPIRE', state, 2 * LIFETIME / 1000) end
     return outcome
   end
@@ -137,6 +137,12 @@ local function use_journal()
   function unchanged(seen, exists, outcome)
     free()
     return concluded(seen, exists, outcome)
+  end
+
+  -- The outcome of a change that removes content for good. If forks are under way (`forks` is field N, see forks.lua), their
+  -- drafts may have copies, which the caller must drop: then {'forks', outcome, N}.
+  function with_forks(outcome, forks)
+    return forks and {'forks', outcome, forks} or outcome
   end
 
   -- Keeps the positions of removed or replaced messages: `places` are {field of the state, its value}. The value from

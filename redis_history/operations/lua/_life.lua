@@ -18,7 +18,9 @@ local function live(ttl, now, before, generation, archived)
   end
   -- A list lives as long as the longest-lived of its conversations, and as copies of their calls may come (see look).
   local lasts = math.max(tonumber(ttl), 2 * LIFETIME / 1000)
-  for _, list in ipairs({registry, unpack(lists_of(owners()))}) do
+  local lists = lists_of(owners())
+  lists[#lists + 1] = registry
+  for _, list in ipairs(lists) do
     local left = redis.call('PTTL', list)
     if left >= 0 and left < lasts or left == -1 and redis.call('ZCARD', list) == 1 then
       redis.call('PEXPIREAT', list, format('%.0f', math.floor(now / 1000) + lasts))
@@ -28,12 +30,27 @@ local function live(ttl, now, before, generation, archived)
   if generation then renew_documents(generation, now, ttl, ttl ~= before) end
 end
 
--- The keys of the archives `listed`, of the contents of the replies `streaming` (field '~'), and of a staging copy (copy.lua).
-local function contents_in(listed, streaming)
+-- The archives that get a new time to live in this call, if they must be declared: see `live`, which may look a moment later.
+-- `before`, `archived`: fields l and a.
+local function archives_due(before, archived)
+  use_archives()
+  local ttl = ARGV[6] ~= '' and ARGV[6] or before
+  if not ttl or not archived or not in_cluster() then return {} end
+  if ttl == before and tonumber(archived) > math.floor(clock() / 1000) + ttl + 1000 then return {} end
+  return archive_index.all(state)
+end
+
+-- Adds those archives to `names` that may have the message at this place.
+local function note_archives(names, place)
+  local timestamp, sequence = place_of(place)
+  for _, archive in ipairs((archive_index.at(state, timestamp, sequence))) do names[#names + 1] = archive_of(state, archive) end
+end
+
+-- The keys of these archives, of the contents of the replies `streaming` (field '~'), and of a staging copy (copy.lua).
+local function contents_in(archives, streaming)
   use_archives()
   use_replies()
-  local names = {}
-  for _, archive in ipairs(archives_in(listed)) do names[#names + 1] = archive_of(state, archive[1]) end
+  local names = archive_index.keys(state, archives)
   for _, reply in ipairs(replies_in(streaming)) do names[#names + 1] = content_of_reply(state, reply[1]) end
   if redis.call('HGET', state, 'X') then names[#names + 1] = sub(state, 1, -2) .. 'x' end
   return names

@@ -119,7 +119,7 @@ local function trim(excess, generation, most)
       fields[i] = field_of(id)
       fields_of[count + i] = fields[i]
     end
-    for i, place in ipairs(redis.call('HMGET', state, unpack(fields))) do
+    for i, place in ipairs(redis.call('HMGET', state, unpack(fields))) do -- at most 1,000
       places[count + i] = place or ''
       add(count + i, place or '')
     end
@@ -169,8 +169,8 @@ local function trim(excess, generation, most)
         characters, tokens = characters + c, tokens + math.ceil(c / 4)
       end
     end
-    redis.call('ZREM', messages, unpack(zrem))
-    redis.call('HDEL', state, unpack(hdel))
+    redis.call('ZREM', messages, unpack(zrem)) -- at most 1,000
+    redis.call('HDEL', state, unpack(hdel)) -- at most 1,000
   end
   if next(replies) then
     use_replies()

@@ -1,0 +1,22 @@
+-- Drops a draft, so that it cannot be published any more. Its sets of messages are removed by the caller, because they may be
+-- many: between 'drop' and 'end', or after 'refuse'. Until then the draft's state says how many there are, so that another one
+-- can do it if the caller is killed.
+--
+-- KEYS  1 the draft's state (hash)
+-- ARGV  1 'drop': its writer gives it up; 'end': its sets are gone; 'refuse': others drop it, and for a while pages are refused
+--         that its writer still sends, also the first one if it is still to come
+--       2 milliseconds until the state expires
+--
+-- Returns the number of its archives; nil if there is no such draft, because it was published, or has expired.
+local REFUSED, GIVEN_UP = '-1', '-2' -- in place of the page
+local draft, how, lasts = KEYS[1], ARGV[1], ARGV[2]
+local known = redis.call('HMGET', draft, 'page', 'archives')
+local page, archives = known[1], known[2]
+if how == 'end' then
+  if page == GIVEN_UP then redis.call('UNLINK', draft) end
+elseif how == 'refuse' or page and page ~= REFUSED then
+  redis.call('UNLINK', draft)
+  redis.call('HSET', draft, 'page', how == 'refuse' and REFUSED or GIVEN_UP, 'archives', archives or 0)
+  redis.call('PEXPIRE', draft, lasts)
+end
+return archives and tonumber(archives)

@@ -1,0 +1,22 @@
+-- Notes in a conversation that a fork of it begins or has ended, before the fork reads anything: so what removes messages
+-- knows of all drafts that may have a copy of them. It is no change of the conversation.
+--
+-- KEYS  1 state (hash)
+-- ARGV  1 '1' if the fork begins, '0' if it has ended   2 id of the new conversation   3 token of the draft
+--       4 milliseconds after which a fork counts as dead, and its draft has expired
+--
+-- Field N of the state has, as MessagePack, {id, token, time in milliseconds} of each. Returns 1, or 0 if there is no conversation.
+local state, begins, id, token, lasts = KEYS[1], ARGV[1] == '1', ARGV[2], ARGV[3], tonumber(ARGV[4])
+local known, time = redis.call('HMGET', state, 'e', 'N'), redis.call('TIME')
+if begins and not known[1] then return 0 end
+local now, kept = time[1] * 1000 + math.floor(time[2] / 1000), {}
+for _, fork in ipairs(known[2] and cmsgpack.unpack(known[2]) or {}) do
+  if fork[2] ~= token and fork[3] > now - lasts then kept[#kept + 1] = fork end
+end
+if begins then kept[#kept + 1] = {id, token, now} end
+if #kept > 0 then
+  redis.call('HSET', state, 'N', cmsgpack.pack(kept))
+elseif known[2] then
+  redis.call('HDEL', state, 'N')
+end
+return known[1] and 1 or 0

@@ -1,0 +1,61 @@
+-- Removes erased former summaries (field E, see _archive.lua), which no reader sees any more, from one block of archives. It
+-- is no change of the conversation, and may be repeated. After _archived.lua.
+--
+-- KEYS  1 state (hash)   2 copy of an expansion (sorted set)   then archives that it asked for
+-- ARGV  1 'c' in a cluster
+--
+-- Returns how many blocks may have more; or {'keys', ...}: see _archive.lua.
+use_archives()
+use_places()
+local state, copy, cluster = KEYS[1], KEYS[2], ARGV[1]
+local blocks = archive_index.blocks(state)
+local time, sequence, newest, done = unpack(archive_index.erased or {}) -- at most 4
+if not time then return 0 end
+
+local block, left = nil, 0
+for _, one in ipairs(blocks) do
+  if one.revision > done and one.revision <= newest then
+    block = block or one
+    left = left + 1
+  end
+end
+local erased, names = {}, {}
+for _, record in ipairs(block and archive_index.records(state, block) or {}) do
+  if archive_index.is_erased(record) then
+    erased[#erased + 1] = record
+    names[#names + 1] = archive_of(state, record)
+  end
+end
+local ask = undeclared_keys(names, cluster)
+if ask then return ask end
+
+for _, record in ipairs(erased) do
+  local key, id = archive_of(state, record), record[OF.former]
+  local member = locate_live(key, string.format('%.0f', record[OF.former_time]), record[OF.former_sequence], id)
+  local field = field_of(id)
+  local place = redis.call('HGET', state, field) -- of another message, if its id was given to one in the meantime
+  if member then
+    redis.call('ZREM', key, member)
+    local characters = characters_of(member)
+    record[OF.messages] = record[OF.messages] - 1
+    record[OF.characters], record[OF.tokens] = record[OF.characters] - characters, record[OF.tokens] - math.ceil(characters / 4)
+  end
+  if place then
+    local its_time, its_sequence = place_of(place)
+    if its_time == record[OF.former_time] and its_sequence == record[OF.former_sequence] then redis.call('HDEL', state, field) end
+  end
+  local compaction = redis.call('HGET', state, '^' .. id)
+  if compaction and tonumber(compaction) < record[OF.revision] then redis.call('HDEL', state, '^' .. id) end
+  record[OF.former], record[OF.former_time], record[OF.former_sequence] = nil, nil, nil
+end
+if #erased > 0 then archive_index.write_block(state, block) end
+if left > 1 then
+  local records = archive_index.records(state, block)
+  done = records[#records][OF.revision]
+  redis.call('HSET', state, 'E', struct.pack('>i7I4I6I6', time, sequence, newest, done))
+  return left - 1
+end
+redis.call('HDEL', state, 'E')
+-- A copy that was begun after the erasure has them, too.
+if redis.call('HDEL', state, 'X') == 1 then redis.call('UNLINK', copy) end
+return 0
