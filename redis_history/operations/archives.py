@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from redis_history.model import Position
 from redis_history.operations.base import Call, OnConversation, Op, Space, Steps, as_is
@@ -52,17 +53,14 @@ class ReadLayout(OnConversation, Op[Layout | None], frozen=True):
         more = True
         while more:
             last = archives[-1].number if archives else 0
-            reply = yield Call(ARCHIVES, (keys.state,), [b"%d" % last, b"%d" % _BLOCKS], as_is)
-            if not reply:
+            found = yield Call(ARCHIVES, (keys.state,), [b"%d" % last, b"%d" % _BLOCKS], _decode)
+            if found is None:
                 return None
-            ttl, sequence, more, erased, *rest = reply
+            layout, more, erased = found
             if erased:
                 yield from scrub(keys, settings)
-            for number, token, summary, former, time, place in zip(*(rest[at::6] for at in range(6)), strict=True):
-                position = Position(int(time), place) if summary else None
-                names = summary.decode() or None, former.decode() or None
-                archives.append(StoredArchive(number, *names, position, token.decode()))
-        return Layout(tuple(archives), int(ttl) / 1000 if ttl else None, int(sequence))
+            archives += layout.archives
+        return replace(layout, archives=tuple(archives))
 
     def apply(self, space: Space) -> Layout | None:
         conversation = space.find(self.conversation_id)
@@ -73,6 +71,19 @@ class ReadLayout(OnConversation, Op[Layout | None], frozen=True):
             position = conversation.stored[one.summary_id].position if one.summary_id else None
             archives.append(StoredArchive(one.revision, one.summary_id or None, one.former, position))
         return Layout(tuple(archives), conversation.ttl, conversation.sequence)
+
+
+def _decode(reply: list[Any]) -> tuple[Layout, bool, bool] | None:
+    """The next archives, whether there are more, and whether some of them have something to remove."""
+    if not reply:
+        return None
+    ttl, sequence, more, erased, *rest = reply
+    archives = []
+    for number, token, summary, former, time, place in zip(*(rest[at::6] for at in range(6)), strict=True):
+        position = Position(int(time), place) if summary else None
+        names = summary.decode() or None, former.decode() or None
+        archives.append(StoredArchive(number, *names, position, token.decode()))
+    return Layout(tuple(archives), int(ttl) / 1000 if ttl else None, int(sequence)), bool(more), bool(erased)
 
 
 def scrub(keys: ConversationKeys, settings: Settings) -> Steps[None]:
