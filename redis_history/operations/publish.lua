@@ -54,7 +54,15 @@ if live_count > 0 then
   redis.call('RENAME', live_set, messages)
   redis.call('PERSIST', messages)
 end
-for i = 1, count do redis.call('PERSIST', KEYS[ARCHIVES + i]) end
+local archives_end = values.a and ARGV[6] ~= '' and document_ends(now, ARGV[6])
+for i = 1, count do
+  if archives_end then
+    redis.call('PEXPIREAT', KEYS[ARCHIVES + i], archives_end)
+  else
+    redis.call('PERSIST', KEYS[ARCHIVES + i])
+  end
+end
+if archives_end then redis.call('HSET', state, 'a', archives_end) end
 if ARGV[6] == '' then redis.call('PERSIST', registry) end
 write_log(newest, '')
 announce(revision, now, new_owners)
@@ -64,5 +72,5 @@ if given_time ~= '' then -- lists are in the order of the changes; no score is t
   lists[#lists + 1] = registry
   for _, list in ipairs(lists) do redis.call('ZADD', list, updated, ARGV[5]) end
 end
-live(ARGV[6], now, nil, nil, values.a)
+live(ARGV[6], now)
 return concluded(seen, true, revision)

@@ -116,6 +116,7 @@ class Writer:
         self._store = self._open(stack)
         self._capped = self._open(stack, max_messages=CAP)
         self._mayfly = self._open(stack, ttl=TTL)
+        self._forker = self._open(stack, ttl=TTL)
         self._seen: dict[str, list[Message]] = {}
         self._last: dict[str, Message] = {}
         self._added: list[str] = []
@@ -340,7 +341,7 @@ class Writer:
             self._erase_these(LIVED, [self._random.choice(every)])
 
     def _fork_removed(self) -> None:
-        """What a removal has taken does not come back by a fork under way."""
+        """What a removal has taken does not come back by a fork under way, which stands still meanwhile."""
         if self._settings.asynchronous:
             return
         name, new, owner = (f"{MAYFLY} {self._word()}" for _ in range(3))
@@ -350,9 +351,18 @@ class Writer:
         for number in range(4):
             store.compact(name, through=f"m{number}", summary=f"{secret} {number}")
 
+        stopped, may_go_on, backend = threading.Event(), threading.Event(), self._forker.backend
+        execute, steps, at = backend.execute, itertools.count(), self._random.randint(0, 15)
+
+        def execute_and_stop(op: Any) -> Any:
+            if next(steps) == at:
+                stopped.set()
+                may_go_on.wait(30)
+            return execute(op)
+
         def fork() -> None:
             with contextlib.suppress(RedisHistoryError):
-                store.fork(name, new)
+                self._forker.fork(name, new)
 
         def has_it() -> bool:
             return any(secret in one.text for one in store.get(new, include_archived=True))
@@ -365,13 +375,17 @@ class Writer:
             lambda: store.restore(name, []),
         ]
         forking = threading.Thread(target=fork)
+        backend.execute = execute_and_stop
         forking.start()
         try:
-            time.sleep(self._random.uniform(0, 0.02))
+            while forking.is_alive() and not stopped.wait(0.01):
+                pass
             self._random.choice(removals)()
             had_it = has_it()
         finally:
+            may_go_on.set()
             forking.join()
+            backend.execute = execute
         if not had_it and has_it():
             self._journal.write("revived", f"{new} has what was removed from {name} before")
         store.delete_conversation(new)
