@@ -56,6 +56,7 @@ class ReadLayout(OnConversation, Op[Layout | None], frozen=True):
             found = yield Call(ARCHIVES, (keys.state,), [b"%d" % last, b"%d" % _BLOCKS], _decode)
             if found is None:
                 return None
+            layout: Layout
             layout, more, erased = found
             if erased:
                 yield from scrub(keys, settings)
