@@ -1,21 +1,21 @@
 # The public names, and where they are defined. __init__.py reads this file.
 # ruff: noqa: I001 -- one block for each module, where isort wants one for each name
 
-from redis_history._async.compressor import AsyncCompressor as AsyncCompressor
-from redis_history._async.store import AsyncHistoryStore as AsyncHistoryStore
-from redis_history._async.stored_history import AsyncRedisHistory as AsyncRedisHistory
-from redis_history._capture import capture as capture
-from redis_history._sync.compressor import Compressor as Compressor
-from redis_history._sync.store import HistoryStore as HistoryStore
-from redis_history._sync.stored_history import RedisHistory as RedisHistory
+from redis_history.agents._async.compressor import AsyncCompressor as AsyncCompressor
+from redis_history.store._async.store import AsyncHistoryStore as AsyncHistoryStore
+from redis_history.agents._async.stored_history import AsyncRedisHistory as AsyncRedisHistory
+from redis_history.agents.capturing.capture import capture as capture
+from redis_history.agents._sync.compressor import Compressor as Compressor
+from redis_history.store._sync.store import HistoryStore as HistoryStore
+from redis_history.agents._sync.stored_history import RedisHistory as RedisHistory
 from redis_history._version import __version__ as __version__
-from redis_history.capabilities import Capabilities as Capabilities
-from redis_history.compaction.extractive import extractive_summarizer as extractive_summarizer
-from redis_history.compaction.models import (
+from redis_history.store.capabilities import Capabilities as Capabilities
+from redis_history.agents.compaction.extractive import extractive_summarizer as extractive_summarizer
+from redis_history.agents.compaction.models import (
     anthropic_summarizer as anthropic_summarizer,
     openai_summarizer as openai_summarizer,
 )
-from redis_history.events import (
+from redis_history.values.events import (
     ConversationDeleted as ConversationDeleted,
     ConversationUpdated as ConversationUpdated,
     Cursor as Cursor,
@@ -32,13 +32,13 @@ from redis_history.events import (
     Reset as Reset,
     RunChanged as RunChanged,
 )
-from redis_history.history import (
+from redis_history.agents.history import (
     History as History,
     Plugin as Plugin,
     tool_result_masking as tool_result_masking,
 )
-from redis_history.history.compression import compression as compression
-from redis_history.model import (
+from redis_history.agents.history.compression import compression as compression
+from redis_history.values import (
     AttachmentPart as AttachmentPart,
     Conversation as Conversation,
     Message as Message,
@@ -59,13 +59,13 @@ from redis_history.model import (
     tool_use as tool_use,
     user as user,
 )
-from redis_history.prompt import (
+from redis_history.agents.prompt import (
     PromptOptions as PromptOptions,
     assemble_messages as assemble_messages,
     assemble_prompt as assemble_prompt,
 )
-from redis_history.retry import RetryPolicy as RetryPolicy
-from redis_history.search.hits import SearchHit as SearchHit
-from redis_history.tools import conversation_search_tool as conversation_search_tool
+from redis_history.store.retry import RetryPolicy as RetryPolicy
+from redis_history.store.search.hits import SearchHit as SearchHit
+from redis_history.agents.tools import conversation_search_tool as conversation_search_tool
 
 __all__: list[str]

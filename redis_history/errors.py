@@ -47,7 +47,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from redis_history.model.runs import RunInfo
+    from redis_history.values.runs import RunInfo
 
 __all__ = [
     "BackendError", "BackendRefusedError", "BackendUnavailableError", "BatchTooLargeError", "CapabilityError",

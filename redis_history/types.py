@@ -1,28 +1,35 @@
 """The types of arguments and results, for annotations, and helpers that few programs need."""
 
-from redis_history._async.capturing import AsyncCapture, AsyncTurn
-from redis_history._async.replies import AsyncReply
-from redis_history._async.runs import AsyncRun
-from redis_history._async.subscription import AsyncNamespaceSubscription, AsyncSubscription
-from redis_history._sync.capturing import Capture, Turn
-from redis_history._sync.replies import Reply
-from redis_history._sync.runs import Run
-from redis_history._sync.subscription import NamespaceSubscription, Subscription
-from redis_history.compaction.summaries import Summarizer
-from redis_history.compaction.worker import CompressionProgress, CompressorStats
-from redis_history.events import ResetReason
-from redis_history.history import ReduceOptions, Reduction, RetrieveTool, ToolResultMasking
-from redis_history.history.compression import Compression
-from redis_history.model import Part, Role, Scope, Status
-from redis_history.model.message import ForkedFrom
-from redis_history.model.runs import RunInfo, RunStatus, RunWaiter
-from redis_history.operations import Appended, Compacted, Expanded, Preview, Snapshot
-from redis_history.operations.options import Embedder
-from redis_history.prompt import Addressed, AddressedReason, AssembledPrompt, LeftOut, LeftOutReason, PromptReport
-from redis_history.retry import RetryDetails
-from redis_history.search.hits import Highlight, Reindexed, SearchHits
-from redis_history.tokens import MEDIA_TOKENS, tiktoken_counter
-from redis_history.tools import AsyncConversationSearchTool, ConversationSearchTool
+from redis_history.agents._async.capturing import AsyncCapture, AsyncTurn
+from redis_history.agents._sync.capturing import Capture, Turn
+from redis_history.agents.compaction.summaries import Summarizer
+from redis_history.agents.compaction.worker import CompressionProgress, CompressorStats
+from redis_history.agents.history import ReduceOptions, Reduction, RetrieveTool, ToolResultMasking
+from redis_history.agents.history.compression import Compression
+from redis_history.agents.prompt import (
+    Addressed,
+    AddressedReason,
+    AssembledPrompt,
+    LeftOut,
+    LeftOutReason,
+    PromptReport,
+)
+from redis_history.agents.tools import AsyncConversationSearchTool, ConversationSearchTool
+from redis_history.store._async.replies import AsyncReply
+from redis_history.store._async.runs import AsyncRun
+from redis_history.store._async.subscription import AsyncNamespaceSubscription, AsyncSubscription
+from redis_history.store._sync.replies import Reply
+from redis_history.store._sync.runs import Run
+from redis_history.store._sync.subscription import NamespaceSubscription, Subscription
+from redis_history.store.operations import Appended, Compacted, Expanded, Preview, Snapshot
+from redis_history.store.operations.options import Embedder
+from redis_history.store.retry import RetryDetails
+from redis_history.store.search.hits import Highlight, Reindexed, SearchHits
+from redis_history.values import Part, Role, Scope, Status
+from redis_history.values.events import ResetReason
+from redis_history.values.message import ForkedFrom
+from redis_history.values.runs import RunInfo, RunStatus, RunWaiter
+from redis_history.values.sizes import MEDIA_TOKENS, tiktoken_counter
 
 __all__ = [
     "MEDIA_TOKENS",

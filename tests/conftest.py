@@ -13,8 +13,8 @@ import redis
 from hypothesis import HealthCheck, settings
 
 from redis_history import AsyncHistoryStore, HistoryStore
-from redis_history._sync._runtime import _idle
-from redis_history.operations.keys import Keyspace
+from redis_history.store._sync._runtime import _idle
+from redis_history.store.operations.keys import Keyspace
 from tests.support.cluster import RealCluster
 from tests.support.servers import RealServer, lasting, wait_until
 

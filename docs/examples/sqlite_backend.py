@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from redis_history.engine.stored import StoredBackend
 from redis_history.errors import BackendUnavailableError
+from redis_history.store.memory.stored import StoredBackend
 
 POLL = 0.05  # seconds until changes by other processes are noticed
 

@@ -11,8 +11,8 @@ from typing import Any, TypeVar, get_args
 
 import click
 
-from redis_history.model import Role, Scope
-from redis_history.model.ids import owner_of
+from redis_history.values import Role, Scope
+from redis_history.values.ids import owner_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 

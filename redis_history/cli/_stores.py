@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from redis_history._sync.store import HistoryStore
 from redis_history.cli._output import complain, name
 from redis_history.cli.commands import Context
-from redis_history.engine.urls import parse_url
 from redis_history.errors import BackendRefusedError, ConfigurationError, ConversationNotFoundError, RedisHistoryError
-from redis_history.model import Conversation
-from redis_history.operations.index import read_index_form
-from redis_history.operations.keys import Keyspace
-from redis_history.retry import RetryPolicy
+from redis_history.store._sync.store import HistoryStore
+from redis_history.store.operations.index import read_index_form
+from redis_history.store.operations.keys import Keyspace
+from redis_history.store.retry import RetryPolicy
+from redis_history.store.urls import parse_url
+from redis_history.values import Conversation
 
 AT_ONCE = RetryPolicy(deadline=0)
 PATIENCE = RetryPolicy(deadline=2.0)

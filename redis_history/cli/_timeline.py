@@ -11,13 +11,14 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.text import Text
 
-from redis_history import events, model
+from redis_history import values as model
+from redis_history.agents.compaction.summaries import read_summary
 from redis_history.cli._output import counted, json_line, name, one_line, put, visible
-from redis_history.compaction.summaries import read_summary
 from redis_history.formats.json_form import to_json
-from redis_history.model.message import content_text
-from redis_history.model.pairs import pairs_of
-from redis_history.model.runs import RunInfo
+from redis_history.values import events
+from redis_history.values.message import content_text
+from redis_history.values.pairs import pairs_of
+from redis_history.values.runs import RunInfo
 
 _STYLES = {"user": "bold cyan", "assistant": "bold green", "system": "bold magenta", "tool": "bold yellow"}
 _RESULT_LINES, _RESULT_CHARACTERS, _INPUT_CHARACTERS = 12, 1500, 400

@@ -14,8 +14,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from redis_history import events
-from redis_history._sync.store import HistoryStore
 from redis_history.cli import _options
 from redis_history.cli._options import Number
 from redis_history.cli._output import complain, console, counted, name, one_line, put
@@ -24,11 +22,12 @@ from redis_history.cli._timeline import Timeline, author, describe, describe_run
 from redis_history.cli.commands import FAILED, WRONG, Context, define
 from redis_history.errors import CapabilityError
 from redis_history.formats.json_form import to_json
-from redis_history.model import Conversation, Message, Position
-from redis_history.model.ids import owner_text
-from redis_history.model.runs import RunInfo
-from redis_history.search.hits import Highlight, SearchHit
-from redis_history.search.text import searchable
+from redis_history.store._sync.store import HistoryStore
+from redis_history.store.search.hits import Highlight, SearchHit
+from redis_history.store.search.text import searchable
+from redis_history.values import Conversation, Message, Position, events
+from redis_history.values.ids import owner_text
+from redis_history.values.runs import RunInfo
 
 _ALL = 1_000_000
 _LOGGED = 1000

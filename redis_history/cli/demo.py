@@ -18,11 +18,11 @@ from redis_history.cli._output import complain, console, counted, name, one_line
 from redis_history.cli._stores import check_url, connect
 from redis_history.cli._timeline import author
 from redis_history.cli.commands import FAILED, TERMINATED, Context, define
-from redis_history.demo.replay import SAMPLE, Replay, load
-from redis_history.engine.urls import parse_url
-from redis_history.importers import ImportProblem
-from redis_history.model import Message
-from redis_history.model.ids import new_token
+from redis_history.cli.replay import SAMPLE, Replay, load
+from redis_history.integrations.importers import ImportProblem
+from redis_history.store.urls import parse_url
+from redis_history.values import Message
+from redis_history.values.ids import new_token
 
 _MAX_PROBLEMS = 5  # shown
 _LINE_SECONDS = 1.0

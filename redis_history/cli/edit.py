@@ -12,8 +12,8 @@ from redis_history.cli._output import counted, name, progress
 from redis_history.cli._stores import existing, open_store
 from redis_history.cli._timeline import describe_run
 from redis_history.cli.commands import FAILED, Context, define
-from redis_history.model import Conversation, Message, Participant, Role, TextPart
-from redis_history.model.ids import owner_of, owner_text
+from redis_history.values import Conversation, Message, Participant, Role, TextPart
+from redis_history.values.ids import owner_of, owner_text
 
 
 @define("say")

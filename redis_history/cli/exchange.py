@@ -16,15 +16,15 @@ from typing import Any, NamedTuple
 import click
 from msgspec import structs
 
-from redis_history import importers
-from redis_history._sync.store import HistoryStore
 from redis_history.cli import _options
 from redis_history.cli._options import Number
 from redis_history.cli._output import Update, complain, counted, name, one_line, progress
 from redis_history.cli._stores import check_url, connect, existing, open_store, other_namespaces
 from redis_history.cli.commands import FAILED, WRONG, Context, define
-from redis_history.engine.urls import parse_url
 from redis_history.errors import InvalidInputError
+from redis_history.integrations import importers
+from redis_history.store._sync.store import HistoryStore
+from redis_history.store.urls import parse_url
 
 #: Has the URL of --from if no FILE is given.
 _FROM_URL = "REDIS_HISTORY_FROM_URL"

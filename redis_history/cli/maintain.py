@@ -12,19 +12,19 @@ from typing import Any
 import click
 from msgspec import structs
 
-from redis_history._async.compressor import AsyncCompressor
-from redis_history._async.store import AsyncHistoryStore
+from redis_history.agents._async.compressor import AsyncCompressor
+from redis_history.agents.compaction.extractive import extractive_summarizer
+from redis_history.agents.compaction.models import anthropic_summarizer, openai_summarizer
+from redis_history.agents.compaction.policy import KEEP_RECENT
+from redis_history.agents.compaction.summaries import Summarizer
+from redis_history.agents.compaction.worker import CompressionProgress, CompressorStats
 from redis_history.cli import _options
 from redis_history.cli._options import Number, duration
 from redis_history.cli._output import counted, name, one_line, progress
 from redis_history.cli._stores import connect, open_store, search_options
 from redis_history.cli.commands import FAILED, Context, define
-from redis_history.compaction.extractive import extractive_summarizer
-from redis_history.compaction.models import anthropic_summarizer, openai_summarizer
-from redis_history.compaction.policy import KEEP_RECENT
-from redis_history.compaction.summaries import Summarizer
-from redis_history.compaction.worker import CompressionProgress, CompressorStats
 from redis_history.errors import CapabilityError
+from redis_history.store._async.store import AsyncHistoryStore
 
 
 def _summarizer(kind: str, model: str | None, base_url: str | None, tokens: int | None, language: str) -> Summarizer:

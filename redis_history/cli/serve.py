@@ -18,15 +18,15 @@ from typing import Any
 
 import click
 
-from redis_history._async.store import AsyncHistoryStore
 from redis_history.cli._options import Number
 from redis_history.cli._stores import connect, search_options
 from redis_history.cli.commands import INTERRUPTED, TERMINATED, Context, define
-from redis_history.engine.urls import parse_url
 from redis_history.errors import ConfigurationError
-from redis_history.integrations._extras import missing
-from redis_history.model.ids import owner_of
-from redis_history.retry import RetryPolicy
+from redis_history.store._async.store import AsyncHistoryStore
+from redis_history.store.retry import RetryPolicy
+from redis_history.store.urls import parse_url
+from redis_history.values._validation import missing
+from redis_history.values.ids import owner_of
 
 #: Seconds for which a request waits for an unreachable server. Short, because a user is waiting.
 _PATIENCE = 3.0

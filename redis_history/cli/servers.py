@@ -15,8 +15,8 @@ from redis_history import embedded
 from redis_history.cli._output import console, counted, hint, name, visible
 from redis_history.cli._stores import connect
 from redis_history.cli.commands import FAILED, SETTINGS, Context, define
-from redis_history.doctor import GET_SERVER, Finding, access_line, examine, examine_installation
-from redis_history.engine.rights import ROLES, Role
+from redis_history.cli.doctor import GET_SERVER, Finding, access_line, examine, examine_installation
+from redis_history.cli.doctor.rights import ROLES, Role
 from redis_history.errors import BackendError, EmbeddedServerError
 
 _LASTING = (

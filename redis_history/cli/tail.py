@@ -14,17 +14,17 @@ from typing import Any
 import click
 from rich.text import Text
 
-from redis_history._sync.subscription import Feed
 from redis_history.cli import _options
 from redis_history.cli._options import Number
 from redis_history.cli._output import complain, console, name, put
 from redis_history.cli._stores import existing, open_store
 from redis_history.cli._timeline import Timeline, describe
 from redis_history.cli.commands import Context, define
-from redis_history.events import Event, ReplyEnded, ReplyGrew
 from redis_history.formats.json_form import to_json
-from redis_history.model import Message
-from redis_history.operations import Snapshot
+from redis_history.store._sync.subscription import Feed
+from redis_history.store.operations import Snapshot
+from redis_history.values import Message
+from redis_history.values.events import Event, ReplyEnded, ReplyGrew
 
 _CHECK_INTERVAL = 0.2  # seconds between checks of signals and of the reader of the output
 

@@ -20,8 +20,8 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from redis_history._validation import check_choice
 from redis_history.errors import EmbeddedServerError
+from redis_history.values._validation import check_choice
 
 from ._folder import cache_dir, import_path
 

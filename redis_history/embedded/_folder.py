@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from redis_history._files import replacing
+from redis_history.embedded._files import replacing
 from redis_history.errors import ConfigurationError, EmbeddedServerError
 
 from ._locks import is_held

@@ -8,8 +8,8 @@ import time
 from dataclasses import dataclass
 from typing import Any, Self
 
-from redis_history._validation import check_seconds
 from redis_history.errors import EmbeddedServerError
+from redis_history.values._validation import check_seconds
 
 from ._binaries import Candidate, ServerBinary, candidates, server_for
 from ._folder import DataFolder

@@ -20,8 +20,8 @@ from redis_history.formats._content import (
     styled_base64,
 )
 from redis_history.formats._notes import Json, Rendered, note_of, with_note
-from redis_history.model import AttachmentPart, Modality, Part, TextPart
-from redis_history.model.quoting import file_hint
+from redis_history.values import AttachmentPart, Modality, Part, TextPart
+from redis_history.values.quoting import file_hint
 
 _MODALITIES: Final[Mapping[str, Modality]] = {
     "image": "image",

@@ -13,7 +13,7 @@ from redis_history.formats._content import dump_arguments, parse_arguments, text
 from redis_history.formats._format import Format
 from redis_history.formats._losses import Losses
 from redis_history.formats._sdk_objects import ADDED, PARSED, Places
-from redis_history.model import Message, Part, Participant, ReasoningPart, Role, ToolResultPart, ToolUsePart
+from redis_history.values import Message, Part, Participant, ReasoningPart, Role, ToolResultPart, ToolUsePart
 
 Kind = Literal["user", "agent", "system"]
 

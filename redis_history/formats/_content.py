@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from redis_history.formats._notes import FORMS, Json, Rendered, note_of, storable, stored_value, with_note
-from redis_history.model import AttachmentPart, Modality
+from redis_history.values import AttachmentPart, Modality
 
 NOT_USABLE = "a file that is not inline, not a URL and not uploaded to this provider"
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, ClassVar, Literal, get_args
 
-from redis_history import model
-from redis_history._validation import check_choice
+from redis_history import values as model
 from redis_history.errors import InvalidInputError
 from redis_history.formats import _notes
 from redis_history.formats._content import file_id, split_data_url, text_or_none
 from redis_history.formats._losses import Losses, OnLoss
 from redis_history.formats._pairing import pieces_of
 from redis_history.formats._sdk_objects import Places, without
-from redis_history.model.quoting import file_hint
+from redis_history.values._validation import check_choice
+from redis_history.values.quoting import file_hint
 
 
 class Format:

@@ -1,4 +1,4 @@
-"""What the items of providers and frameworks open and answer, in the form that `redis_history.model.pairing` reads.
+"""What the items of providers and frameworks open and answer, in the form that `redis_history.values.pairing` reads.
 
 One function for all of them, because frameworks keep blocks of any provider. An item of a type that is not named here
 opens its `call_id`; an item whose type ends with `_output` or `_result` answers it.
@@ -11,8 +11,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from redis_history.model import Part, ToolResultPart, ToolUsePart, UnknownPart
-from redis_history.model.pairing import PAIR
+from redis_history.values import Part, ToolResultPart, ToolUsePart, UnknownPart
+from redis_history.values.pairing import PAIR
 
 Pair = dict[str, Any]
 

@@ -22,8 +22,8 @@ import msgspec
 from redis_history.errors import InvalidMessageError
 from redis_history.formats._marks import marked, pair_of
 from redis_history.formats._sdk_objects import plain
-from redis_history.model import AttachmentPart, Message, Part, TextPart, UnknownPart
-from redis_history.model.notes import QUOTES, digest_of, is_current
+from redis_history.values import AttachmentPart, Message, Part, TextPart, UnknownPart
+from redis_history.values.notes import QUOTES, digest_of, is_current
 
 Json = dict[str, Any]
 _Holder = TypeVar("_Holder", bound=msgspec.Struct)  # a part or message

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec.structs import replace
 
 from redis_history.formats._losses import Losses, OnLoss
-from redis_history.model import Message, Part, Role, ToolResultPart, ToolUsePart
-from redis_history.model.pairing import is_result, pairing
-from redis_history.model.pairs import pairs_of, unfit
-from redis_history.model.reasoning_parts import is_blank, only_reasoning, without_parts
+from redis_history.values import Message, Part, Role, ToolResultPart, ToolUsePart
+from redis_history.values.pairing import is_result, pairing
+from redis_history.values.pairs import pairs_of, unfit
+from redis_history.values.reasoning_parts import is_blank, only_reasoning, without_parts
 
 
 def paired(messages: Iterable[Message], *, on_loss: OnLoss | None = None) -> list[Message]:

@@ -36,7 +36,7 @@ from redis_history.formats._format import Format
 from redis_history.formats._losses import Losses, OnLoss
 from redis_history.formats._notes import FORMS, Json, Rendered, Shape, content_of, parts_of_content, value_of
 from redis_history.formats._sdk_objects import ADDED, PARSED, Places, plain
-from redis_history.model import (
+from redis_history.values import (
     AttachmentPart,
     Message,
     Part,

@@ -45,7 +45,7 @@ from redis_history.formats._content import (
 )
 from redis_history.formats._format import Format
 from redis_history.formats._losses import Losses, OnLoss
-from redis_history.model import (
+from redis_history.values import (
     AttachmentPart,
     Message,
     Modality,
@@ -56,7 +56,7 @@ from redis_history.model import (
     ToolResultPart,
     ToolUsePart,
 )
-from redis_history.model.quoting import file_hint
+from redis_history.values.quoting import file_hint
 
 _NAMES: dict[str, str] = {"user": "user", "assistant": "model", "tool": "user", "system": "system"}
 _MODALITIES: dict[str, Modality] = {"image": "image", "audio": "audio", "video": "video"}
@@ -217,7 +217,7 @@ class _Gemini(Format):
                     return None
                 id_, note = _call_id(call, calls["function_call", name])
                 note |= {"no_args": True} if args is None else {}
-                # Of parallel calls only the first is signed, for all of them: see model/reasoning_parts.py.
+                # Of parallel calls only the first is signed, for all of them: see values/reasoning_parts.py.
                 signature = text_or_none(raw.get("thought_signature"))
                 note |= {} if signature is None else {"signature": signature}
                 return self.tool_use(id_, name, args or {}, note)

@@ -18,11 +18,11 @@ from msgspec import Struct
 from msgspec.msgpack import Ext
 
 from redis_history.errors import InvalidMessageError, MessageConflictError
-from redis_history.events import Cursor
-from redis_history.model import Message, Position, UnknownPart
-from redis_history.model.rows import NAMES
-from redis_history.model.wire import encode_body, from_map, to_map
-from redis_history.tokens import message_tokens
+from redis_history.values import Message, Position, UnknownPart
+from redis_history.values.events import Cursor
+from redis_history.values.rows import NAMES
+from redis_history.values.sizes import message_tokens
+from redis_history.values.wire import encode_body, from_map, to_map
 
 
 def to_json(value: Any) -> Any:

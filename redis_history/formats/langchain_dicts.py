@@ -23,7 +23,7 @@ from redis_history.formats._blocks import converted, from_template, templated
 from redis_history.formats._format import Format
 from redis_history.formats._losses import Losses, OnLoss
 from redis_history.formats._marks import marked, pair_in
-from redis_history.model import (
+from redis_history.values import (
     AttachmentPart,
     Message,
     Modality,
@@ -34,7 +34,7 @@ from redis_history.model import (
     ToolResultPart,
     ToolUsePart,
 )
-from redis_history.model.pairing import pairing
+from redis_history.values.pairing import pairing
 
 _ROLES: dict[str, Role] = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool", "function": "tool"}
 _TYPES: dict[str, str] = {"user": "human", "assistant": "ai", "system": "system", "tool": "tool"}

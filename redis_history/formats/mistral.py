@@ -22,7 +22,7 @@ from redis_history.formats._chat import ChatFormat
 from redis_history.formats._content import NOT_USABLE, attachment, data_url, is_image, split_data_url, text_or_none
 from redis_history.formats._losses import OnLoss
 from redis_history.formats._notes import Json, Rendered, Shape, quoted
-from redis_history.model import (
+from redis_history.values import (
     AttachmentPart,
     Message,
     Part,

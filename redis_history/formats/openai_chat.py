@@ -19,7 +19,7 @@ from redis_history.formats._content import attachment, data_url, is_image, refer
 from redis_history.formats._losses import OnLoss
 from redis_history.formats._notes import Json, Rendered, Shape
 from redis_history.formats._sdk_objects import Places
-from redis_history.model import AttachmentPart, Message, Part, Role, TextPart, UnknownPart
+from redis_history.values import AttachmentPart, Message, Part, Role, TextPart, UnknownPart
 
 #: The block types that a message of each role may contain.
 _BLOCKS = {"user": ("text", "image_url", "input_audio", "file"), "assistant": ("text", "refusal")}

@@ -25,7 +25,7 @@ from redis_history.formats._blocks import converted
 from redis_history.formats._format import Format
 from redis_history.formats._losses import Losses, OnLoss
 from redis_history.formats._sdk_objects import ADDED, PARSED, Places, without
-from redis_history.model import (
+from redis_history.values import (
     AttachmentPart,
     Message,
     Part,
@@ -36,8 +36,8 @@ from redis_history.model import (
     ToolUsePart,
     UnknownPart,
 )
-from redis_history.model.pairing import pairing
-from redis_history.model.quoting import file_hint
+from redis_history.values.pairing import pairing
+from redis_history.values.quoting import file_hint
 
 _PHASES = ("commentary", "final_answer")
 _IN_RESULTS = ("input_text", "input_image", "input_file")

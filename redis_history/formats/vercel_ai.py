@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
-from redis_history import model
+from redis_history import values as model
 from redis_history.errors import InvalidMessageError
 from redis_history.formats._content import parsed
 from redis_history.formats._format import Format

@@ -14,31 +14,31 @@ from urllib.parse import quote
 
 from msgspec.structs import replace
 
-from redis_history._async.store import AsyncHistoryStore
-from redis_history._faces import answer_of
-from redis_history._sync._runtime import Caller
-from redis_history._sync.store import HistoryStore
+from redis_history.agents._faces import answer_of
+from redis_history.agents.tools import (
+    AsyncConversationSearchTool,
+    ConversationSearchTool,
+    SearchOptions,
+    conversation_search_tool,
+)
 from redis_history.errors import (
     BatchTooLargeError,
     MessageConflictError,
     MessageTooLargeError,
-    MissingExtraError,
     RedisHistoryError,
     RevisionConflictError,
     StoreTypeError,
 )
 from redis_history.formats._losses import Loss, OnLoss
 from redis_history.formats._pairing import pieces_of
-from redis_history.model import Conversation, Message, Part, ToolResultPart, large
-from redis_history.model.ids import check_conversation_id
-from redis_history.operations import Appended, Preview
-from redis_history.operations.append import batches
-from redis_history.tools import (
-    AsyncConversationSearchTool,
-    ConversationSearchTool,
-    SearchOptions,
-    conversation_search_tool,
-)
+from redis_history.store._async.store import AsyncHistoryStore
+from redis_history.store._sync._runtime import Caller
+from redis_history.store._sync.store import HistoryStore
+from redis_history.store.operations import Appended, Preview
+from redis_history.store.operations.append import batches
+from redis_history.values import Conversation, Message, Part, ToolResultPart, large
+from redis_history.values._validation import check_store
+from redis_history.values.ids import check_conversation_id
 
 T = TypeVar("T")
 _logger = logging.getLogger("redis_history")
@@ -48,11 +48,6 @@ BATCH = 500
 _PAGE = 1000
 #: Turns that are remembered because they could not be stored completely.
 _MOST_UNFINISHED = 16
-
-
-def missing(extra: str, error: ImportError) -> MissingExtraError:
-    """The error for a framework that is not installed. Raise it from `error`."""
-    return MissingExtraError(f"{error.name or 'a package'} is not installed: pip install 'redis_history[{extra}]'")
 
 
 def plain_or(value: Any, dumped: Any) -> Any:
@@ -85,7 +80,7 @@ class Turns:
     """Stores turns: what a framework hands over in one call, of any size.
 
     A turn is one change if it has at most BATCH messages and MAX_BATCH_BYTES, else several. A message above the cap is
-    stored as `model.large.fitted` says; `on_loss` and a log line name what is left out. `whole`: as one message.
+    stored as `values.large.fitted` says; `on_loss` and a log line name what is left out. `whole`: as one message.
 
     If a call fails after the first change, its error says how many messages are stored. The messages of many frameworks
     have no ids, so the rest is remembered: a repetition of the call stores what is missing.
@@ -222,18 +217,6 @@ async def replace_all(store: Any, key: str, merge: Callable[[list[Message]], Seq
             return
 
 
-def check_store(store: object, who: str, *kinds: type) -> None:
-    """Raises StoreTypeError unless `store` is of one of these kinds: HistoryStore, AsyncHistoryStore. The wrong kind
-    would lose data: a coroutine that nobody awaits writes nothing."""
-    if isinstance(store, kinds):
-        return
-    needed = " or ".join(map(_with_article, kinds))
-    given = "None" if store is None else _with_article(type(store))
-    # Without the URL, which may contain a password.
-    hint = f": create a store with {kinds[0].__name__}(url)" if isinstance(store, str) else ""
-    raise StoreTypeError(f"{who} needs {needed}, not {given}{hint}")
-
-
 def check_stores(store: object, async_store: object, who: str) -> None:
     """The same for a class that takes a HistoryStore, an AsyncHistoryStore or both."""
     if store is None and async_store is None:
@@ -284,10 +267,6 @@ def without_runs(store: AsyncHistoryStore | HistoryStore) -> AsyncHistoryStore |
     plain = copy(store)
     plain._exclusive = False
     return plain
-
-
-def _with_article(kind: type) -> str:
-    return f"{'an' if kind.__name__[0] in 'AEIOUaeiou' else 'a'} {kind.__name__}"
 
 
 async def all_conversations(store: AsyncHistoryStore, **owner: Any) -> list[Preview]:

@@ -15,11 +15,11 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from redis_history._async.store import AsyncHistoryStore
-from redis_history._sync.store import HistoryStore
 from redis_history.errors import ConflictError, NotFoundError, RedisHistoryError
 from redis_history.integrations._extras import Turns
-from redis_history.model import Message
+from redis_history.store._async.store import AsyncHistoryStore
+from redis_history.store._sync.store import HistoryStore
+from redis_history.values import Message
 
 _logger = logging.getLogger("redis_history")
 _MOMENT: Final = timedelta(microseconds=1)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from typing import Any, Unpack
 
-from redis_history import AsyncHistoryStore, HistoryStore, Message, model
+from redis_history import AsyncHistoryStore, HistoryStore, Message
+from redis_history import values as model
+from redis_history.agents.tools import SearchOptions
 from redis_history.formats import _notes
 from redis_history.formats._blocks import file_of, from_template, parts_of, templated
 from redis_history.formats._content import dump_arguments, parse_arguments, split_data_url
@@ -15,14 +17,13 @@ from redis_history.integrations._extras import (
     asynchronous,
     checked_id,
     ended,
-    missing,
     newest,
     search_runner,
 )
 from redis_history.integrations._live import LiveReplies
-from redis_history.model.message import content_text
-from redis_history.model.pairs import without_lone_results
-from redis_history.tools import SearchOptions
+from redis_history.values._validation import missing
+from redis_history.values.message import content_text
+from redis_history.values.pairs import without_lone_results
 
 try:
     from agent_framework import (

@@ -14,18 +14,18 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from redis_history import AsyncHistoryStore, Conversation, HistoryStore, Message, errors
-from redis_history._validation import check_owner
 from redis_history.formats import OnLoss, from_anthropic, to_anthropic
 from redis_history.formats._notes import foreign_block, opaque, stored_value
 from redis_history.integrations import _extras
-from redis_history.model import large
-from redis_history.model.ids import check_message_id, new_id
-from redis_history.model.times import from_microseconds, to_microseconds
+from redis_history.values import large
+from redis_history.values._validation import check_owner, missing
+from redis_history.values.ids import check_message_id, new_id
+from redis_history.values.times import from_microseconds, to_microseconds
 
 try:
     from claude_agent_sdk import SessionStore, fold_session_summary
 except ImportError as error:
-    raise _extras.missing("claude-agent-sdk", error) from error
+    raise missing("claude-agent-sdk", error) from error
 
 if TYPE_CHECKING:
     from claude_agent_sdk import SessionKey, SessionListSubkeysKey, SessionStoreEntry, SessionStoreListEntry

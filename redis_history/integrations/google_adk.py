@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Unpack
 from msgspec.structs import replace
 
 from redis_history import AsyncHistoryStore, Conversation, HistoryStore, Message, Participant, Position, errors
+from redis_history.agents.tools import SearchOptions
 from redis_history.formats import OnLoss, from_gemini, to_gemini
 from redis_history.formats._notes import plain_text, stored_value
 from redis_history.integrations import _extras
 from redis_history.integrations._live import LiveReplies, LiveStream
-from redis_history.model.ids import new_id
-from redis_history.tools import SearchOptions
+from redis_history.values._validation import missing
+from redis_history.values.ids import new_id
 
 try:
     from google.adk.agents.run_config import RunConfig, StreamingMode  # type: ignore[attr-defined]
@@ -30,7 +31,7 @@ try:
     from google.adk.tools.tool_context import ToolContext
     from google.genai.types import FunctionDeclaration
 except ImportError as error:
-    raise _extras.missing("google-adk", error) from error
+    raise missing("google-adk", error) from error
 
 if TYPE_CHECKING:
     from google.adk.runners import Runner

@@ -14,7 +14,8 @@ from typing import Any, Unpack
 from msgspec.structs import replace
 
 from redis_history import AsyncHistoryStore, HistoryStore, Message, TextPart
-from redis_history._faces import answer_of, run_at_once
+from redis_history.agents._faces import answer_of, run_at_once
+from redis_history.agents.tools import SearchOptions
 from redis_history.errors import (
     ConfigurationError,
     InvalidMessageError,
@@ -27,10 +28,10 @@ from redis_history.formats import OnLoss, from_langchain, to_langchain
 from redis_history.formats._losses import Losses
 from redis_history.formats._notes import plain_text
 from redis_history.integrations import _extras
-from redis_history.model.ids import MAX_ID_BYTES
-from redis_history.model.pairs import without_lone_results
-from redis_history.tools import SearchOptions
 from redis_history.types import AsyncReply, ConversationSearchTool, Role
+from redis_history.values._validation import check_store, missing
+from redis_history.values.ids import MAX_ID_BYTES
+from redis_history.values.pairs import without_lone_results
 
 try:
     from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
@@ -48,7 +49,7 @@ try:
     from langchain_core.tools import StructuredTool
     from pydantic_core import to_jsonable_python
 except ImportError as error:
-    raise _extras.missing("langchain", error) from error
+    raise missing("langchain", error) from error
 
 __all__ = ["LangChainHistory", "live_replies", "search_tool"]
 
@@ -162,7 +163,7 @@ def live_replies(store: HistoryStore | AsyncHistoryStore, conversation_id: str) 
     use the asynchronous methods of the model or agent. A model that is asked for a whole answer writes no live reply.
     Errors of the store are logged by LangChain; the model goes on. Raises InvalidConversationIdError.
     """
-    _extras.check_store(store, "live_replies", HistoryStore, AsyncHistoryStore)
+    check_store(store, "live_replies", HistoryStore, AsyncHistoryStore)
     _extras.checked_id(conversation_id)
     if isinstance(store, AsyncHistoryStore):
         return _AsyncLiveReplies(store, conversation_id)

@@ -7,11 +7,12 @@ from typing import Annotated, Any, NotRequired
 from zlib import crc32
 
 from redis_history import AsyncHistoryStore, HistoryStore, conversation_search_tool
+from redis_history.agents.tools import DESCRIPTION, NAME
 from redis_history.errors import ConfigurationError
 from redis_history.formats import OnLoss
-from redis_history.integrations._extras import check_stores, checked_id, missing
+from redis_history.integrations._extras import check_stores, checked_id
 from redis_history.integrations.langchain import LangChainHistory
-from redis_history.tools import DESCRIPTION, NAME
+from redis_history.values._validation import missing
 
 try:
     from langchain.agents.middleware import AgentMiddleware, AgentState

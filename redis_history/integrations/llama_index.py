@@ -22,7 +22,8 @@ from redis_history import (
     ToolUsePart,
     UnknownPart,
 )
-from redis_history._faces import run_at_once
+from redis_history.agents._faces import run_at_once
+from redis_history.agents.tools import SearchOptions
 from redis_history.errors import MessageNotFoundError, RevisionConflictError
 from redis_history.formats import OnLoss
 from redis_history.formats._blocks import from_template, templated
@@ -32,8 +33,8 @@ from redis_history.formats._notes import foreign_block, note_of, opaque, plain_t
 from redis_history.formats._pairing import pieces_of
 from redis_history.integrations import _extras
 from redis_history.integrations._live import LiveReplies
-from redis_history.tools import SearchOptions
 from redis_history.types import ConversationSearchTool, Part, Role
+from redis_history.values._validation import check_store, missing
 
 try:
     from llama_index.core.agent.workflow import AgentOutput, AgentStream
@@ -44,7 +45,7 @@ try:
     from llama_index.core.tools import FunctionTool
     from llama_index.core.workflow import Event
 except ImportError as error:
-    raise _extras.missing("llama-index", error) from error
+    raise missing("llama-index", error) from error
 
 __all__ = ["LlamaIndexChatStore", "LlamaIndexMemoryStore", "search_tool"]
 
@@ -75,7 +76,7 @@ class LlamaIndexChatStore(BaseChatStore):
 
     def __init__(self, store: HistoryStore, *, on_loss: OnLoss | None = None) -> None:
         super().__init__()
-        _extras.check_store(store, type(self).__name__, HistoryStore)
+        check_store(store, type(self).__name__, HistoryStore)
         self._store = store
         self._on_loss = on_loss
         self._turns = _extras.Turns(_FORM, on_loss)
@@ -126,7 +127,7 @@ class LlamaIndexMemoryStore(AsyncDBChatStore):
 
     def __init__(self, store: HistoryStore, *, on_loss: OnLoss | None = None) -> None:
         super().__init__()
-        _extras.check_store(store, type(self).__name__, HistoryStore)
+        check_store(store, type(self).__name__, HistoryStore)
         self._store = store
         self._on_loss = on_loss
         self._turns = _extras.Turns(_FORM, on_loss)

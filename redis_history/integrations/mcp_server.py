@@ -11,11 +11,11 @@ from urllib.parse import quote
 
 from redis_history._version import __version__
 from redis_history.errors import ConfigurationError, RedisHistoryError, StoreClosedError
-from redis_history.integrations._extras import check_store, missing
-from redis_history.model import Conversation, Message, Participant
-from redis_history.model.ids import check_conversation_id
-from redis_history.model.message import content_text
-from redis_history.model.quoting import as_data, data_block, new_mark, plain_name
+from redis_history.values import Conversation, Message, Participant
+from redis_history.values._validation import check_store, missing
+from redis_history.values.ids import check_conversation_id
+from redis_history.values.message import content_text
+from redis_history.values.quoting import as_data, data_block, new_mark, plain_name
 
 try:
     from mcp.server.mcpserver import MCPServer
@@ -26,7 +26,7 @@ try:
 except ImportError as error:
     raise missing("mcp", error) from error
 
-from redis_history._async.store import AsyncHistoryStore
+from redis_history.store._async.store import AsyncHistoryStore
 
 __all__ = ["mcp_server"]
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Unpack
 from msgspec.structs import replace
 
 from redis_history import AsyncHistoryStore, HistoryStore, Message
-from redis_history._validation import refuse
+from redis_history.agents.tools import SearchOptions
 from redis_history.errors import BatchTooLargeError, MessageTooLargeError, RevisionConflictError
 from redis_history.formats import OnLoss, from_openai_responses, to_openai_responses
-from redis_history.integrations._extras import Turns, asynchronous, checked_id, ended, missing, search_runner
+from redis_history.integrations._extras import Turns, asynchronous, checked_id, ended, search_runner
 from redis_history.integrations._live import LiveReplies
-from redis_history.model.pairs import without_lone_results
-from redis_history.tools import SearchOptions
 from redis_history.types import Part
+from redis_history.values._validation import missing, refuse
+from redis_history.values.pairs import without_lone_results
 
 try:
     from agents import FunctionTool

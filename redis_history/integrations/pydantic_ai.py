@@ -26,7 +26,8 @@ from redis_history import (
     ToolUsePart,
     UnknownPart,
 )
-from redis_history._faces import run_at_once
+from redis_history.agents._faces import run_at_once
+from redis_history.agents.tools import SearchOptions
 from redis_history.errors import InvalidMessageError
 from redis_history.formats import OnLoss
 from redis_history.formats._blocks import from_template, templated
@@ -37,9 +38,9 @@ from redis_history.formats._notes import foreign_block, note_of, noted, opaque, 
 from redis_history.formats._pairing import pieces_of
 from redis_history.integrations import _extras
 from redis_history.integrations._live import LiveReplies
-from redis_history.model.pairs import without_lone_results
-from redis_history.tools import SearchOptions
 from redis_history.types import Part, Role
+from redis_history.values._validation import check_store, missing
+from redis_history.values.pairs import without_lone_results
 
 try:
     from pydantic import TypeAdapter
@@ -58,7 +59,7 @@ try:
     )
     from pydantic_ai.messages import TextPart as ModelTextPart
 except ImportError as error:
-    raise _extras.missing("pydantic-ai", error) from error
+    raise missing("pydantic-ai", error) from error
 
 if TYPE_CHECKING:
     from pydantic_ai.result import StreamedRunResult
@@ -133,7 +134,7 @@ class PydanticAIHistory:
         run_at_once(self._append(self._sync(), _listed(messages)))
 
     def _sync(self) -> HistoryStore:
-        _extras.check_store(self._store, "this method of PydanticAIHistory", HistoryStore)
+        check_store(self._store, "this method of PydanticAIHistory", HistoryStore)
         return self._store  # type: ignore[return-value]
 
     def _converted(self, messages: list[Message], limit: int | None) -> list[ModelMessage]:

@@ -12,15 +12,15 @@ from typing import Any, Final
 
 import orjson
 
-from redis_history._async.store import AsyncHistoryStore
-from redis_history._sync.store import HistoryStore
 from redis_history._version import __version__
 from redis_history.errors import ConfigurationError
-from redis_history.events import MessagesAppended, Reset
 from redis_history.formats.json_form import to_json
-from redis_history.integrations._extras import check_store, missing
-from redis_history.model import Message, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
-from redis_history.operations import Append, Changes, ReadChanges
+from redis_history.store._async.store import AsyncHistoryStore
+from redis_history.store._sync.store import HistoryStore
+from redis_history.store.operations import Append, Changes, ReadChanges
+from redis_history.values import Message, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
+from redis_history.values._validation import check_store, missing
+from redis_history.values.events import MessagesAppended, Reset
 
 try:
     from opentelemetry import metrics, trace

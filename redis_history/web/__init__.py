@@ -1,6 +1,6 @@
 """The live view, and the endpoints of a chat, as ASGI applications. Needs `pip install 'redis_history[web]'`."""
 
-from redis_history.integrations._extras import missing
+from redis_history.values._validation import missing
 
 try:
     import starlette as _starlette  # noqa: F401

@@ -9,17 +9,17 @@ from msgspec import UNSET
 from msgspec.structs import replace
 from starlette.responses import Response
 
-from redis_history._async.store import AsyncHistoryStore
 from redis_history._version import __version__
-from redis_history.compaction.summaries import summary_text
+from redis_history.agents.compaction.summaries import summary_text
 from redis_history.errors import ConversationNotFoundError, MessageNotFoundError
 from redis_history.formats.json_form import message_of
-from redis_history.model import Conversation, Message, Position
-from redis_history.model.ids import owner_of
-from redis_history.model.times import to_microseconds
-from redis_history.operations import Preview, ReadConversation, ReadPage, ReadTogether
-from redis_history.operations.listing import FIRST_MESSAGES
-from redis_history.search.hits import SearchHits
+from redis_history.store._async.store import AsyncHistoryStore
+from redis_history.store.operations import Preview, ReadConversation, ReadPage, ReadTogether
+from redis_history.store.operations.listing import FIRST_MESSAGES
+from redis_history.store.search.hits import SearchHits
+from redis_history.values import Conversation, Message, Position
+from redis_history.values.ids import owner_of
+from redis_history.values.times import to_microseconds
 from redis_history.web._http import MOST, ApiRequest, answer, bad_input
 from redis_history.web._shape import conversation_shape, dumps, hit_shape, message_preview, message_shape, run_shape
 

@@ -22,7 +22,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from redis_history import errors
-from redis_history.model import Position
+from redis_history.values import Position
 from redis_history.web._shape import dumps
 
 _logger = logging.getLogger("redis_history")

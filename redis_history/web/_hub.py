@@ -11,10 +11,10 @@ from functools import partial
 from random import sample
 from typing import Any, Final
 
-from redis_history import events
-from redis_history._async.store import AsyncHistoryStore
 from redis_history.errors import BackendUnavailableError, RedisHistoryError
-from redis_history.events import BEGINNING
+from redis_history.store._async.store import AsyncHistoryStore
+from redis_history.values import events
+from redis_history.values.events import BEGINNING
 from redis_history.web._events import KINDS, PING, Entry, Growth, Ring, encoded, frame, run_frame
 from redis_history.web._rights import ReadRights
 from redis_history.web._shape import conversation_shape, message_preview

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any, Final, get_args
 
 from redis_history._version import __version__
-from redis_history.events import ResetReason
-from redis_history.model import Role, Status
-from redis_history.model.runs import RunStatus
+from redis_history.values import Role, Status
+from redis_history.values.events import ResetReason
+from redis_history.values.runs import RunStatus
 
 _TYPES: Final[dict[str, dict[str, Any]]] = {
     "text": {"type": "string"},

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 from starlette.responses import Response
 
-from redis_history._validation import check_names, refuse
 from redis_history.errors import ConfigurationError
+from redis_history.values._validation import check_names, refuse
 from redis_history.web._http import Refused
 
 #: A name or an address, in brackets if it is one of IPv6, and a port: nothing before, between or behind them.

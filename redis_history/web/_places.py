@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 from msgspec import Struct
 
-from redis_history._validation import check_integer, check_seconds
-from redis_history.integrations._answers import SIZE
-from redis_history.model import Participant
+from redis_history.values import Participant
+from redis_history.values._validation import check_integer, check_seconds
+from redis_history.web._answers import SIZE
 from redis_history.web._http import Refused
 
 

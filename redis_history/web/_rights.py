@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, NamedTuple
 
-from redis_history._async.store import AsyncHistoryStore
-from redis_history.operations import ReadLife, ReadTogether
+from redis_history.store._async.store import AsyncHistoryStore
+from redis_history.store.operations import ReadLife, ReadTogether
 
 #: Read rights of one client that are cached.
 _MAX_CACHED: Final = 10_000

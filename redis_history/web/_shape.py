@@ -11,9 +11,9 @@ from typing import Any, Final
 import orjson
 
 from redis_history.formats.json_form import to_json
-from redis_history.model import Conversation, Message, Part, TextPart
-from redis_history.model.runs import RunInfo
-from redis_history.search.hits import Highlight, SearchHit
+from redis_history.store.search.hits import Highlight, SearchHit
+from redis_history.values import Conversation, Message, Part, TextPart
+from redis_history.values.runs import RunInfo
 
 #: Characters of one part or other free-form value. Longer values are cut; clients fetch them in full on request.
 LONGEST: Final = 20_000

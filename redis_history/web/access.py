@@ -14,9 +14,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Send
 
-from redis_history._validation import check_function, is_coroutine_function
-from redis_history.model import Participant
-from redis_history.model.ids import check_conversation_id
+from redis_history.values import Participant
+from redis_history.values._validation import check_function, is_coroutine_function
+from redis_history.values.ids import check_conversation_id
 from redis_history.web._http import HEADERS, Refused, failure, with_headers
 from redis_history.web._origins import Callers
 

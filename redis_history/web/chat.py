@@ -17,23 +17,23 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, NoMatchFound, Router
 from starlette.types import Receive, Scope, Send
 
-from redis_history._async.runs import AsyncRun
-from redis_history._async.store import AsyncHistoryStore
-from redis_history._validation import (
+from redis_history.agents.compaction.summaries import try_in_thread
+from redis_history.errors import MessageNotFoundError, RedisHistoryError, RunStopped
+from redis_history.store._async.runs import AsyncRun
+from redis_history.store._async.store import AsyncHistoryStore
+from redis_history.store.operations import LeaveRun
+from redis_history.values import Message, Participant, Position
+from redis_history.values._validation import (
     check_choice,
     check_function,
     check_integer,
     check_names,
     check_seconds,
+    check_store,
     check_text,
     is_coroutine_function,
 )
-from redis_history.compaction.summaries import try_in_thread
-from redis_history.errors import MessageNotFoundError, RedisHistoryError, RunStopped
-from redis_history.integrations._extras import check_store
-from redis_history.model import Message, Participant, Position
-from redis_history.model.runs import RunInfo
-from redis_history.operations import LeaveRun
+from redis_history.values.runs import RunInfo
 from redis_history.web._feed import Feed, Reader
 from redis_history.web._http import EndSignals, EventStream, Refused, answer, read_body
 from redis_history.web._places import ChatLimits, Place, Places

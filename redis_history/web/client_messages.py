@@ -19,10 +19,10 @@ import msgspec
 import orjson
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from redis_history import model
+from redis_history import values as model
 from redis_history.formats import from_vercel_ai
-from redis_history.model._caps import MAX_DEPTH, MAX_ITEMS
-from redis_history.model.ids import check_message_id
+from redis_history.values._caps import MAX_DEPTH, MAX_ITEMS
+from redis_history.values.ids import check_message_id
 from redis_history.web._http import Refused, bad_input
 
 T = TypeVar("T")

@@ -8,13 +8,13 @@ from typing import Any, ClassVar, Literal
 
 from msgspec import Raw, Struct
 
-from redis_history._async.store import AsyncHistoryStore
 from redis_history.formats import to_vercel_ai
-from redis_history.integrations import ai_sdk
-from redis_history.integrations._answers import newest_messages
-from redis_history.model import Message, Position
-from redis_history.model.runs import RunInfo
+from redis_history.store._async.store import AsyncHistoryStore
+from redis_history.values import Message, Position
+from redis_history.values.runs import RunInfo
+from redis_history.web import ai_sdk
 from redis_history.web import client_messages as client
+from redis_history.web._answers import newest_messages
 from redis_history.web._http import Refused, bad_input
 from redis_history.web.client_messages import Asked
 
@@ -184,7 +184,7 @@ class AgUi(Protocol):
 
     def __init__(self, store: AsyncHistoryStore, size: int) -> None:
         super().__init__(store, size)
-        from redis_history.integrations import ag_ui  # needs an extra
+        from redis_history.web import ag_ui  # needs an extra
 
         self._form = ag_ui
         self.farewell = self._frame(ag_ui.CUT)

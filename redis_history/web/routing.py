@@ -23,11 +23,10 @@ from starlette.routing import Mount, Route, Router
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from redis_history._async.store import AsyncHistoryStore
-from redis_history._validation import check_integer, check_seconds, check_text
 from redis_history.errors import InvalidCursorError, RedisHistoryError
-from redis_history.events import Cursor
-from redis_history.integrations._extras import check_store
+from redis_history.store._async.store import AsyncHistoryStore
+from redis_history.values._validation import check_integer, check_seconds, check_store, check_text
+from redis_history.values.events import Cursor
 from redis_history.web import _endpoints
 from redis_history.web._events import frame
 from redis_history.web._http import ApiRequest, EndSignals, EventStream, Refused, answer, bad_input

@@ -9,14 +9,14 @@ from typing import Any
 from msgspec.structs import replace
 from starlette.requests import Request
 
-from redis_history._async.store import AsyncHistoryStore
 from redis_history.errors import ConversationExistsError, MessageNotFoundError, RevisionConflictError
 from redis_history.formats.vercel_ai import approval_of, with_responses
-from redis_history.integrations._answers import newest_messages
-from redis_history.model import Conversation, Message, Participant, Position, ToolUsePart, tool
-from redis_history.model.ids import new_token
-from redis_history.model.pairs import open_calls
-from redis_history.operations import Append, FindMessage, ReadTogether
+from redis_history.store._async.store import AsyncHistoryStore
+from redis_history.store.operations import Append, FindMessage, ReadTogether
+from redis_history.values import Conversation, Message, Participant, Position, ToolUsePart, tool
+from redis_history.values.ids import new_token
+from redis_history.values.pairs import open_calls
+from redis_history.web._answers import newest_messages
 from redis_history.web._http import Refused, bad_input
 from redis_history.web.access import Action, Guarded
 from redis_history.web.client_messages import Asked

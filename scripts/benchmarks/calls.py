@@ -19,10 +19,10 @@ from redis_history import (
     capture,
     user,
 )
-from redis_history.model import TextPart
-from redis_history.model.replies import record_of
-from redis_history.operations import GrowReply
-from redis_history.operations.append import Append
+from redis_history.store.operations import GrowReply
+from redis_history.store.operations.append import Append
+from redis_history.values import TextPart
+from redis_history.values.replies import record_of
 
 
 def bench_append(report: Report, client: Any, store: HistoryStore, rounds: int) -> None:

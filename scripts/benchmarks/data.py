@@ -24,7 +24,7 @@ import redis
 from benchmarks.timing import TEXT
 from redis_history import Conversation, HistoryStore, assistant, user
 from redis_history.embedded import EmbeddedServer
-from redis_history.operations.scripts import SCRIPTS
+from redis_history.store.operations.scripts import SCRIPTS
 
 WRITER = """
 import sys

@@ -10,8 +10,8 @@ from typing import Any
 
 from benchmarks.timing import TEXT, Report, Timing, in_turn, members, messages, processor_time
 from redis_history import HistoryStore, user
-from redis_history.model.wire import encode_body
-from redis_history.operations.keys import Keyspace
+from redis_history.store.operations.keys import Keyspace
+from redis_history.values.wire import encode_body
 
 
 def bench_growth(report: Report, client: Any, store: HistoryStore, rounds: int) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 from benchmarks.timing import STAMP, Report, in_turn, members, messages
 from redis_history import HistoryStore, Message, user
-from redis_history.model.wire import encode_body
-from redis_history.operations.keys import Keyspace
-from redis_history.search.redisearch import document
+from redis_history.store.operations.keys import Keyspace
+from redis_history.store.search.redisearch import document
+from redis_history.values.wire import encode_body
 
 #: Random words with a natural frequency (Zipf): the n-th word is 1/n as frequent as the first.
 WORDS = ["".join(random.Random(n).choices("abcdefghijklmnoprstuvw", k=2 + n % 8)) for n in range(5_000)]

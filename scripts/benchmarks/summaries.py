@@ -29,9 +29,9 @@ from rich.console import Console
 from rich.table import Table
 
 from redis_history import Message, Participant, extractive_summarizer, user
-from redis_history.search.query import stop_words
-from redis_history.search.words import load_stemmer, words
-from redis_history.tokens import CHARACTERS_PER_TOKEN
+from redis_history.store.search.query import stop_words
+from redis_history.store.search.words import load_stemmer, words
+from redis_history.values.sizes import CHARACTERS_PER_TOKEN
 
 Summarize = Callable[[list[list[Message]], int], str]
 

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redis_history import HistoryStore, errors, operations, user
-from redis_history.engine.memory import MemoryBackend
-from redis_history.events import MessagesAppended, Reset
+from redis_history import HistoryStore, errors, user
+from redis_history.store import operations
+from redis_history.store.memory.backend import MemoryBackend
+from redis_history.values.events import MessagesAppended, Reset
 from tests.conftest import Servers
 from tests.support.servers import wait_until
 from tests.support.wire import SECOND, Wire, append_of, restore_of, update_of

@@ -11,8 +11,8 @@ import pytest
 import redis
 
 from redis_history import AsyncHistoryStore, HistoryStore, MessagesAppended, Reset, RetryPolicy, user
-from redis_history._sync._runtime import _idle
 from redis_history.errors import BackendRefusedError
+from redis_history.store._sync._runtime import _idle
 from tests.support.faces import FACES, open_store
 from tests.support.servers import RealServer, Start, until, wait_until
 

@@ -24,8 +24,8 @@ from redis_history import (
     tool_use,
     user,
 )
-from redis_history.engine.memory import MemoryBackend
 from redis_history.errors import RunLostError
+from redis_history.store.memory.backend import MemoryBackend
 
 BOT = Participant("agent", "bot", "Bot")
 ANN = Participant("user", "ann", "Ann")

@@ -12,12 +12,12 @@ import redis
 from redis.crc import key_slot
 
 from redis_history import AsyncHistoryStore, HistoryStore, MessagesAppended, ReplyEnded, RetryPolicy, errors, user
-from redis_history.engine.rights import acl_line
-from redis_history.model import TextPart
-from redis_history.model.replies import LEASE_SECONDS, record_of
-from redis_history.operations import GrowReply
-from redis_history.operations.append import Append
-from redis_history.operations.keys import Keyspace
+from redis_history.cli.doctor.rights import acl_line
+from redis_history.store.operations import GrowReply
+from redis_history.store.operations.append import Append
+from redis_history.store.operations.keys import Keyspace
+from redis_history.values import TextPart
+from redis_history.values.replies import LEASE_SECONDS, record_of
 from tests.conftest import Servers
 from tests.support.cluster import RealCluster
 from tests.support.faces import FACES, open_store

@@ -11,7 +11,7 @@ from redis.exceptions import ConnectionError
 
 from redis_history import HistoryStore, Message, assistant, tool, tool_result, tool_use, user
 from redis_history.errors import CompactionConflictError, InvalidInputError
-from redis_history.operations.keys import Keyspace
+from redis_history.store.operations.keys import Keyspace
 from tests.support.servers import RealServer, Start
 
 KEYS = Keyspace("default").conversation("c")

@@ -4,8 +4,8 @@ import pytest
 
 from redis_history import HistoryStore, tool_result, user
 from redis_history.errors import MessageConflictError
-from redis_history.model import Message
-from redis_history.operations.keys import Keyspace
+from redis_history.store.operations.keys import Keyspace
+from redis_history.values import Message
 from tests.support.servers import RealServer
 
 pytest.importorskip("zstandard")
@@ -28,7 +28,7 @@ def test_compressed_messages_are_equal_to_uncompressed_ones(server: RealServer, 
             assert all(one.duplicate for one in second.append_many(conversation_id, sent()))
             assert all(one.duplicate for one in first.append_many(conversation_id, sent()))
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("redis_history.model._zstd._LEVEL", 19)
+                patch.setattr("redis_history.values._zstd._LEVEL", 19)
                 assert all(one.duplicate for one in compressing.append_many(conversation_id, sent()))
             for store in (plain, compressing):
                 assert store.get(conversation_id) == stored

@@ -18,12 +18,12 @@ import pytest
 from msgspec.structs import replace
 
 from redis_history import HistoryStore, Message, user
-from redis_history.compaction.policy import Policy
+from redis_history.agents.compaction.policy import Policy
 from redis_history.formats import to_anthropic, to_openai_chat
-from redis_history.importers import Transcript
-from redis_history.model.pairs import groups
-from redis_history.operations.keys import Keyspace
-from redis_history.tokens import message_tokens
+from redis_history.integrations.importers import Transcript
+from redis_history.store.operations.keys import Keyspace
+from redis_history.values.pairs import groups
+from redis_history.values.sizes import message_tokens
 from tests.support.sdk import is_valid
 from tests.support.servers import Start, wait_until
 from tests.support.transcripts import FILES, read

@@ -14,9 +14,9 @@ import pytest
 
 from redis_history import Conversation, HistoryStore, user
 from redis_history.errors import MessageNotFoundError
-from redis_history.operations import NoteFork
-from redis_history.operations.keys import Keyspace
-from redis_history.operations.scripts import SCRIPTS
+from redis_history.store.operations import NoteFork
+from redis_history.store.operations.keys import Keyspace
+from redis_history.store.operations.scripts import SCRIPTS
 from tests.conftest import Servers
 from tests.docs.pages import DOCS, rows, sections
 from tests.support.cluster import RealCluster

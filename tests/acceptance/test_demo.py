@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from redis_history import HistoryStore, Participant, user
-from redis_history.cli import demo
-from redis_history.compaction.policy import Policy
-from redis_history.demo import replay
-from redis_history.demo.replay import MAX_MESSAGES, SAMPLE, SHARED, Replay, load
+from redis_history.agents.compaction.policy import Policy
+from redis_history.cli import demo, replay
+from redis_history.cli.replay import MAX_MESSAGES, SAMPLE, SHARED, Replay, load
 from redis_history.errors import RedisHistoryError
 from redis_history.formats import to_openai_chat
 from tests.support.commands import command, environment, run

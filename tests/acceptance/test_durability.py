@@ -12,7 +12,7 @@ from redis.crc import key_slot
 
 from redis_history import RetryPolicy, user
 from redis_history.errors import CapabilityError, DurabilityError
-from redis_history.operations.keys import Keyspace
+from redis_history.store.operations.keys import Keyspace
 from tests.acceptance.test_wrong_servers import answering
 from tests.support.cluster import RealCluster
 from tests.support.faces import FACES, open_store

@@ -12,7 +12,7 @@ import pytest
 from redis.crc import key_slot
 
 from redis_history import Conversation, HistoryStore, user
-from redis_history.operations.keys import Keyspace
+from redis_history.store.operations.keys import Keyspace
 from tests.support.cluster import RealCluster
 from tests.support.faults import lose_replies
 from tests.support.forks import Forked, copy_conversations

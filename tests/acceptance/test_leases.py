@@ -11,11 +11,11 @@ from redis.crc import key_slot
 
 from redis_history import HistoryStore, RetryPolicy, RunChanged, assistant, user
 from redis_history.errors import BackendUnavailableError, RunBusyError, RunLostError
-from redis_history.model.replies import LEASE_SECONDS
-from redis_history.model.runs import RUN_SECONDS
-from redis_history.operations import TakeRun
-from redis_history.operations.keys import Keyspace
-from redis_history.operations.leases import RETURN
+from redis_history.store.leases import RETURN
+from redis_history.store.operations import TakeRun
+from redis_history.store.operations.keys import Keyspace
+from redis_history.values.replies import LEASE_SECONDS
+from redis_history.values.runs import RUN_SECONDS
 from tests.support.cluster import RealCluster
 from tests.support.forks import Forked
 from tests.support.proxy import LossyProxy

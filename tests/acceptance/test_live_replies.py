@@ -14,10 +14,10 @@ import pytest
 from redis.connection import AbstractConnection
 
 from redis_history import HistoryStore, ReplyEnded, ReplyGrew, Reset, RetryPolicy, assistant, user
-from redis_history.model import TextPart
-from redis_history.model.replies import record_of
-from redis_history.operations import GrowReply, TakeRun
-from redis_history.operations.append import Append
+from redis_history.store.operations import GrowReply, TakeRun
+from redis_history.store.operations.append import Append
+from redis_history.values import TextPart
+from redis_history.values.replies import record_of
 from tests.faults.deployments import Clock, compiler
 from tests.support.forks import Forked, write_replies
 from tests.support.proxy import LossyProxy

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from redis_history import Compressor, Conversation, HistoryStore, Message, extractive_summarizer
-from redis_history.importers import export_messages, import_messages
-from redis_history.search.hits import SearchHits
+from redis_history.integrations.importers import export_messages, import_messages
+from redis_history.store.search.hits import SearchHits
 from tests.support.servers import Start
 from tests.support.transcripts import FILES, read
 

@@ -22,8 +22,8 @@ from redis_history import (
     user,
 )
 from redis_history.errors import BackendRefusedError, BackendUnavailableError
-from redis_history.operations.keys import Keyspace
-from redis_history.operations.lanes import EXCHANGES
+from redis_history.store.lanes import EXCHANGES
+from redis_history.store.operations.keys import Keyspace
 from redis_history.types import RetryDetails
 from tests.support.faces import FACES, open_store
 from tests.support.servers import RealServer, Start, free_port, lasting, until

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from redis_history import Cursor, HistoryStore, MessagesAppended, ReplyEnded, Reset, RunChanged, user
-from redis_history.engine.memory import AsyncMemoryBackend, MemoryBackend
 from redis_history.errors import BackendError
+from redis_history.store.memory.backend import AsyncMemoryBackend, MemoryBackend
 from redis_history.types import RunInfo
 from tests.acceptance.run_worker import HANG, Refused, work
 from tests.faults.deployments import Cluster

@@ -9,8 +9,8 @@ import pytest
 
 from redis_history import HistoryStore, RetryPolicy, RunChanged, assistant, tool_use, user
 from redis_history.errors import BackendRefusedError, RunBusyError, RunLostError, RunStopped
-from redis_history.operations import TakeRun
-from redis_history.operations.keys import Keyspace
+from redis_history.store.operations import TakeRun
+from redis_history.store.operations.keys import Keyspace
 from tests.faults.deployments import Clock, compiler
 from tests.support.forks import Forked
 from tests.support.proxy import LossyProxy

@@ -15,7 +15,7 @@ import pytest
 
 from redis_history import AsyncHistoryStore, HistoryStore, user
 from redis_history.errors import ConfigurationError, MissingExtraError
-from redis_history.operations.keys import Keyspace
+from redis_history.store.operations.keys import Keyspace
 from tests.conftest import Servers
 from tests.support.servers import RealServer, wait_until
 
@@ -115,7 +115,7 @@ async def test_the_default_embedder_finds_what_shares_no_word(server: RealServer
 
 
 def test_the_default_embedder_is_an_extra(server: RealServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redis_history.operations.options.find_spec", lambda name: None)
+    monkeypatch.setattr("redis_history.store.operations.options.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=re.escape("redis_history[semantic]")):
         HistoryStore(server.url, embedder="default")
 

@@ -11,10 +11,10 @@ from msgspec.structs import force_setattr, replace
 from redis.crc import key_slot
 
 from redis_history import HistoryStore, RetryPolicy, user
-from redis_history.operations.keys import Keyspace
-from redis_history.operations.search import Search
-from redis_history.operations.settings import SearchIndex, Searching, Settings
-from redis_history.search.query import parse_query
+from redis_history.store.operations.keys import Keyspace
+from redis_history.store.operations.search import Search
+from redis_history.store.operations.settings import SearchIndex, Searching, Settings
+from redis_history.store.search.query import parse_query
 from tests.conftest import Servers
 from tests.support.cluster import RealCluster
 from tests.support.servers import RealServer, wait_until, wait_until_replicated

@@ -10,10 +10,10 @@ import pytest
 
 from redis_history import Compressor, HistoryStore, user
 from redis_history.errors import CapabilityError
-from redis_history.operations import Clear, ScanConversations
-from redis_history.operations.documents import WriteDocuments
-from redis_history.operations.keys import Keyspace
-from redis_history.operations.settings import Settings
+from redis_history.store.operations import Clear, ScanConversations
+from redis_history.store.operations.documents import WriteDocuments
+from redis_history.store.operations.keys import Keyspace
+from redis_history.store.operations.settings import Settings
 from tests.support.forks import Forked, barrier
 from tests.support.servers import RealServer, wait_until
 from tests.support.steps import first_call
@@ -182,7 +182,7 @@ def _killed_after_a_clear(url: str) -> None:
 def test_a_running_process_removes_what_a_killed_one_left(
     own_server: Callable[..., RealServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redis_history._sync.redis_backend._WORK_SECONDS", 0.05)
+    monkeypatch.setattr("redis_history.store._sync.redis_backend._WORK_SECONDS", 0.05)
     server = own_server()
     with HistoryStore(server.url) as store:
         filled(store, 1200)

@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from redis_history import HistoryStore, user
-from redis_history.operations.documents import WriteDocuments
-from redis_history.operations.keys import Keyspace
+from redis_history.store.operations.documents import WriteDocuments
+from redis_history.store.operations.keys import Keyspace
 from tests.acceptance.test_search_index import filled, pending_work
 from tests.support.forks import Forked
 from tests.support.servers import RealServer, wait_until

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from redis_history import AsyncHistoryStore, HistoryStore, RetryPolicy, errors, user
-from redis_history.operations.keys import Keyspace
+from redis_history.store.operations.keys import Keyspace
 from tests.support.faces import FACES, open_store
 from tests.support.servers import RealServer
 

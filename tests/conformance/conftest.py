@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from redis_history import AsyncHistoryStore, HistoryStore, assistant, system, tool, tool_use, user
-from redis_history.engine.memory import AsyncMemoryBackend, MemoryBackend
-from redis_history.operations.keys import Keyspace
+from redis_history.store.memory.backend import AsyncMemoryBackend, MemoryBackend
+from redis_history.store.operations.keys import Keyspace
 from tests.conftest import Servers
 from tests.support.faces import Awaitable
 from tests.support.servers import until

@@ -12,7 +12,7 @@ import pytest
 
 from redis_history import AsyncRedisHistory, system, user
 from redis_history.errors import InvalidInputError, MessageConflictError, RevisionConflictError, StoreClosedError
-from redis_history.operations import Append, Clear, ReadChanges, ReadHead, Restore
+from redis_history.store.operations import Append, Clear, ReadChanges, ReadHead, Restore
 from tests.support.histories import history_over, numbered, stored_texts, texts
 from tests.support.servers import until
 

@@ -18,8 +18,8 @@ from redis_history import (
     tool_use,
     user,
 )
-from redis_history.model.wire import encode_body
 from redis_history.types import Compacted, Expanded
+from redis_history.values.wire import encode_body
 from tests.conformance.conftest import ids
 
 

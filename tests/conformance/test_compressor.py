@@ -23,7 +23,7 @@ from redis_history import (
     user,
 )
 from redis_history.errors import ConfigurationError, InvalidInputError
-from redis_history.operations import EndRun, TakeRun
+from redis_history.store.operations import EndRun, TakeRun
 from redis_history.types import CompressionProgress
 from tests.conformance.conftest import Awaitable, Stores
 from tests.support.servers import until

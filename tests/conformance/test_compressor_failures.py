@@ -11,7 +11,7 @@ import pytest
 
 from redis_history import Message, system, user
 from redis_history.errors import InvalidInputError, StoreClosedError
-from redis_history.operations import ReadPage, TakeRun
+from redis_history.store.operations import ReadPage, TakeRun
 from redis_history.types import CompressionProgress
 from tests.conformance.conftest import Awaitable
 from tests.conformance.test_compressor import LOTS, compressor_of, inner, running, summarize

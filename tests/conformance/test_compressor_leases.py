@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from redis_history import Message, user
-from redis_history.model.ids import new_token
-from redis_history.operations import EndRun, KeepRuns, RunFence, TakeRun
-from redis_history.operations.base import Call, as_is
+from redis_history.store.operations import EndRun, KeepRuns, RunFence, TakeRun
+from redis_history.store.operations.base import Call, as_is
 from redis_history.types import CompressionProgress
+from redis_history.values.ids import new_token
 from tests.conformance.conftest import Awaitable, Stores
 from tests.conformance.test_compressor import LOTS, Held, compressor_of, inner
 from tests.conformance.test_stream import execute

@@ -6,7 +6,7 @@ import pytest
 
 from redis_history import Capabilities, Conversation, user
 from redis_history.errors import CapabilityError, ConfigurationError, DurabilityError, MessageNotFoundError
-from redis_history.operations.changelog import is_of_call
+from redis_history.store.changelog import is_of_call
 from tests.conformance.conftest import Stores
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from redis_history import Conversation, assistant, errors, system, tool, tool_result, tool_use, user
-from redis_history.events import BEGINNING
-from redis_history.model import Position
-from redis_history.operations import Clear, DeleteConversation, DeleteMessages, ReadPage
+from redis_history.store.operations import Clear, DeleteConversation, DeleteMessages, ReadPage
+from redis_history.values import Position
+from redis_history.values.events import BEGINNING
 from tests.conformance.conftest import ids, is_gone, take
 from tests.conformance.test_compaction import summary
 from tests.conformance.test_transfer import exported, import_into

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from redis_history import Plugin, assistant, errors, system, tool, tool_result, tool_use, user
-from redis_history.operations import ReadChanges
+from redis_history.store.operations import ReadChanges
 from tests.support.histories import Dropping, history_over, numbered, stored_texts, texts
 
 

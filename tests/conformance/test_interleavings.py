@@ -14,8 +14,8 @@ import pytest
 from redis.exceptions import ResponseError
 
 from redis_history import AsyncHistoryStore, Conversation, errors, user
-from redis_history.engine.memory import AsyncMemoryBackend, MemoryBackend
-from redis_history.operations.keys import Keyspace
+from redis_history.store.memory.backend import AsyncMemoryBackend, MemoryBackend
+from redis_history.store.operations.keys import Keyspace
 from tests.conformance.test_compaction import summary
 from tests.conftest import Servers
 from tests.support.turns import Run, every_order

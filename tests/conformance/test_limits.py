@@ -19,8 +19,8 @@ from redis_history import (
     user,
 )
 from redis_history.errors import ConfigurationError, MessageConflictError, RevisionConflictError
-from redis_history.model.pairs import marks, oldest_with_results
-from redis_history.operations.keys import Keyspace
+from redis_history.store.operations.keys import Keyspace
+from redis_history.values.pairs import marks, oldest_with_results
 from tests.conformance.conftest import is_gone
 from tests.conftest import Servers
 from tests.support.pairs import conversations

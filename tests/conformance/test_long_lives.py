@@ -1,6 +1,6 @@
 """A conversation with hundreds of compactions is read, erased, forked, exported and expanded as any other.
 
-The index of its archives has blocks of 50 (redis_history/operations/lua/_archive.lua), so these lives have several."""
+The index of its archives has blocks of 50 (lua/_archive.lua), so these lives have several."""
 
 from pathlib import Path
 from typing import Any
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from redis_history import Message, errors, user
-from redis_history.events import BEGINNING, HistoryExpanded
-from redis_history.model import Position
+from redis_history.values import Position
+from redis_history.values.events import BEGINNING, HistoryExpanded
 from tests.conformance.conftest import ids, take
 from tests.conformance.test_compaction import _expected_totals, _totals, summary
 from tests.conformance.test_transfer import exported, import_into

@@ -8,7 +8,7 @@ import pytest
 
 from redis_history import Conversation, assistant, errors, text, tool, tool_result, tool_use, user
 from redis_history.formats import paired, to_anthropic, to_gemini, to_mistral, to_openai_chat, to_openai_responses
-from redis_history.model.pairs import open_calls
+from redis_history.values.pairs import open_calls
 from tests.conformance.conftest import SOON
 from tests.conformance.test_compaction import summary
 from tests.conformance.test_runs import has_text, lose

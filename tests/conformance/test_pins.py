@@ -17,10 +17,10 @@ from redis_history import (
     tool_use,
     user,
 )
-from redis_history.compaction import Policy
+from redis_history.agents.compaction import Policy
 from redis_history.errors import ConflictError, MessageNotFoundError
-from redis_history.operations import FindMessage
-from redis_history.tokens import count_characters
+from redis_history.store.operations import FindMessage
+from redis_history.values.sizes import count_characters
 from tests.conformance.conftest import ids
 from tests.conformance.test_compaction import summary
 from tests.support.faces import act_after

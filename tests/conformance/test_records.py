@@ -7,9 +7,9 @@ import pytest
 
 from redis_history import AttachmentPart, Conversation, assistant, system, tool, tool_result, tool_use, user
 from redis_history.errors import ConversationNotFoundError, InvalidInputError, RevisionConflictError
-from redis_history.model import UnknownPart
-from redis_history.operations.keys import Keyspace
-from redis_history.tokens import count_characters, message_tokens
+from redis_history.store.operations.keys import Keyspace
+from redis_history.values import UnknownPart
+from redis_history.values.sizes import count_characters, message_tokens
 from tests.conformance.conftest import SOON, is_gone
 from tests.conftest import Servers
 from tests.support.servers import until

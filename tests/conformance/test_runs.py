@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from redis_history import RunChanged, assistant, errors, text, tool_use, user
-from redis_history.importers import async_export_messages, async_import_messages
-from redis_history.operations import Append, EndRun, LeaveRun, ReadHead, StopRun, TakeRun
+from redis_history.integrations.importers import async_export_messages, async_import_messages
+from redis_history.store.operations import Append, EndRun, LeaveRun, ReadHead, StopRun, TakeRun
 from tests.conformance.conftest import SOON, is_gone
 from tests.conformance.test_stream import execute
 from tests.support.faces import act_after, open_store

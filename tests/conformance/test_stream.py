@@ -18,11 +18,11 @@ from redis_history.errors import (
     MessageTooLargeError,
     TornPairError,
 )
-from redis_history.model import TextPart
-from redis_history.model.replies import record_of
-from redis_history.operations import Append, GrowReply, ReplyEnd, UpdateMessage
-from redis_history.operations.base import Entry
-from redis_history.tokens import message_tokens
+from redis_history.store.operations import Append, GrowReply, ReplyEnd, UpdateMessage
+from redis_history.store.writes import Entry
+from redis_history.values import TextPart
+from redis_history.values.replies import record_of
+from redis_history.values.sizes import message_tokens
 from tests.conformance.conftest import SOON, take
 from tests.support.servers import until
 

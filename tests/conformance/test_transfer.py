@@ -30,14 +30,14 @@ from redis_history import (
     user,
 )
 from redis_history.errors import InvalidInputError, MessageNotFoundError
-from redis_history.importers import (
+from redis_history.integrations.importers import (
     async_export_messages,
     async_import_messages,
     export_messages,
     import_messages,
     read_transcripts,
 )
-from redis_history.operations import ReadPage
+from redis_history.store.operations import ReadPage
 from tests.conformance.test_stream import until_text
 from tests.property.strategies import messages as any_messages
 from tests.support.faces import act_after

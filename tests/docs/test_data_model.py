@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from redis_history import Conversation, HistoryStore, Participant, tool_use, user
-from redis_history.operations import Clear, TakeRun
-from redis_history.operations.base import Call, Settings
-from redis_history.operations.keys import Keyspace
+from redis_history.store.operations import Clear, TakeRun
+from redis_history.store.operations.base import Call, Settings
+from redis_history.store.operations.keys import Keyspace
 from tests.docs.pages import DOCS, code, rows, sections
 from tests.support.servers import RealServer, wait_until
 from tests.support.steps import first_call

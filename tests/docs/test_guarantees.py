@@ -5,22 +5,24 @@ from typing import Any
 
 import pytest
 
-from redis_history import RedisHistory, RetryPolicy, tools
-from redis_history._sync import _connect
-from redis_history._sync.reading import PAGE
-from redis_history.engine import server_info
-from redis_history.engine.memory import MemoryBackend
-from redis_history.history import _outbox
-from redis_history.model import wire
-from redis_history.model.ids import MAX_CONVERSATION_ID_BYTES
-from redis_history.operations import changes, delete, keys, listing, poll
-from redis_history.operations.append import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES
-from redis_history.operations.documents import PURGED_AT_ONCE
-from redis_history.operations.options import Options
-from redis_history.operations.record import MAX_RECORD_BYTES
-from redis_history.search import query, ranking
-from redis_history.search import text as search_text
-from redis_history.search import words as _words
+from redis_history import RedisHistory, RetryPolicy
+from redis_history.agents import tools
+from redis_history.agents.history import _outbox
+from redis_history.store import server_info
+from redis_history.store._sync import _connect
+from redis_history.store._sync.reading import PAGE
+from redis_history.store.memory.backend import MemoryBackend
+from redis_history.store.operations import delete, keys, listing, poll
+from redis_history.store.operations import read_changes as changes
+from redis_history.store.operations.append import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES
+from redis_history.store.operations.documents import PURGED_AT_ONCE
+from redis_history.store.operations.options import Options
+from redis_history.store.operations.record import MAX_RECORD_BYTES
+from redis_history.store.search import query, ranking
+from redis_history.store.search import text as search_text
+from redis_history.store.search import words as _words
+from redis_history.values import wire
+from redis_history.values.ids import MAX_CONVERSATION_ID_BYTES
 from tests.docs.pages import DOCS, prose, sections
 
 SECURITY = DOCS / "how-to" / "security.md"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from redis_history import HistoryStore, Reset, user
-from redis_history.engine.server_info import merged_flags
+from redis_history.store.server_info import merged_flags
 from tests.docs.pages import DOCS, ROOT, blocks, code, rows, sections
 from tests.support.servers import Start, wait_until
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from redis_history import Conversation, HistoryStore, user
-from redis_history.operations.keys import Keyspace
+from redis_history.store.operations.keys import Keyspace
 from tests.support.servers import RealServer, Start, lasting, wait_until
 
 

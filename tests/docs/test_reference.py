@@ -37,7 +37,7 @@ LISTED = _listed()
 CLASSES = {
     name: kind
     for name, kind in LISTED.items()
-    if inspect.isclass(kind) and not name.startswith("redis_history.operations.")
+    if inspect.isclass(kind) and not name.startswith("redis_history.store.operations.")
 }
 
 

@@ -9,11 +9,11 @@ import pytest
 import redis
 
 from redis_history import Compressor, Conversation, HistoryStore, user
-from redis_history.engine.rights import RIGHTS, ROLES, Role, acl_line
+from redis_history.cli.doctor.rights import RIGHTS, ROLES, Role, acl_line
 from redis_history.errors import BackendRefusedError
-from redis_history.importers import export_messages
-from redis_history.operations import scripts
-from redis_history.operations.keys import Keyspace
+from redis_history.integrations.importers import export_messages
+from redis_history.store.operations import scripts
+from redis_history.store.operations.keys import Keyspace
 from tests.docs.pages import DOCS, blocks, code, prose, rows, sections
 from tests.support.servers import RealServer, wait_until
 

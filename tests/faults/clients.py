@@ -35,9 +35,9 @@ from redis_history import (
     user,
 )
 from redis_history.errors import OutcomeUnknownError, RedisHistoryError, RevisionConflictError
-from redis_history.events import BEGINNING
-from redis_history.model.ids import rng
-from redis_history.operations import Append
+from redis_history.store.operations import Append
+from redis_history.values.events import BEGINNING
+from redis_history.values.ids import rng
 from tests.faults.deaths import die, mourn
 from tests.faults.recording import UNKNOWN, Fork, Journal, form, lines, record
 

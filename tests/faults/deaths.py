@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from redis_history import HistoryStore, RetryPolicy, user
-from redis_history.operations import TakeRun
+from redis_history.store.operations import TakeRun
 
 #: Its reply, its run, a run for which another agent waits, and the lease of its compressor.
 GRAVES = ("grave", "grave run", "grave waited", "grave compressed")

@@ -21,7 +21,7 @@ from redis.exceptions import ResponseError
 
 from redis_history import HistoryStore
 from redis_history.errors import RedisHistoryError
-from redis_history.tokens import count_characters, message_tokens
+from redis_history.values.sizes import count_characters, message_tokens
 from tests.faults import recording
 from tests.faults.checking import check, is_of_reply
 from tests.faults.clients import LOG, MAYFLY, NAMES, NAMESPACE, OWNERS, PATIENT, RUNS, Settings

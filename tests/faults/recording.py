@@ -20,7 +20,6 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from redis_history import operations as ops
 from redis_history.errors import (
     BackendRefusedError,
     BackendUnavailableError,
@@ -32,11 +31,12 @@ from redis_history.errors import (
     OutcomeUnknownError,
     StoreClosedError,
 )
-from redis_history.model import Message, Position, ToolResultPart, ToolUsePart
-from redis_history.model.wire import body_digest
-from redis_history.operations.documents import WriteDocuments
-from redis_history.operations.fetch import Fetch
-from redis_history.operations.search import Search
+from redis_history.store import operations as ops
+from redis_history.store.operations.documents import WriteDocuments
+from redis_history.store.operations.fetch import Fetch
+from redis_history.store.operations.search import Search
+from redis_history.values import Message, Position, ToolResultPart, ToolUsePart
+from redis_history.values.wire import body_digest
 
 #: A message as it is recorded: id, text, its tool calls ("u") and results ("r"), and its status. A reply that has not
 #: come to its end on its own is without text: how much of it there is depends on when it was read.

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from redis_history.model import (
+from redis_history.values import (
     AttachmentPart,
     Message,
     Participant,
@@ -22,7 +22,7 @@ from redis_history.model import (
     ToolResultPart,
     ToolUsePart,
 )
-from redis_history.model.wire import FREE_FORM, encode_member, placed
+from redis_history.values.wire import FREE_FORM, encode_member, placed
 from tests.support.members import member_of
 
 __all__ = ["SAMPLES", "UNKNOWN", "expected", "read"]

@@ -5,8 +5,8 @@ import pytest
 from msgspec.structs import replace
 
 from redis_history.formats.json_form import dump_messages, load_messages
-from redis_history.model import text
-from redis_history.model.wire import PREFIX_BYTES, body_of, decode_member, encode_body
+from redis_history.values import text
+from redis_history.values.wire import PREFIX_BYTES, body_of, decode_member, encode_body
 from tests.golden.samples import SAMPLES, UNKNOWN, expected, read
 from tests.support.members import stored
 

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from redis_history import AsyncHistoryStore, user
 from redis_history.integrations.google_adk import AdkSessionService, _message
-from redis_history.operations import ReadPage
+from redis_history.store.operations import ReadPage
 from tests.support.faces import act_after
 
 WHERE = {"app_name": "shop", "user_id": "ann/1"}

@@ -24,9 +24,9 @@ from llama_index.storage.chat_store.redis import RedisChatStore
 
 from redis_history import AsyncHistoryStore, HistoryStore
 from redis_history.errors import InvalidInputError
-from redis_history.importers import FrameworkSource, import_messages
 from redis_history.integrations.agent_framework import AgentFrameworkHistory
 from redis_history.integrations.google_adk import AdkSessionService
+from redis_history.integrations.importers import FrameworkSource, import_messages
 from redis_history.integrations.langchain import LangChainHistory
 from redis_history.integrations.llama_index import LlamaIndexChatStore
 from redis_history.integrations.openai_agents import AgentsSession

@@ -35,7 +35,7 @@ from redis_history.integrations.langchain import LangChainHistory
 from redis_history.integrations.llama_index import LlamaIndexChatStore, LlamaIndexMemoryStore
 from redis_history.integrations.openai_agents import AgentsSession
 from redis_history.integrations.pydantic_ai import PydanticAIHistory
-from redis_history.model.pairs import open_calls, pairs_of
+from redis_history.values.pairs import open_calls, pairs_of
 
 KEY = {"project_key": "p", "session_id": "0f8fad5b-d9cb-469f-a165-70867728950e"}
 WHERE = {"app_name": "a", "user_id": "u", "session_id": "s"}

@@ -9,7 +9,7 @@ from typing import Any, get_args
 from hypothesis import strategies as st
 
 from redis_history import tool_result, tool_use
-from redis_history.model import (
+from redis_history.values import (
     AttachmentPart,
     Message,
     Modality,
@@ -23,7 +23,7 @@ from redis_history.model import (
     ToolUsePart,
     UnknownPart,
 )
-from redis_history.model.times import MAX_MICROSECONDS, from_microseconds
+from redis_history.values.times import MAX_MICROSECONDS, from_microseconds
 
 #: Any text that UTF-8 can carry: no lone surrogates, everything else.
 texts = st.text(max_size=24)

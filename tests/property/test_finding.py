@@ -11,10 +11,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from redis_history import Cursor, HistoryStore, user
-from redis_history.events import BEGINNING
-from redis_history.operations import ReadHead, poll
-from redis_history.operations.backend import ChangeQuery
-from redis_history.operations.keys import Keyspace
+from redis_history.store.operations import ReadHead, poll
+from redis_history.store.operations.backend import ChangeQuery
+from redis_history.store.operations.keys import Keyspace
+from redis_history.values.events import BEGINNING
 from tests.support.servers import RealServer
 
 #: Two buckets: 0 to 2 share one, 3 to 5 another.

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from redis_history import Compressor, History, HistoryStore, Message, PromptOptions, assemble_prompt, user
 from redis_history.errors import RedisHistoryError
 from redis_history.formats import Loss, paired
-from redis_history.model.pairing import is_result
+from redis_history.values.pairing import is_result
 from tests.support.calls import STEPS, alone, conversations, opened_and_answered, refused
 from tests.support.sdk import validate
 from tests.support.servers import RealServer

@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from redis_history import Event, HistoryStore, Message, Reset, user
-from redis_history.engine.memory import MemoryBackend
+from redis_history.agents.history._outbox import Rewrite
 from redis_history.errors import (
     CompactionConflictError,
     MessageConflictError,
     MessageNotFoundError,
     RevisionConflictError,
 )
-from redis_history.history._outbox import Rewrite
-from redis_history.operations import Clear, ReadChanges
-from redis_history.operations.append import Restore
-from redis_history.operations.base import Precondition
+from redis_history.store.memory.backend import MemoryBackend
+from redis_history.store.operations import Clear, ReadChanges
+from redis_history.store.operations.append import Restore
+from redis_history.store.writes import Precondition
 from tests.support.histories import Dropping, Synced
 
 TIMES = st.sampled_from([None, None, None, "1999-01-01", "2200-01-01"])

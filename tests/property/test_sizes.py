@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from redis_history import AttachmentPart, History, HistoryStore, Message, ReasoningPart
-from redis_history.compaction.policy import Policy
-from redis_history.compaction.rendering import chunks
-from redis_history.model import Part, TextPart, ToolResultPart, ToolUsePart, UnknownPart
-from redis_history.prompt import assemble_messages
-from redis_history.tokens import MEDIA_TOKENS, count_characters, message_tokens
+from redis_history.agents.compaction.policy import Policy
+from redis_history.agents.compaction.rendering import chunks
+from redis_history.agents.prompt import assemble_messages
+from redis_history.values import Part, TextPart, ToolResultPart, ToolUsePart, UnknownPart
+from redis_history.values.sizes import MEDIA_TOKENS, count_characters, message_tokens
 
 WORDS = st.lists(st.sampled_from(["order", "Porto", "你好", "naïve", "x1"]), max_size=30).map(" ".join)
 BASE64 = st.binary(min_size=1_000, max_size=4_000).map(

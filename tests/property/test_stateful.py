@@ -22,11 +22,11 @@ from redis_history import (
     tool_use,
     user,
 )
-from redis_history.engine.memory import MemoryBackend
 from redis_history.errors import RedisHistoryError
-from redis_history.events import Event, MessagesAppended
-from redis_history.operations.compact import Compacted
-from redis_history.operations.keys import Keyspace
+from redis_history.store.memory.backend import MemoryBackend
+from redis_history.store.operations.compact import Compacted
+from redis_history.store.operations.keys import Keyspace
+from redis_history.values.events import Event, MessagesAppended
 from tests.support.faults import FlakyStore
 from tests.support.servers import RealServer, wait_until
 

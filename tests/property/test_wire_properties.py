@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from redis_history.errors import CorruptDataError, RedisHistoryError
-from redis_history.model import Message, Part, Participant, Source, wire
-from redis_history.model.times import to_microseconds
-from redis_history.tokens import count_characters
+from redis_history.values import Message, Part, Participant, Source, wire
+from redis_history.values.sizes import count_characters
+from redis_history.values.times import to_microseconds
 from tests.property.strategies import json_maps, messages, microseconds, texts
 from tests.support.members import member_of, stored
 

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from redis_history import Message, Participant, Position, tool_result, tool_use, user
-from redis_history.model.filters import ANYTHING, make_filters, tool_names_of
+from redis_history.values.filters import ANYTHING, make_filters, tool_names_of
 
 CALL = Message(
     id="m",

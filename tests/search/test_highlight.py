@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redis_history import Message, Participant, text, tool_use, user
-from redis_history.search.hits import FRAGMENT, FRAGMENTS, highlights
-from redis_history.search.query import parse_query
-from redis_history.search.text import searchable
+from redis_history.store.search.hits import FRAGMENT, FRAGMENTS, highlights
+from redis_history.store.search.query import parse_query
+from redis_history.store.search.text import searchable
 
 
 def marked(written: str, query: str, **options: str) -> list[str]:
@@ -36,7 +36,7 @@ def test_marks(monkeypatch: pytest.MonkeyPatch, stemmer: bool, written: str, que
     if stemmer:
         pytest.importorskip("Stemmer")
     else:
-        monkeypatch.setattr("redis_history.search.hits.load_stemmer", lambda language: None)
+        monkeypatch.setattr("redis_history.store.search.hits.load_stemmer", lambda language: None)
     assert marked(written, query) == [expected]
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from redis_history import HistoryStore, Message, Participant, SearchHit, assistant, tool_use, user
 from redis_history.errors import InvalidInputError
-from redis_history.model.filters import make_filters
-from redis_history.model.ids import check_conversation_id
+from redis_history.values.filters import make_filters
+from redis_history.values.ids import check_conversation_id
 from tests.support.servers import RealServer
 
 

@@ -58,7 +58,7 @@ def test_recall_of_a_store(
 ) -> None:
     """With the token cap that users get by default."""
     if not stemmed:
-        monkeypatch.setattr("redis_history.search.ranking.load_stemmer", lambda language: None)
+        monkeypatch.setattr("redis_history.store.search.ranking.load_stemmer", lambda language: None)
     elif kind == "plain":
         pytest.importorskip("Stemmer")
     recalls, ranks = [], []

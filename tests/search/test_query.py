@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redis_history.search.query import MAX_CANDIDATES, MAX_PHRASE, MAX_TERMS, Query, Term, parse_query, stop_words
-from redis_history.search.words import is_unspaced, words
+from redis_history.store.search.query import MAX_CANDIDATES, MAX_PHRASE, MAX_TERMS, Query, Term, parse_query, stop_words
+from redis_history.store.search.words import is_unspaced, words
 
 
 def _texts(query: Query) -> list[str]:

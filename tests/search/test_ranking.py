@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from redis_history import Message, TextPart, tool_use, user
-from redis_history.search.hits import SearchHit, cut_to_tokens, passage
-from redis_history.search.query import Query, Term, parse_query
-from redis_history.search.ranking import Matches, Ranked, Scan, fuse, rank
-from redis_history.search.words import load_stemmer
-from redis_history.tokens import TokenCounter, estimate_tokens, message_tokens
+from redis_history.store.search.hits import SearchHit, cut_to_tokens, passage
+from redis_history.store.search.query import Query, Term, parse_query
+from redis_history.store.search.ranking import Matches, Ranked, Scan, fuse, rank
+from redis_history.store.search.words import load_stemmer
+from redis_history.values.sizes import TokenCounter, estimate_tokens, message_tokens
 from tests.property.strategies import messages
 
 NOTHING = Query(())

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from redis_history import HistoryStore, Position, user
 from redis_history.errors import ConfigurationError, CorruptDataError, InvalidInputError
-from redis_history.search.query import parse_query
-from redis_history.search.redisearch import read_found, search_commands, tag
-from redis_history.search.text import pack
-from redis_history.search.words import LANGUAGES
+from redis_history.store.search.query import parse_query
+from redis_history.store.search.redisearch import read_found, search_commands, tag
+from redis_history.store.search.text import pack
+from redis_history.store.search.words import LANGUAGES
 from tests.conftest import Servers
 from tests.support.servers import RealServer
 
@@ -100,7 +100,7 @@ def test_the_best_message_for_all_terms_is_found_beyond_the_depth(
     server: RealServer, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each term alone has better matches than the depth holds; only together they name the message."""
-    monkeypatch.setattr("redis_history.search.ranking.DEPTH", 10)
+    monkeypatch.setattr("redis_history.store.search.ranking.DEPTH", 10)
     filler = "so many other words are said in between of other things"
     texts = [text for word in ("tea", "milk", "sugar") for _ in range(20) for text in (word, filler, filler)]
     with HistoryStore(server.url, namespace=namespace) as store:

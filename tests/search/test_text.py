@@ -19,8 +19,8 @@ from redis_history import (
     tool_use,
     user,
 )
-from redis_history.search.text import MAX_CHARACTERS, chunk_length, index_words, searchable
-from redis_history.search.words import MAX_WORD, is_unspaced, words
+from redis_history.store.search.text import MAX_CHARACTERS, chunk_length, index_words, searchable
+from redis_history.store.search.words import MAX_WORD, is_unspaced, words
 
 NOISE = base64.b64encode(bytes(range(256)) * 4).decode()
 

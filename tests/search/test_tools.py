@@ -23,11 +23,11 @@ from redis_history import (
     tool_use,
     user,
 )
+from redis_history.agents.tools import AsyncConversationSearchTool, ConversationSearchTool, conversation_search_tool
 from redis_history.errors import BackendUnavailableError, InvalidConversationIdError, InvalidInputError
-from redis_history.search.hits import SearchHit, highlights
-from redis_history.search.query import parse_query
-from redis_history.tokens import TokenCounter
-from redis_history.tools import AsyncConversationSearchTool, ConversationSearchTool, conversation_search_tool
+from redis_history.store.search.hits import SearchHit, highlights
+from redis_history.store.search.query import parse_query
+from redis_history.values.sizes import TokenCounter
 from tests.property.strategies import messages
 from tests.search.test_quality import Conversation
 from tests.search.test_ranking import COUNTERS

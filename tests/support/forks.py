@@ -12,7 +12,7 @@ from typing import Any
 from redis_history import HistoryStore, user
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["redis_history._sync._connect", "redis_history._async._connect"])
+_context.set_forkserver_preload(["redis_history.store._sync._connect", "redis_history.store._async._connect"])
 
 
 class Forked:

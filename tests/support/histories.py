@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from redis_history import AsyncRedisHistory, History, Message, Plugin, RedisHistory, user
-from redis_history.history._syncer import Syncer
+from redis_history.agents.history._syncer import Syncer
 from redis_history.types import ReduceOptions
 
 _AWAITED = {"load", "save", "autosave", "flush", "aclose"}

@@ -1,8 +1,8 @@
 """Messages as they are stored."""
 
-from redis_history.model import Message
-from redis_history.model.wire import decode_member, encode, encode_member
-from redis_history.tokens import count_characters
+from redis_history.values import Message
+from redis_history.values.sizes import count_characters
+from redis_history.values.wire import decode_member, encode, encode_member
 
 __all__ = ["member_of", "stored"]
 

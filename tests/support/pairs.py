@@ -1,6 +1,6 @@
 """Small conversations of agents that number their calls alike, and the rules for calls and results in them.
 
-This module does not use `redis_history.model.pairs`.
+This module does not use `redis_history.values.pairs`.
 """
 
 from collections import Counter

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from redis_history.operations import Op
-from redis_history.operations.base import Call, Upkeep
-from redis_history.operations.settings import Settings
+from redis_history.store.operations import Op
+from redis_history.store.operations.base import Call, Upkeep
+from redis_history.store.operations.settings import Settings
 
 
 def first_call(op: Op[Any], settings: Settings) -> Call:

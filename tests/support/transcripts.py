@@ -10,8 +10,8 @@ from typing import IO, Any
 from msgspec.structs import replace
 
 from redis_history.formats import from_anthropic, from_openai_chat
-from redis_history.importers import Transcript, Turn, build
-from redis_history.model import AttachmentPart, Message, Participant, TextPart
+from redis_history.integrations.importers import Transcript, Turn, build
+from redis_history.values import AttachmentPart, Message, Participant, TextPart
 
 SAMPLES = sorted((Path(__file__).parent / "samples").iterdir())
 #: Real transcripts, which are not part of the project.

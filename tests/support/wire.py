@@ -6,7 +6,8 @@ from typing import Any
 from msgspec import structs
 from redis.cluster import RedisCluster
 
-from redis_history import HistoryStore, operations
+from redis_history import HistoryStore
+from redis_history.store import operations
 from tests.support.steps import first_call, outcome
 
 SECOND = 1_000_000

@@ -11,7 +11,7 @@ import redis.asyncio
 import redis_history as rh
 from redis_history import types
 from redis_history.formats import to_mistral
-from redis_history.model import Metadata
+from redis_history.values import Metadata
 
 # Messages
 

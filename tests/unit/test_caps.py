@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redis_history.errors import CorruptDataError, InvalidMessageError, MessageTooLargeError
-from redis_history.model import (
+from redis_history.values import (
     Message,
     Participant,
     ReasoningPart,
@@ -21,7 +21,7 @@ from redis_history.model import (
     UnknownPart,
     user,
 )
-from redis_history.model.wire import MAX_DEPTH, MAX_ID_BYTES, MAX_ITEMS, MAX_MESSAGE_BYTES, decode_member, encode_body
+from redis_history.values.wire import MAX_DEPTH, MAX_ID_BYTES, MAX_ITEMS, MAX_MESSAGE_BYTES, decode_member, encode_body
 from tests.property.strategies import json_values
 from tests.support.members import stored
 
@@ -70,7 +70,7 @@ capped = pytest.mark.parametrize(
 @pytest.fixture
 def most(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """How many items a message may have."""
-    monkeypatch.setattr("redis_history.model._caps.MAX_ITEMS", request.param)
+    monkeypatch.setattr("redis_history.values._caps.MAX_ITEMS", request.param)
     return int(request.param)
 
 

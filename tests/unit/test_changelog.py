@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redis_history.events import ANEW, BEGINNING, Cursor, Reset
-from redis_history.model import user
-from redis_history.operations import Changes
-from redis_history.operations.changelog import Kind, LogEntry, recover
+from redis_history.store.changelog import Kind, LogEntry, recover
+from redis_history.store.operations import Changes
+from redis_history.values import user
+from redis_history.values.events import ANEW, BEGINNING, Cursor, Reset
 
 LIMIT = 100
 

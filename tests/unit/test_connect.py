@@ -8,8 +8,8 @@ import redis.sentinel
 from redis.connection import SSLConnection
 
 from redis_history import AsyncHistoryStore, HistoryStore
-from redis_history._sync.cluster_backend import Address
 from redis_history.errors import ConfigurationError
+from redis_history.store._sync.cluster_backend import Address
 
 FACES = pytest.mark.parametrize("kind", [HistoryStore, AsyncHistoryStore])
 

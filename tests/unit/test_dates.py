@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from redis_history.model.times import from_microseconds
-from redis_history.search.query import MAX_QUERY_CHARACTERS, named_periods, parse_query
+from redis_history.store.search.query import MAX_QUERY_CHARACTERS, named_periods, parse_query
+from redis_history.values.times import from_microseconds
 
 NOW = datetime(2026, 11, 22, 15, 30, tzinfo=UTC)  # a Sunday
 

@@ -6,12 +6,12 @@ import pytest
 from msgspec import structs
 from redis.exceptions import NoPermissionError
 
-from redis_history.capabilities import Capabilities
-from redis_history.doctor.checks import Answers, Finding, Where, check_search, check_server, where_is
-from redis_history.doctor.examination import read_answers
-from redis_history.operations.index import IndexState
-from redis_history.operations.keys import Keyspace
-from redis_history.operations.settings import Searching
+from redis_history.cli.doctor.checks import Answers, Finding, Where, check_search, check_server, where_is
+from redis_history.cli.doctor.examination import read_answers
+from redis_history.store.capabilities import Capabilities
+from redis_history.store.operations.index import IndexState
+from redis_history.store.operations.keys import Keyspace
+from redis_history.store.operations.settings import Searching
 
 WHERE = where_is("redis://ann:secret@db.example:6380/0?socket_timeout=1", 0)
 PRIVATE = where_is("embedded:///tmp/x", 0)

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redis_history.errors import InvalidCursorError
-from redis_history.events import BEGINNING, Cursor, Reset, ResetReason
-from redis_history.model.ids import new_token
-from redis_history.operations.changelog import token_of
+from redis_history.store.changelog import token_of
+from redis_history.values.events import BEGINNING, Cursor, Reset, ResetReason
+from redis_history.values.ids import new_token
 
 tokens = st.text("0123456789abcdef", min_size=16, max_size=16)
 cursors = st.builds(Cursor, epoch=tokens, revision=st.integers(0, 2**53 - 1), token=tokens.map(token_of))

@@ -17,7 +17,7 @@ NEEDED = {
     "web": ("starlette", "web"),
 }
 CODE = f"""
-import sys, redis_history, redis_history.formats, redis_history.importers
+import sys, redis_history, redis_history.formats, redis_history.integrations.importers
 others = {{"pydantic", "openai", "uvicorn"}} | {{package for package, _ in {NEEDED}.values()}}
 print(sorted(others & sys.modules.keys()))
 from importlib import import_module

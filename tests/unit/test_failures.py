@@ -16,8 +16,8 @@ from redis_history.errors import (
     CorruptDataError,
     UnsupportedServerError,
 )
-from redis_history.operations.failures import is_transient, translate
-from redis_history.retry import RetryPolicy
+from redis_history.store.operations.failures import is_transient, translate
+from redis_history.store.retry import RetryPolicy
 
 WHERE = "redis://example:6379/0"
 READONLY = "READONLY You can't write against a read only replica."

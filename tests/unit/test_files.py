@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from redis_history import HistoryStore, _files, user
-from redis_history._files import replacing
-from redis_history.importers import export_messages, exporting
+from redis_history import HistoryStore, user
+from redis_history.embedded import _files
+from redis_history.embedded._files import replacing
+from redis_history.integrations.importers import export_messages, exporting
 
 
 def names(folder: Path) -> list[str]:

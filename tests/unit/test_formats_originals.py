@@ -9,7 +9,7 @@ import pytest
 from redis_history.errors import InvalidMessageError
 from redis_history.formats import from_anthropic, from_openai_chat, to_anthropic, to_anthropic_system, to_openai_chat
 from redis_history.formats._content import dump_arguments, parse_arguments
-from redis_history.model import (
+from redis_history.values import (
     AttachmentPart,
     Message,
     ReasoningPart,

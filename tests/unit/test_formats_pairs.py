@@ -17,8 +17,8 @@ from redis_history import (
     tool_use,
     user,
 )
+from redis_history.agents.prompt import assemble_messages, assemble_prompt
 from redis_history.formats import Loss, from_anthropic, paired, to_anthropic, to_langchain, to_openai_chat
-from redis_history.prompt import assemble_messages, assemble_prompt
 from tests.property.strategies import ANN, BOB, tool_messages
 from tests.support.sdk import is_valid, torn
 

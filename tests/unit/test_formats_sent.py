@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from redis_history import AttachmentPart, History, HistoryStore, Message, assistant, formats, text, tool, tool_use, user
-from redis_history.history.masking import tool_result_masking
-from redis_history.model.pairs import open_calls
+from redis_history.agents.history.masking import tool_result_masking
+from redis_history.values.pairs import open_calls
 from tests.support.sdk import validate
 from tests.unit.format_cases import FORMAT, FORMATS, every_format, through_storage
 

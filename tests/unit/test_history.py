@@ -26,8 +26,8 @@ from redis_history import (
     user,
 )
 from redis_history.errors import ConfigurationError, InvalidInputError, InvalidMessageError, MessageConflictError
-from redis_history.model.pairs import groups
 from redis_history.types import tiktoken_counter
+from redis_history.values.pairs import groups
 from tests.property.strategies import TURNS, messages
 from tests.support.histories import Dropping, texts
 

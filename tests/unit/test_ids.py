@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given
 
 from redis_history.errors import InvalidConversationIdError
-from redis_history.model.ids import MAX_CONVERSATION_ID_BYTES, check_conversation_id, new_id, new_token
+from redis_history.values.ids import MAX_CONVERSATION_ID_BYTES, check_conversation_id, new_id, new_token
 from tests.property.strategies import conversation_ids
 
 
@@ -52,7 +52,7 @@ def test_a_forked_process_makes_other_ids() -> None:
     """In a new process, because forking a process with threads is unsafe."""
     script = """
 import os
-from redis_history.model.ids import new_id, new_token
+from redis_history.values.ids import new_id, new_token
 new_token()
 for child in range(2):
     if os.fork() == 0:

@@ -8,7 +8,7 @@ import pytest
 
 from redis_history.errors import InvalidInputError
 from redis_history.formats import to_anthropic, to_openai_chat, to_openai_responses
-from redis_history.importers import read_transcripts
+from redis_history.integrations.importers import read_transcripts
 
 ASKED = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2+2?"}]
 ANSWER = {"role": "assistant", "content": "4"}

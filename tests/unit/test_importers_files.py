@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from redis_history.errors import InvalidInputError
-from redis_history.importers import FORMATS, read_transcripts
+from redis_history.integrations.importers import FORMATS, read_transcripts
 
 CHAT = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]
 
@@ -40,7 +40,7 @@ def test_bad_lines_are_reported_and_the_rest_is_imported(tmp_path, caplog):
     assert [transcript.conversation_id for transcript in transcripts] == ["openai_chat:a:c1", "openai_chat:a:c2"]
     assert [problem.line for problem in problems] == [1, 4, 5, 6, 7, 8]
     assert all(problem.path == str(path) and problem.reason for problem in problems)
-    with caplog.at_level(logging.WARNING, logger="redis_history.importers"):
+    with caplog.at_level(logging.WARNING, logger="redis_history.integrations.importers"):
         assert list(read_transcripts(path)) == transcripts
     assert f"{path}:7" in caplog.text
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from redis_history.formats import to_anthropic, to_openai_chat
-from redis_history.importers import read_transcripts
+from redis_history.integrations.importers import read_transcripts
 
 
 def read(path, **options):

@@ -19,7 +19,14 @@ from hypothesis import strategies as st
 
 from redis_history import HistoryStore
 from redis_history.errors import InvalidInputError, RedisHistoryError
-from redis_history.importers import FORMATS, ImportLimits, ImportProblem, Transcript, import_messages, read_transcripts
+from redis_history.integrations.importers import (
+    FORMATS,
+    ImportLimits,
+    ImportProblem,
+    Transcript,
+    import_messages,
+    read_transcripts,
+)
 from tests.support.commands import environment
 
 MEGABYTE = 1 << 20
@@ -240,7 +247,7 @@ class Taken(NamedTuple):
 def memory_of(work: str) -> Taken:
     """Runs `work` in a new process."""
     code = (
-        "import pathlib, re\nfrom redis_history.importers import *\n"
+        "import pathlib, re\nfrom redis_history.integrations.importers import *\n"
         # Not ru_maxrss, which an exec does not reset: it would be that of this process.
         "status = pathlib.Path('/proc/self/status').read_text\n"
         "peak = lambda: 1024 * int(re.search(r'VmHWM:\\s+(\\d+)', status())[1])\n"

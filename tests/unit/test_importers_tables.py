@@ -9,7 +9,7 @@ import pytest
 
 from redis_history import HistoryStore
 from redis_history.formats import to_openai_chat
-from redis_history.importers import ImportLimits, import_messages, read_transcripts
+from redis_history.integrations.importers import ImportLimits, import_messages, read_transcripts
 
 USERS = {"p1": "ann", "p2": 7}
 TEXTS = [("p1", "user", "one"), ("p2", "user", "two"), ("p1", "assistant", "three"), ("p2", "assistant", "four")]

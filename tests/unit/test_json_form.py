@@ -10,9 +10,9 @@ from hypothesis import given
 
 from redis_history import Conversation, Message, Position, user
 from redis_history.errors import InvalidMessageError, MessageConflictError
-from redis_history.events import BEGINNING, HistoryCompacted
 from redis_history.formats import json_form
-from redis_history.model.wire import placed
+from redis_history.values.events import BEGINNING, HistoryCompacted
+from redis_history.values.wire import placed
 from tests.property.strategies import messages
 
 

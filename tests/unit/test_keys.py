@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redis_history.errors import ConfigurationError
-from redis_history.operations.keys import BUCKETS, ConversationKeys, Keyspace
+from redis_history.store.operations.keys import BUCKETS, ConversationKeys, Keyspace
 from tests.property.strategies import conversation_ids, namespaces
 
 SAFE = re.compile(rb"rh2:\{[A-Za-z0-9._~%-]+:[0-9a-f]{2}\}:[A-Za-z0-9._~%-]+(:[sml])?")

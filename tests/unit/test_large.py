@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from redis_history import AttachmentPart, Message, ReasoningPart, assistant, text, tool, tool_result, tool_use, user
 from redis_history.errors import InvalidMessageError
-from redis_history.model import ToolResultPart, UnknownPart, large
-from redis_history.model.pairs import open_calls
-from redis_history.model.wire import MAX_MESSAGE_BYTES, encode_body
+from redis_history.values import ToolResultPart, UnknownPart, large
+from redis_history.values.pairs import open_calls
+from redis_history.values.wire import MAX_MESSAGE_BYTES, encode_body
 
 MB = 1_000_000
 

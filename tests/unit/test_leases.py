@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from redis_history.operations import leases
-from redis_history.operations.leases import PROMISE, RETURN, RETURN_AFTER_FAILOVER, SILENCE, Contact
+from redis_history.store import leases
+from redis_history.store.leases import PROMISE, RETURN, RETURN_AFTER_FAILOVER, SILENCE, Contact
 
 LEASE = ("c", "reply")
 

@@ -8,9 +8,9 @@ import pytest
 from redis_history import HistoryStore, Message, UnknownPart, assemble_prompt, assistant, tool, tool_result, user
 from redis_history.formats import from_langchain, paired, to_anthropic, to_langchain, to_openai_responses
 from redis_history.formats.json_form import message_from_json, message_to_json
-from redis_history.model.pairing import pairing
-from redis_history.model.pairs import marks, open_calls, pairs_of
-from redis_history.model.wire import from_map, to_map
+from redis_history.values.pairing import pairing
+from redis_history.values.pairs import marks, open_calls, pairs_of
+from redis_history.values.wire import from_map, to_map
 from tests.support.members import stored
 from tests.unit.format_cases import FORMAT
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from msgspec.structs import replace
 
 from redis_history.errors import InvalidInputError, InvalidMessageError, InvalidTimestampError
-from redis_history.model import (
+from redis_history.values import (
     SCHEMA_VERSION,
     AttachmentPart,
     Message,
@@ -31,8 +31,8 @@ from redis_history.model import (
     tool_use,
     user,
 )
-from redis_history.model.helpers import MessageFields
-from redis_history.model.wire import placed
+from redis_history.values.helpers import MessageFields
+from redis_history.values.wire import placed
 from tests.property.strategies import messages, microseconds
 
 HELLO = (TextPart(text="hello"),)

@@ -21,7 +21,7 @@ from redis_history import (
     user,
 )
 from redis_history.errors import ConfigurationError, MissingExtraError, SummaryError
-from redis_history.model import Message
+from redis_history.values import Message
 from tests.support.models import ModelServer
 from tests.support.prompts import HOSTILE
 

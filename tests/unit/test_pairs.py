@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redis_history import Message, Participant, assistant, system, tool, tool_result, tool_use, user
-from redis_history.model.pairs import groups, marks, oldest_with_results, pairs_of, without_lone_results
+from redis_history.values.pairs import groups, marks, oldest_with_results, pairs_of, without_lone_results
 from tests.property.strategies import ANN, BOB, tool_messages
 from tests.support.pairs import conversations, counted, naive_groups, naive_pairs, true_calls
 

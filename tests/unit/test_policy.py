@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redis_history import HistoryStore, Message, assistant, system, tool, tool_result, tool_use, user
-from redis_history.compaction import Plan, Policy
-from redis_history.compaction.policy import turn_in_progress
+from redis_history.agents.compaction import Plan, Policy
+from redis_history.agents.compaction.policy import turn_in_progress
 from redis_history.errors import InvalidInputError
-from redis_history.model.ranges import good_ends, stays, tears
-from redis_history.tokens import message_tokens
+from redis_history.values.ranges import good_ends, stays, tears
+from redis_history.values.sizes import message_tokens
 
 
 def ids(messages: Any) -> list[str]:

@@ -26,7 +26,7 @@ from redis_history import (
     user,
 )
 from redis_history.errors import ConfigurationError, InvalidInputError
-from redis_history.tokens import count_characters, estimate_tokens
+from redis_history.values.sizes import count_characters, estimate_tokens
 from tests.support.prompts import ANN, BOB, CRITIC, HELPER, NOW, holds_pairs, ids, prompt, shown
 
 # Addressed only

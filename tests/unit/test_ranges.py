@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redis_history import Message, assistant, system, tool, tool_result, tool_use, user
-from redis_history.model.ranges import Ranges, good_ends, tears
+from redis_history.values.ranges import Ranges, good_ends, tears
 from tests.property.strategies import ANN, BOB, tool_messages
 from tests.support.pairs import naive_pairs
 

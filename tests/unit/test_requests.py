@@ -22,7 +22,6 @@ from redis_history import (
     tool_use,
     user,
 )
-from redis_history.engine.memory import MemoryBackend
 from redis_history.errors import (
     BatchTooLargeError,
     ConfigurationError,
@@ -33,10 +32,11 @@ from redis_history.errors import (
     InvalidTimestampError,
     MessageTooLargeError,
 )
-from redis_history.model import Position
-from redis_history.model.filters import make_filters
-from redis_history.model.ids import owner_of, owner_text
-from redis_history.operations.append import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, Append
+from redis_history.store.memory.backend import MemoryBackend
+from redis_history.store.operations.append import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, Append
+from redis_history.values import Position
+from redis_history.values.filters import make_filters
+from redis_history.values.ids import owner_of, owner_text
 from tests.property.strategies import microseconds
 
 BOTTOM: Any = "x"

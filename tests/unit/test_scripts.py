@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import redis_history
-from redis_history.operations.scripts import SCRIPTS
+from redis_history.store.operations.scripts import SCRIPTS
 
 SCRIPT_FILES = sorted((Path(redis_history.__file__).parent / "operations").rglob("*.lua"))
 #: Lua 5.1 unpacks less than 8,000 values, and fails in the middle of a script with more.

@@ -9,9 +9,9 @@ from msgspec import structs
 from redis.exceptions import NoPermissionError, ResponseError
 
 from redis_history import Capabilities
-from redis_history.engine.durability import Confirmation, tiers
-from redis_history.engine.server_info import QUESTIONS, Server, combined, merged_flags, read_info, read_survey
 from redis_history.errors import CapabilityError, UnsupportedServerError
+from redis_history.store.durability import Confirmation, tiers
+from redis_history.store.server_info import QUESTIONS, Server, combined, merged_flags, read_info, read_survey
 
 REFUSED = NoPermissionError("this user has no permissions")
 FSYNC = Confirmation("fsync", 5.0)

@@ -7,10 +7,10 @@ import pytest
 from msgspec.structs import replace
 
 from redis_history import HistoryStore, Message, compression, tool_result, tool_use, user
+from redis_history.agents.history._outbox import stamped
 from redis_history.errors import ConfigurationError
-from redis_history.history._outbox import stamped
-from redis_history.operations import ReadChanges
-from redis_history.operations.append import Restore
+from redis_history.store.operations import ReadChanges
+from redis_history.store.operations.append import Restore
 from tests.support.histories import Dropping, Synced, texts
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from redis_history import AttachmentPart, Message, tool_result, tool_use, user
-from redis_history.compaction.extractive import extractive_summarizer
-from redis_history.compaction.rendering import chunks
+from redis_history.agents.compaction.extractive import extractive_summarizer
+from redis_history.agents.compaction.rendering import chunks
 from redis_history.formats import (
     from_anthropic,
     from_gemini,
@@ -19,9 +19,9 @@ from redis_history.formats import (
     from_openai_responses,
     from_vercel_ai,
 )
-from redis_history.model import UnknownPart
-from redis_history.model.contents import readable, readable_text, texts_in
-from redis_history.tokens import MAX_CHARACTERS, MEDIA_TOKENS, count_characters, message_tokens
+from redis_history.values import UnknownPart
+from redis_history.values.contents import readable, readable_text, texts_in
+from redis_history.values.sizes import MAX_CHARACTERS, MEDIA_TOKENS, count_characters, message_tokens
 
 RAW = os.urandom(60_000)
 STANDARD, URL_SAFE = base64.b64encode(RAW).decode(), base64.urlsafe_b64encode(RAW).decode()

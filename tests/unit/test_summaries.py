@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from redis_history import Message, Participant, assistant, extractive_summarizer, tool, tool_result, tool_use, user
-from redis_history.compaction import summaries
-from redis_history.compaction.rendering import chunks, render
+from redis_history.agents.compaction import summaries
+from redis_history.agents.compaction.rendering import chunks, render
 from redis_history.errors import ConfigurationError, SummaryError
-from redis_history.model import AttachmentPart, ReasoningPart
-from redis_history.tokens import message_tokens
+from redis_history.values import AttachmentPart, ReasoningPart
+from redis_history.values.sizes import message_tokens
 
 LONG = [user(f"Message number {number} says that the suitcase is in Porto.") for number in range(40)]
 

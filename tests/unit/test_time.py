@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redis_history.errors import InvalidTimestampError
-from redis_history.model.times import MAX_MICROSECONDS, from_microseconds, to_microseconds
+from redis_history.values.times import MAX_MICROSECONDS, from_microseconds, to_microseconds
 from tests.property.strategies import microseconds
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

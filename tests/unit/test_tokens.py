@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redis_history.model import AttachmentPart, Part, ReasoningPart, UnknownPart, text, tool_result, tool_use, user
-from redis_history.operations.append import Append
-from redis_history.tokens import MEDIA_TOKENS, count_characters, estimate_tokens
+from redis_history.store.operations.append import Append
+from redis_history.values import AttachmentPart, Part, ReasoningPart, UnknownPart, text, tool_result, tool_use, user
+from redis_history.values.sizes import MEDIA_TOKENS, count_characters, estimate_tokens
 
 
 @pytest.mark.parametrize(

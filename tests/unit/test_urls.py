@@ -7,8 +7,8 @@ import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redis_history.engine.urls import SCHEMES, embedded_server, parse_several, parse_url
 from redis_history.errors import ConfigurationError
+from redis_history.store.urls import SCHEMES, embedded_server, parse_several, parse_url
 
 
 @pytest.mark.parametrize(

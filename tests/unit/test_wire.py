@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from redis_history.errors import CorruptDataError, InvalidMessageError, MessageTooLargeError, MissingExtraError
-from redis_history.model import Message, Participant, Source, TextPart, ToolUsePart, UnknownPart, _zstd, user, wire
+from redis_history.values import Message, Participant, Source, TextPart, ToolUsePart, UnknownPart, _zstd, user, wire
 from tests.support.members import member_of, stored
 
 NAN = float("nan")
@@ -167,7 +167,7 @@ def test_a_page_is_read_in_order(count: int) -> None:
 @pytest.mark.parametrize("library", ["zstandard", "compression.zstd"])
 def test_compressed_bodies_are_read_back(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = pytest.importorskip(library)
-    monkeypatch.setattr("redis_history.model._zstd._library", lambda: found)
+    monkeypatch.setattr("redis_history.values._zstd._library", lambda: found)
     message = user("to be or not to be " * 100, id="é" * 200, metadata={"a": 1})
     body = wire.encode_body(message)
     smaller = wire.compress_body(body)
@@ -197,7 +197,7 @@ def bomb(says: int, blocks: int) -> bytes:
 def test_damaged_frames_are_corrupt(library: str, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = pytest.importorskip(library)
     zstandard = pytest.importorskip("zstandard")
-    monkeypatch.setattr("redis_history.model._zstd._library", lambda: found)
+    monkeypatch.setattr("redis_history.values._zstd._library", lambda: found)
     body = wire.encode_body(user("x" * 5000, id="m"))
     smaller = wire.compress_body(body) or b""
     head = smaller[: smaller.index(bytes.fromhex("28b52ffd"))]
@@ -223,7 +223,7 @@ def test_a_reader_without_zstd_is_told_what_to_install(monkeypatch: pytest.Monke
     member = wire.encode_member(
         1, 5000, wire.COMPRESSED, 0, wire.compress_body(wire.encode_body(user("x" * 5000))) or b""
     )
-    monkeypatch.setattr("redis_history.model._zstd._library", _zstd._library.__wrapped__)
+    monkeypatch.setattr("redis_history.values._zstd._library", _zstd._library.__wrapped__)
     monkeypatch.setitem(sys.modules, "zstandard", None)
     monkeypatch.setitem(sys.modules, "compression.zstd", None)
     for read in (wire.decode_member, wire.body_of, lambda member: wire.decode_members([member])):

@@ -13,7 +13,7 @@ import pytest
 from playwright.async_api import Page, Route, expect
 
 from redis_history import AsyncHistoryStore, HistoryStore, Message, assistant, tool_use, user
-from redis_history.model import Participant, ToolResultPart
+from redis_history.values import Participant, ToolResultPart
 from tests.support.servers import RealServer, free_port
 from tests.support.web import serve
 from tests.web.browsing import PATIENCE, Held, Site, Window, Windows

@@ -6,7 +6,7 @@ import pytest
 from playwright.async_api import Route, expect
 
 from redis_history import Message, tool_use, user
-from redis_history.model import Participant, ToolResultPart
+from redis_history.values import Participant, ToolResultPart
 from tests.web.browsing import Held, Site, Window, Windows
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -13,7 +13,7 @@ from playwright.async_api import Browser, Route, expect
 
 from redis_history import Conversation, Message, assistant, system, tool_use, user
 from redis_history.formats import from_anthropic
-from redis_history.model import AttachmentPart, Participant, ReasoningPart, Source, TextPart, ToolResultPart
+from redis_history.values import AttachmentPart, Participant, ReasoningPart, Source, TextPart, ToolResultPart
 from tests.support.servers import wait_until
 from tests.support.web import serve
 from tests.web.browsing import Site, Window, Windows, copied, no_sideways_scrolling

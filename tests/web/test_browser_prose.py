@@ -6,7 +6,7 @@ import pytest
 from playwright.async_api import expect
 
 from redis_history import Conversation, Message, assistant, tool_use, user
-from redis_history.model import AttachmentPart, Participant, ReasoningPart, Source, TextPart
+from redis_history.values import AttachmentPart, Participant, ReasoningPart, Source, TextPart
 from tests.web.browsing import Site, Window, Windows, copied, no_sideways_scrolling
 from tests.web.test_browser_page import returned
 

@@ -10,7 +10,7 @@ import pytest
 from starlette.requests import Request
 
 from redis_history import AsyncHistoryStore, Conversation, user
-from redis_history.operations import ReadLife
+from redis_history.store.operations import ReadLife
 from redis_history.web import Action, Limits
 from tests.support.web import Stream, at, client, listening
 from tests.web.test_routes import mounted

@@ -13,7 +13,7 @@ from redis_history import AsyncHistoryStore, assistant, user
 from redis_history.errors import ConflictError, RunStopped
 from redis_history.integrations.ag_ui import events
 from redis_history.integrations.ai_sdk import ui_message_stream
-from redis_history.operations import ReadChanges
+from redis_history.store.operations import ReadChanges
 from tests.support.faces import act_after
 from tests.support.servers import RealServer, until
 from tests.web.chatting import CHAT

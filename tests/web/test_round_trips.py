@@ -7,8 +7,8 @@ import pytest
 from starlette.requests import Request
 
 from redis_history import AsyncHistoryStore, Conversation, system, user
-from redis_history._async.redis_backend import AsyncRedisBackend
 from redis_history.integrations.ai_sdk import ui_message_stream
+from redis_history.store._async.redis_backend import AsyncRedisBackend
 from redis_history.web import Action, LiveView
 from redis_history.web.routing import API
 from tests.support.servers import RealServer

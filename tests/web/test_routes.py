@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from redis_history import AsyncHistoryStore, HistoryStore, user
 from redis_history.errors import ConfigurationError
-from redis_history.retry import RetryPolicy
+from redis_history.store.retry import RetryPolicy
 from redis_history.web import Action, ChatEndpoints, Limits, LiveView, allow_all
 from tests.support.servers import free_port
 from tests.support.web import Stream, at, client, listening

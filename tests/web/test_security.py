@@ -9,7 +9,7 @@ import pytest
 
 from redis_history import AsyncHistoryStore, user
 from redis_history.errors import ConfigurationError
-from redis_history.retry import RetryPolicy
+from redis_history.store.retry import RetryPolicy
 from redis_history.web import Limits, LiveView, access, allow_all, routing
 from redis_history.web import application as module
 from redis_history.web.application import application

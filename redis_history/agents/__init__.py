@@ -1,0 +1,1 @@
+"""What an agent does with a store: histories, prompts, compaction, capture and tools."""

@@ -1,0 +1,246 @@
+"""Import transcripts into a store. A coroutine does the work, also for synchronous stores."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any
+
+import msgspec
+
+from redis_history import AsyncHistoryStore, HistoryStore, errors
+from redis_history.agents._faces import answer_of, run_at_once
+from redis_history.integrations.importers.frameworks import STATE, renewed_state
+from redis_history.integrations.importers.reader import read_transcripts
+from redis_history.integrations.importers.source import ImportLimits, report
+from redis_history.integrations.importers.transcript import ImportProblem, OnError, Original, Transcript
+from redis_history.store.operations import Appended
+from redis_history.store.operations import fork as forks
+from redis_history.store.operations.record import WriteRecord
+from redis_history.values import Conversation, Message, large
+from redis_history.values._validation import check_integer
+from redis_history.values.ids import check_conversation_id
+from redis_history.values.message import RECORD_FIELDS
+
+
+class Imported(msgspec.Struct, frozen=True):
+    """Progress or result of an import: numbers of `conversations` and `messages` read, of messages that were `new` or
+    already in the store (`duplicates`), and of reported `problems`."""
+
+    conversations: int = 0
+    messages: int = 0
+    new: int = 0
+    duplicates: int = 0
+    problems: int = 0
+
+
+OnProgress = Callable[[Imported], None]
+
+
+def import_messages(
+    source: str | PathLike[str] | Iterable[Transcript],
+    store: HistoryStore,
+    *,
+    format: str = "auto",
+    batch: int = 200,
+    limits: ImportLimits | None = None,
+    on_error: OnError | None = None,
+    on_progress: OnProgress | None = None,
+) -> Imported:
+    """Import the conversations of `source` into `store`, one at a time, in batches of `batch` messages (1 to 1,000).
+
+    `source` is a path (`format` and `limits` are for it), or transcripts, such as a `FrameworkSource`.
+
+    A repeated import adds nothing, because ids depend only on the source; a conversation that has grown gets its new
+    messages, and state of ADK that only the old program has changed. A new conversation gets the title, owner and
+    metadata of the source. A conversation of an export appears in one step, as it was: with its revision, times and
+    archives. If it exists, it gets those messages that it lacks; archived ones are left out then, and a problem is
+    reported.
+
+    Problems are passed to `on_error`; without it they are logged as warnings. Invalid records are problems, and so are
+    messages with an unknown role or without content, and those that the store has with other content; these are
+    skipped. `on_progress` is called after every batch.
+    `limits` restricts the amount of data (None: `ImportLimits()`).
+
+    Raises InvalidInputError like `read_transcripts`, and the errors of the store.
+    """
+    return run_at_once(_Import(store, source, batch, on_error, on_progress).run(format, limits))
+
+
+async def async_import_messages(
+    source: str | PathLike[str] | Iterable[Transcript],
+    store: AsyncHistoryStore,
+    *,
+    format: str = "auto",
+    batch: int = 200,
+    limits: ImportLimits | None = None,
+    on_error: OnError | None = None,
+    on_progress: OnProgress | None = None,
+) -> Imported:
+    """Like `import_messages`, for an async store. Reads the source in a thread, which may also call `on_error`."""
+    return await _Import(store, source, batch, on_error, on_progress).run(format, limits, asyncio.to_thread)
+
+
+@dataclass
+class _Import:
+    """An import, conversation by conversation, and its counts."""
+
+    store: HistoryStore | AsyncHistoryStore
+    source: str | PathLike[str] | Iterable[Transcript]
+    batch: int
+    on_error: OnError | None
+    on_progress: OnProgress | None
+    counts: Imported = Imported()  # noqa: RUF009 - it is frozen
+    number: int = 0  # of the conversation
+
+    def __post_init__(self) -> None:
+        check_integer(self.batch, "batch", 1, 1000, error=errors.InvalidInputError)
+
+    async def run(
+        self, format: str, limits: ImportLimits | None, in_thread: Callable[..., Any] = lambda call, *args: call(*args)
+    ) -> Imported:
+        """`in_thread` calls a function that reads the source."""
+        transcripts = iter(await answer_of(in_thread(self._read, format, limits)))
+        while (transcript := await answer_of(in_thread(next, transcripts, None))) is not None:
+            self.number += 1
+            if transcript.exported is None or not await self._publish(transcript, transcript.exported):
+                await self._add(transcript)
+            self._count(conversations=1)
+            self._report_progress()
+        return self.counts
+
+    async def _publish(self, transcript: Transcript, exported: Original) -> bool:
+        """Make the conversation as it was exported. False: the store has it already, and other messages; or it cannot
+        because of the lines."""
+        snapshot, count = exported.snapshot, len(transcript.messages)
+        record, numbers = snapshot.record, {archive.number for archive in snapshot.archives}
+        archive_of = {name: number for name, number in exported.archive_of.items() if number in numbers}
+        places = {(archive_of.get(one.id, 0), one.position) for one in transcript.messages}
+        lacks = any(one.position is None for one in transcript.messages)
+        if lacks or not len(places) == len({one.id for one in transcript.messages}) == count:
+            return False
+        fields = {name: getattr(record, name) for name in RECORD_FIELDS}
+        try:
+            WriteRecord.of(record.conversation_id, fields, create=True)
+            if record.forked_from is not None:
+                check_conversation_id(record.forked_from.conversation_id)
+        except errors.InvalidInputError:
+            return False
+        present: Conversation | None = await answer_of(self.store.get_conversation(record.conversation_id))
+        if present is not None:
+            if (present.revision, present.updated_at) != (record.revision, record.updated_at) or not record.revision:
+                return False
+            if present.message_count != sum(one.id not in archive_of for one in transcript.messages):
+                return False  # one of both files lacked lines
+            self._count(messages=count, duplicates=count)
+            return True
+        try:
+            steps = forks.publish(snapshot, archive_of, transcript.messages)
+            await answer_of(self.store._publish(record.conversation_id, steps))
+        except errors.ConversationExistsError:  # somebody has just made it
+            return False
+        self._count(messages=count, new=count)
+        return True
+
+    async def _add(self, transcript: Transcript) -> None:
+        """Append the messages that the store lacks."""
+        await self._create(transcript)
+        messages, exported = transcript.messages, transcript.exported
+        if exported is not None:
+            archived = [one for one in messages if one.id in exported.archive_of]
+            messages = tuple(one for one in messages if one.id not in exported.archive_of)
+            if archived:
+                self._count(messages=len(archived), duplicates=len(archived))
+                self._problem(
+                    f"{len(archived):,} archived messages of {transcript.conversation_id[:80]!r} are left out: only a "
+                    "conversation that does not exist gets archives; import it into another namespace, or delete it"
+                )
+        for at in range(0, len(messages), self.batch):
+            await self._append(transcript.conversation_id, messages[at : at + self.batch])
+            self._report_progress()
+
+    def _read(self, format: str, limits: ImportLimits | None) -> Iterable[Transcript]:
+        if not isinstance(self.source, str | PathLike):
+            return self.source
+        return read_transcripts(self.source, format=format, on_error=self._report, limits=limits)
+
+    async def _create(self, transcript: Transcript) -> None:
+        id_ = transcript.conversation_id
+        record = Conversation(
+            id_,
+            title=transcript.title,
+            user_id=transcript.user_id,
+            agent_name=transcript.agent_name,
+            metadata=transcript.metadata,
+        )
+        if transcript.exported is not None:
+            record = transcript.exported.snapshot.record
+        try:
+            with suppress(errors.InvalidInputError):
+                try:
+                    await answer_of(self.store.create_conversation(record))
+                except errors.InvalidInputError as error:
+                    self._problem(f"the record of conversation {id_[:80]!r} is left out: {error}")
+                    await answer_of(self.store.create_conversation(Conversation(id_)))
+        except errors.ConversationExistsError:
+            if transcript.format == "google-adk" and STATE in transcript.metadata:
+                await self._renew_state(transcript)
+
+    async def _renew_state(self, transcript: Transcript) -> None:
+        """Bring the state that the old program has changed since an earlier import. A concurrent change is read."""
+        id_ = transcript.conversation_id
+        while (found := await answer_of(self.store.get_conversation(id_))) is not None:
+            state, kept = renewed_state(found.metadata.get(STATE), transcript.metadata[STATE])
+            try:
+                if state != found.metadata.get(STATE):
+                    metadata = {**found.metadata, STATE: state}
+                    update = self.store.update_conversation(id_, metadata=metadata, expected_revision=found.revision)
+                    await answer_of(update)
+            except (errors.RevisionConflictError, errors.ConversationNotFoundError):
+                continue
+            except errors.InvalidInputError as error:
+                self._problem(f"the state of {id_[:80]!r} is left out: {error}")
+            else:
+                if kept:
+                    self._problem(f"the state of {id_[:80]!r} has been changed here, and keeps {', '.join(kept)[:200]}")
+            return
+
+    async def _append(self, id_: str, messages: tuple[Message, ...]) -> None:
+        try:
+            done: list[Appended] = await answer_of(self.store.append_many(id_, messages))
+        except (errors.MessageConflictError, errors.InvalidInputError) as error:
+            if len(messages) > 1:  # the batch is too large, or one message is rejected: split it
+                half = len(messages) // 2
+                await self._append(id_, messages[:half])
+                await self._append(id_, messages[half:])
+            elif isinstance(error, errors.MessageTooLargeError):
+                kept, lacks = large.fitted(messages[0])
+                for _, reason in lacks:
+                    self._problem(f"message {messages[0].id[:80]!r} of {id_[:80]!r} is stored without its {reason}")
+                for piece in kept:
+                    await self._append(id_, (piece,))
+            else:
+                self._count(messages=1)
+                self._problem(f"message {messages[0].id[:80]!r} of {id_[:80]!r} is left out: {error}")
+        else:
+            duplicates = sum(one.duplicate for one in done)
+            self._count(messages=len(done), new=len(done) - duplicates, duplicates=duplicates)
+
+    def _count(self, **counts: int) -> None:
+        changed = {name: getattr(self.counts, name) + count for name, count in counts.items()}
+        self.counts = msgspec.structs.replace(self.counts, **changed)
+
+    def _problem(self, reason: str) -> None:
+        path = str(self.source) if isinstance(self.source, str | PathLike) else "transcripts"
+        self._report(ImportProblem(path, self.number, reason))
+
+    def _report(self, problem: ImportProblem) -> None:
+        self._count(problems=1)
+        report(problem, self.on_error)
+
+    def _report_progress(self) -> None:
+        if self.on_progress is not None:
+            self.on_progress(self.counts)

@@ -1,0 +1,1 @@
+"""The asynchronous side. scripts/unasync generates the synchronous side from it."""

@@ -1,0 +1,415 @@
+"""The methods of a store that change messages, records and conversations: one atomic change with each call."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import suppress
+from typing import Any, Final, Unpack, cast
+
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
+
+from redis_history import errors
+from redis_history.store import operations as ops
+from redis_history.store import refusals
+from redis_history.store._async._runtime import sleep
+from redis_history.store._async.reading import run_steps
+from redis_history.store._async.replies import AsyncReply
+from redis_history.store._async.runs import run_here
+from redis_history.store._async.subscription import AsyncFeed
+from redis_history.store.operations import fork as forks
+from redis_history.store.operations.backend import AsyncBackend
+from redis_history.store.operations.base import Steps, T
+from redis_history.store.operations.compact import through_of
+from redis_history.store.operations.options import Options
+from redis_history.store.operations.page import ARCHIVED_PAGE
+from redis_history.store.operations.searching import Searcher
+from redis_history.values import Conversation, Message, Position, Role
+from redis_history.values._validation import check_function, check_owner, check_seconds, refuse
+from redis_history.values.helpers import MessageFields
+from redis_history.values.ids import check_conversation_id, check_message_id, new_token
+from redis_history.values.ids import new_id as new_message_id
+from redis_history.values.message import RECORD_FIELDS
+
+#: Attempts to change a message in a conversation that others change.
+_ATTEMPTS: Final = 50
+#: Seconds.
+_LONGEST_PAUSE: Final = 0.05
+#: Summaries that an erasure expands, also those that compressors write in the meantime, before it only removes them.
+_EXPANSIONS: Final = 50
+
+
+class AsyncWriting:
+    _backend: AsyncBackend
+    _options: Options
+    _unopened: list[AsyncFeed]
+    iter: Callable[..., AsyncIterator[Message]]
+    iter_conversations: Callable[..., AsyncIterator[Conversation]]
+    _exclusive: bool
+
+    async def append(
+        self,
+        conversation_id: str,
+        message: Message,
+        *,
+        expected_revision: int | None = None,
+        must_exist: bool = False,
+        must_not_exist: bool = False,
+    ) -> ops.Appended:
+        """Add one message, atomically and in one round trip; creates the conversation if necessary.
+
+        The same id and content again changes nothing, and returns what the first append did, with `duplicate` set.
+        `conversation_id` has 1 to 512 bytes of UTF-8. Raises MessageConflictError (the id exists with other content),
+        RevisionConflictError (not at `expected_revision`; 0: the conversation does not exist),
+        ConversationNotFoundError (`must_exist`), ConversationExistsError (`must_not_exist`). A repeated call with a
+        stored message succeeds if its conditions held the first time.
+        """
+        condition = ops.Precondition.of(expected_revision, must_exist, must_not_exist)
+        return (await self._write(ops.Append.of(conversation_id, message, condition)))[0]
+
+    async def append_many(
+        self,
+        conversation_id: str,
+        messages: Iterable[Message],
+        *,
+        expected_revision: int | None = None,
+        must_exist: bool = False,
+        must_not_exist: bool = False,
+    ) -> list[ops.Appended]:
+        """Add messages in this order as one change: all of them, or none. Stored ones stay as they are. Otherwise
+        like `append`.
+
+        Raises BatchTooLargeError above 1,000 messages or 4 MB.
+        """
+        condition = ops.Precondition.of(expected_revision, must_exist, must_not_exist)
+        batch = ops.Append.batch(conversation_id, messages, condition)
+        if not batch.order:
+            return []
+        outcomes = await self._write(batch.op)
+        return [outcomes[index] for index in batch.order]
+
+    def stream(
+        self,
+        conversation_id: str,
+        *,
+        role: Role = "assistant",
+        interval: float = 0.05,
+        **fields: Unpack[MessageFields],
+    ) -> AsyncReply:
+        """A message that grows as it is written, such as the answer of a model, and is visible to readers in the
+        meantime::
+
+            async with store.stream(conversation_id) as reply:
+                async for token in tokens:
+                    await reply.write(token)
+
+        See `AsyncReply`. `role` and `fields` are those of the message, such as its `id`. The server sets its time.
+        Text is sent every `interval` seconds, 0 to 10.
+        """
+        op = ops.Append.of_reply(conversation_id, role, fields)
+        check_seconds(interval, "interval", 0, most=10)
+        if self._exclusive:
+            return run_here(self, conversation_id).stream(role=role, interval=interval, **fields)
+        return AsyncReply(self, op, interval)
+
+    async def update_message(
+        self, conversation_id: str, message: Message, *, expected_revision: int | None = None
+    ) -> ops.Appended:
+        """Replace the content of the message with this id. It keeps its position and timestamp.
+
+        The same content again changes nothing. Raises MessageNotFoundError, RevisionConflictError (not at
+        `expected_revision`).
+        """
+        updated = await self._write(ops.UpdateMessage.of(conversation_id, message, expected_revision))
+        if updated is None:
+            raise refusals.message_missing(conversation_id, message.id)
+        return updated
+
+    async def pin(self, conversation_id: str, message_id: str, *, pinned: bool = True) -> Message:
+        """Set `metadata["pinned"]` of a message, or remove it if not `pinned`, and return the message.
+
+        No compaction, cap or plugin replaces or removes a pinned message, nor the calls and results that belong to it.
+        Raises MessageNotFoundError, also for archived messages: `expand` their summary first. Raises ConflictError
+        for a summary, which the next compaction replaces, and while the message is being written: pin it afterwards, or
+        begin it with `stream(metadata={"pinned": True})`.
+        """
+        check_conversation_id(conversation_id)
+        check_message_id(message_id)
+        for _ in range(_ATTEMPTS):
+            revision = (await self._backend.execute(ops.ReadHead(conversation_id))).cursor.revision
+            message = await self._backend.execute(ops.FindMessage(conversation_id, message_id))
+            if message is None:
+                raise refusals.message_missing(conversation_id, message_id)
+            if message.status == "streaming":
+                raise refusals.reply_not_pinned(conversation_id, message_id)
+            if message.is_summary and pinned:
+                raise refusals.summary_not_pinned(conversation_id, message_id)
+            metadata = {name: value for name, value in message.metadata.items() if name != "pinned"}
+            changed = replace(message, metadata={**metadata, "pinned": True} if pinned else metadata)
+            with suppress(errors.RevisionConflictError):  # without a revision it might undo an edit
+                return (await self.update_message(conversation_id, changed, expected_revision=revision)).message
+        raise refusals.revision_conflict(conversation_id, revision + 1, revision)
+
+    async def clear(self, conversation_id: str, *, expected_revision: int | None = None) -> int:
+        """Remove all messages, archived ones too, and keep the conversation with its record. Returns the new revision.
+
+        Without messages nothing changes. Raises RevisionConflictError (not at `expected_revision`).
+        """
+        check_conversation_id(conversation_id)
+        return await self._write(ops.Clear(conversation_id, precondition=ops.Precondition.of(expected_revision)))
+
+    async def restore(
+        self, conversation_id: str, messages: Iterable[Message], *, expected_revision: int | None = None
+    ) -> int:
+        """Replace all messages, archived ones too, by `messages`. Returns the new revision. Creates the conversation if
+        necessary. Messages keep the timestamps they have, and get new sequences.
+
+        This also replaces messages that others append in the meantime. To prevent it, give `expected_revision`: then it
+        raises RevisionConflictError. Raises BatchTooLargeError above 1,000 messages or 4 MB.
+        """
+        return await self._write(ops.Restore.of(conversation_id, messages, expected_revision))
+
+    async def delete_messages(
+        self, conversation_id: str, message_ids: Iterable[str], *, expected_revision: int | None = None
+    ) -> int:
+        """Remove messages by id, archived ones too. Returns how many were removed. Unknown ids are ignored. A removed
+        id may be appended again.
+
+        Raises RevisionConflictError (not at `expected_revision`); BatchTooLargeError above 1,000 ids.
+        """
+        op = ops.DeleteMessages.of(conversation_id, message_ids, expected_revision)
+        return await self._write(op) if op.message_ids else 0
+
+    async def erase(self, conversation_id: str, ids: Iterable[str] | None = None) -> int:
+        """Remove messages and every copy of their content: in archives, in search documents, and in summaries that may
+        quote them, former and edited ones included. None: all messages. Unknown ids are ignored. Returns the number
+        of removed messages, without the summaries that were removed with them.
+
+        A live summary that may quote one is expanded first: what else it replaced is live again, unless the server
+        has no memory left for that; then it stays in the archive. After an error, call it again with the same ids.
+        Raises BatchTooLargeError above 1,000 ids.
+        """
+        if ids is None:
+            count = 0
+            async for message in self.iter(conversation_id, batch=ARCHIVED_PAGE, include_archived=True):
+                count += not message.is_summary
+            await self.clear(conversation_id)
+            return count
+        op = ops.DeleteMessages.of(conversation_id, ids)
+        if not op.message_ids:
+            return 0
+        for _ in range(_EXPANSIONS):
+            erased = await self._write(ops.EraseMessages(conversation_id, op.message_ids))
+            if isinstance(erased, int):
+                return erased
+            try:
+                await self._write(ops.Expand(conversation_id, erased))
+            except errors.BackendRefusedError:  # a full server, which allows removal only
+                break
+        return cast(int, await self._write(ops.EraseMessages(conversation_id, op.message_ids, forced=True)))
+
+    async def erase_user(
+        self, user_id: int | str, *, on_progress: Callable[[Conversation], object] | None = None
+    ) -> int:
+        """Remove all conversations of the owner `user_id` with every copy of their content: messages, archives, search
+        documents, replies, records. Returns their number. Forks of these conversations that have another owner stay.
+
+        Conversations that get this owner during the call are removed, too. `on_progress` gets the record of each
+        removed one. Call it again after an error or an interruption: it continues. Raises ConflictError, with their
+        ids, if new conversations of this owner keep appearing.
+        """
+        check_owner(user_id, "user_id")
+        if user_id is None:
+            refuse(user_id, "user_id", "an int or a str", errors.InvalidInputError)
+        check_function(on_progress, "on_progress", plain=True, error=errors.InvalidInputError)
+        count = 0
+        for _ in range(_ATTEMPTS):
+            left: list[str] = []
+            async for one in self.iter_conversations(user_id=user_id):
+                left.append(one.conversation_id)
+                # It may have another owner now; then its revision is another one, too.
+                condition = ops.Precondition.of(expected_revision=one.revision)
+                start = time.perf_counter()
+                try:
+                    gone = await self._write(ops.DeleteConversation(one.conversation_id, precondition=condition))
+                except errors.RevisionConflictError:
+                    continue  # the next pass finds it
+                if gone:
+                    count += 1
+                    if on_progress is not None:
+                        on_progress(one)
+                # Leave the server half of the time to others.
+                await sleep(min(time.perf_counter() - start, _LONGEST_PAUSE))
+            if not left:
+                return count
+        shown = ", ".join(repr(one[:80]) for one in left[:10])
+        raise errors.ConflictError(
+            f"user {user_id!r} still has conversations, which keep changing: {shown}; erase again"
+        )
+
+    async def create_conversation(self, conversation: Conversation, *, exist_ok: bool = False) -> Conversation:
+        """Create a conversation with its record, and return it as it is then.
+
+        If it exists, ConversationExistsError; with `exist_ok`, the existing record is returned as it is.
+        """
+        if not isinstance(conversation, Conversation):
+            refuse(conversation, "conversation", "a Conversation", errors.InvalidInputError)
+        fields = {name: getattr(conversation, name) for name in RECORD_FIELDS}
+        conversation_id = conversation.conversation_id
+        op = ops.WriteRecord.of(conversation_id, fields, create=True)
+        while True:
+            try:
+                return await self._write_record(op)
+            except errors.ConversationExistsError:
+                if not exist_ok:
+                    raise
+                present = await self._backend.execute(ops.ReadConversation(conversation_id))
+                if present is not None:
+                    return present
+                op = replace(op, token=new_token())  # it was deleted since
+
+    async def update_conversation(
+        self,
+        conversation_id: str,
+        *,
+        title: str | UnsetType | None = UNSET,
+        metadata: dict[str, Any] | UnsetType = UNSET,
+        user_id: int | str | UnsetType | None = UNSET,
+        agent_name: str | UnsetType | None = UNSET,
+        auditing_id: int | str | UnsetType | None = UNSET,
+        expected_revision: int | None = None,
+    ) -> Conversation:
+        """Set the given fields of the record. Returns the changed conversation.
+
+        `title` and `agent_name` are text, `user_id` and `auditing_id` text or an integer of 64 bits; None removes one.
+        `metadata` replaces the whole dict. A record has at most 100,000 bytes (InvalidInputError). Raises
+        ConversationNotFoundError, RevisionConflictError (not at `expected_revision`).
+        """
+        fields = {
+            "title": title, "metadata": metadata, "user_id": user_id, "agent_name": agent_name,
+            "auditing_id": auditing_id,
+        }  # fmt: skip
+        op = ops.WriteRecord.of(conversation_id, fields, create=False, expected_revision=expected_revision)
+        if not op.fields:
+            raise errors.InvalidInputError("update_conversation needs at least one field to set")
+        return await self._write_record(op)
+
+    async def _write_record(self, op: ops.WriteRecord) -> Conversation:
+        await self._write(op)
+        conversation = await self._backend.execute(ops.ReadConversation(op.conversation_id))
+        if conversation is None:
+            raise errors.ConversationNotFoundError(
+                f"conversation {op.conversation_id[:80]!r} was deleted after the change"
+            )
+        return conversation
+
+    async def fork(
+        self, conversation_id: str, new_id: str | None = None, *, through: Position | Message | str | None = None
+    ) -> Conversation:
+        """Copy a conversation to `new_id` (None: a new UUIDv7), and return the record of the copy.
+
+        The copy is an atomic snapshot: it appears with all messages of one moment, also archived ones, even if others
+        write during the call. Messages keep their ids and positions. A reply that is being written is left out. The
+        record is copied; `forked_from` says where the copy comes from.
+
+        `through` is the last message of the copy, its position or its id (None: the newest). If it is archived, or a
+        summary replaced messages behind it, the originals are live in the copy. Results of tool calls up to `through`
+        come along, wherever they are.
+
+        Raises ConversationNotFoundError, ConversationExistsError (`new_id` exists), MessageNotFoundError for an unknown
+        id, CompactionConflictError if the conversation was replaced again and again in the meantime.
+        """
+        check_conversation_id(conversation_id)
+        new_id = new_message_id() if new_id is None else new_id
+        check_conversation_id(new_id, "new_id")
+        end = None if through is None else through_of(through)
+        return await self._publish(new_id, forks.fork(conversation_id, new_id, end))
+
+    async def delete_conversation(self, conversation_id: str) -> bool:
+        """Remove everything of a conversation. Returns whether it existed. After a lost reply, False may be wrong."""
+        check_conversation_id(conversation_id)
+        return await self._write(ops.DeleteConversation(conversation_id))
+
+    async def compact(
+        self,
+        conversation_id: str,
+        *,
+        through: Position | Message | str,
+        summary: Message | str,
+        seen: Iterable[Message] | None = None,
+        expected_revision: int | None = None,
+    ) -> ops.Compacted:
+        """Replace all messages up to `through` by a summary; they move to the archive.
+
+        `through` is the last of them: a message, its position or its id. System messages stay, also messages that
+        others append in the meantime. A former summary is replaced. `summary` is a text, or a message with
+        `metadata={"is_summary": True}`; it gets the position of the last replaced message.
+
+        `seen` are the summarized messages: if others would be replaced (because of edits, deletions, insertions or
+        compactions), CompactionConflictError. Without it, the messages of that moment are replaced, and the summary may
+        quote a message that was erased while you wrote it. If there is nothing to replace, or only a summary, nothing
+        changes, and the outcome says so.
+
+        Raises TornPairError if the range separates a tool call from its result, and names a better `through`;
+        MessageNotFoundError for an unknown id, MessageConflictError (the id of the summary exists),
+        RevisionConflictError (not at `expected_revision`).
+        """
+        end = through_of(through)
+        position = Position(0, 0) if isinstance(end, str) else end
+        op = ops.Compact.of(conversation_id, position, summary, seen, expected_revision)
+        if isinstance(end, str):
+            last = await self._backend.execute(ops.FindMessage(conversation_id, end))
+            if last is None or last.position is None:
+                raise refusals.message_missing(conversation_id, end)
+            op = replace(op, through=last.position)
+        return await self._write(op)
+
+    async def expand(
+        self, conversation_id: str, summary_id: str, *, expected_revision: int | None = None
+    ) -> ops.Expanded:
+        """Put back the messages that a summary replaced, in the same order, with a former summary if there was one.
+
+        Raises MessageNotFoundError unless it is the live summary of the conversation; RevisionConflictError (not at
+        `expected_revision`).
+        """
+        check_conversation_id(conversation_id)
+        condition = ops.Precondition.of(expected_revision)
+        expanded = await self._write(
+            ops.Expand(conversation_id, check_message_id(summary_id, "summary_id"), precondition=condition)
+        )
+        if expanded is None:
+            raise errors.MessageNotFoundError(
+                f"{summary_id[:64]!r} is not the live summary of conversation {conversation_id[:80]!r}"
+            )
+        return expanded
+
+    async def _publish(self, conversation_id: str, steps: Steps[T]) -> T:
+        """Run the steps that publish a draft, and write its search documents."""
+        if self._exclusive:
+            raise refusals.not_fenced(conversation_id)
+        outcome = await self._steps(steps)
+        await self._steps(Searcher(self._backend, self._options).document_all(conversation_id))
+        return outcome
+
+    async def _steps(self, steps: Steps[T]) -> T:
+        await self._open_subscriptions()
+        return await run_steps(self._backend, steps, self._options.embedder)
+
+    async def _open_subscriptions(self) -> None:
+        while self._unopened:
+            subscription = self._unopened[-1]
+            try:
+                await subscription.open()  # other writes wait for this, too
+            finally:
+                self._unopened = [one for one in self._unopened if one is not subscription]
+
+    async def _write(self, op: ops.Op[T]) -> T:
+        if self._exclusive and isinstance(op, ops.Write) and op.precondition.run is None:
+            return await run_here(self, op.conversation_id)._write_own(op)  # type: ignore[no-any-return]
+        if self._unopened:
+            await self._open_subscriptions()
+        if self._options.embedder is not None:
+            steps = Searcher(self._backend, self._options).with_vectors(op)
+            op = await run_steps(self._backend, steps, self._options.embedder)
+        return await self._backend.execute(op)

@@ -1,0 +1,251 @@
+# Generated from ../_async by scripts/unasync: do not edit.
+"""A server of Redis, and the clients of redis-py that talk to it."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+from weakref import WeakSet
+
+from hiredis import pack_command
+from redis import ConnectionPool, Redis
+from redis.exceptions import ConnectionError, MovedError, RedisError, ResponseError, TimeoutError
+
+from redis_history.store._sync._runtime import Lanes, Request, drop_client, socket_timeout, time_limit
+from redis_history.store.lanes import EXCHANGES, Kind, kind_of
+from redis_history.store.leases import Contact
+from redis_history.store.operations.failures import is_read_only, is_transient
+from redis_history.store.operations.settings import ServerClock
+
+#: The error of calls whose connections are closed while they use them.
+CLOSED: Final = "the connections were closed"
+#: The version of RESP, unless a URL says otherwise. With 3, redis-py asks each new connection for notifications of
+#: maintenance, which calls that are retried anyway do not need.
+PROTOCOL: Final = 2
+
+
+def client_of(pool: Any, settings: dict[str, Any], connected: Any) -> Redis:
+    """A client with a pool of its own, for connections as that pool would make with these settings. Each new connection
+    awaits `connected`."""
+    own = {"redis_connect_func": connected, "socket_timeout": socket_timeout(settings.get("socket_timeout"))}
+    return Redis(
+        connection_pool=ConnectionPool(
+            connection_class=pool.connection_class, max_connections=pool.max_connections, **(settings | own)
+        )
+    )
+
+
+class Node:
+    """A server. Sends commands through clients of redis-py, and knows the server's time.
+
+    `make`: returns a new client, of which each lane has its own; it is called with the function that each new
+    connection awaits. `timeout`: seconds for an exchange. Without these, all lanes use the `client` of the user.
+    """
+
+    def __init__(
+        self,
+        *,
+        make: Callable[[Any], Redis] | None = None,
+        timeout: float | None = None,
+        client: Redis | None = None,
+    ) -> None:
+        self.timeout = timeout
+        self.clock = ServerClock()
+        self.contact = Contact()
+        #: Whether the server notifies subscribers, or the scripts publish, and whether it can confirm writes, as far as
+        #: is known.
+        self.announces = self.confirms = False
+        #: Raised when a connection was lost: then all others are closed before they are used again, because they may
+        #: lead to the same replica, or behind Sentinels to a former primary.
+        self.losses = 0
+        self._make = make
+        self._clients: list[Redis] = []
+        self._address: tuple[Any, Any] | None = None
+        self._connections: WeakSet[Any] = WeakSet()
+        self._closed = False
+        self.client = self._new_client() if client is None else client
+        pool = self.client.connection_pool
+        self.database = int(pool.connection_kwargs.get("db") or 0)
+        direct = make is not None
+        self._lanes = {kind: Lanes(self._new_lane, number, direct=direct) for kind, number in EXCHANGES.items()}
+
+    def execute(self, words: Sequence[bytes], *, writes: bool = False) -> Any:
+        """The reply to a command. Raises errors of redis-py."""
+        (reply,) = self.pipeline([words], writes=writes)
+        if isinstance(reply, ResponseError):
+            raise reply
+        return reply
+
+    def pipeline(
+        self, commands: Sequence[Sequence[bytes]], *, writes: bool = False, confirm: Sequence[bytes] | None = None
+    ) -> list[Any]:
+        """The replies to several commands in one round trip, on one connection; errors are values. `confirm`: a command
+        that confirms them, which they may share with others; its reply is the last one."""
+        size = sum(sum(map(len, words)) for words in commands)
+        kind: Kind = kind_of(size, writes=writes, confirmed=confirm is not None)
+        replies: list[Any] = self._lanes[kind].send(Request(commands, confirm, size))
+        return replies
+
+    def time(self) -> int:
+        """Ask for the server's time, in microseconds."""
+        seconds, microseconds = self.execute([b"TIME"], writes=True)
+        now = int(seconds) * 1_000_000 + int(microseconds)
+        self.clock.learn(now)
+        return now
+
+    def disconnect(self) -> None:
+        """Close idle connections."""
+        for client in [*self._clients] or [self.client]:
+            client.connection_pool.disconnect(inuse_connections=False)
+
+    def close(self) -> None:
+        """Close all connections of clients that the store made. Calls that use one end with a ConnectionError."""
+        self._closed = self._make is not None
+        for client in [*self._clients]:
+            client.connection_pool.disconnect()
+        for lanes in self._lanes.values():
+            lanes.close()
+
+    # For lanes
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def forget(self) -> None:
+        """A connection was lost or made: the address may belong to another or a restarted server now."""
+        self.clock.forget()
+        self.announces = self.confirms = False
+
+    def lost(self) -> None:
+        """A connection failed, or leads to a server that must not be used any more."""
+        self.losses += 1
+        self.forget()
+
+    def _connected(self, connection: Any) -> None:
+        """What redis-py does with each new connection."""
+        connection.on_connect()
+        address = (getattr(connection, "host", None), getattr(connection, "port", None))
+        if address != self._address:  # behind Sentinels, another server has become the primary
+            if self._address is not None:
+                self.losses += 1
+            self._address = address
+        if connection in self._connections or not self.clock.is_near:
+            self.forget()
+        # Else it is the first of a lane, to a server that has just answered on another connection.
+        self._connections.add(connection)
+
+    def another_client(self, former: Redis) -> Redis:
+        """A new client instead of one that this node made; the same one if a user made it."""
+        if self._make is None:
+            return former
+        client = self._new_client()
+        self._clients.remove(former)
+        return client
+
+    def _new_client(self) -> Redis:
+        assert self._make is not None  # noqa: S101
+        client = self._make(self._connected)
+        self._clients.append(client)
+        return client
+
+    def _new_lane(self) -> Lane:
+        return Lane(self, self.client if self._make is None else self._new_client())
+
+
+class Lane:
+    """A client of redis-py that makes one exchange at a time."""
+
+    def __init__(self, node: Node, client: Redis) -> None:
+        self._node = node
+        self._client = client
+        self._losses = node.losses
+        self._unfinished = False
+
+    def exchange(self, requests: list[Request]) -> None:
+        """Send requests in one pipeline, and answer them. An error fails all of them; one that is not an Exception,
+        such as KeyboardInterrupt, is also raised."""
+        node = self._node
+        try:
+            if self._unfinished:
+                self._begin_anew()
+            elif self._losses != node.losses:
+                self._client.connection_pool.disconnect(inuse_connections=False)
+            self._losses = node.losses
+            self._unfinished = True
+            replies = self._replies(requests)
+            self._unfinished = False
+        except BaseException as error:
+            node.lost()
+            if not isinstance(error, ResponseError):
+                node.contact.failed()
+            failure = self._failure(error)
+            for request in requests:
+                request.fail(failure)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            node.clock.heard()
+            if not all(isinstance(reply, ResponseError) for reply in replies):  # one that is loading refuses all
+                node.contact.heard()
+            for request in requests:
+                count = len(request.commands)
+                own, replies = replies[:count], replies[count:]
+                request.answer(own if request.confirm is None else [*own, replies[-1]])
+
+    def _failure(self, error: BaseException) -> Exception:
+        """The error of the calls of an exchange. redis-py raises all kinds of errors when a connection is closed, or
+        its transport is closing."""
+        failure: Exception
+        if self._node.is_closed:
+            failure = ConnectionError(CLOSED)
+        elif isinstance(error, builtins.TimeoutError):  # of the time limit
+            failure = TimeoutError("Timeout reading from socket")
+        elif isinstance(error, RedisError | OSError):
+            return error
+        else:
+            failure = ConnectionError(f"the exchange failed: {error!r}")
+        failure.__cause__ = error
+        return failure
+
+    def _begin_anew(self) -> None:
+        """Use no connection of before. An interrupt can leave it with a reply to come, or in the middle of its
+        handshake, and a pool of redis-py with a lock that nobody releases."""
+        former = self._client
+        self._client = self._node.another_client(former)
+        if self._client is former:
+            former.connection_pool.disconnect(inuse_connections=False)
+        else:
+            drop_client(former)
+
+    def _replies(self, requests: list[Request]) -> list[Any]:
+        commands = [words for request in requests for words in request.commands]
+        if (confirm := requests[0].confirm) is not None:
+            commands.append(confirm)
+        pool = self._client.connection_pool
+        connection = pool.get_connection()
+        try:
+            # A pipeline of redis-py does the same, but packs commands in Python, which takes a quarter of an append.
+            packed = [pack_command(tuple(words)) for words in commands]
+            replies = []
+            with time_limit(self._node.timeout):
+                connection.send_packed_command(packed)
+                for _ in commands:
+                    try:
+                        replies.append(connection.read_response(disable_decoding=True))
+                    except ResponseError as error:
+                        self._note(error)
+                        replies.append(error)
+            return replies
+        finally:
+            pool.release(connection)
+            if self._node.is_closed:  # meanwhile, and this connection may be new
+                pool.disconnect()
+
+    def _note(self, error: ResponseError) -> None:
+        if is_read_only(error):
+            self._node.lost()
+            self._node.contact.taken_over()
+        elif isinstance(error, MovedError) or is_transient(error):
+            self._node.forget()

@@ -1,0 +1,308 @@
+# Generated from ../_async by scripts/unasync: do not edit.
+"""Replies: messages that are stored while they are written."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Final, Self
+
+from msgspec.structs import replace
+
+from redis_history.errors import (
+    InvalidInputError,
+    MessageConflictError,
+    MessageNotFoundError,
+    RedisHistoryError,
+    RunLostError,
+    StoreClosedError,
+)
+from redis_history.store import operations as ops
+from redis_history.store import refusals
+from redis_history.store._sync._runtime import Job, Openable, Signal, spawn, uninterrupted
+from redis_history.store.operations.stream import check_size, part_of
+from redis_history.values import Message, Part, TextPart
+from redis_history.values._validation import check_process, refuse
+from redis_history.values.ids import new_token
+from redis_history.values.pairs import marks
+from redis_history.values.replies import LEASE_SECONDS, grown, merged, record_of
+
+_logger = logging.getLogger("redis_history")
+
+#: Seconds after which the lease of the writer is renewed.
+_RENEW: Final = LEASE_SECONDS / 3
+#: Seconds after a failed call until the next one, which must renew the lease soon after an outage.
+_WAIT_AFTER_ERROR: Final = 0.5
+
+
+class Reply(Openable):
+    """A message that is being written; made by `store.stream`. For one thread.
+
+    It is stored from its beginning, with the status "streaming", and readers see it grow. At the end of the `with`
+    block its status is "complete", or "interrupted" if the block raised. If this process dies, readers end it within 10
+    seconds: "interrupted", with the text that was sent. Text is sent in the background. The next `write` or `add`
+    raises an error of that, or the end does if something is not stored then."""
+
+    def __init__(self, store: Any, op: ops.Append, interval: float) -> None:
+        self.conversation_id = op.conversation_id
+        self._store = store
+        self._op = op
+        self._interval = interval
+        self._start = op.entries[0].message
+        self._parts: list[Part] = []  # all
+        self._pending: list[Part] = []  # those that are not in `_content` yet
+        self._lock = threading.Lock()  # for these two; never held during a call
+        self._content = bytearray()  # the records of parts, of which the server has the first `_sent` bytes
+        self._sent = 0
+        self._tools: list[tuple[int, bytes]] = []  # where records with tool calls or results end, and their marks
+        self._size = len(op.entries[0].body)
+        self._process = os.getpid()
+        self._renewed_at = 0.0
+        # Renewing also extends the life of a conversation with a `ttl`.
+        ttl = store._options.ttl
+        self._renew_every = _RENEW if ttl is None else min(_RENEW, ttl / 3)
+        self._job: Job | None = None
+        self._signal: Signal | None = None
+        self._ending: Signal | None = None
+        self._closing = False
+        self._error: Exception | None = None
+        self._ended_by_other = False
+        self._end: ops.UpdateMessage | None = None
+        self._message: Message | None = None
+        self._unfinished: set[Any] = store._unfinished
+        # The run that it belongs to, and its right to write.
+        self._run_of: Any = None
+        self._fence: ops.RunFence | None = None
+
+    def _join(self, run: Any, fence: ops.RunFence) -> None:
+        """Write it only while its writer has this run. Before the beginning."""
+        self._run_of, self._fence = run, fence
+        self._op = self._op.for_run(fence)
+        self._unfinished = run._ends_of_replies
+
+    @property
+    def message(self) -> Message:
+        """The message as it is written so far, or, after the end, as it is stored."""
+        if self._message is not None:
+            return self._message
+        with self._lock:
+            self._parts = merged((), self._parts)
+            return grown(self._start, self._parts)
+
+    def open(self) -> None:
+        """Store the beginning. Done by `with`, and by the first use; more than once does no harm.
+
+        Raises as `append`, and MessageConflictError if there is a message of this id.
+        """
+        if self._job is not None or self._message is not None:
+            return
+        try:
+            self._begin()
+        except Exception:
+            raise
+        except BaseException:  # an interrupt: the server may have the beginning
+            uninterrupted(self._give_up, self._unfinished)
+            raise
+
+    def _begin(self) -> None:
+        run, op = self._run_of, self._op
+        [appended] = self._store._write(op) if run is None else run._add(op, self._write_in_run)
+        if appended.duplicate:
+            raise refusals.message_conflict(self.conversation_id, self._start.id)
+        self._start = appended.message
+        self._renewed_at = time.monotonic()
+        self._signal, self._ending = Signal(), Signal()
+        self._job = spawn(self._run, "redis_history-reply")
+
+    def _write_in_run(self, op: ops.Append) -> Any:
+        try:
+            return self._store._write(op)
+        except RunLostError:
+            if not self._run_of._is_kept():
+                raise
+            self._op = replace(op, token=new_token())  # the refusal is the outcome of the former token
+            return self._store._write(self._op)
+
+    def _give_up(self) -> None:
+        with suppress(RedisHistoryError):
+            self._interrupt()
+        if self._message is None:  # the server has none
+            self._closing, self._end = False, None
+
+    def write(self, text: str) -> None:
+        """Append text. It is sent immediately, or with more text when the interval since the last sending is over."""
+        if not isinstance(text, str):
+            refuse(text, "text", "a str", InvalidInputError)
+        if text:
+            self._add(TextPart(text=str(text)))  # msgspec takes no subclass of str
+
+    def add(self, part: Part | dict[str, Any]) -> None:
+        """Append a part, such as a tool call or its result. Text that is written behind it begins a new part."""
+        self._add(part_of(part))
+
+    def _add(self, part: Part) -> None:
+        if self._run_of is not None:
+            self._run_of.check()
+        self.open()
+        check_process(self._process)  # in a forked child nothing would send it
+        if self._message is not None:
+            raise StoreClosedError(f"reply {self._start.id[:64]!r} has ended: nothing can be written to it any more")
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        size = check_size(part, self._size)
+        if self._run_of is not None:
+            self._run_of._messages.note_calls(replace(self._start, parts=(part,)))
+        with self._lock:
+            self._size = size
+            self._parts.append(part)
+            self._pending.append(part)
+        if self._signal is not None:
+            self._signal.set()
+
+    def finish(self) -> Message:
+        """End the reply, and return the stored message. Done at the end of a `with` block."""
+        self.open()
+        return self._finish("stopped" if self._stop_requested else "complete")
+
+    def close(self) -> None:
+        """End the reply as "interrupted" unless it has ended. An error is only logged, because readers end it then."""
+        if self._job is None or self._message is not None:
+            return
+        try:
+            uninterrupted(self._interrupt, self._unfinished)
+        except RedisHistoryError as error:
+            _logger.warning("reply %r could not be ended, so its readers will do it: %s", self._start.id[:64], error)
+
+    def _interrupt(self) -> None:
+        # Once `finish` has sent the end, that is repeated, because it may have been stored.
+        status = "stopped" if self._stop_requested else "interrupted"
+        self._finish(status if self._end is None else self._end.entry.message.status)
+
+    @property
+    def _stop_requested(self) -> bool:
+        return self._run_of is not None and self._run_of.stop_requested
+
+    def _finish(self, status: Any) -> Message:
+        if self._message is not None:
+            return self._message
+        self._closing = True
+        if self._job is not None and self._signal is not None and self._ending is not None:
+            self._ending.set()
+            self._signal.set()
+            self._job.stop()
+        if self._end is None or self._end.entry.message.status != status:
+            entry = ops.Entry.of(replace(self.message, status=status))
+            self._end = ops.UpdateMessage(
+                self.conversation_id,
+                entry,
+                reply=ops.ReplyEnd(self._op.token),
+                precondition=ops.Precondition(run=self._fence),
+            )
+        write = self._store._write if self._run_of is None else self._run_of._write
+        ended: ops.Appended | None = write(self._end)
+        if ended is None:
+            # A redaction, for example, or a stop: that stays.
+            raise self._changed() if self._find() is not None else self._removed()
+        self._message = ended.message
+        return ended.message
+
+    # In the background
+
+    def _run(self) -> None:
+        assert self._signal is not None  # noqa: S101
+        assert self._ending is not None  # noqa: S101
+        wait = self._renew_every
+        while not self._closing:
+            self._signal.wait(wait)
+            self._signal.clear()
+            if self._closing or self._ended_by_other:
+                continue
+            started, wait = time.monotonic(), self._renew_every
+            try:
+                self._flush()
+            except Exception as error:  # noqa: BLE001 -- raised by the next write
+                self._error, wait = error, min(wait, _WAIT_AFTER_ERROR)
+                if isinstance(error, StoreClosedError):
+                    return
+            # A slow server, or a busy event loop, gets more text per call, up to a quarter of a second's.
+            took = time.monotonic() - started
+            self._ending.wait(max(0.0, self._interval - took, min(2 * took, 0.25 - took)))
+
+    def _flush(self) -> None:
+        """Send what is pending, and renew the lease if it is time."""
+        with self._lock:
+            pending, self._pending = self._pending, []
+        for part in merged((), pending):
+            self._content += record_of(part)
+            if tools := marks(replace(self._start, parts=(part,))):
+                self._tools.append((len(self._content), tools))
+        renews = time.monotonic() - self._renewed_at > self._renew_every / 2
+        while renews or self._sent < len(self._content):
+            started = time.monotonic()
+            records = bytes(self._content[self._sent :])
+            # The marks of the records that this call sends.
+            tools = b"".join(found for end, found in self._tools if end > self._sent)
+            op = ops.GrowReply(
+                self.conversation_id,
+                self._op.token,
+                self._sent,
+                records,
+                renews,
+                self._fence,
+                self._start.id,
+                tools,
+            )
+            try:
+                size = self._store.backend.execute(op)
+            except RunLostError:
+                if not self._run_of._is_kept():
+                    raise
+                continue
+            if size < 0:
+                self._ended_by_other = True
+                found = self._find()
+                if found is None:
+                    raise self._removed()
+                if found.status != "interrupted":  # else a reader may have taken this writer for dead
+                    raise self._changed()
+                return
+            if renews:
+                self._renewed_at = started
+            renews = time.monotonic() - self._renewed_at > self._renew_every  # after an outage
+            self._sent = min(size, len(self._content))  # less than before if the server has lost something
+
+    def _find(self) -> Message | None:
+        found: Message | None = self._store.backend.execute(ops.FindMessage(self.conversation_id, self._start.id))
+        return found
+
+    def _removed(self) -> MessageNotFoundError:
+        return refusals.message_missing(self.conversation_id, self._start.id)
+
+    def _changed(self) -> MessageConflictError:
+        return MessageConflictError(
+            f"message {self._start.id[:64]!r} was changed while its reply was being written, and stays as it is",
+            message_id=self._start.id,
+        )
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.close()
+            return
+        try:
+            self.finish()
+        except Exception:
+            raise
+        except BaseException:
+            self.close()
+            raise

@@ -1,0 +1,356 @@
+# Generated from ../_async by scripts/unasync: do not edit.
+"""Runs: one agent at a time works on a conversation. A run is a lease on the server, which `run_keeper` renews."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterable
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Any, Final, Self, Unpack
+
+from msgspec.structs import replace
+
+from redis_history.errors import (
+    BackendRefusedError,
+    DurabilityError,
+    InvalidInputError,
+    OutcomeUnknownError,
+    RedisHistoryError,
+    RunLostError,
+    RunStopped,
+)
+from redis_history.store import operations as ops
+from redis_history.store import refusals
+from redis_history.store._sync._runtime import Canceller, Signal, uninterrupted, wait_for_unfinished
+from redis_history.store._sync.replies import Reply
+from redis_history.store._sync.run_messages import RunMessages
+from redis_history.values import Message, Role, tool, tool_result
+from redis_history.values._validation import check_name, check_process, check_seconds, check_text
+from redis_history.values.helpers import MessageFields
+from redis_history.values.ids import check_conversation_id, new_token
+from redis_history.values.parts import ToolUsePart
+from redis_history.values.runs import RunStatus
+
+_logger = logging.getLogger("redis_history")
+
+_MAX_WAIT: Final = 24 * 3600.0
+
+
+class Run:
+    """One agent's work on a conversation; made by `store.run`, and entered with `with`.
+
+    At most one run of a conversation is active. `append`, `append_many`, `update_message` and `stream` are those of the
+    store with a fence: once the run has ended, expired or been taken over, they raise RunLostError and write nothing,
+    however long this process was suspended. The run is renewed in the background. If this process dies or hangs, it
+    expires within 10 seconds as "interrupted".
+
+    At the end of the block its status is "completed", "stopped" (after a request to stop), "failed" (the block raised
+    an error) or "interrupted" (it was cancelled). Unless it is completed, tool calls that the run left open get a
+    result that says so, because providers reject a call without a result.
+    """
+
+    def __init__(self, store: Any, conversation_id: str, agent_name: str | None, wait: float, cancel: bool) -> None:
+        """Raises InvalidInputError or ConfigurationError."""
+        check_conversation_id(conversation_id)
+        check_text(agent_name, "agent_name", optional=True, error=InvalidInputError)
+        check_name(agent_name, "agent_name")
+        check_seconds(wait, "wait", 0, most=_MAX_WAIT)
+        self.conversation_id = conversation_id
+        self.agent_name = agent_name
+        self.run_id = new_token()
+        self._store = store
+        self._wait = wait
+        self._cancel = cancel
+        self._canceller: Canceller | None = None
+        self._keeper: Any = None
+        self._fence: ops.RunFence | None = None
+        self._entered = False
+        self._ended = False
+        self._lost = False
+        self._process = os.getpid()
+        self._renewed_at = 0.0
+        self._stop_requested = False
+        self._stop_reason: str | None = None
+        self._rung = False  # the server has woken this run
+        self._signal: Signal | None = None  # is set when it has the run, is asked to stop, or has lost it
+        self._error: RedisHistoryError | None = None  # of waiting
+        self._unsettled_from: int | None = None  # the first sequence of the interrupted runs right before
+        self._first = 0  # the first sequence that its messages may have
+        self._messages = RunMessages(store.backend, conversation_id)
+        self._unfinished: set[Any] = store._unfinished
+        self._ends_of_replies: set[Any] = set()  # that are unfinished
+        self._replies: list[Reply] = []  # that may not have ended
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether somebody called `stop_run` for this run. End the block soon."""
+        return self._stop_requested
+
+    @property
+    def stop_reason(self) -> str | None:
+        """The reason given to `stop_run`, or None."""
+        return self._stop_reason
+
+    def check(self) -> None:
+        """Raises RunStopped after a request to stop, and RunLostError if the run is known to be lost."""
+        if self._stop_requested:
+            raise self._stopped()
+        if self._lost:
+            raise refusals.run_lost(self.conversation_id)
+
+    def wait_stop(self, timeout: float | None = None) -> bool:
+        """Wait for a request to stop, and return whether there was one within `timeout` seconds. None: wait without a
+        limit. Returns immediately once the run is lost."""
+        check_seconds(timeout, "timeout", 0, optional=True)
+        ends = time.monotonic() + (_MAX_WAIT if timeout is None else timeout)
+        signal = self._signal_of_run()
+        while not self._stop_requested and not self._lost and (left := ends - time.monotonic()) > 0:
+            signal.wait(left)
+            signal.clear()
+        if self._stop_requested or self._lost:
+            signal.set()  # for other threads that wait
+        return self._stop_requested
+
+    def append(self, message: Message, *, expected_revision: int | None = None) -> ops.Appended:
+        """Like `store.append`, for the holder only. Raises RunLostError."""
+        return (self.append_many([message], expected_revision=expected_revision))[0]
+
+    def append_many(self, messages: Iterable[Message], *, expected_revision: int | None = None) -> list[ops.Appended]:
+        """Like `store.append_many`, for the holder only. Raises RunLostError."""
+        batch = ops.Append.batch(self.conversation_id, messages, ops.Precondition.of(expected_revision))
+        if not batch.order:
+            return []
+        outcomes = self._write_own(batch.op)
+        return [outcomes[index] for index in batch.order]
+
+    def update_message(self, message: Message, *, expected_revision: int | None = None) -> ops.Appended:
+        """Like `store.update_message`, for the holder only. Raises RunLostError."""
+        op = ops.UpdateMessage.of(self.conversation_id, message, expected_revision)
+        updated = self._write_own(op)
+        if updated is None:
+            raise refusals.message_missing(self.conversation_id, message.id)
+        return updated  # type: ignore[no-any-return]
+
+    def stream(self, *, role: Role = "assistant", interval: float = 0.05, **fields: Unpack[MessageFields]) -> Reply:
+        """Like `store.stream`, for the holder only. After a request to stop, `write` and `add` of the reply raise
+        RunStopped, which ends it as "stopped" with its text. Raises RunLostError."""
+        reply = self._store.stream(self.conversation_id, role=role, interval=interval, **fields)
+        reply._join(self, self._fence_of_run())
+        self._replies = [*(one for one in self._replies if one._message is None), reply]
+        return reply  # type: ignore[no-any-return]
+
+    def messages(self) -> list[Message]:
+        """The messages that others have appended since the run began, or since the last call, in the order of their
+        arrival: what a user added in the meantime, for example. Each is returned once, however many there are, also if
+        the change log has lost it. A reply of others counts when it has ended; of what others `restore`, the messages
+        that are later than those at the beginning, and were not returned before."""
+        self._fence_of_run()
+        return self._messages.of_others()
+
+    # The block
+
+    def __enter__(self) -> Self:
+        if self._entered:
+            raise RunLostError("this run was entered before; call store.run again for another one")
+        if self._cancel:
+            self._canceller = Canceller()
+        self._entered = True
+        self._signal = Signal()
+        try:
+            self._begin()
+        except BaseException as error:
+            if self._is_own_cancellation(error):
+                raise self._stopped() from error
+            raise
+        _runs_here.set((*_runs_here.get(), self))
+        return self
+
+    def _begin(self) -> None:
+        self._store._runs.take(self, self._wait)
+        try:
+            self._messages.begin()
+            self._settle_former()
+        except BaseException:
+            uninterrupted(self._abandon, self._unfinished)
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _runs_here.set(tuple(run for run in _runs_here.get() if run is not self))
+        status: RunStatus = "completed"
+        if self._stop_requested:
+            status = "stopped"
+        elif error is not None:
+            status = "failed" if isinstance(error, Exception) else "interrupted"
+        stopped = self._is_own_cancellation(error)
+
+        def end() -> None:
+            self._end(status)
+
+        uninterrupted(end, self._unfinished)
+        if stopped:
+            raise self._stopped() from error
+
+    def _is_own_cancellation(self, error: BaseException | None) -> bool:
+        """At the end of the block: whether this error is the cancellation by a request to stop. From now on, none
+        cancels the task."""
+        canceller, self._canceller = self._canceller, None
+        return canceller is not None and canceller.is_own(error)
+
+    def _stopped(self) -> RunStopped:
+        reason = f": {self._stop_reason}" if self._stop_reason else ""
+        return RunStopped(f"this run was asked to stop{reason}", reason=self._stop_reason)
+
+    def _abandon(self) -> None:
+        """End a run that did not begin."""
+        self._end("stopped" if self._stop_requested else "interrupted")
+
+    def _end(self, status: RunStatus) -> None:
+        self._ended = True
+        try:
+            wait_for_unfinished(self._ends_of_replies)
+            for reply in self._replies if not self._lost else ():  # of threads and tasks that go on
+                reply.close()
+            if not self._lost:
+                self._settle_former()  # its reply may have ended only now
+            if status != "completed" and not self._lost:
+                self._settle_own(status)
+            fence = self._fence
+            if fence is None:  # a request for the run may still be under way, or have succeeded
+                self._store.backend.execute(ops.LeaveRun(self.conversation_id, (self.run_id,)))
+            elif not self._lost:
+                ended = self._store.backend.execute(ops.EndRun(self.conversation_id, fence, status))
+                if status == "completed" and self._is_stopping(ended):  # this process did not know it yet
+                    self._settle_own("stopped")
+                    ended = self._store.backend.execute(ops.EndRun(self.conversation_id, fence, "stopped"))
+                self._lost = not ended.done
+        except RunLostError:
+            self._lost = True
+        except RedisHistoryError as error:
+            if self._fence is not None or not isinstance(error, BackendRefusedError):  # else it has not begun
+                _logger.warning("run %s could not be ended, so it expires: %s", self.run_id, error)
+        finally:
+            self._keeper.forget(self)
+            self._fence = None
+        if self._lost:
+            _logger.info("run %s of conversation %r was lost before its end", self.run_id, self.conversation_id[:80])
+
+    def _settle_own(self, status: RunStatus) -> None:
+        self._settle(self._messages.own_open_calls(), "stopped" if status == "stopped" else "interrupted")
+
+    def _settle_former(self) -> None:
+        """Settle the calls of the interrupted runs right before."""
+        if self._unsettled_from is not None:
+            calls = self._messages.open_calls_between(self._unsettled_from, self._first)
+            self._settle(calls, "interrupted")
+
+    def _settle(self, found: list[tuple[Message, list[ToolUsePart]]], how: str) -> None:
+        """Append results for open calls."""
+        for message, calls in found:
+            said = f"The call was {how} before it returned."
+            results = [tool_result(call.id, said, is_error=True, name=call.name) for call in calls]
+            self.append(tool(results, participant=message.participant))
+
+    # For RunKeeper and Reply
+
+    def _fence_of_run(self) -> ops.RunFence:
+        fence = self._fence
+        if fence is None:
+            raise RunLostError(
+                "this run has not begun or has ended; use it inside its block: with store.run(conversation_id) as run"
+            )
+        check_process(self._process)  # in a forked child nothing renews it, or hears of a stop
+        return fence
+
+    def _signal_of_run(self) -> Signal:
+        self._fence_of_run()
+        assert self._signal is not None  # noqa: S101
+        return self._signal
+
+    def _write_own(self, op: Any) -> Any:
+        """Write for the holder only."""
+        op = op.for_run(self._fence_of_run())
+        if isinstance(op, ops.UpdateMessage):
+            self._messages.note_calls(op.entry.message)
+        if not isinstance(op, ops.Append | ops.Restore):
+            return self._write(op)
+        return self._add(op, self._write)
+
+    def _add(self, op: Any, write: Any) -> Any:
+        """Write messages, and remember that they are those of this run."""
+        self._messages.trying(op.entries)
+        try:
+            outcome = write(op)
+        except (OutcomeUnknownError, DurabilityError):
+            raise  # they may be stored
+        except RedisHistoryError:
+            self._messages.refused(op.entries)
+            raise
+        self._messages.stored(outcome if isinstance(op, ops.Append) else op.entries)
+        return outcome
+
+    def _write(self, op: Any) -> Any:
+        try:
+            return self._store._write(op)
+        except RunLostError:
+            if self._is_kept():
+                return self._store._write(replace(op, token=new_token()))
+            self._lose()
+            raise
+
+    def _is_kept(self) -> bool:
+        """After a refused write: whether this run goes on. While the server was away nobody could renew it, so it has
+        expired, but is still that of its holder until another one finds that it is dead."""
+        kept = ((self.conversation_id, self._fence_of_run()),)
+        op = ops.KeepRuns(kept, in_time=self._keeper.is_in_time(self))
+        outcomes: list[ops.RunOutcome] = self._store.backend.execute(op)
+        return outcomes[0].done
+
+    def _is_stopping(self, outcome: ops.RunOutcome) -> bool:
+        """Note a request to stop, if there is one."""
+        run = outcome.run
+        if run is None or run.status != "stopping":
+            return False
+        if not self._stop_requested:
+            self._stop_requested, self._stop_reason = True, run.stop_reason
+            self._notify()
+            if self._canceller is not None:
+                self._canceller.cancel()
+        return True
+
+    def _lose(self) -> None:
+        self._lost = True
+        self._notify()
+
+    def _fail(self, error: RedisHistoryError) -> None:
+        self._error = error
+        self._lose()
+
+    def _notify(self) -> None:
+        if self._signal is not None:
+            self._signal.set()
+
+    def _ring(self) -> None:
+        """The server has woken this run. From any thread."""
+        self._rung = True
+        if self._keeper is not None:
+            self._keeper.wake()
+
+
+#: The runs whose block this task or thread is in.
+_runs_here: ContextVar[tuple[Run, ...]] = ContextVar("redis_history_runs", default=())
+
+
+def run_here(store: Any, conversation_id: str) -> Run:
+    """The run of a conversation whose block the caller is in. Raises RunLostError."""
+    for run in reversed(_runs_here.get()):  # a task may outlive the run in whose block it was created
+        if run.conversation_id == conversation_id and run._store.backend is store.backend:
+            return run
+    raise RunLostError(
+        f"this exclusive store writes to conversation {conversation_id[:80]!r} only in the block of a run, "
+        "with store.run(conversation_id), and in tasks and asyncio.to_thread from there; give other threads its context"
+    )

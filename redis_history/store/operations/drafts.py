@@ -1,0 +1,319 @@
+"""Drafts: conversations that are written in several parts, and become visible in one step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from redis_history.store.changelog import Kind
+from redis_history.store.memory.space import Space
+from redis_history.store.operations.archives import Archive
+from redis_history.store.operations.base import Call, OnConversation, Op, Steps, Write, as_is, field_of, plain
+from redis_history.store.operations.keys import ConversationKeys
+from redis_history.store.operations.record import RECORD_KEYS
+from redis_history.store.operations.scripts import WRITING, load_script
+from redis_history.store.operations.settings import Settings
+from redis_history.store.writes import Entry
+from redis_history.values import Conversation, Position
+from redis_history.values.message import RECORD_FIELDS
+from redis_history.values.times import to_microseconds
+from redis_history.values.wire import encode_member
+
+DRAFT: Final = load_script("draft", "_declared", "_member", "_locate")
+DROP: Final = load_script("drop")
+FORKS: Final = load_script("forks")
+PUBLISH: Final = load_script("publish", *WRITING, "_empty")
+
+#: Until a draft that nobody continues is removed.
+_DRAFT_LASTS_MS: Final = b"600000"
+#: Until a fork that nobody has ended is forgotten: its draft has expired, and no late page brings that back.
+_FORK_LASTS_MS: Final = b"1200000"
+#: Microseconds: as in lua/_change.lua, LIFETIME.
+_FAR_AHEAD: Final = 60_000_000
+#: Archives in a block of the index: see lua/_archive.lua.
+_IN_BLOCK: Final = 50
+#: Fields of the index that are written together, and their bytes; and keys that are removed together.
+_FIELDS: Final = 500
+_FIELDS_BYTES: Final = 100_000
+_UNLINKED: Final = 500
+
+
+class NoteFork(OnConversation, Op[bool], frozen=True, kw_only=True):
+    """Note in a conversation that a fork begins, or that it has ended: the id of the new conversation, and the token of
+    its draft. False: there is no conversation."""
+
+    new_id: str
+    token: str
+    begins: bool
+
+    def steps(self, settings: Settings) -> Steps[bool]:
+        keys = settings.keyspace.conversation(self.conversation_id)
+        args = [b"1" if self.begins else b"0", self.new_id.encode(), self.token.encode(), _FORK_LASTS_MS]
+        return (yield Call(FORKS, (keys.state,), args, bool))  # type: ignore[no-any-return]
+
+    def apply(self, space: Space) -> bool:
+        exists = space.find(self.conversation_id) is not None
+        if self.begins and exists:
+            draft = space.draft(self.token)
+            draft.source, draft.touched = self.conversation_id, time.time()
+            space.drafts[self.token] = draft
+        return exists
+
+
+def drop_forks(forks: bytes, settings: Settings) -> Steps[None]:
+    """Drop the drafts of these forks, which are under way: field N of the state (see forks.lua)."""
+    for new_id, token, _ in msgspec.msgpack.decode(forks):
+        yield from DropDraft(new_id, token, refuses=True).steps(settings)
+
+
+class WriteDraft(OnConversation, Op[bool], frozen=True, kw_only=True):
+    """Add messages to a draft of a conversation, which nobody sees before it is published. `token` is that of the
+    `Publish` to come, `revision` its revision. `archives`: how many the draft has. `entries`: each the number of its
+    archive, 0 for a live message, and a message with its position. Before, the messages `removed` are removed, each an
+    archive, an id and a position.
+
+    `page` counts 1, 2, 3 … A repeated page has the same effect. False: earlier pages are lost, because the draft was
+    not continued for minutes or the server lost it, or the draft was dropped. In this case nothing was done.
+    """
+
+    token: str
+    page: int
+    revision: int
+    archives: int = 0
+    entries: tuple[tuple[int, Entry], ...] = ()
+    removed: tuple[tuple[int, str, Position], ...] = ()
+
+    def steps(self, settings: Settings) -> Steps[Any]:
+        keys = settings.keyspace.conversation(self.conversation_id)
+        used = [archive for archive, _, _ in self.removed] + [archive for archive, _ in self.entries]
+        sets = list(dict.fromkeys(used))
+        at = {archive: b"%d" % number for number, archive in enumerate(sets, 2)}
+        args = [b"%d" % self.page, _DRAFT_LASTS_MS, b"%d" % self.archives, b"%d" % len(self.removed)]
+        for archive, message_id, (timestamp, sequence) in self.removed:
+            args += (at[archive], b"%d" % timestamp, b"%d" % sequence, field_of(message_id))
+        args.append(b"0")
+        mark = bytes.fromhex(self.token[:6])
+        for archive, entry in self.entries:
+            timestamp, sequence = entry.timestamp or 0, entry.message.sequence or 0
+            place = timestamp.to_bytes(7, "big", signed=True) + mark + _packed(sequence) + _packed(self.revision)
+            where = b"%d" % timestamp, _member(entry, settings)
+            args += (at[archive], *where, field_of(entry.message.id), place + entry.tools)
+        return (
+            yield Call(DRAFT, (keys.draft(self.token), *(_set_of(keys, self.token, one) for one in sets)), args, bool)
+        )
+
+    def apply(self, space: Space) -> bool:
+        draft = space.draft(self.token)
+        if draft.page not in (self.page, self.page - 1):
+            return False
+        for archive, _, position in self.removed:
+            draft.sets.get(archive, {}).pop(position, None)
+        for archive, entry in self.entries:
+            position = Position(entry.timestamp or 0, entry.message.sequence or 0)
+            draft.sets.setdefault(archive, {})[position] = entry
+        draft.page, draft.touched = self.page, time.time()
+        space.drafts[self.token] = draft
+        return True
+
+
+class DropDraft(OnConversation, Op[None], frozen=True):
+    """Remove a draft, unless it was published. `refuses`: its writer may not know, so pages that it still writes are
+    refused."""
+
+    token: str
+    refuses: bool = False
+
+    def steps(self, settings: Settings) -> Steps[Any]:
+        keys = settings.keyspace.conversation(self.conversation_id)
+        call = Call(DROP, (keys.draft(self.token),), [b"refuse" if self.refuses else b"drop", _DRAFT_LASTS_MS], as_is)
+        [archives] = yield [call]
+        sets = [] if archives is None else [_set_of(keys, self.token, number) for number in range(archives + 1)]
+        for start in range(0, len(sets), _UNLINKED):
+            yield [plain(b"UNLINK", *sets[start : start + _UNLINKED])]
+        if sets and not self.refuses:
+            yield [replace(call, args=[b"end", _DRAFT_LASTS_MS])]
+
+    def apply(self, space: Space) -> None:
+        space.drop_draft(self.token, refuses=self.refuses)
+
+
+class Held(Struct, frozen=True):
+    """The number of some messages, their totals, their earliest and latest timestamp, and their lowest and highest
+    sequence. Of an archive, also the positions of its summary and of the summary before it, if they exist."""
+
+    messages: int = 0
+    characters: int = 0
+    tokens: int = 0
+    times: tuple[int, int] | None = None
+    sequences: tuple[int, int] | None = None
+    summary: Position | None = None
+    former: Position | None = None
+
+
+class Publish(Write[bool], frozen=True, kw_only=True):
+    """Make a draft the conversation, which must not exist. `page`: its last page. `record` has the record, the origin
+    of a fork and the revision, and optionally `created_at`, `updated_at`, `first_message_at` and `last_message_at`,
+    which may be times of removed messages. `live` and `archives`: what the draft has. `summary`: the id of the live
+    summary. `sequence`: the highest one.
+    `ttl`: the time to live in seconds, if the store has none. False: the draft is lost."""
+
+    page: int
+    record: Conversation
+    live: Held
+    archives: tuple[tuple[Archive, Held], ...] = ()
+    summary: str | None = None
+    sequence: int = 0
+    ttl: float | None = None
+
+    def steps(self, settings: Settings) -> Steps[bool]:
+        keys, record = settings.keyspace.conversation(self.conversation_id), self.record
+        times = self._times()
+        fields: dict[bytes, bytes] = {
+            b"c": b"%d" % self.live.characters,
+            b"k": b"%d" % self.live.tokens,
+            b"q": b"%d" % self.sequence,
+        }
+        if times is not None:
+            fields[b"F"] = b"".join(time.to_bytes(7, "big", signed=True) for time in times)
+        for name in RECORD_FIELDS:
+            if (value := getattr(record, name)) not in (None, {}):
+                fields[RECORD_KEYS[name]] = msgspec.msgpack.encode(value)
+        if record.forked_from is not None:
+            fields[b"B"] = msgspec.msgpack.encode(record.forked_from.conversation_id)
+            fields[b"C"] = msgspec.msgpack.encode((record.forked_from.revision, record.forked_from.message_id))
+        if self.archives:
+            documents = sum(held.messages - (held.former is not None) for _, held in self.archives)
+            fields |= {b"m": b"%d" % documents, b"a": b"0"}
+        if self.summary is not None:
+            fields[b"s"] = self.summary.encode()
+        ttl = b"" if self.ttl is None or settings.ttl is not None else b"%d" % round(self.ttl * 1000)
+        moments = (record.created_at, record.updated_at)
+        draft, page = keys.draft(self.token), self.page
+        for index in self._index():
+            # A part of the draft, so that the script that publishes it has little to do. If it is refused, so is that,
+            # or an earlier copy of this call has published the draft.
+            page += 1
+            given = [b"%d" % page, _DRAFT_LASTS_MS, b"%d" % len(self.archives), b"0", b"%d" % len(index)]
+            yield Call(DRAFT, (draft,), [*given, *(part for pair in index for part in pair)], bool)
+        filled = [(archive, held) for archive, held in self.archives if held.messages]
+        args = [
+            b"%d" % page,
+            *(b"" if time is None else b"%d" % to_microseconds(time) for time in moments),
+            b"%d" % record.revision,
+            b"%d" % self.live.messages,
+            b"%d" % len(filled),
+            *(b"%d" % held.messages for _, held in filled),
+            *(part for pair in fields.items() for part in pair),
+        ]
+        call = self.script_call(PUBLISH, settings, args)
+        if ttl:
+            call.args[5] = ttl
+        sets = [draft, *(_set_of(keys, self.token, number) for number in (0, *(one.number for one, _ in filled)))]
+        return bool((yield from self.send(replace(call, keys=(*call.keys, *sets)), settings)))
+
+    def _times(self) -> tuple[int, int] | None:
+        """Those of the first and of the last message."""
+        held = (self.live, *(one for _, one in self.archives))
+        times = [time for one in held for time in one.times or ()]
+        given = self.record.first_message_at, self.record.last_message_at
+        times += [to_microseconds(time) for time in given if time is not None]
+        return (min(times), max(times)) if times else None
+
+    def _index(self) -> Iterator[list[tuple[bytes, bytes]]]:
+        """The fields of the index of the archives (see lua/_archive.lua), those that are written together."""
+        fields, size, blocks = list[tuple[bytes, bytes]](), 0, b""
+        for start in range(0, len(self.archives), _IN_BLOCK):
+            records = [self._record(*one) for one in self.archives[start : start + _IN_BLOCK]]
+            first = records[0][0]
+            blocks += first.to_bytes(6, "big") + len(records).to_bytes(2, "big")
+            for at, choose, width in ((1, min, 7), (2, max, 7), (3, min, 4), (4, max, 4)):
+                blocks += choose(record[at] for record in records).to_bytes(width, "big", signed=width == 7)
+            packed = b"".join(map(msgspec.msgpack.encode, records))
+            fields.append((b"w%d" % first, packed))
+            fields += ((b"^" + record[9].encode(), b"%d" % record[0]) for record in records if record[9])
+            size += len(packed)
+            if len(fields) > _FIELDS or size > _FIELDS_BYTES:
+                yield fields
+                fields, size = [], 0
+        if blocks:
+            yield [*fields, (b"w", blocks)]
+
+    def _record(self, archive: Archive, held: Held) -> list[Any]:
+        """A record of the index. The time of its last message is that of its summary, also if that one was removed."""
+        places = [place for place in (held.summary, held.former) if place is not None]
+        times = [*(held.times or ()), *(place.timestamp for place in places)] or [0]
+        sequences = [*(held.sequences or ()), *(place.sequence for place in places)] or [0]
+        record: list[Any] = [archive.number, min(times), max(times), min(sequences), max(sequences)]
+        record += [held.messages, held.characters, held.tokens, self.token]
+        record += (archive.summary_id, held.summary.sequence) if archive.summary_id and held.summary else ("", 0)
+        if archive.former is not None:
+            record += (archive.former, *(held.former or ()))
+        return record
+
+    def decode(self, reply: int | list[Any]) -> bool:
+        if type(reply) is list:
+            if reply[0] == b"lost":
+                return False
+            self.refuse(reply)
+        return True
+
+    def apply(self, space: Space) -> bool:
+        space.check(self.conversation_id, self.precondition)
+        draft, record = space.draft(self.token), self.record
+        space.drafts.pop(self.token, None)
+        held = {0: self.live.messages} | {archive.number: one.messages for archive, one in self.archives}
+        if draft.page != self.page or any(len(draft.sets.get(at, ())) != count for at, count in held.items()):
+            return False
+        conversation = space.find_or_create(self.conversation_id, self.token)
+        for position, entry in sorted(draft.sets.get(0, {}).items()):
+            conversation.store(entry, position, self.record.revision, self.token)
+            conversation.insert_live(entry.message.id)
+        for archive, _ in self.archives:
+            messages = []
+            for position, entry in sorted(draft.sets.get(archive.number, {}).items()):
+                conversation.store(entry, position, self.record.revision, self.token)
+                messages.append((position, entry.message.id))
+            conversation.add_archive(archive.number, archive.summary_id or "", self.token, archive.former, messages)
+        if self.archives:
+            conversation.summary = self.summary
+        conversation.times = self._times()
+        conversation.sequence = self.sequence
+        # Messages without a time come after the newest message, unless its time is far ahead of the clock.
+        latest = conversation.times[1] if conversation.times else 0
+        conversation.stamp = max(latest, 0) if latest < space.now() + _FAR_AHEAD else 0
+        given = {name: getattr(record, name) for name in RECORD_FIELDS}
+        conversation.record = {name: value for name, value in given.items() if value not in (None, {})}
+        conversation.forked_from = record.forked_from
+        conversation.ttl = self.ttl
+        conversation.revision = record.revision - 1
+        space.write(self, conversation, Kind.PUBLISHED)
+        if record.created_at is not None:
+            conversation.created = to_microseconds(record.created_at)
+        if record.updated_at is not None:
+            conversation.updated = min(to_microseconds(record.updated_at), conversation.updated)
+        return True
+
+
+def _set_of(keys: ConversationKeys, token: str, archive: int) -> bytes:
+    """The set of the live messages of a draft (0), or of an archive, which has its final name from the beginning."""
+    return keys.archive(token, archive) if archive else keys.draft(token) + b":0"
+
+
+def _member(entry: Entry, settings: Settings) -> bytes:
+    flags, body = entry.packed(zstd=settings.zstd)
+    return encode_member(entry.message.sequence or 0, entry.characters, flags, entry.timestamp or 0, body)
+
+
+def _packed(number: int) -> bytes:
+    """As `pack_number` of lua/_change.lua."""
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    out.append(number)
+    return bytes(out)

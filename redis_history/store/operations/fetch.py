@@ -1,0 +1,62 @@
+"""Read messages that a search found, with their neighbors."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from msgspec import Struct
+
+from redis_history.store.operations.base import Call, OnConversation, Read
+from redis_history.store.operations.scripts import load_script
+from redis_history.store.operations.settings import Settings
+from redis_history.values import Message
+from redis_history.values.wire import decode_members
+
+FETCH: Final = load_script("fetch", "_declared", "_member", "_archive", "_locate", asks=True)
+_logger = logging.getLogger("redis_history")
+
+
+class Fetched(Struct, frozen=True):
+    """A found message and its neighbors, ascending. An archived message has archived neighbors."""
+
+    message: Message
+    before: list[Message]
+    after: list[Message]
+    archived: bool = False
+
+
+class Fetch(OnConversation, Read[list[Fetched | None]], frozen=True):
+    """Read found messages of one conversation, each with `around` neighbors before and after; None: it is gone."""
+
+    generation: bytes
+    sequences: tuple[int, ...]
+    around: int = 0
+
+    def call(self, settings: Settings) -> Call:
+        keys = settings.keyspace.conversation(self.conversation_id)
+        prefix = settings.keyspace.documents_of(self.conversation_id, self.generation)
+        numbers = [b"%d" % sequence for sequence in self.sequences]
+        declared = (keys.state, keys.messages, *map(prefix.__add__, numbers))
+        return Call(FETCH, declared, [self.generation, b"%d" % self.around, *numbers], self._decode)
+
+    def _decode(self, reply: list[Any]) -> list[Fetched | None]:
+        every, errors = decode_members([member for item in reply if item for member in item[0]])
+        found: list[Fetched | None] = []
+        start = 0
+        for item in reply:
+            if not item:
+                found.append(None)
+                continue
+            members, at, archived = item
+            messages = every[start : start + len(members)]
+            start += len(members)
+            if errors:  # some are missing in `every`
+                messages, unreadable = decode_members(members)
+                if unreadable:
+                    name = self.conversation_id[:80]
+                    _logger.error("skipped an unreadable message of conversation %r: %s", name, unreadable[0])
+                    found.append(None)
+                    continue
+            found.append(Fetched(messages[at], messages[:at], messages[at + 1 :], bool(archived)))
+        return found

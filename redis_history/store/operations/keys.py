@@ -1,0 +1,188 @@
+"""The only module that spells Redis keys.
+
+    rh2:{<namespace>:<bucket>}:<conversation>:s    hash: counters, and the position of each message
+    rh2:{<namespace>:<bucket>}:<conversation>:m    sorted set: the messages
+    rh2:{<namespace>:<bucket>}:<conversation>:l    list: the change log
+    rh2:{<namespace>:<bucket>}:<conversation>:t:<token>       string: the content of a streaming reply
+    rh2:{<namespace>:<bucket>}:<conversation>:a:<token>:<revision>    sorted set: messages replaced by a compaction, the
+                                                              token of its change and its revision; of a fork or an
+                                                              import that of the draft, and the number of the archive
+    rh2:{<namespace>:<bucket>}:<conversation>:x    sorted set: the staging copy of an expansion
+    rh2:{<namespace>:<bucket>}:<conversation>:d:<token>       hash: the state of a draft
+    rh2:{<namespace>:<bucket>}:<conversation>:d:<token>:0     sorted set: the live messages of a draft
+    rh2:{<namespace>:<bucket>}:c                   sorted set: the bucket's conversations by time of last change
+    rh2:{<namespace>:<bucket>}:u:<digest>          sorted set: those of a user_id (v: an agent_name, f: the forks of
+                                                   a conversation), by its SHA-1
+    rh2:{<namespace>:<bucket>}:g                   hash: unfinished work on search documents
+    rh2:{<namespace>:<bucket>}:g:<generation>      sorted set: messages whose documents must be deleted
+
+    rhd2:{<namespace>:<bucket>}:<conversation>:<generation>:<sequence>    hash: the search document of a message
+
+Names are percent-encoded (RFC 3986), so that different names give different keys, and a name cannot add a brace, a
+wildcard, a separator or a newline. A conversation belongs to one of 64 buckets by the CRC-32 of its id. The bucket is
+in the hash tag, so a conversation *and its bucket's list* are in one cluster slot, and one script can write both. 64
+lists are few enough to merge for a listing, and enough to spread over the nodes of a cluster.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from functools import lru_cache
+from typing import Final, Literal, NamedTuple
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from redis_history.errors import ConfigurationError, InvalidInputError
+from redis_history.values.ids import check_conversation_id
+
+BUCKETS: Final = 64
+_MAX_NAMESPACE_BYTES: Final = 128
+
+
+def is_list(key: bytes) -> bool:
+    """Whether it is the list of an owner, an agent or forks: the only key that ends with a SHA-1."""
+    return len(key.rpartition(b":")[2]) == 40
+
+
+class ConversationKeys(NamedTuple):
+    """The keys of one conversation. `name`: in its bucket's list; `writing`: the KEYS of writing scripts."""
+
+    state: bytes
+    messages: bytes
+    log: bytes
+    registry: bytes
+    name: bytes
+    writing: tuple[bytes, ...]
+
+    @property
+    def copy(self) -> bytes:
+        """The staging copy of an expansion. Scripts also make this key."""
+        return self.state[:-1] + b"x"
+
+    @property
+    def pending_work(self) -> bytes:
+        """The bucket's unfinished work on search documents."""
+        return self.registry[:-1] + b"g"
+
+    def reply(self, token: str) -> bytes:
+        """The content of a streaming reply. Scripts also make this key."""
+        return b"%bt:%b" % (self.state[:-1], token.encode())
+
+    def run_channel(self, run_id: str) -> bytes:
+        """The channel that wakes the holder of a run, or a waiting agent. Scripts also make this name."""
+        return b"%br:%b" % (self.state[:-1], run_id.encode())
+
+    def draft(self, token: str) -> bytes:
+        """The state of a draft: see lua/draft.lua."""
+        return b"%bd:%b" % (self.state[:-1], token.encode())
+
+    def archive(self, token: str, number: int) -> bytes:
+        """The messages replaced by the compaction of this token and revision. Scripts also make this key."""
+        return b"%ba:%b:%d" % (self.state[:-1], token.encode(), number)
+
+
+class Keyspace:
+    def __init__(self, namespace: str) -> None:
+        if not isinstance(namespace, str) or not 1 <= len(namespace.encode(errors="replace")) <= _MAX_NAMESPACE_BYTES:
+            raise ConfigurationError(f"a namespace is a string of 1 to {_MAX_NAMESPACE_BYTES} bytes, not {namespace!r}")
+        self.namespace = namespace
+        try:
+            self._prefix = f"rh2:{{{quote(namespace, safe='')}:".encode()
+        except UnicodeEncodeError as error:
+            raise ConfigurationError("the namespace has a lone surrogate, which UTF-8 cannot carry") from error
+        # An entry takes about 500 bytes.
+        self.conversation = lru_cache(maxsize=4096)(self.keys_of)
+
+    def keys_of(self, conversation_id: str) -> ConversationKeys:
+        """The keys of one conversation, not cached: for loops over many."""
+        encoded = check_conversation_id(conversation_id)
+        tag = b"%b%02x}:" % (self._prefix, self.bucket_of(conversation_id))
+        name = quote(encoded, safe="").encode()
+        base = tag + name
+        keys = (base + b":s", base + b":m", base + b":l", tag + b"c")
+        return ConversationKeys(*keys, name, keys)
+
+    def registries(self) -> list[bytes]:
+        return [b"%b%02x}:c" % (self._prefix, bucket) for bucket in range(BUCKETS)]
+
+    #: A glob for the registries of all namespaces.
+    all_registries: Final = b"rh2:{*:??}:c"
+
+    @staticmethod
+    def namespace_of(registry: bytes) -> str:
+        """The namespace of a registry's key."""
+        return unquote(registry[len("rh2:{") : -len(":00}:c")].decode(errors="replace"))
+
+    def lists(self, kind: Literal["u", "v", "f"], owner: int | str) -> list[bytes]:
+        """The key of each bucket's list of the conversations of an owner ("u") or an agent ("v"), or of the forks of a
+        conversation ("f")."""
+        digest = hashlib.sha1(msgspec.msgpack.encode(owner), usedforsecurity=False).hexdigest().encode()
+        return [b"%b%02x}:%b:%b" % (self._prefix, bucket, kind.encode(), digest) for bucket in range(BUCKETS)]
+
+    def pending_work(self) -> list[bytes]:
+        """The key of each bucket's unfinished work on search documents."""
+        return [b"%b%02x}:g" % (self._prefix, bucket) for bucket in range(BUCKETS)]
+
+    @staticmethod
+    def bucket_of(conversation_id: str) -> int:
+        return zlib.crc32(conversation_id.encode()) % BUCKETS
+
+    @property
+    def logs(self) -> bytes:
+        """A glob for the change logs of this namespace. Matches no other keys of this package."""
+        return self._prefix + b"??}:*:l"
+
+    @staticmethod
+    def id_of_log(key: bytes) -> str:
+        """The conversation id of a change log's key, or of a channel that ends with it."""
+        return Keyspace.name_to_id(key[key.rindex(b"}:") + 2 : -2])
+
+    @property
+    def documents(self) -> bytes:
+        """The prefix of the keys of this namespace's search documents, and of no others."""
+        return b"rhd2" + self._prefix[3:]
+
+    @property
+    def index(self) -> bytes:
+        """The alias of this namespace's search index."""
+        return b"rh2:" + quote(self.namespace, safe="").encode()
+
+    def index_names(self, *, cluster: bool) -> list[bytes]:
+        """The alias of the search index. In a cluster each node has an index, and its alias is in a slot of the node:
+        that of one of its buckets."""
+        return [key[:-2] for key in self.registries()] if cluster else [self.index]
+
+    def documents_of(self, conversation_id: str, generation: bytes) -> bytes:
+        """The prefix of the search documents of one generation of a conversation."""
+        keys = self.conversation(conversation_id)
+        return b"rhd2%b%b:" % (keys.state[3:-1], generation)
+
+    def document_of(self, key: bytes) -> tuple[tuple[str, bytes], int] | None:
+        """The conversation id with the generation, and the sequence, of a search document; None for other keys. The
+        sequence of a summary has a minus, because a message that it replaced has the same."""
+        if not key.startswith(self.documents):
+            return None
+        try:
+            _, name, generation, sequence = key[len(self.documents) :].split(b":")
+            conversation_id, number = self.name_to_id(name), int(sequence)
+            expected = b"%b%d" % (self.documents_of(conversation_id, generation), number)
+            return ((conversation_id, generation), number) if key == expected else None
+        except (ValueError, InvalidInputError):
+            return None
+
+    @property
+    def patterns(self) -> tuple[bytes, bytes]:
+        """Globs for the keys of this namespace alone. The second is for search documents. For people and tests,
+        not for the store."""
+        return self._prefix + b"??}:*", self.documents + b"??}:*"
+
+    @staticmethod
+    def name_to_id(name: bytes) -> str:
+        """The conversation id of a name in a registry; "" for a name that this package did not write."""
+        try:
+            conversation_id = unquote(name.decode("ascii"), errors="strict")
+            return conversation_id if quote(check_conversation_id(conversation_id), safe="").encode() == name else ""
+        except (UnicodeDecodeError, InvalidInputError):
+            return ""

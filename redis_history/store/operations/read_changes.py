@@ -1,0 +1,304 @@
+"""Read the present state of a conversation, and what has changed since a cursor."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType, field
+from msgspec.structs import replace
+
+from redis_history.store.changelog import (
+    Changes,
+    Kind,
+    LiveReply,
+    LogEntry,
+    break_of,
+    events_of,
+    is_gone,
+    recover,
+)
+from redis_history.store.operations.base import UNREADABLE, Call, OnConversation, Op, Pause, Steps, read, readable
+from redis_history.store.operations.page import Page, page_of_members
+from redis_history.store.operations.record import RECORD_KEYS, decode_value
+from redis_history.store.operations.run import bury_run, read_run
+from redis_history.store.operations.scripts import PLACES, load_script
+from redis_history.store.operations.settings import Settings
+from redis_history.store.operations.stream import Current, end_dead, judge, read_replies, shown, with_content
+from redis_history.values import Message, Position
+from redis_history.values.events import ANEW, BEGINNING, Cursor, Event
+from redis_history.values.replies import Progress
+from redis_history.values.runs import RunInfo
+from redis_history.values.wire import decode_member
+
+if TYPE_CHECKING:
+    from redis_history.store.memory.space import Change, ConversationState, Reply, Space
+
+CHANGES: Final = load_script("changes", "_head", "_declared", "_member", "_live", "_archive", *PLACES, asks=True)
+HEAD: Final = load_script("head", "_head", "_member", "_live", asks=True)
+
+#: A read of changes stops after this many bytes, which bounds a subscriber's memory.
+CHANGES_BYTES: Final = b"1000000"
+#: Kinds of changes that remove messages, which their entries name.
+_REMOVING: Final = (Kind.APPENDED, Kind.RESTORED, Kind.DELETED)
+
+
+class Head(Struct, frozen=True):
+    """The present state of a conversation: its newest change, its totals, and its newest messages if requested.
+
+    The totals of an unknown conversation are zero, and its cursor precedes its first change.
+    """
+
+    cursor: Cursor
+    message_count: int = 0
+    characters: int = 0
+    tokens: int = 0
+    newest: Page = field(default_factory=lambda: Page([]))
+
+
+class ReadHead(OnConversation, Op[Head], frozen=True):
+    """The head and the `messages` newest messages, ascending, as of one moment."""
+
+    messages: int = 0
+
+    def steps(self, settings: Settings) -> Steps[Head]:
+        keys = settings.keyspace.conversation(self.conversation_id)
+        call = Call(HEAD, (keys.state, keys.log, keys.messages), [b"%d" % self.messages], self._decode)
+        head: Head
+        head, replies = yield from read(call, settings)
+        if not head.newest.live:
+            return head
+        joined, pause = judge(self.conversation_id, _joined_head(head, replies), settings)
+        if pause:
+            yield Pause(pause)
+            head, replies = yield from read(call, settings)
+            joined, _ = judge(self.conversation_id, _joined_head(head, replies), settings)
+        done = yield from end_dead(self.conversation_id, joined, settings)
+        if any(done):  # read the cursor of these messages
+            head, replies = yield from read(call, settings)
+            joined, _ = judge(self.conversation_id, _joined_head(head, replies), settings)
+        messages = [shown(one, done) for one in joined if one is not None]
+        return replace(head, newest=replace(head.newest, messages=messages))
+
+    def _decode(self, reply: list[Any]) -> tuple[Head, dict[int, tuple[bytes, float]]]:
+        """The head; and by sequence, the content of streaming replies and how long their writers count as alive."""
+        cursor = _cursor(reply)
+        replies = {sequence: (content, lives) for sequence, content, lives in reply[7]}
+        return Head(cursor, reply[3], reply[4], reply[5], page_of_members(self.conversation_id, reply[6])), replies
+
+    def apply(self, space: Space) -> Head:
+        conversation = space.find(self.conversation_id)
+        if conversation is None:
+            return Head(space.deleted_head(self.conversation_id))
+        newest = conversation.live[-self.messages :] if self.messages else []
+        return Head(
+            conversation.head,
+            len(conversation.live),
+            conversation.characters,
+            conversation.tokens,
+            Page([conversation.message(message_id) for _, message_id in newest]),
+        )
+
+
+def _joined_head(head: Head, replies: dict[int, tuple[bytes, float]]) -> list[Current]:
+    return [
+        with_content(message, *replies.get(message.sequence or 0, (b"", 0.0)))
+        if message.status == "streaming"
+        else Current(message)
+        for message in head.newest.messages
+    ]
+
+
+class ReadChanges(OnConversation, Op[Changes], frozen=True):
+    """At most `limit` changes after `after`; or a single Reset if the log no longer has all of them. Then the growth of
+    replies that are being written; `replies` is how much of each the reader has, by sequence. Last the newest run, if
+    it differs from `run`, the run that the reader knows (UNSET: it has not read before)."""
+
+    after: Cursor
+    limit: int = 100
+    replies: dict[int, Progress] = field(default_factory=dict)
+    run: RunInfo | UnsetType | None = UNSET
+
+    def steps(self, settings: Settings) -> Steps[Changes]:
+        changes: Changes = yield from read(self.call(settings), settings)
+        if changes.dead:
+            found = yield from read_replies(self.conversation_id, changes.dead, settings)
+            judged, _ = judge(self.conversation_id, found, settings)
+            if any((yield from end_dead(self.conversation_id, judged, settings))):
+                changes = yield from read(self.call(settings), settings)
+        if changes.dead_run is not None:
+            yield from bury_run(self.conversation_id, changes.dead_run, settings)
+        return changes
+
+    def call(self, settings: Settings) -> Call:
+        keys = settings.keyspace.conversation(self.conversation_id)
+        args = [b"%d" % self.after.revision, b"%d" % (self.limit + 1), CHANGES_BYTES]
+        for sequence, progress in self.replies.items():
+            args += (b"%d" % sequence, b"%d" % progress.size)
+        return Call(CHANGES, (keys.state, keys.log, keys.messages), args, partial(self._decode, settings))
+
+    def _decode(self, settings: Settings, reply: list[Any]) -> Changes:
+        entries = [_log_entry(revision, *raw) for revision, raw in enumerate(reply[5], reply[4])]
+        replies = [
+            LiveReply(Position(int(timestamp), sequence), message_id.decode(), content, size, lives / 1000)
+            for sequence, timestamp, message_id, content, size, lives in reply[6]
+        ]
+        run, expires, dead = read_run(self.conversation_id, settings, *reply[7:10])
+        changes = recover(
+            self.conversation_id,
+            self.after,
+            _cursor(reply),
+            entries,
+            self.limit,
+            former=former_of(reply[3]),
+            replies=replies,
+            had=self.replies,
+            run=run,
+            expires=expires,
+            known_run=self.run,
+        )
+        return replace(changes, dead_run=dead)
+
+    def apply(self, space: Space) -> Changes:
+        conversation = space.find(self.conversation_id)
+        head = conversation.head if conversation else space.deleted_head(self.conversation_id)
+        log = conversation.log if conversation else space.deleted_logs.get(self.conversation_id, ())
+        changes = [change for change in log if change.entry.revision >= self.after.revision][: self.limit + 1]
+        entries = [_with_content(change, conversation, list(log)) for change in changes]
+        replies = [self._reply(conversation, reply) for reply in conversation.replies.values()] if conversation else []
+        run, expires = space.run_now(self.conversation_id)
+        return recover(
+            self.conversation_id,
+            self.after,
+            head,
+            entries,
+            self.limit,
+            former=conversation.former if conversation else "",
+            replies=replies,
+            had=self.replies,
+            run=run,
+            expires=expires,
+            known_run=self.run,
+        )
+
+    def _reply(self, conversation: ConversationState, reply: Reply) -> LiveReply:
+        position = conversation.stored[reply.message_id].position
+        had = self.replies.get(position.sequence, Progress()).size
+        content = bytes(reply.content[had:])
+        return LiveReply(position, reply.message_id, content, len(reply.content), reply.ends - time.time())
+
+
+class ReadLog(OnConversation, Op[list[Event]], frozen=True):
+    """At most `limit` changes after the cursor `after` (None: all), the oldest that the log still has first. Maybe
+    fewer; none only if there are none. A single Reset if the log does not continue from the cursor."""
+
+    after: Cursor | None
+    limit: int
+
+    def steps(self, settings: Settings) -> Steps[list[Event]]:
+        call = ReadChanges(self.conversation_id, self.after or ANEW, self.limit).call(settings)
+        return read(replace(call, decode=self._decode), settings)
+
+    def _decode(self, reply: list[Any]) -> list[Event]:
+        entries = [_log_entry(revision, *raw) for revision, raw in enumerate(reply[5], reply[4])]
+        return self._events(_cursor(reply), entries, former_of(reply[3]))
+
+    def apply(self, space: Space) -> list[Event]:
+        conversation = space.find(self.conversation_id)
+        head = conversation.head if conversation else space.deleted_head(self.conversation_id)
+        log = list(conversation.log if conversation else space.deleted_logs.get(self.conversation_id, ()))
+        first = 0 if self.after is None else self.after.revision
+        changes = [change for change in log if change.entry.revision >= first][: self.limit + 1]
+        entries = [_with_content(change, conversation, log) for change in changes]
+        return self._events(head, entries, conversation.former if conversation else "")
+
+    def _events(self, head: Cursor, entries: list[LogEntry], former: str) -> list[Event]:
+        if self.after is None:
+            return [] if is_gone(head) else events_of(self.conversation_id, head.epoch, entries[: self.limit])
+        if reset := break_of(self.conversation_id, self.after, head, entries, former):
+            return reset
+        fresh = [entry for entry in entries if entry.revision > self.after.revision]
+        return events_of(self.conversation_id, self.after.epoch if is_gone(head) else head.epoch, fresh[: self.limit])
+
+
+class Snapshot(Struct, frozen=True):
+    """The newest `messages` of a conversation, ascending, and the `cursor` of exactly that state:
+    `subscribe(after=cursor)` continues from it without gap or overlap. `message_count` counts all messages."""
+
+    messages: list[Message]
+    cursor: Cursor
+    message_count: int
+
+
+def former_of(field: bytes) -> str:
+    """`former` of `recover`, from the field o of the state."""
+    return "log" if field == b"log" else field.hex()
+
+
+def _cursor(reply: list[Any]) -> Cursor:
+    return Cursor(reply[0].decode(), reply[1], reply[2].hex() or BEGINNING.token)
+
+
+def _log_entry(revision: int, raw: bytes, content: list[Any]) -> LogEntry:
+    """An entry (format: lua/_change.lua) with the content that changes.lua read."""
+    if len(raw) < 10:
+        return LogEntry(revision, "", 0)  # unreadable
+    token, kind, rest = raw[:10].hex(), raw[0] >> 4, raw[10:]
+    if not rest and kind != Kind.CLEARED:  # the entry of the subscriber's cursor is empty
+        return LogEntry(revision, token, kind)
+    # The contents of a change of the record are values, of all others they are messages.
+    messages: tuple[Message, ...] = ()
+    if kind != Kind.RECORD:
+        messages = tuple(filter(None, (readable(item) for item in content if type(item) is bytes)))
+    gone = tuple(item[0].decode() for item in content if type(item) is list and item)
+    try:
+        if kind == Kind.RECORD:
+            return LogEntry(revision, token, kind, fields=_fields(rest, content))
+        if kind in (Kind.APPENDED, Kind.RESTORED):
+            return LogEntry(revision, token, kind, messages, gone, tuple(decode_value(rest)[2]))
+        if kind == Kind.DELETED:
+            return LogEntry(revision, token, kind, ids=tuple(decode_value(rest)[0]))
+        if kind in (Kind.UPDATED, Kind.REPLY_ENDED, Kind.COMPACTED):
+            message_id, *place, count = (*decode_value(rest), 0)[:4]
+            return LogEntry(revision, token, kind, messages, gone, (message_id,), count, Position(*place))
+        if kind == Kind.EXPANDED:
+            summary_id, count = decode_value(rest)
+            return LogEntry(revision, token, kind, ids=(summary_id,), count=count)
+    except UNREADABLE:
+        return LogEntry(revision, token, 0)
+    return LogEntry(revision, token, kind, messages, gone)
+
+
+def _fields(names: bytes, values: list[Any]) -> dict[str, Any]:
+    known = {key: name for name, key in RECORD_KEYS.items()}
+    pairs = zip((names[at : at + 1] for at in range(len(names))), values, strict=False)
+    return {known[key]: decode_value(value) for key, value in pairs if key in known and type(value) is bytes}
+
+
+def _with_content(change: Change, conversation: ConversationState | None, log: list[Change]) -> LogEntry:
+    """The entry of a change, with its present messages and fields."""
+    messages, gone = [], []
+    for message_id, sequence in change.references:
+        stored = conversation.stored.get(message_id) if conversation else None
+        if conversation and stored is not None and stored.position.sequence == sequence:
+            messages.append(decode_member(conversation.member_of(message_id)))
+        elif change.entry.kind in (Kind.UPDATED, Kind.REPLY_ENDED, Kind.COMPACTED) or _has_left(
+            message_id, change.entry.revision, log
+        ):
+            gone.append(message_id)
+    fields = {name: conversation.record[name] for name in change.fields if conversation and name in conversation.record}
+    fields = msgspec.msgpack.decode(msgspec.msgpack.encode(fields))
+    return dataclasses.replace(change.entry, messages=tuple(messages), gone_ids=tuple(gone), fields=fields)
+
+
+def _has_left(message_id: str, revision: int, log: list[Change]) -> bool:
+    """Whether a message of the change of this revision was removed since, but not together with all others."""
+    for entry in (change.entry for change in log if change.entry.revision >= revision):
+        if entry.kind in (Kind.CLEARED, Kind.RESTORED) and entry.revision > revision:
+            return False
+        if entry.kind in _REMOVING and message_id in entry.ids:
+            return True
+    return False

@@ -1,0 +1,391 @@
+"""Runs: which agent works on a conversation; and the lease of its compressor."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+import msgspec
+from msgspec import Struct
+
+from redis_history.errors import CorruptDataError, RedisHistoryError
+from redis_history.store.leases import PROMISE, Contact, Lease
+from redis_history.store.operations.base import UNREADABLE, Call, OnConversation, Op, Pause, Steps
+from redis_history.store.operations.scripts import load_script
+from redis_history.store.operations.settings import Settings
+from redis_history.store.writes import FIELDS, LeaseKind, RunFence
+from redis_history.values.runs import (
+    ANSWER_SECONDS,
+    MAX_WAITING,
+    PLACE_SECONDS,
+    RUN_SECONDS,
+    RunInfo,
+    RunStatus,
+    RunWaiter,
+)
+from redis_history.values.times import from_microseconds
+
+if TYPE_CHECKING:
+    from redis_history.store.memory.space import Runs, Space
+
+RUN: Final = load_script("run")
+_logger = logging.getLogger("redis_history")
+
+_PLACE_MS: Final = b"%d" % round(1000 * PLACE_SECONDS)
+_ANSWER_MS: Final = b"%d" % round(1000 * ANSWER_SECONDS)
+#: Seconds until a waiter looks again whether those before it, who have not answered yet, have left.
+_LOOK_AGAIN: Final = 0.3
+_DONE: Final = (b"taken", b"kept", b"ended", b"stopping", b"read")
+_decode = msgspec.msgpack.Decoder().decode
+
+
+class RunOutcome(Struct, frozen=True):
+    """The outcome of an operation on the run of a conversation: whether it was `done`, and the newest run.
+
+    `fence`: for TakeRun, the right to write of the caller that has the run now; `lost`: the run id of a caller whose
+    run has ended, or that left the queue. `unsettled_from`: the first sequence of the interrupted runs right before
+    it. `look_in`: seconds until the present run expires, or until a waiter may be passed over; None: nothing is due.
+    """
+
+    done: bool
+    run: RunInfo | None = None
+    fence: RunFence | None = None
+    lost: str | None = None
+    unsettled_from: int | None = None
+    look_in: float | None = None
+
+
+class TakeRun(OnConversation, Op[RunOutcome], frozen=True):
+    """Take the run for the first caller in the queue, if it is among `callers` and no run is active. `callers` are the
+    run id and agent name of each, oldest first. With `wait`, the others get or keep a place in the queue;
+    without it they leave the queue. It expires after `seconds`, unless it is renewed. Done: `fence` names the holder.
+    A compressor takes its lease only if the conversation exists."""
+
+    callers: tuple[tuple[str, str | None], ...]
+    wait: bool
+    seconds: float = RUN_SECONDS
+    kind: LeaseKind = "run"
+
+    def steps(self, settings: Settings) -> Steps[RunOutcome]:
+        """Two calls if the present lease has expired, and its holder is dead. Who waits in the queue asks again; the
+        others wait here until that is certain, see `leases`."""
+        callers = [text.encode() for run_id, agent in self.callers for text in (run_id, agent or "")]
+        before = [_milliseconds(self.seconds), b"1" if self.wait else b"0", _PLACE_MS, _ANSWER_MS]
+
+        def take(dead: bytes) -> Call:
+            return _call(self.conversation_id, settings, b"take", *before, dead, *callers, kind=self.kind, keys=2)
+
+        reply: _Reply = yield take(b"0")
+        if reply.what != b"expired":
+            return reply.outcome
+        contact = _contact(self.conversation_id, settings)
+        pause = 0.0 if self.wait else contact.pause(reply.lease, reply.over, self._doubted_for)
+        if pause:
+            yield Pause(pause)
+        if pause or not contact.spares(reply.lease, reply.over):
+            reply = yield take(reply.number)
+        return reply.outcome
+
+    @property
+    def _doubted_for(self) -> float:
+        """Compressors always wait, because nobody waits for them."""
+        return PROMISE if self.kind == "compressor" else self.seconds
+
+    def apply(self, space: Space) -> RunOutcome:
+        name = self.conversation_id
+        runs = space.runs_of(name, self.kind)
+        rests = runs.run is not None and runs.active is None and runs.run.expires > time.time()
+        if self.kind == "compressor" and (rests or space.find(name) is None):
+            return _outcome(name, runs, False)
+        ends = time.time() + PLACE_SECONDS
+        own = {run_id for run_id, _ in self.callers}
+        for run_id, agent in self.callers:
+            run = runs.run
+            if run is not None and run.fence.run_id == run_id and run.is_active:
+                return _outcome(name, runs, True, fence=run.fence, unsettled_from=run.unsettled_from)
+            if run_id in runs.last_ids:
+                return _outcome(name, runs, False, lost=run_id)
+            at = next((index for index, (waiter, _) in enumerate(runs.queue) if waiter.run_id == run_id), None)
+            if at is not None:
+                runs.queue[at] = (runs.queue[at][0], ends)
+            elif self.wait or (runs.active is None and runs.turn() is None):
+                if len(runs.queue) >= MAX_WAITING:
+                    break
+                runs.queue.append((RunWaiter(run_id, agent, datetime.now(UTC)), ends))
+                space.announce_run(name, self.kind)
+        turn = runs.turn() if runs.active is None else None
+        if turn is not None:
+            first = runs.queue[turn][0]
+            if first.run_id in own:
+                del runs.queue[turn]
+                conversation = space.find(name)
+                newest = conversation.sequence if conversation is not None else 0
+                run = runs.begin(first, self.kind, self.seconds, newest)
+                space.announce_run(name, self.kind)
+                return _outcome(name, runs, True, fence=run.fence, unsettled_from=run.unsettled_from)
+            space.ring(name, first.run_id)
+        if not self.wait and any(waiter.run_id in own for waiter, _ in runs.queue):
+            runs.queue = [place for place in runs.queue if place[0].run_id not in own]
+            space.announce_run(name, self.kind)
+        return _outcome(name, runs, False)
+
+
+class KeepRuns(Struct, Op[list[RunOutcome]], frozen=True):
+    """Renew leases, by conversation: they expire in `seconds`. Done for each that its holder still has. `in_time`: it
+    tried to renew them before they expired, so they are renewed although the server got that later."""
+
+    runs: tuple[tuple[str, RunFence], ...]
+    seconds: float = RUN_SECONDS
+    in_time: bool = False
+
+    def steps(self, settings: Settings) -> Steps[list[RunOutcome]]:
+        if not self.runs:
+            return []
+        args = b"1" if self.in_time else b"0", _milliseconds(self.seconds)
+        replies: list[_Reply] = yield [
+            _call(name, settings, b"keep", *_fence(fence), *args, kind=fence.kind) for name, fence in self.runs
+        ]
+        return [reply.outcome for reply in replies]
+
+    def apply(self, space: Space) -> list[RunOutcome]:
+        outcomes = []
+        for name, fence in self.runs:
+            runs = space.runs_of(name, fence.kind)
+            kept = space.holds(name, fence)
+            if kept and runs.run is not None:
+                runs.run.expires = time.time() + self.seconds
+            outcomes.append(_outcome(name, runs, kept))
+        return outcomes
+
+
+class EndRun(OnConversation, Op[RunOutcome], frozen=True):
+    """End a run with this status. Done unless its holder had lost it. A run that was asked to stop does not end as
+    "completed": it is not done, and its status is "stopping". Compressors can take their lease after `rest` seconds."""
+
+    fence: RunFence
+    status: str
+    rest: float = 0.0
+
+    def steps(self, settings: Settings) -> Steps[RunOutcome]:
+        args = *_fence(self.fence), self.status.encode(), _milliseconds(self.rest)
+        reply: _Reply = yield _call(self.conversation_id, settings, b"end", *args, kind=self.fence.kind, keys=2)
+        # Asked to stop, and not ended: see EndRun.
+        return msgspec.structs.replace(reply.outcome, done=reply.what == b"ended")
+
+    def apply(self, space: Space) -> RunOutcome:
+        name, runs = self.conversation_id, space.runs_of(self.conversation_id, self.fence.kind)
+        run = runs.run
+        if run is None or run.fence != self.fence:
+            return _outcome(name, runs, False)
+        if not run.is_active:
+            return _outcome(name, runs, run.status == self.status)
+        if run.status == "stopping" and self.status == "completed":
+            return _outcome(name, runs, False)
+        run.status, run.ended_at = cast(RunStatus, self.status), datetime.now(UTC)
+        run.expires, runs.freed = time.time() + self.rest, time.time()
+        space.announce_run(name, self.fence.kind)
+        space.ring_first(name, runs)
+        return _outcome(name, runs, True)
+
+
+class StopRun(OnConversation, Op[RunOutcome], frozen=True):
+    """Ask the holder of this run to end it; done if the run is active."""
+
+    run_id: str
+    reason: str | None
+
+    def steps(self, settings: Settings) -> Steps[RunOutcome]:
+        def stop(expired: bytes) -> Call:
+            args = self.run_id.encode(), (self.reason or "").encode(), expired
+            return _call(self.conversation_id, settings, b"stop", *args, keys=2)
+
+        reply: _Reply = yield stop(b"0")
+        if reply.what == b"expired" and _contact(self.conversation_id, settings).spares(reply.lease, reply.over):
+            reply = yield stop(b"1")  # its holder may come back
+        return reply.outcome
+
+    def apply(self, space: Space) -> RunOutcome:
+        name, runs = self.conversation_id, space.runs_of(self.conversation_id)
+        run = runs.active
+        if run is None or run.fence.run_id != self.run_id:
+            return _outcome(name, runs, False)
+        if run.status == "active":
+            run.status, run.reason = "stopping", self.reason
+            space.announce(name)
+        space.ring(name, self.run_id)
+        return _outcome(name, runs, True)
+
+
+class LeaveRun(OnConversation, Op[RunOutcome], frozen=True):
+    """Give up places in the queue, and end the run of a caller that was cancelled before it knew that it has it. Late
+    copies of the callers' requests begin no run."""
+
+    run_ids: tuple[str, ...]
+
+    def steps(self, settings: Settings) -> Steps[RunOutcome]:
+        reply: _Reply = yield _call(self.conversation_id, settings, b"leave", *map(str.encode, self.run_ids), keys=2)
+        return reply.outcome
+
+    def apply(self, space: Space) -> RunOutcome:
+        name, runs = self.conversation_id, space.runs_of(self.conversation_id)
+        runs.last_ids.extend(run_id for run_id in self.run_ids if run_id not in runs.last_ids)
+        rest = [place for place in runs.queue if place[0].run_id not in self.run_ids]
+        run, left = runs.active, len(rest) != len(runs.queue)
+        if run is not None and run.fence.run_id in self.run_ids:
+            run.status, run.ended_at, run.expires, left = "interrupted", datetime.now(UTC), time.time(), True
+            runs.freed = run.expires
+        runs.queue = rest
+        if left:
+            space.announce(name)
+        if runs.active is None:
+            space.ring_first(name, runs)
+        return _outcome(name, runs, False)
+
+
+class ReadRun(OnConversation, Op[RunOutcome], frozen=True):
+    """The newest run of a conversation; `run` is None if there never was one, or the conversation was deleted."""
+
+    def steps(self, settings: Settings) -> Steps[RunOutcome]:
+        call = _call(self.conversation_id, settings, b"read")
+        reply: _Reply = yield call
+        pause = 0.0
+        if reply.over > 0:
+            pause = _contact(self.conversation_id, settings).pause(reply.lease, reply.over, RUN_SECONDS)
+        if pause:
+            yield Pause(pause)
+            reply = yield call
+        if reply.dead is not None:
+            yield from bury_run(self.conversation_id, reply.dead, settings)
+        return reply.outcome
+
+    def apply(self, space: Space) -> RunOutcome:
+        return _outcome(self.conversation_id, space.runs_of(self.conversation_id), True)
+
+
+class _Reply(NamedTuple):
+    what: bytes
+    outcome: RunOutcome
+    #: The fence of the newest lease.
+    number: bytes
+    #: Since when it has been over without an end, in seconds; 0 or less: it has not expired, or has ended.
+    over: float
+    #: What `Contact` calls it.
+    lease: Lease
+    #: Its fence, if its holder is dead, and nobody has noted that yet.
+    dead: int | None
+
+
+class Present(NamedTuple):
+    """The newest run, and how many seconds until it expires, or until it is certain that its holder is dead; None if
+    it is not active. `dead`: the fence of a run whose holder is dead, which nobody has noted yet."""
+
+    info: RunInfo | None
+    look_in: float | None = None
+    dead: int | None = None
+
+
+def _call(
+    conversation_id: str, settings: Settings, action: bytes, *args: bytes, kind: LeaseKind = "run", keys: int = 1
+) -> Call:
+    """`keys`: 2 if the action needs the log besides the state."""
+    known = settings.keyspace.conversation(conversation_id)
+    declared = (known.state, known.log)[:keys]
+    return Call(RUN, declared, [action, FIELDS[kind], *args], partial(_read, conversation_id, kind, settings))
+
+
+def _contact(conversation_id: str, settings: Settings) -> Contact:
+    return settings.contact_of(settings.keyspace.conversation(conversation_id).state)
+
+
+def _read(conversation_id: str, kind: LeaseKind, settings: Settings, reply: list[Any]) -> _Reply:
+    what, run, queue, now, run_id = reply
+    present = read_run(conversation_id, settings, run, queue, now, kind=kind)
+    fence = before = None
+    packed: list[Any] = _decode(run) if run else [0, "", "", "", 0, 0, 0, "", 0, 0]
+    number, status, ends = packed[0], packed[3], packed[5]
+    active = status in ("active", "stopping")
+    if what == b"taken" and present.info is not None:
+        fence, before = RunFence(number, present.info.run_id, kind), packed[9] or None
+    lost = run_id.decode() if what == b"lost" and run_id else None
+    look_in = present.look_in
+    if what == b"busy" and run and not active:  # it is another waiter's turn
+        look_in = (packed[11] - now) / 1000 + ANSWER_SECONDS
+        look_in = look_in if look_in > 0 else _LOOK_AGAIN
+    outcome = RunOutcome(what in _DONE, present.info, fence, lost, before, look_in)
+    over = (now - ends) / 1000 if active else 0.0
+    return _Reply(what, outcome, b"%d" % number, over, (conversation_id, f"{kind} {number}"), present.dead)
+
+
+def read_run(
+    conversation_id: str, settings: Settings, run: bytes, queue: bytes, now: int, *, kind: LeaseKind = "run"
+) -> Present:
+    """The newest run from the fields R and Q of the state. `now`: milliseconds of the server's clock. Raises
+    CorruptDataError."""
+    if not run:
+        return Present(None)
+    dead, left = None, 0.0
+    try:
+        packed = _decode(run)
+        number, status, expires = packed[0], packed[3], packed[5]
+        if status in ("active", "stopping"):
+            left = (expires - now) / 1000
+            if left <= 0:
+                contact = _contact(conversation_id, settings)
+                left = contact.spares((conversation_id, f"{kind} {number}"), -left)
+                if not left:
+                    dead, packed[3], packed[6] = number, "interrupted", expires
+        waiting = [
+            RunWaiter(place[0], place[1] or None, _time(place[2]))
+            for place in (_decode(queue) if queue else ())
+            if place[3] > now
+        ]
+        former = tuple(_info(conversation_id, one) for one in packed[10])
+        info = _info(conversation_id, packed, tuple(waiting), former)
+    except UNREADABLE as error:
+        raise CorruptDataError(f"the run of conversation {conversation_id[:80]!r} is unreadable: {error}") from error
+    return Present(info, left if info.is_active else None, dead)
+
+
+def bury_run(conversation_id: str, dead: int, settings: Settings) -> Steps[None]:
+    """Note that the holder of an expired run is dead, so that it does not come back when others have seen its end."""
+    try:
+        yield _call(conversation_id, settings, b"bury", b"%d" % dead, keys=2)
+    except RedisHistoryError as error:
+        _logger.info("the run of conversation %r could not be ended: %s", conversation_id[:80], error)
+
+
+def _info(
+    conversation_id: str, packed: list[Any], waiting: tuple[RunWaiter, ...] = (), former: tuple[RunInfo, ...] = ()
+) -> RunInfo:
+    _, run_id, agent, status, started, _, ended, reason, first = packed[:9]
+    return RunInfo(
+        run_id, conversation_id, agent or None, status, _time(started), _time(ended) if ended else None,
+        reason or None, waiting, first, former,
+    )  # fmt: skip
+
+
+def is_active(run: bytes) -> bool:
+    """Whether the run in the field R of the state has not ended, although it may have expired."""
+    with suppress(*UNREADABLE):
+        return _decode(run)[3] in ("active", "stopping")
+    return False
+
+
+def _time(milliseconds: float) -> Any:
+    return from_microseconds(round(1000 * milliseconds))
+
+
+def _milliseconds(seconds: float) -> bytes:
+    return b"%d" % round(1000 * seconds)
+
+
+def _fence(fence: RunFence) -> tuple[bytes, bytes]:
+    return b"%d" % fence.fence, fence.run_id.encode()
+
+
+def _outcome(conversation_id: str, runs: Runs, done: bool, **fields: Any) -> RunOutcome:
+    return RunOutcome(done, runs.info(conversation_id), look_in=runs.look_in, **fields)

@@ -1,0 +1,58 @@
+"""The Lua scripts of the operations: each is the file next to its operation, after parts that it shares with others."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from functools import partial
+from importlib.resources import files
+from typing import Final, NamedTuple
+
+
+class Script(NamedTuple):
+    """A Lua script. `sha`: the SHA-1 of its source, for EVALSHA. `asks`: it may ask for further keys."""
+
+    name: str
+    sha: bytes
+    source: bytes
+    asks: bool
+
+
+def load_script(name: str, *preludes: str, asks: bool = False) -> Script:
+    """The script `name`.lua of this folder, after the files `preludes` of the folder lua."""
+    declared: list[bytes] = []
+    source = _INCLUDE.sub(partial(_included, declared), _source(*preludes, name))
+    if declared:
+        source = b"local %b\n%b" % (b", ".join(declared), source)
+    sha = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
+    SCRIPTS[name] = Script(name, sha, source, asks)
+    return SCRIPTS[name]
+
+
+#: All scripts of the imported operations.
+SCRIPTS: Final[dict[str, Script]] = {}
+
+
+#: A line of a script that includes other files. Their functions, declared at the start of the script, are created only
+#: if this part runs, because each takes 0.3 microseconds.
+_INCLUDE = re.compile(rb"^ *-- include (\w+(?: \w+)*)$", re.MULTILINE)
+_LOCAL = re.compile(rb"^local (function )?(\w+(?:, \w+)*)", re.MULTILINE)
+
+
+def _included(declared: list[bytes], line: re.Match[bytes]) -> bytes:
+    source = _source(*line[1].decode().split())
+    declared += [name for found in _LOCAL.finditer(source) for name in found[2].split(b", ")]
+    source = re.sub(rb"^local \w+(?:, \w+)*(?: --.*)?$", b"", source, flags=re.MULTILINE)
+    return _LOCAL.sub(lambda found: (found[1] or b"") + found[2], source)
+
+
+def _source(*parts: str) -> bytes:
+    folder = files("redis_history.store.operations")
+    return b"\n".join((folder / ("lua" if part[0] == "_" else "") / f"{part}.lua").read_bytes() for part in parts)
+
+
+#: The first parts of scripts that change messages, and the parts that find messages by position.
+WRITING: Final = (
+    "_declared", "_member", "_live", "_archive", "_change", "_lists", "_life", "_journal", "_document", "_documents",
+)  # fmt: skip
+PLACES: Final = ("_locate", "_archived")
