@@ -272,7 +272,7 @@ async def test_a_new_subscription_interrupts_the_wait_for_messages(own_server: S
 async def test_the_mode_is_poll_during_outages(own_server: Start, face: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that hangs keeps its connections, but sends nothing. Then it is killed and started again, twice."""
     for name in ("_QUIET", "_ANSWER"):
-        monkeypatch.setattr(f"redis_history._{face}._doorbell.{name}", 0.3)
+        monkeypatch.setattr(f"redis_history.store._{face}._doorbell.{name}", 0.3)
     server = own_server()
     async with open_store(face, server.url, poll_interval=NEVER) as store:
         bell = store._backend

@@ -7,7 +7,7 @@ from pathlib import Path
 import redis_history
 from redis_history.store.operations.scripts import SCRIPTS
 
-SCRIPT_FILES = sorted((Path(redis_history.__file__).parent / "operations").rglob("*.lua"))
+SCRIPT_FILES = sorted((Path(redis_history.__file__).parent / "store" / "operations").rglob("*.lua"))
 #: Lua 5.1 unpacks less than 8,000 values, and fails in the middle of a script with more.
 MOST = 7_000
 #: A call of `unpack`, and not of struct.unpack or cmsgpack.unpack.

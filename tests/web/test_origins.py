@@ -238,7 +238,7 @@ async def test_a_page_of_another_origin_in_a_browser(
             await page.goto(front)
             body = asked("hi") | {"id": "c"}
             found = await page.evaluate(f"ask('http://127.0.0.1:{port}', {json.dumps(body)})")
-            await page.close()  # with the stream of the live view, which the script may not read
+            await view.aclose()  # its stream, which the script may not read, may still be open
         stored = [one.text for one in await store.get("c")]
         title = getattr(await store.get_conversation("c"), "title", None)
     await context.close()
