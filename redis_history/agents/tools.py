@@ -18,7 +18,7 @@ from redis_history.errors import InvalidInputError
 from redis_history.store.search.hits import Ranges, SearchHit, highlights, largest, matched_terms, passage, terms_of
 from redis_history.store.search.query import Query, parse_query
 from redis_history.store.search.ranking import DEPTH
-from redis_history.store.search.text import MAX_CHARACTERS, searchable
+from redis_history.store.search.text import MAX_CHARACTERS, searchable, shown_text
 from redis_history.values import Message, Part, Position, ReasoningPart, ToolResultPart, ToolUsePart
 from redis_history.values._validation import check_function, check_integer, check_time_zone
 from redis_history.values.ids import check_conversation_id
@@ -373,7 +373,7 @@ class _Line:
 
 def _text_and_ranges(hit: SearchHit) -> tuple[str, Ranges]:
     """The text of a hit, and the ranges of the terms in it."""
-    text = hit.message.text or searchable(hit.message)
+    text = shown_text(hit.message) or searchable(hit.message)
     ranges: Ranges = []
     for one in hit.highlights:
         if (at := text.find(one.text, ranges[-1][1] if ranges else 0)) >= 0:

@@ -24,7 +24,7 @@ from redis_history.errors import CapabilityError
 from redis_history.formats.json_form import to_json
 from redis_history.store._sync.store import HistoryStore
 from redis_history.store.search.hits import Highlight, SearchHit
-from redis_history.store.search.text import searchable
+from redis_history.store.search.text import searchable, shown_text
 from redis_history.values import Conversation, Message, Position, events
 from redis_history.values.ids import owner_text
 from redis_history.values.runs import RunInfo
@@ -329,7 +329,7 @@ def _lines(hit: SearchHit) -> Iterator[tuple[Text, int]]:
 
 
 def _neighbor(message: Message) -> Text:
-    return Text(f"{author(message)}: {one_line(message.text or searchable(message), _SHOWN)}", style="dim")
+    return Text(f"{author(message)}: {one_line(shown_text(message) or searchable(message), _SHOWN)}", style="dim")
 
 
 def _marked(fragment: Highlight) -> Text:

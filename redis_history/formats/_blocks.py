@@ -21,6 +21,7 @@ from redis_history.formats._content import (
 )
 from redis_history.formats._notes import Json, Rendered, note_of, with_note
 from redis_history.values import AttachmentPart, Modality, Part, TextPart
+from redis_history.values.contents import readable
 from redis_history.values.quoting import file_hint
 
 _MODALITIES: Final[Mapping[str, Modality]] = {
@@ -228,23 +229,26 @@ def parts_of(content: Any) -> list[Part] | None:
 
 def converted(content: Any, native: Collection[str], block_of: Callable[[Part], Any]) -> Rendered:
     """The content as text, or as blocks of the types in `native`. A file that the result cannot contain becomes a
-    text with its name."""
+    text with its name. In other values, which are written as JSON, base64 becomes a marker such as "[image]": no model
+    can look at it there. Signatures and encrypted content, which only their provider can read, are left out."""
     if isinstance(content, str):
         return content, None
     if isinstance(content, list) and content:
         if all(_is_native(block, native) for block in content):
             return content, None
         if (parts := parts_of(content)) is not None:
-            blocks, lost = [], 0
+            blocks, missing = [], 0
             for part in parts:
                 block = block_of(part)
                 if block is None and isinstance(part, AttachmentPart):
-                    lost += 1
+                    missing += 1
                     block = block_of(TextPart(file_hint(part)))
                 blocks += [] if block is None else [block]
-            reason = f"{lost} of {len(parts)} blocks of a tool result: files that a result cannot contain"
-            return blocks, reason if lost else None
-    return json.dumps(content, ensure_ascii=False, default=str), None
+            reason = f"{missing} of {len(parts)} blocks of a tool result: files that a result cannot contain"
+            return blocks, reason if missing else None
+    plain, media = readable(content)
+    lost = f"{len(media)} images or files inside the value of a tool result" if media else None
+    return json.dumps(plain, ensure_ascii=False, default=str), lost
 
 
 def _is_native(block: Any, native: Collection[str]) -> bool:

@@ -39,12 +39,22 @@ def standard_base64(text: str) -> str:
     """Base64 text in the standard alphabet and with padding. Pydantic writes the URL-safe one, which most APIs reject;
     browsers leave out the padding."""
     plain = text.replace("-", "+").replace("_", "/") if "-" in text or "_" in text else text
-    return plain + "=" * (-len(plain) % 4)
+    return plain + "=" * (-_letters(plain) % 4)
+
+
+def accepted_data_url(url: str) -> str:
+    """A data URL whose base64 all APIs accept: standard, and without line breaks, which encoders of mail write."""
+    head, _, data = url.partition(",")
+    return f"{head},{standard_base64(''.join(data.split()))}"
 
 
 def base64_style(text: str) -> str:
     """How `text` differs from its standard form, for `styled_base64`."""
-    return ("safe " if "-" in text or "_" in text else "") + ("bare" if len(text) % 4 else "")
+    return ("safe " if "-" in text or "_" in text else "") + ("bare" if _letters(text) % 4 else "")
+
+
+def _letters(text: str) -> int:
+    return len(text) - text.count("\n") - text.count("\r")
 
 
 def styled_base64(text: str, style: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, get_args
 from redis_history import values as model
 from redis_history.errors import InvalidInputError
 from redis_history.formats import _notes
-from redis_history.formats._content import file_id, split_data_url, text_or_none
+from redis_history.formats._content import accepted_data_url, file_id, split_data_url, text_or_none
 from redis_history.formats._losses import Losses, OnLoss
 from redis_history.formats._pairing import pieces_of
 from redis_history.formats._sdk_objects import Places, without
@@ -79,10 +79,11 @@ class Format:
             for message in messages:
                 for piece, losses.offset in pieces_of(message, every=True) if self.results_apart else ((message, 0),):
                     items = self.write_message(piece, shape, losses)
-                    if shape != "original" and self.sdk_keys:
+                    plain = len(items) == 1 and _is_plain(items[0])  # as most, which have no further keys
+                    if shape != "original" and self.sdk_keys and not plain:
                         items = [item if _is_plain(item) else without(item, self.sdk_keys) for item in items]
                     if shape == "request":
-                        items = [self.for_request(item, message.id, losses) for item in items]
+                        items = items if plain else [self.for_request(item, message.id, losses) for item in items]
                         items = [item for item in items if not self.is_empty(item)]
                     out += items
         return out
@@ -137,8 +138,8 @@ class Format:
         reference = part.reference
         if (uploaded := file_id(part, self.form)) is not None:
             return "uploaded", uploaded
-        if split_data_url(reference)[1] is not None:
-            return "inline", reference
+        if reference is not None and split_data_url(reference)[1] is not None:
+            return "inline", reference if shape == "original" else accepted_data_url(reference)
         if reference is not None and (shape == "original" or reference.startswith(("http://", "https://"))):
             return "url", reference
         return "", None

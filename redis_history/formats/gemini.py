@@ -34,6 +34,7 @@ from redis_history.formats._blocks import file_of, parts_of
 from redis_history.formats._content import (
     NOT_USABLE,
     UNKNOWN_TYPE,
+    accepted_data_url,
     as_object,
     base64_style,
     data_url,
@@ -56,6 +57,7 @@ from redis_history.values import (
     ToolResultPart,
     ToolUsePart,
 )
+from redis_history.values.contents import readable
 from redis_history.values.quoting import file_hint
 
 _NAMES: dict[str, str] = {"user": "user", "assistant": "model", "tool": "user", "system": "system"}
@@ -276,6 +278,9 @@ class _Gemini(Format):
             texts = (file_hint(one) if isinstance(one, AttachmentPart) else one.text for one in found)  # type: ignore[union-attr]
             content = [{"type": "text", "text": text} for text in texts]
             lost = "files in a tool result"
+        elif not self.is_own(part) and any(name in (part.provider_meta or {}) for name in _notes.FORMS):
+            content, media = readable(content) if not isinstance(content, str) else (content, [])
+            lost = "files in a tool result" if media else lost
         wrapped = part.is_error or not isinstance(content, dict) or list(content) in (["output"], ["error"])
         wrapped = wrapped or bool(note.get("wrapped"))
         response = {"error" if part.is_error else "output": content} if wrapped else content
@@ -285,12 +290,13 @@ class _Gemini(Format):
 
     def file(self, part: AttachmentPart, shape: _notes.Shape) -> _notes.Rendered:
         url, own = part.reference, self.is_own(part)
-        mime, data = split_data_url(url)
+        mime, data = split_data_url(url if own or url is None else accepted_data_url(url))
         # Only one of Google's two APIs accepts a display name. It is restored if the original had it, but never added.
         if data is not None and not self.note(part).get("file"):
             if not own and not _is_base64(data):
                 return None, "inline content that is not base64"
-            data = styled_base64(data, self.note(part).get("base64", ""))
+            style = self.note(part).get("base64", "")
+            data = styled_base64(data, style)
             kind = part.mime_type if mime == UNKNOWN_TYPE else mime
             return {"inline_data": {**({} if kind is None else {"mime_type": kind}), "data": data}}, None
         if url is None or not (own or re.match(r"(https?|gs)://", url)):
@@ -361,10 +367,11 @@ def _decoded(text: str) -> bytes:
 
 def _is_base64(text: str) -> bool:
     try:
-        _decoded(text)
+        raw = _decoded(text)
     except (binascii.Error, ValueError):
         return False
-    return True
+    # The last letter may have bits that mean nothing; the types of the SDK reject them.
+    return base64.b64encode(raw[len(raw) // 3 * 3 :]).decode() in ("", standard_base64(text)[-4:])
 
 
 def _on_bytes(item: _notes.Json, kind: type, convert: Callable[[Any], Any]) -> _notes.Json:

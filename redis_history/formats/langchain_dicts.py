@@ -6,6 +6,7 @@
 | `chat` | its `role` if that is `user`, `assistant` or `system`; else `user` |
 | `tool_calls`; `invalid_tool_calls` | tool_use parts; `provider_meta["langchain"]` |
 | `status` of a tool message | `is_error` of the tool_result part |
+| `text-plain`, `source_type: "text"` | text |
 | files in any form: `source_type`, OpenAI's `image_url`, Anthropic's `source` … | attachments |
 | `id`, `name`, `response_metadata`, unknown keys and blocks | `provider_meta["langchain"]`; opaque parts |
 """
@@ -167,6 +168,8 @@ class _LangChain(Format):
         match block:
             case {"type": "text", "text": str(text)}:
                 return TextPart(text=text)
+            case {"type": "text-plain", "text": str(text)} | {"type": "file", "source_type": "text", "text": str(text)}:
+                return TextPart(text=text, provider_meta={self.form: {"type": block["type"]}})
             case {"type": "reasoning", "reasoning": str(text)}:
                 return ReasoningPart(text=text, provider_meta={self.form: {"type": "reasoning"}})
             case {"type": "thinking", "thinking": str(text)}:
@@ -181,10 +184,15 @@ class _LangChain(Format):
             case {"type": "image" | "audio" | "video" | "file" as kind, "file_id": str(id_)}:
                 return _content.attachment(self.form, _MODALITIES[kind], id_, uploaded=True)
             case {"type": "image" | "audio" | "video" | "file" as kind, "base64": str(data), "mime_type": str(mime)}:
+                if _content.base64_style(data):
+                    return templated(self.form, block)
                 return AttachmentPart(
                     modality=_MODALITIES[kind], reference=_content.data_url(mime, data), mime_type=mime
                 )
         return templated(self.form, block)
+
+    def text(self, part: TextPart, shape: _notes.Shape) -> _notes.Rendered:
+        return {"type": self.note(part).get("type", "text"), "text": part.text}, None
 
     def reasoning(self, part: ReasoningPart, shape: _notes.Shape) -> _notes.Rendered:
         if self.note(part).get("type") == "thinking":

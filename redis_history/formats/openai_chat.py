@@ -113,7 +113,7 @@ class _OpenAI(ChatFormat):
 
     def _file(self, part: AttachmentPart, shape: Shape) -> Json | None:
         how, url = self.source(part, shape)
-        mime, data = split_data_url(part.reference)
+        mime, data = split_data_url(url)
         if is_image(part) and how != "uploaded" and part.reference is not None:
             return {"type": "image_url", "image_url": {"url": url}} if how else None
         if part.modality == "audio" and data is not None and mime is not None:

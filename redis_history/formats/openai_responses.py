@@ -74,7 +74,7 @@ class _Responses(Format):
     }
 
     def __init__(self) -> None:
-        self._custom: set[str] = set()  # the calls of custom tools that were written
+        self._is_custom: dict[str, bool] = {}  # whether a call that was written is of a custom tool
 
     def read_items(self, items: Iterable[Any]) -> list[Message]:
         out: list[Message] = []
@@ -326,9 +326,9 @@ class _Responses(Format):
     def call(self, part: ToolUsePart, shape: _notes.Shape) -> _notes.Rendered:
         note = self.note(part)
         if note.get("type") == "custom" and isinstance(part.input, str):
-            self._custom.add(part.id)
+            self._is_custom[part.id] = True
             return {"type": "custom_tool_call", "call_id": part.id, "name": part.name, "input": part.input}, None
-        self._custom.discard(part.id)
+        self._is_custom[part.id] = False
         arguments = _content.dump_arguments(part.input, note.get("arguments"), text=shape != "original")
         return {"type": "function_call", "call_id": part.id, "name": part.name, "arguments": arguments}, None
 
@@ -341,8 +341,9 @@ class _Responses(Format):
         if part.is_error:
             lost = "is_error of a tool result" if lost is None else f"is_error, and {lost}"
         kind = note.get("type", "function_call_output")
-        if shape != "original" and part.tool_use_id in self._custom:
-            kind = "custom_tool_call_output"  # also of a result that was not read from this API
+        is_custom = self._is_custom.get(part.tool_use_id)
+        if shape != "original" and is_custom is not None:  # the call may have been edited, or be of another API
+            kind = "custom_tool_call_output" if is_custom else "function_call_output"
         return {"type": kind, "call_id": part.tool_use_id, "output": output}, lost
 
 

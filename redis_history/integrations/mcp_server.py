@@ -13,6 +13,7 @@ from redis_history._version import __version__
 from redis_history.errors import ConfigurationError, RedisHistoryError, StoreClosedError
 from redis_history.values import Conversation, Message, Participant
 from redis_history.values._validation import check_store, missing
+from redis_history.values.contents import readable_text
 from redis_history.values.ids import check_conversation_id
 from redis_history.values.message import content_text
 from redis_history.values.quoting import as_data, data_block, new_mark, plain_name
@@ -268,9 +269,9 @@ def _message(message: Message) -> dict[str, Any]:
         "position": str(message.position),
         "role": message.role,
         "name": author and plain_name(author.display_name or author.id),
-        "text": _shown(message.text),
+        "text": _shown(readable_text(message.text)[0]),
         "calls": [{"name": _shown(use.name), "input": _input(use.input)} for use in message.tool_uses[:_MOST_PARTS]],
-        "results": [_shown(content_text(one.content)) for one in message.tool_results[:_MOST_PARTS]],
+        "results": [_shown(readable_text(content_text(one.content))[0]) for one in message.tool_results[:_MOST_PARTS]],
         "left_out": sum(max(0, len(one) - _MOST_PARTS) for one in (message.tool_uses, message.tool_results)) or None,
     }
     return {name: value for name, value in fields.items() if value not in (None, [])}

@@ -24,11 +24,19 @@ MIN_BASE64: Final = 1_024
 _WINDOW: Final = MIN_BASE64 // 2
 _ALPHABET: Final = r"A-Za-z0-9+/_\-"
 _ONLY_BASE64: Final = re.compile(rf"[{_ALPHABET}]*={{0,2}}")
+#: Line breaks in base64, also inside a text that is JSON.
+_BREAK: Final = r"(?:\\[rn]|[\r\n]){1,2}"
+_BREAKS: Final = re.compile(_BREAK)
+_WITH_BREAKS: Final = re.compile(rf"[{_ALPHABET}\r\n\\]*={{0,2}}")
 _MIME: Final = r"data:([\w.+-]{1,80}/[\w.+-]{1,80})(?:;[\w.=+-]{1,80}){0,8}"
+#: Encoders of mail break lines after 60 to 76 characters.
+_LINES: Final = rf"(?:[{_ALPHABET}]{{60,76}}{_BREAK}){{{MIN_BASE64 // 76},}}[{_ALPHABET}]{{0,76}}={{0,2}}"
 _DATA_URL: Final = re.compile(rf"{_MIME},", re.ASCII)
 #: Looks behind, so that each word is tried once, from its beginning.
 _BASE64: Final = re.compile(
-    rf"{_MIME};base64,[{_ALPHABET}%=]+|(?<![{_ALPHABET}])[{_ALPHABET}]{{{MIN_BASE64},}}={{0,2}}", re.ASCII
+    rf"{_MIME};base64,(?:{_LINES}|[{_ALPHABET}%=]+)"
+    rf"|(?<![{_ALPHABET}])(?:{_LINES}|[{_ALPHABET}]{{{MIN_BASE64},}}={{0,2}})",
+    re.ASCII,
 )
 #: Random bytes have all 64 letters in so many characters; text without spaces, such as "xxx…", has few.
 _LETTERS: Final = 32
@@ -108,7 +116,7 @@ def is_plain(dumped: str | bytes) -> TypeGuard[bytes]:
 
 def readable_text(text: str) -> tuple[str, list[Media]]:
     """The same for a text: base64 and data URLs in it are replaced by markers."""
-    if len(text) < MIN_BASE64 and not text.startswith("data:"):  # most texts
+    if is_readable(text):  # most texts
         return text, []
     reader = _Reader()
     return reader.text(text), reader.media
@@ -130,7 +138,7 @@ def texts_in(value: Any) -> Iterator[str]:
 
 def kind_of_base64(word: str) -> Media | None:
     """What a long word has if it is base64; None for a word of another kind."""
-    start = word[:MIN_BASE64]
+    start = _BREAKS.sub("", word[: 2 * MIN_BASE64])[:MIN_BASE64]
     letters = set(start)
     if len(letters) < _LETTERS or _ONLY_BASE64.fullmatch(start) is None:
         return None
@@ -145,7 +153,7 @@ class _Reader:
 
     def read(self, value: Any, depth: int) -> Any:
         if isinstance(value, str):
-            return value if len(value) < MIN_BASE64 and value[:5] != "data:" else self.text(value)
+            return value if is_readable(value) else self.text(value)
         if value is None or isinstance(value, _NUMBERS) or depth > MAX_DEPTH:
             return value
         if isinstance(value, _MAPPINGS):
@@ -158,7 +166,7 @@ class _Reader:
     def text(self, text: str) -> str:
         if text.startswith("data:") and (url := _DATA_URL.match(text)) is not None and " " not in text[:MIN_BASE64]:
             return self._marker(_of_mime(url[1]))
-        if len(text) < MIN_BASE64 or not _may_have_base64(text):
+        if len(text) < MIN_BASE64:
             return text
         return _BASE64.sub(self._replaced, text)
 
@@ -232,7 +240,7 @@ def _content_of(value: Mapping[Any, Any]) -> tuple[Media | None, tuple[str, ...]
 
 def _is_encoded(content: Any) -> bool:
     if isinstance(content, str):
-        return bool(content) and _ONLY_BASE64.fullmatch(content, 0, 256) is not None
+        return bool(content) and _WITH_BREAKS.fullmatch(content, 0, 256) is not None
     return isinstance(content, _BINARY)
 
 
@@ -248,15 +256,23 @@ def _is_opaque(item: Any) -> bool:
     return isinstance(item, bytes) or (isinstance(item, str) and " " not in item)
 
 
-def _may_have_base64(text: str) -> bool:
-    """Whether a text has a long word or a data URL. Of each long word, at least one window has no space: looking for
-    one there costs next to nothing in usual text."""
-    if ";base64," in text:
+def is_readable(text: str) -> bool:
+    """Whether a text has no long word that can be base64, and no data URL. In usual text, there is a space near the end
+    of what a long word would fill, so looking for it costs next to nothing."""
+    if text[:5] == "data:":
+        return False
+    if len(text) < MIN_BASE64:
         return True
-    find, end = text.find, len(text) - _WINDOW
+    if ";base64," in text:
+        return False
+    last_space, end = text.rfind, len(text) - _WINDOW
     at = 0
     while at <= end:
-        if find(" ", at, at + _WINDOW) < 0 and _ONLY_BASE64.fullmatch(text, at, at + _WINDOW) is not None:
-            return True
-        at += _WINDOW
-    return False
+        space = last_space(" ", at, at + MIN_BASE64)
+        if space >= 0:
+            at = space + 1
+        elif _WITH_BREAKS.fullmatch(text, at, at + _WINDOW) is not None:
+            return False
+        else:
+            at += _WINDOW
+    return True

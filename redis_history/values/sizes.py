@@ -15,7 +15,7 @@ import orjson
 
 from redis_history.errors import ConfigurationError
 from redis_history.values import AttachmentPart, Message, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
-from redis_history.values.contents import MIN_BASE64, Media, is_plain, readable, readable_text
+from redis_history.values.contents import MIN_BASE64, Media, is_plain, is_readable, readable, readable_text
 from redis_history.values.pairing import PAIR
 
 __all__ = [
@@ -58,8 +58,10 @@ class _Size(NamedTuple):
 def count_characters(message: Message) -> int:
     """The characters that a model reads: text, reasoning, tool names, inputs and results, opaque parts, attachment
     names; and four for each token of images, audio and files (`MEDIA_TOKENS`)."""
-    if len(message.parts) == 1 and type(only := message.parts[0]) is TextPart and len(only.text) < MIN_BASE64:
-        return len(only.text)  # most messages
+    if len(message.parts) == 1 and type(only := message.parts[0]) is TextPart:
+        text = only.text
+        if (len(text) < MIN_BASE64 and text[:5] != "data:") or is_readable(text):  # most messages
+            return len(text)
     size = _size(message)
     return min(sum(map(len, size.texts)) + CHARACTERS_PER_TOKEN * size.media_tokens, MAX_CHARACTERS)
 
@@ -116,7 +118,7 @@ def _size(message: Message) -> _Size:
 
     def add(value: Any) -> None:
         if isinstance(value, str):
-            if len(value) < MIN_BASE64 and value[:5] != "data:":  # most texts
+            if is_readable(value):  # most texts
                 texts.append(value)
                 return
             found, more = readable_text(value)

@@ -13,6 +13,7 @@ import orjson
 from redis_history.formats.json_form import to_json
 from redis_history.store.search.hits import Highlight, SearchHit
 from redis_history.values import Conversation, Message, Part, TextPart
+from redis_history.values.contents import readable_text
 from redis_history.values.runs import RunInfo
 
 #: Characters of one part or other free-form value. Longer values are cut; clients fetch them in full on request.
@@ -99,7 +100,7 @@ def message_preview(message: Message | None) -> dict[str, Any] | None:
         return None
     author = message.participant
     name = message.role if author is None else author.display_name or author.id
-    text = message.text or ", ".join(part.name[:_PREVIEW] for part in message.tool_uses[:5])
+    text = readable_text(message.text)[0] or ", ".join(part.name[:_PREVIEW] for part in message.tool_uses[:5])
     if not text and message.status == "streaming":
         text = "…"
     return {

@@ -190,6 +190,10 @@ async def test_previews(store: Any) -> None:
     assert long.last_message == last.message
     assert long.conversation == await store.get_conversation("long")
     assert [one.title for one in await store.list_conversations(limit=1, preview=True)] == ["x"]
+    await store.append("shot", user(f"![shot](data:image/png;base64,{'iVBORw0KGgo' * 100}) What is it?"))
+    assert [one.title for one in await store.list_conversations(limit=1, preview=True)] == [
+        "![shot]([image]) What is it?"
+    ]
 
 
 async def test_the_dates_of_a_conversation_are_those_of_its_messages(store: Any) -> None:

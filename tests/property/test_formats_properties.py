@@ -198,14 +198,15 @@ def _responses() -> st.SearchStrategy[Any]:
         "status": "completed",
         "content": [{"type": "reasoning_text", "text": "hm"}],
     }
+    custom = ids.map("custom {}".format)  # a result of another kind than its call is corrected
     return st.one_of(
         d({"type": "message"}, role=roles, content=texts | some(user_block)),
         d(role="assistant", content=texts),
         d(id=ids, content=some(out_block), role="assistant", status="completed", type="message"),
         d(state, type="function_call", call_id=ids, name=ids, arguments=arguments),
         d(state, type="function_call_output", call_id=ids, output=texts | some(user_block, 2)),
-        d(type="custom_tool_call", call_id=ids, name=ids, input=texts),
-        d(type="custom_tool_call_output", call_id=ids, output=texts),
+        d(type="custom_tool_call", call_id=custom, name=ids, input=texts),
+        d(type="custom_tool_call_output", call_id=custom, output=texts),
         d(reasoning, id=ids, type="reasoning", summary=some(d(type="summary_text", text=texts), 2)),
         d(type="item_reference", id="i"),
         d(type="web_search_call", id="w", status="completed", action={"type": "search", "query": "q"}),

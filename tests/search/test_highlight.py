@@ -1,12 +1,13 @@
 """Where in a message the terms are."""
 
+import base64
 import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redis_history import Message, Participant, text, tool_use, user
+from redis_history import Message, Participant, text, tool_result, tool_use, user
 from redis_history.store.search.hits import FRAGMENT, FRAGMENTS, highlights
 from redis_history.store.search.query import parse_query
 from redis_history.store.search.text import searchable
@@ -98,3 +99,12 @@ def test_text_without_blanks_takes_as_little_time_as_other_text() -> None:
         assert highlights(user(written), parse_query("电影院"))
         taken.append(time.process_time() - started)
     assert min(taken) < 0.07
+
+
+def test_highlights_have_no_base64() -> None:
+    data = base64.b64encode(bytes(range(256)) * 20).decode()
+    for shown in (f"![shot](data:image/png;base64,{data}) the needle", f"{data} the needle"):
+        for message in (user(shown), user(tool_result("c", shown))):
+            [fragment] = highlights(message, parse_query("needle"))
+            assert fragment.marked("<", ">").endswith("the <needle>")
+            assert data[:40] not in fragment.text

@@ -16,7 +16,7 @@ def type_of(form: str) -> TypeAdapter[Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the SDKs, at import
         if form == "anthropic":
-            from anthropic.types import MessageParam as Item
+            from anthropic.types.beta import BetaMessageParam as Item  # has MCP, too
         elif form == "openai_chat":
             from openai.types.chat import ChatCompletionMessageParam as Item
         elif form == "openai_responses":

@@ -2,12 +2,26 @@
 
 import base64
 import json
+import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from redis_history import AttachmentPart, History, HistoryStore, Message, assistant, formats, text, tool, tool_use, user
+from redis_history import (
+    AttachmentPart,
+    History,
+    HistoryStore,
+    Message,
+    assistant,
+    formats,
+    text,
+    tool,
+    tool_result,
+    tool_use,
+    user,
+)
 from redis_history.agents.history.masking import tool_result_masking
 from redis_history.values.pairs import open_calls
 from tests.support.sdk import validate
@@ -209,6 +223,119 @@ def test_images_of_langchain_reach_every_provider(format_):
         validate(format_.name, items)
         assert STANDARD in str(items)
         assert "source_type" not in str(items)
+
+
+LINES = "\n".join((STANDARD[:16], STANDARD[16:]))
+PADDED = base64.b64encode(BYTES[:-1]).decode()
+IMAGE_MESSAGES: dict[str, Callable[[str], list[Message]]] = {
+    "anthropic": lambda data: formats.from_anthropic(
+        [{"role": "user", "content": [{"type": "image", "source": {**_SOURCE, "data": data}}]}]
+    ),
+    "openai_chat": lambda data: formats.from_openai_chat(
+        [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": f"{_START}{data}"}}]}]
+    ),
+    "openai_responses": lambda data: formats.from_openai_responses(
+        [{"role": "user", "content": [{"type": "input_image", "detail": "auto", "image_url": f"{_START}{data}"}]}]
+    ),
+    "mistral": lambda data: formats.from_mistral(
+        [{"role": "user", "content": [{"type": "image_url", "image_url": f"{_START}{data}"}]}]
+    ),
+    "AI SDK": lambda data: formats.from_vercel_ai(
+        [{"id": "m", "role": "user", "parts": [{"type": "file", "mediaType": "image/png", "url": f"{_START}{data}"}]}]
+    ),
+    "LangChain": lambda data: formats.from_langchain(
+        [{"type": "human", "data": {"content": [{"type": "image", "base64": data, "mime_type": "image/png"}]}}]
+    ),
+    "LangChain with a URL": lambda data: formats.from_langchain(
+        [{"type": "human", "data": {"content": [{"type": "image_url", "image_url": {"url": f"{_START}{data}"}}]}}]
+    ),
+    "by hand": lambda data: [user(AttachmentPart(modality="image", reference=f"{_START}{data}"))],
+}
+_START, _SOURCE = "data:image/png;base64,", {"type": "base64", "media_type": "image/png"}
+
+
+@pytest.mark.proves("round-trip")
+@pytest.mark.parametrize(
+    "data", [SAFE, PADDED.rstrip("="), LINES, f"{PADDED}\n"], ids=["URL-safe", "without padding", "lines", "line"]
+)
+@pytest.mark.parametrize("source", IMAGE_MESSAGES)
+@every_format
+def test_every_provider_gets_standard_base64(format_, source, data):
+    messages = through_storage(IMAGE_MESSAGES[source](data))
+    [item] = format_.to(messages, shape="request", on_loss=pytest.fail)
+    validate(format_.name, [item])
+    assert (PADDED if data.startswith(PADDED.rstrip("=")) else STANDARD) in str(item)
+    if source == format_.name:
+        assert format_.to(messages, shape="original") == format_.to(IMAGE_MESSAGES[source](data), shape="original")
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"type": "file", "source_type": "text", "mime_type": "text/plain", "text": "the notes"},
+        {"type": "text-plain", "mime_type": "text/plain", "text": "the notes", "title": "a"},
+        {"type": "text", "source_type": "text", "text": "the notes"},
+    ],
+    ids=lambda block: block["type"],
+)
+@every_format
+def test_every_provider_gets_the_texts_of_langchain(format_, block):
+    given = [{"type": "human", "data": {"content": [{"type": "text", "text": "see"}, block], "type": "human"}}]
+    messages = through_storage(formats.from_langchain(given))
+    assert formats.to_langchain(messages) == given
+    items = format_.to(messages, shape="request", on_loss=pytest.fail)
+    validate(format_.name, items)
+    assert "the notes" in str(items)
+
+
+LONG = base64.b64encode(b"\x89PNG\r\n\x1a\n\0" + random.Random(1).randbytes(3_000)).decode()
+INSIDE: dict[str, Any] = {
+    "nested": {"steps": [{"shot": {"type": "image", "data": LONG, "mimeType": "image/png"}, "done": "yes"}]},
+    "data URL": {"done": "yes", "screenshot": f"data:image/png;base64,{LONG}"},
+    "bare": {"done": "yes", "png": LONG},
+    "beside a text": [{"type": "text", "text": "yes"}, {"type": "chart", "png": LONG}],
+    "result of MCP": {"content": [{"type": "image", "data": LONG, "mimeType": "image/png"}], "done": "yes"},
+}
+
+
+@pytest.mark.proves("bounds")
+@pytest.mark.parametrize("content", INSIDE.values(), ids=INSIDE)
+@pytest.mark.parametrize("name", ["anthropic", "mistral", "openai_chat", "openai_responses"])
+def test_no_provider_gets_images_inside_values_as_text(name, content):
+    losses: list[Any] = []
+    said = [user("see"), assistant(tool_use("c", "f")), tool(tool_result("c", content))]
+    items = FORMAT[name].to(said, on_loss=losses.append)
+    validate(name, items)
+    assert LONG not in str(items)
+    assert "[image]" in str(items)
+    assert "yes" in str(items)
+    assert [(loss.message_id, loss.part) for loss in losses] == [(said[2].id, 0)]
+
+
+def test_gemini_gets_its_own_values_as_they_were_and_no_signatures_of_others():
+    response = {"function_response": {"id": "c", "name": "f", "response": {"png": LONG}}}
+    own = [{"role": "user", "parts": [response]}]
+    assert FORMAT["gemini"].to(FORMAT["gemini"].restored(own)) == own
+    found = {"type": "web_search_result", "url": "u", "title": "Porto", "encrypted_content": LONG}
+    use = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
+    result = {"type": "web_search_tool_result", "tool_use_id": "s", "content": [found]}
+    for form in ("gemini", "openai_chat", "openai_responses", "mistral"):
+        messages = formats.from_anthropic([{"role": "assistant", "content": [use, result]}])
+        sent = str(FORMAT[form].to(messages, on_loss=pytest.fail))
+        assert "Porto" in sent
+        assert LONG not in sent
+
+
+def test_the_result_of_an_edited_call_of_a_custom_tool_is_one_of_a_function():
+    items = [
+        {"type": "custom_tool_call", "call_id": "c", "name": "f", "input": "print(1)"},
+        {"type": "custom_tool_call_output", "call_id": "c", "output": "1"},
+    ]
+    called, result = FORMAT["openai_responses"].restored(items)
+    edited = replace(called, parts=(replace(called.parts[0], input={"redacted": True}),))
+    sent = FORMAT["openai_responses"].to([edited, result])
+    assert [item["type"] for item in sent] == ["function_call", "function_call_output"]
+    validate("openai_responses", sent)
 
 
 def test_an_edited_file_has_nothing_of_the_first():
@@ -472,3 +599,8 @@ def test_recent_text_has_no_data() -> None:
     ]
     for part, line in files:
         assert History([user(part)]).recent_text(1) == line
+
+
+def test_recent_text_has_no_base64_of_texts() -> None:
+    history = History([user(f"See ![shot](data:image/png;base64,{LONG})"), tool(tool_result("c", f"{LONG} is it"))])
+    assert history.recent_text(2) == "User: See ![shot]([image])\nTool: [image] is it"

@@ -91,6 +91,10 @@ def test_an_image_counts_the_same_wherever_it_stands(name: str, data: str) -> No
         (f"![chart]({URL})", MEDIA_TOKENS["image"]),
         (base64.b64encode(b"\xff\xd8\xff\xe0" + RAW).decode(), MEDIA_TOKENS["image"]),
         (b"\xff" * 5_000, MEDIA_TOKENS["data"]),
+        (base64.encodebytes(RAW).decode(), MEDIA_TOKENS["data"]),
+        (f"Subject: a\n\n{base64.encodebytes(b'%PDF-1.7' + RAW).decode()}\n--end", MEDIA_TOKENS["file"]),
+        (json.dumps({"blob": base64.encodebytes(RAW).decode()}), MEDIA_TOKENS["data"]),
+        ({"blob": base64.encodebytes(RAW).decode().replace("\n", "\r\n")}, MEDIA_TOKENS["data"]),
         ({"type": "thinking", "thinking": "", "signature": SIGNATURE}, 0),
         ({"functionCall": {"name": "f"}, "thoughtSignature": SIGNATURE}, 0),
         ({"type": "reasoning", "summary": [], "encrypted_content": SIGNATURE}, 0),
@@ -107,6 +111,12 @@ def test_base64_and_signatures_are_no_text(value: Any, tokens: int) -> None:
         assert SIGNATURE[100:200] not in text
 
 
+def test_a_short_data_url_counts_the_same_for_every_counter() -> None:
+    message = user(f"data:image/png;base64,{SMALL}")
+    assert MEDIA_TOKENS["image"] <= message_tokens(message) <= MEDIA_TOKENS["image"] + 3
+    assert message_tokens(message, len) == MEDIA_TOKENS["image"] + len("[image]")
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -118,8 +128,10 @@ def test_base64_and_signatures_are_no_text(value: Any, tokens: int) -> None:
         "\n".join(f"{number}_of_many_names" for number in range(3_000)),
         "data: " + "message " * 6_000,
         SENTENCES,
+        "\n".join(f"{number:064x}" for number in range(1_000)),
+        "\n".join("word" * 16 for _ in range(1_000)),
     ],
-    ids=range(8),
+    ids=range(10),
 )
 def test_text_is_text(value: str) -> None:
     assert count_characters(user(value)) == len(value)

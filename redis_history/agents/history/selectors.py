@@ -5,6 +5,7 @@ from __future__ import annotations
 from redis_history.errors import InvalidInputError
 from redis_history.values import AttachmentPart, Message, TextPart, ToolResultPart
 from redis_history.values._validation import check_integer
+from redis_history.values.contents import readable_text
 from redis_history.values.message import content_text
 from redis_history.values.pairing import only_results
 from redis_history.values.pairs import groups, without_cut_parts
@@ -66,16 +67,17 @@ class Selectors:
 
     def recent_text(self, count: int) -> str:
         """The `count` newest messages as lines: `User: …`, `File: report.pdf`, `Assistant: …`, `Tool: …`,
-        `System: …`. An inline file without a name is shown by its kind, such as `Image`."""
+        `System: …`. An inline file without a name is shown by its kind, such as `Image`, and base64 in a text by a
+        marker such as `[image]`."""
         check_integer(count, "count", error=InvalidInputError)
         entries = self.get_entries()
         lines: list[str] = []
         for entry in entries[max(0, len(entries) - count) :]:
             for part in entry.parts:
                 if isinstance(part, TextPart):
-                    lines.append(f"{entry.role.capitalize()}: {part.text}")
+                    lines.append(f"{entry.role.capitalize()}: {readable_text(part.text)[0]}")
                 elif isinstance(part, ToolResultPart):
-                    lines.append(f"Tool: {content_text(part.content)}")
+                    lines.append(f"Tool: {readable_text(content_text(part.content))[0]}")
                 elif isinstance(part, AttachmentPart):
                     lines.append(_file_line(part))
         return "\n".join(lines)

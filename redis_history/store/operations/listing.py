@@ -21,6 +21,7 @@ from redis_history.store.operations.scripts import load_script
 from redis_history.store.operations.settings import Settings
 from redis_history.store.operations.stream import refreshed
 from redis_history.values import Conversation, Message, Position
+from redis_history.values.contents import readable_text
 from redis_history.values.times import from_microseconds
 
 FORGET: Final = load_script("forget")
@@ -77,7 +78,8 @@ class Preview(Struct, frozen=True):
     @classmethod
     def of(cls, conversation: Conversation, first: Iterable[Message], newest: Sequence[Message]) -> Preview:
         """From its first messages and the newest one."""
-        text = next((" ".join(one.text.split()) for one in first if one.role == "user" and not one.is_summary), "")
+        said = (readable_text(one.text)[0] for one in first if one.role == "user" and not one.is_summary)
+        text = " ".join(next(said, "").split())
         title = conversation.title or (text if len(text) <= 80 else text[:79].rstrip() + "…")
         return cls(conversation, title, newest[-1] if newest else None)
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from redis_history.store.search.query import Query, Term
-from redis_history.store.search.text import MAX_CHARACTERS, searchable
+from redis_history.store.search.text import searchable, shown_text
 from redis_history.store.search.words import forms, is_unspaced, load_stemmer, words
 from redis_history.values import Message
 from redis_history.values.sizes import CHARACTERS_PER_TOKEN, TokenCounter, message_tokens, text_tokens
@@ -78,7 +78,7 @@ def matched_terms(message: Message | str, query: Query, *, language: str = "engl
 def matching(message: Message, query: Query, *, language: str = "english") -> tuple[str, Ranges]:
     """The text of a message and where the terms of the query are in it: its plain text if that contains any, else all
     of its searchable text."""
-    plain, every = message.text[:MAX_CHARACTERS], searchable(message)
+    plain, every = shown_text(message), searchable(message)
     for text in (plain, every):
         if ranges := _ranges(text, query, language):
             return text, ranges

@@ -20,6 +20,7 @@ from redis_history.values import (
     ToolUsePart,
     UnknownPart,
 )
+from redis_history.values.contents import readable_text
 
 #: Characters at the beginning of a message that are searchable.
 MAX_CHARACTERS: Final = 131_072
@@ -45,6 +46,11 @@ def searchable(message: Message) -> str:
     URLs or encoded bytes.
     """
     return _without_bytes(_text(message))
+
+
+def shown_text(message: Message) -> str:
+    """The plain text as a reader sees it: with a marker such as "[image]" in the place of base64."""
+    return readable_text(message.text)[0][:MAX_CHARACTERS]
 
 
 def index_words(message: Message) -> list[str]:
